@@ -64,12 +64,11 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ): ("tests/unit/kinesis", "tests/unit/records", "tests/unit/decisions", "tests/emulator", "tests/unit/fetcher"),
     ("fetcher/shortfall",): ("tests/unit/fetcher", "tests/emulator"),
     (
-        "cluster/snapshot",
         "cluster/snapshots",
         "cluster/members",
         "cluster/assignments",
-        "cluster/sessions",
         "cluster/cluster",
+        "cluster/probe",
         "run/losses",
         "run/query",
         "run/run",

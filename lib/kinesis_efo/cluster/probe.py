@@ -1,15 +1,59 @@
-"""Finds out whether a fetcher's process has ended, by trying to connect to its port."""
+"""Finds fetchers of other processes that are dead: they are silent, or their port is closed."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
 from kinesis_efo.calls.address import FetcherAddress, network_namespace
+from kinesis_efo.clock import Clock
+from kinesis_efo.cluster.assignments import TICK_SECONDS, Assignments
+from kinesis_efo.errors import FetcherError
+from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.background import all_of
 
+_PROBE_SECONDS: Final = 1.5
+"""A fetcher asks at least once a second. If it has not asked for this long, its port is probed: the port of a dead process is closed."""
 _CONNECT_SECONDS: Final = 1.0
+
+
+async def watch(
+    assignments: Assignments,
+    failure: Failure,
+    clock: Clock,
+    patience: float,
+    gone: Callable[[FetcherAddress], Coroutine[Any, Any, bool]],
+    problem: Callable[[], str],
+) -> None:
+    """Remove dead fetchers, and give their shards to other fetchers, until cancelled.
+
+    If there is no fetcher for `patience` seconds, `failure` is set; `problem` returns what keeps fetchers from starting, for the message
+    (empty if unknown). `gone` returns whether a fetcher's port is certainly closed.
+    """
+    members = assignments.members
+    while True:
+        await clock.sleep(TICK_SECONDS)
+        # Probe concurrently, because a probe may take a second.
+        late = members.silent(clock.monotonic(), _PROBE_SECONDS)
+        ended = await all_of(*(gone(member.request.address) for member in late))
+        # Probing takes time, so check again which fetchers are late.
+        still = members.silent(clock.monotonic(), _PROBE_SECONDS)
+        dead = members.silent(clock.monotonic())
+        dead += [member for member, has_ended in zip(late, ended, strict=True) if has_ended and member in still]
+        for member in dead:
+            assignments.lose(member.request.name)
+        if assignments.measure() or dead:
+            assignments.share()
+        seconds = clock.monotonic() - assignments.empty_since
+        if not len(members) and seconds >= patience:
+            said = f"no fetcher has come up for {seconds:.0f} s. {problem()}".strip()
+            failure.set(
+                FetcherError(
+                    f"{said} Fetchers run as Spark tasks: Spark's UI shows their job, 'kinesis-efo fetchers', and why it waits or fails"
+                )
+            )
 
 
 class _Answer(Enum):

@@ -87,7 +87,6 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "run/clients",
         "planner/run_link",
         "run/query_planner",
-        "cluster/assignment",
         "cluster/reporter",
         "cluster/remote_fetcher",
         "fetcher/micro_batches",

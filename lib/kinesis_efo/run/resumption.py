@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from kinesis_efo.leases.ahead import begun_anew, restored
 from kinesis_efo.leases.keys import LeaseKeys
-from kinesis_efo.leases.notes import RunNotes
+from kinesis_efo.leases.notes import RunNotes, begun_anew, restored
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import Offset
 

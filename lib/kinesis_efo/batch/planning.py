@@ -117,8 +117,8 @@ class StreamPlanner:
         self._deaggregate = options.source.deaggregate
         self._start = options.starts.of(ref.name) or TRIM_HORIZON
         self._starts = {shard: position or TRIM_HORIZON for shard, position in options.starts.named(ref.name).items()}
-        self._end = options.ends.of(ref.name) or tip
-        self._ends = {shard: position or tip for shard, position in options.ends.named(ref.name).items()}
+        self._end = options.source.ends.of(ref.name) or tip
+        self._ends = {shard: position or tip for shard, position in options.source.ends.named(ref.name).items()}
 
     async def plan(self, shards: list[Shard]) -> list[Stretch]:
         """Plan the read, given the shards as ListShards returned them. Raises the same errors as the function `plan`."""
@@ -279,7 +279,7 @@ async def check_consumers(manifest: Manifest, client: Any, lease_timeout: float,
 
 
 def _check_names(manifest: Manifest, options: BatchOptions) -> None:
-    for option, bounds in (("startingPosition", options.starts), ("endingPosition", options.ends)):
+    for option, bounds in (("startingPosition", options.starts), ("endingPosition", options.source.ends)):
         if unknown := sorted(bounds.names - manifest.streams.keys()):
             raise ManifestError(
                 f"kinesis-efo option {option!r} names {', '.join(map(repr, unknown))}, "

@@ -42,14 +42,9 @@ class Option:
 
 
 class OptionTable(Generic[Settings]):
-    """Parses the options of one subject, such as the source.
+    """Parses the options of one subject, such as the source, into `settings`, a dataclass whose fields all have defaults.
 
-    Args:
-        subject: The subject's name in messages.
-        settings: The result: a dataclass whose fields all have defaults.
-        options: The rows.
-        ignored: Names to skip, in lower case.
-        elsewhere: Options of other systems by name, each with the system and what to do instead.
+    `ignored` are names to skip, in lower case; `elsewhere` options of other systems by name, each with the system and what to do instead.
     """
 
     def __init__(
@@ -72,12 +67,10 @@ class OptionTable(Generic[Settings]):
         texts: Mapping[str, str],
         contradictions: Callable[[Mapping[str, Any], Set[str]], Iterable[str]] = lambda _values, _names: (),
     ) -> Settings:
-        """Parse options into settings.
+        """Parse options, whose names may be in any case, into settings.
 
-        Args:
-            texts: Texts by name, in any case.
-            contradictions: Returns faults that concern several options. It gets the values that could be parsed, and the names of all
-                options that were given.
+        `contradictions` returns faults that concern several options. It gets the values that could be parsed, and the names of all options
+        that were given.
         """
         faults: list[str] = []
         names: set[str] = set()

@@ -18,10 +18,9 @@ from kinesis_efo.errors import RecordRefusedError, RetriesExhaustedError, Stream
 from kinesis_efo.producer.aggregation import Parcel
 from kinesis_efo.producer.faults import Retry, WriteFault, judge_result
 from kinesis_efo.producer.record import Record
-from kinesis_efo.producer.request import PutRecordsRequest, cut
 from kinesis_efo.producer.routing import ShardMap
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
-from kinesis_efo.producer.shard_queue import Backoff, Outage, ShardQueue
+from kinesis_efo.producer.shard_queue import Backoff, Outage, PutRecordsRequest, ShardQueue, cut
 from kinesis_efo.records.distribution import Distribution
 
 WRONG_SHARD = "WrongShard"

@@ -19,9 +19,9 @@ from kinesis_efo.errors import (
 from kinesis_efo.producer.accumulator import WRONG_SHARD, RecordAccumulator
 from kinesis_efo.producer.faults import Retry, judge
 from kinesis_efo.producer.record import Record, SizeLimit, make_record
-from kinesis_efo.producer.request import PutRecordsRequest
 from kinesis_efo.producer.routing import AnyShard, ShardMap
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, ProducerSettings
+from kinesis_efo.producer.shard_queue import PutRecordsRequest
 from kinesis_efo.records.distribution import Distribution
 from tests.support.transports import refused
 from tests.support.write_model import THROTTLE, Answer, ModelStream, even_shards

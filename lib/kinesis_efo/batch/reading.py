@@ -63,15 +63,10 @@ class StretchEvent(NamedTuple):
 
 @dataclass(slots=True)
 class StretchProgress:
-    """How far a stretch was read, for the log.
+    """How far a stretch was read, for the log: its delivered rows, and the fetched Kinesis records, including those before and after it.
 
-    Attributes:
-        stretch: The stretch.
-        rows: Delivered rows of the stretch.
-        records: Fetched Kinesis records, including those before and after the stretch.
-        bytes: Bytes of their JSON.
-        arrived: When the last fetched record arrived in the stream, epoch milliseconds.
-        behind: How many milliseconds the last response was behind the shard's tip.
+    `bytes` are those of their JSON. `arrived` is when the last of them arrived in the stream, epoch milliseconds; `behind` is how many
+    milliseconds the last response was behind the shard's tip.
     """
 
     stretch: Stretch

@@ -61,15 +61,9 @@ class Side:
 
 
 def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> list[Stretch]:
-    """Return the stretches of a stream, parents before children.
+    """Return the stretches of a stream, parents before children, given all `shards` that Kinesis lists. The tip is given as a time.
 
     If the start names a shard, its ancestors are not read. If the end names a shard with a sequence number, its descendants are not read.
-
-    Args:
-        stream: Logical name.
-        shards: All shards that Kinesis lists.
-        start: Where to begin.
-        end: Where to end. The tip is given as a time.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)

@@ -40,11 +40,7 @@ class LeaseStats:
 
 
 class LeaseListener:
-    """Reads streams while their leases are held. `RunLease` calls it in its event loop. This base class reads nothing.
-
-    Attributes:
-        failure: Holds the error that ends the run.
-    """
+    """Reads streams while their leases are held. `RunLease` calls it in its event loop. This base class reads nothing."""
 
     def __init__(self) -> None:
         self.failure = Failure()
@@ -171,9 +167,7 @@ class RunLease:
     async def start(self, listener: LeaseListener, endpoint: str, status: str | None = None) -> None:
         """Check the table and start to take leases. The endpoint and the status are written into the rows of the leases.
 
-        Raises:
-            LeaseTableError: The table is missing, is not a lease table, or access to it is refused.
-            TableUnavailableError: The table could not be reached for `Timing.patience`.
+        Raises `LeaseTableError` if the table is not a lease table or refuses access, `TableUnavailableError` after `Timing.patience`.
         """
         self._listener = listener
         self._endpoint, self._status = endpoint, status

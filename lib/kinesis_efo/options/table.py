@@ -23,7 +23,6 @@ class Option:
         read: Turns the text into a value; raises ValueError.
         rule: Completes "must be ..." in messages.
         default: Default as documented; in backticks if it is a value that can be given.
-        meaning: One line for the documentation.
         field: Field of the settings, with a dot for one of a nested object: `aws.region`. Empty if the value is only checked.
         needs: Option that this one requires; `name=value` if that option must have a certain value.
         at_most: Option whose value this one must not exceed.

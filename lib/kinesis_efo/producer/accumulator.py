@@ -41,12 +41,8 @@ class Result(msgspec.Struct, gc=False):
 class RequestOutcome:
     """The outcome of a request.
 
-    Attributes:
-        acknowledged: Records that Kinesis acknowledged.
-        refused: Records that can never be written, with the reason.
-        retried: Number of parcels that will be sent again, by error code.
-        misrouted: Whether the response showed that the shard map is out of date.
-        failure: The error that ends the producer; None if it can continue.
+    `refused` are records that can never be written, `retried` counts the parcels that will be sent again, by error code. `misrouted` is
+    whether the response showed that the shard map is out of date. `failure` is the error that ends the producer.
     """
 
     acknowledged: list[Record] = field(default_factory=list)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from math import ceil
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.stretches import Side, Stretch, stretches
@@ -34,7 +34,6 @@ from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 from kinesis_efo.records.distribution import Distribution, lenient
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 SKEW_SECONDS: Final = 5.0
 """How many seconds a given time may be ahead of Kinesis' clock, because the user's clock may be fast. The read waits until that time."""
@@ -219,11 +218,11 @@ class StreamPlanner:
         earliest = min(position.value for position in times) / 1000
         if self._now - earliest <= _SHORTEST_RETENTION:
             return self._start
-        retention = await self._explained(self._lister.retention(self._ref.stream_arn))
+        retention = await explained(self._lister.retention(self._ref.stream_arn), self._ref, self._source)
         horizon = self._now - retention
         if earliest >= horizon:
             return self._start
-        created = await self._explained(self._lister.created(self._ref.stream_arn))
+        created = await explained(self._lister.created(self._ref.stream_arn), self._ref, self._source)
         if created < horizon:
             self._report_loss(
                 f"the read begins at {_time(earliest)}, and the stream keeps its records for {retention / 3600:g} h only: any "
@@ -239,15 +238,14 @@ class StreamPlanner:
     def _report_loss(self, what: str) -> None:
         report_loss(f"{self._where}: {what}", fail=self._fail)
 
-    async def _explained(self, listing: Awaitable[T]) -> T:
-        return await explained(listing, self._ref, self._source)
-
     async def _open_at(self, position: Position, margin: float) -> list[str] | None:
         """List the shards that were open at a time; None if that is not known, or if the time is so recent that all may have been open."""
         at = position.value / 1000 + margin
         if position.kind is not PositionKind.AT_TIMESTAMP or at >= self._now - _MARGIN_SECONDS:
             return None
-        opened = await self._explained(self._lister.shards_open_at(self._ref.stream_arn, round(at * 1000)))
+        opened = await explained(
+            self._lister.shards_open_at(self._ref.stream_arn, round(at * 1000)), self._ref, self._source
+        )
         return None if opened is None else [shard.shard_id for shard in opened]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from enum import Enum, auto
 from typing import Any, Final
 
 from kinesis_efo.calls.address import FetcherAddress, network_namespace
@@ -56,13 +55,6 @@ async def watch(
             )
 
 
-class _Answer(Enum):
-    ACCEPTED = auto()
-    REFUSED = auto()
-    SILENCE = auto()
-    NO_WAY = auto()
-
-
 async def nobody_listens(address: FetcherAddress) -> bool:
     """Whether a fetcher's port is certainly closed. Takes at most a second, because all addresses are tried concurrently.
 
@@ -70,19 +62,20 @@ async def nobody_listens(address: FetcherAddress) -> bool:
     because the address of a container bridge, for example, may lead to another host. So no other address may accept or be silent.
     """
     hosts = address.hosts_from(network_namespace())
-    answers = await all_of(*(_answer(host, address.port) for host in hosts))
-    return _Answer.REFUSED in answers and not {_Answer.ACCEPTED, _Answer.SILENCE} & set(answers)
+    answers = await all_of(*(_refuses(host, address.port) for host in hosts))
+    return True in answers and False not in answers
 
 
-async def _answer(host: str, port: int) -> _Answer:
+async def _refuses(host: str, port: int) -> bool | None:
+    """Whether an address refuses connections; None if there is no way to it."""
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
             _, writer = await asyncio.open_connection(host, port)
     except ConnectionRefusedError:
-        return _Answer.REFUSED
+        return True
     except TimeoutError:
-        return _Answer.SILENCE
+        return False
     except OSError:
-        return _Answer.NO_WAY
+        return None
     writer.close()
-    return _Answer.ACCEPTED
+    return False

@@ -17,13 +17,12 @@ from kinesis_efo.errors import ProducerClosedError, RecordRefusedError, StreamEr
 from kinesis_efo.producer.accumulator import RecordAccumulator, RequestOutcome
 from kinesis_efo.producer.capacity import Capacity, usage_of
 from kinesis_efo.producer.faults import judge
-from kinesis_efo.producer.metrics import Counts, ProducerMetrics
+from kinesis_efo.producer.metrics import Counts, ProducerMetrics, StallWatch
 from kinesis_efo.producer.record import Data, Epoch, Given, Record, SizeLimit, make_record
 from kinesis_efo.producer.routing import ShardMap, StreamTraits, shard_map, warn_of_consequences
 from kinesis_efo.producer.service import Service
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
 from kinesis_efo.producer.shard_queue import PutRecordsRequest
-from kinesis_efo.producer.stall import StallWatch
 from kinesis_efo.records.distribution import Distribution
 
 logger = logging.getLogger(__name__)

@@ -114,9 +114,7 @@ class Session(Protocol):
 def parse_manifest(text: str | bytes, source: str) -> Manifest:
     """Parse and check the JSON text of a manifest. Unknown keys are ignored.
 
-    Raises:
-        ManifestError: The text is not JSON, has another version, lacks a key, or its ARNs contradict each other. The message names
-            all faults.
+    Raises `ManifestError` with all faults: another version, a key that is missing, ARNs that contradict each other.
     """
     try:
         data = msgspec.json.decode(text)
@@ -240,11 +238,7 @@ def arn_faults(ref: StreamRef, region: str) -> list[str]:
 
 
 def load_manifest(location: str, session: Session) -> Manifest:
-    """Load a manifest from a local path, `ssm:///name` or `s3://bucket/key`.
-
-    Raises:
-        ManifestError: The manifest cannot be read, or is not valid; the message names the location.
-    """
+    """Load a manifest from a local path, `ssm:///name` or `s3://bucket/key`."""
     scheme, separator, rest = location.partition("://")
     try:
         if not separator:
@@ -284,9 +278,7 @@ def _remedy(error: Exception, location: str) -> str:
 def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
     """Return the manifest of a query, whether its options name one or give the ARNs directly.
 
-    Raises:
-        ManifestError: The manifest cannot be loaded; or `streams` names a stream that it does not have; or a stream has no consumer, and
-            `readMode` is not `polling`.
+    Raises `ManifestError` also if a stream has no consumer and `readMode` is not `polling`.
     """
     manifest = load_manifest(options.manifest, session).select(options.streams) if options.manifest else _given(options)
     if options.read_mode == "polling":

@@ -254,9 +254,7 @@ async def check_consumers(manifest: Manifest, client: Any, lease_timeout: float,
 
     A subscription ends an earlier one of the same consumer, so a batch read and a query would end each other's subscriptions.
 
-    Raises:
-        AlreadyRunningError: A query reads with a consumer.
-        LeaseTableError: The lease table cannot be read.
+    Raises `AlreadyRunningError` if a query does.
     """
     keys = LeaseKeys(manifest.stream_names)
     table = LeaseTable(client, manifest.lease_table, declared_by=manifest.declared_by)

@@ -30,15 +30,13 @@ class Assignments:
     """Assigns the shards that are read to the present fetchers, and answers their calls.
 
     `seconds` returns for how many seconds a stream may still be read, until the run's lease ends. A fetcher that has sent no request for
-    `timeout` seconds counts as dead. `snapshots` has what fetchers have reported; that of a shard is dropped when the shard is taken from
+    `timeout` seconds counts as dead; by then, it has stopped reading. `snapshots` has what fetchers have reported; that of a shard is dropped when the shard is taken from
     its fetcher. `listener` is told in which shards something happens.
 
     Attributes:
-        members: The fetchers.
         coordinator: The run; set before the first call is answered.
         changed: Notified when the fetcher of a shard changes, or a fetcher has closed a shard.
         reached: The shards to read, with the position up to which each is processed.
-        stopping: Whether the run is ending.
         shared: Whether the run has several queries. Fetchers then restart no subscription for a task.
         empty_since: Since when there has been no fetcher, monotonic seconds, if there is none.
     """

@@ -48,20 +48,8 @@ class Apart(NamedTuple):
 class Cluster:
     """Fetches with the fetchers of other processes; implements `Fetching` and `SharedBuffers`.
 
-    Args:
-        streams: The streams to read.
-        seconds: Returns for how many seconds a stream may still be read, until the run's lease ends.
-        timeout: Seconds without a request after which a fetcher counts as dead. By then, the fetcher has stopped reading.
-        clock: Time.
-        gone: Returns whether a fetcher's port is certainly closed.
-        problem: Returns what keeps fetchers from starting; empty if unknown.
-        apart: How queries catch up; None if they cannot.
-        together: Whether queries stay together even if one starves; see `Sharing`.
-
-    Attributes:
-        assignments: Decides which fetcher reads which shard, and answers fetchers.
-        sharing: The queries for which the fetchers fetch.
-        home: The address of this process for tasks.
+    `seconds` and `timeout` are those of `Assignments`, `gone` and `problem` those of `watch`. `apart` says how queries catch up (None: they
+    cannot), `together` whether they stay together even if one starves; see `Sharing`. `home` is the address of this process for tasks.
     """
 
     def __init__(

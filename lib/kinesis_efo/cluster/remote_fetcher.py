@@ -156,12 +156,7 @@ class RemoteFetcher:
         self._reports = 0
 
     async def run(self) -> None:
-        """Fetch until the run has ended.
-
-        Raises:
-            FetcherUnreachableError: The run has not answered for too long.
-            StreamError: The streams cannot be listed.
-        """
+        """Fetch until the run has ended. Raises `FetcherUnreachableError` if it has not answered for too long."""
         await self._streams.refresh()
         self._fetcher.start(self._assignment, self._reporter)
         tasks = [asyncio.create_task(each) for each in (self._work(), self._report(), self._expire(), self._open())]

@@ -60,11 +60,7 @@ class RunLease:
 
     `owner` is the owner name of this run, from `owner_id`; `application` is its application, for messages (None: they name the table).
     `gone` returns whether an owner has certainly ended, so that its leases can be taken before they expire; `is_sibling`, whether an owner
-    is a process of the same program.
-
-    Attributes:
-        stats: Statistics of the leases.
-        notes: Notes for later runs.
+    is a process of the same program. `notes` are those for later runs.
     """
 
     def __init__(

@@ -42,9 +42,6 @@ async def watch(
 
     With the lease timeout as `at_most`, a silent owner is certainly dead; with 0, the table is scanned once. `of_interest` selects the
     leases to wait for. `waiting` is called once, if one scan is not enough.
-
-    Raises:
-        LeaseError: The table cannot be read.
     """
     began = clock.monotonic()
     first = scan = await table.scan()

@@ -160,10 +160,7 @@ url = matching(re.compile(r"https?://[^\s/]+(/\S*)?"))
 class Bounds:
     """Start or end positions of a read. None means the tip when the read is planned.
 
-    Attributes:
-        everywhere: The position for streams that are not named.
-        streams: Positions by logical name of the stream, for its shards that are not in `shards`.
-        shards: Positions by shard.
+    `everywhere` is the position for streams that are not named, `streams` those by logical name, for shards that are not in `shards`.
     """
 
     everywhere: Position | None = None

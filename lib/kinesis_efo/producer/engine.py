@@ -201,11 +201,7 @@ class Engine:
         self._fail(WriteError(f"the producer for {self._stream} gave up: {why}"))
 
     async def flush(self) -> None:
-        """Wait until Kinesis has acknowledged all records that were put before.
-
-        Raises:
-            StreamError: The first failure; unacknowledged records may not have been written.
-        """
+        """Wait until Kinesis has acknowledged all records that were put before, or raise the producer's failure."""
         self.check()
         epoch, self._epoch = self._epoch, Epoch()
         if not epoch.count and not self._flushes:

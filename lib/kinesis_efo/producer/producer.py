@@ -90,17 +90,13 @@ class Producer:
             service = await self._stack.enter_async_context(self._connect())
             traits = await service.traits()
             shards = await shard_map(traits, service.shards)
-        except KinesisEfoError:
+        except BaseException as error:
             await self._stack.aclose()
-            raise
-        except Exception as error:
-            await self._stack.aclose()
+            if isinstance(error, KinesisEfoError) or not isinstance(error, Exception):
+                raise
             fault = judge(error, "kinesis:ListShards")
             remedy = f". To do: {fault.remedy}" if fault.remedy else ""
             raise fault.kind(f"stream {self.stream} cannot be opened for writing: {fault.text}{remedy}") from error
-        except BaseException:
-            await self._stack.aclose()
-            raise
         self._engine = Engine(self.stream, service, shards, traits, self.settings, self._clock, self._random)
         self._end_report = report(producer_collector(self.stream, lambda: self.metrics), self._metrics_settings)
         return self

@@ -49,11 +49,7 @@ class HashRange:
 
 
 class ShardMap:
-    """The shards of a stream, open and closed, and how Kinesis distributes records over them.
-
-    Raises:
-        WriteError: No shard is open.
-    """
+    """The shards of a stream, open and closed, and how Kinesis distributes records over them. At least one must be open."""
 
     def __init__(self, shards: Iterable[HashRange], distribution: Distribution = Distribution.KEYED) -> None:
         self.distribution = distribution
@@ -98,12 +94,7 @@ async def shard_map(
     list_shards: Callable[[], Awaitable[Sequence[HashRange]]],
     listed: Sequence[HashRange] | None = None,
 ) -> ShardMap:
-    """Make the shard map of a stream. Its shards are `listed`; if None, `list_shards` is called, unless Kinesis distributes records itself.
-
-    Raises:
-        ClientError: The shards cannot be listed; botocore's exception.
-        WriteError: No shard is open.
-    """
+    """Make the shard map of a stream. Its shards are `listed`; if None, `list_shards` is called, unless Kinesis distributes records itself."""
     if traits.distribution is Distribution.AUTO:
         return ShardMap([HashRange(ANY_SHARD, 0, MAX_HASH)], traits.distribution)
     return ShardMap(await list_shards() if listed is None else listed, traits.distribution)

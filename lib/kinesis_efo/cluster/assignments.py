@@ -133,7 +133,7 @@ class Assignments:
             logger.info("fetcher %s has come", member)
             self.share()
         self.changed.notify()
-        if member.revision == request.revision and member.number and not member.untold(self.reached):
+        if member.revision == request.revision and member.number and not member.unsent(self.reached):
             await within(self._clock, request.wait, member.changed.wait())
         if self.stopping:
             return Work("over")
@@ -148,7 +148,7 @@ class Assignments:
                 if (start := self.reached.get(key)) is not None
             ]
             refs = {name: self._streams.stream(name).ref for name in {shard.key.stream for shard in shards}}
-        done = member.tell(self.reached)
+        done = member.send(self.reached)
         return Work(
             "working",
             member.revision,
@@ -253,7 +253,7 @@ class Assignments:
             self.lose(name)
             self.share()
 
-    def tell_all(self) -> None:
+    def wake_all(self) -> None:
         """Answer the waiting requests of all fetchers now."""
         for member in self.members:
             member.changed.notify()

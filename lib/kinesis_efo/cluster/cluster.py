@@ -94,7 +94,7 @@ class Cluster:
         """Stop fetching. Waits at most 3 seconds for the fetchers to close their subscriptions."""
         await self.sharing.stop()
         self.assignments.stopping = True
-        self.assignments.tell_all()
+        self.assignments.wake_all()
         await within(self._clock, _GOODBYE_SECONDS, self.assignments.all_gone())
         for task in self._tasks:
             task.cancel()
@@ -209,7 +209,7 @@ class Cluster:
             # A query has left before the end of these shards: close them now.
             self.assignments.share()
         if moved:
-            self.assignments.tell_all()
+            self.assignments.wake_all()
         return records
 
     def last_record(self, wanted: ShardRange) -> int | None:

@@ -14,7 +14,7 @@ from kinesis_efo.positions import Position, ShardKey
 
 
 class Member:
-    """A fetcher that has asked for work, and what it was told.
+    """A fetcher that has asked for work, and what was sent to it.
 
     Attributes:
         request: Its last request, which says who and where it is.
@@ -32,7 +32,7 @@ class Member:
         self.revision = 1
         self.changed = Signal()
         self.number = 0
-        self._told: dict[ShardKey, Position] = {}
+        self._sent: dict[ShardKey, Position] = {}
         self._reports = 0
 
     def __str__(self) -> str:
@@ -42,20 +42,20 @@ class Member:
         """Note a request. If the fetcher missed a reply, all positions are sent again."""
         self.request, self.heard_at = request, now
         if request.done != self.number:
-            self._told.clear()
+            self._sent.clear()
 
-    def untold(self, done: Mapping[ShardKey, Position]) -> dict[ShardKey, Position]:
+    def unsent(self, done: Mapping[ShardKey, Position]) -> dict[ShardKey, Position]:
         """The positions up to which its shards are processed, as far as they have not been in a reply to it yet."""
         return {
             key: position
             for key in self.shards
-            if (position := done.get(key)) is not None and self._told.get(key) != position
+            if (position := done.get(key)) is not None and self._sent.get(key) != position
         }
 
-    def tell(self, done: Mapping[ShardKey, Position]) -> list[tuple[ShardKey, Position]]:
-        """Note that the next reply has the positions in `done` that it has not been told; returns them."""
-        news = self.untold(done)
-        self._told |= news
+    def send(self, done: Mapping[ShardKey, Position]) -> list[tuple[ShardKey, Position]]:
+        """Note that the next reply has the positions in `done` that were not sent yet; returns them."""
+        news = self.unsent(done)
+        self._sent |= news
         self.number += 1
         return list(news.items())
 

@@ -37,7 +37,6 @@ class Assignments:
         coordinator: The run; set before the first call is answered.
         changed: Notified when the fetcher of a shard changes, or a fetcher has closed a shard.
         reached: The shards to read, with the position up to which each is processed.
-        shared: Whether the run has several queries. Fetchers then restart no subscription for a task.
         empty_since: Since when there has been no fetcher, monotonic seconds, if there is none.
     """
 
@@ -55,7 +54,6 @@ class Assignments:
         self.changed = Signal()
         self.reached: dict[ShardKey, Position] = {}
         self.stopping = False
-        self.shared = False
         self.empty_since = clock.monotonic()
         self._streams = streams
         self._seconds = seconds
@@ -156,7 +154,7 @@ class Assignments:
             {stream: max(0.0, self._seconds(stream)) for stream in self._streams.streams},
             member.number,
             done,
-            self.shared,
+            self._snapshots.shared,
             refs,
         )
 
@@ -184,7 +182,7 @@ class Assignments:
         key, size = news.key, self._snapshots.note(member.request.name, member.request.budget, news)
         if size is None:
             return False
-        if self.shared:
+        if self._snapshots.shared:
             # The fetcher will drop the events before this position, so a query that is further behind must not plan from them.
             self._snapshots.commit(key, self.reached[key])
         self._rates.add(key, size)

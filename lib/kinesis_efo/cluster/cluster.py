@@ -74,7 +74,7 @@ class Cluster:
         self._streams = streams
         self._patience = _PATIENCE * timeout
         self._gone, self._problem = gone, problem
-        self._joined = 0
+        self._has_query = False
         self._restarted: set[ShardKey] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -101,11 +101,9 @@ class Cluster:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
-        self._joined += 1
-        if self._joined > 1:
-            # From now on, a query may be before the start of a buffer, because the present queries may be further than the new one.
-            self._snapshots.shared_by_several()
-            self.assignments.shared = True
+        # From the second query on, a query may be before the start of a buffer, because others may be further than the new one.
+        self._snapshots.shared = self._has_query
+        self._has_query = True
         return self.sharing.join(name, max_skew)
 
     def begin(self, stream: str) -> None:
@@ -140,7 +138,7 @@ class Cluster:
     async def where(self, request: WhereRequest) -> WhereReply:
         """The address from which a task reads each range: that of its fetcher, or of this process if the query catches up in the shard."""
         reply = await self.assignments.where(request)
-        if not self.assignments.shared:
+        if not self._snapshots.shared:
             return reply
         if self.sharing.alone:
             for key, at in zip(request.shards, request.after, strict=True):

@@ -114,13 +114,16 @@ class ShardSnapshot:
 
 
 class ShardSnapshots:
-    """Keeps a snapshot of each reported shard; implements `Buffers`."""
+    """Keeps a snapshot of each reported shard; implements `Buffers`.
+
+    `shared` is whether the run has had several queries, so that one may have a position before the start of a shard's buffer.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._snapshots: dict[ShardKey, ShardSnapshot] = {}
         self._begun: dict[ShardKey, Position] = {}
-        self._several = False
+        self.shared = False
 
     # -- what fetchers report
 
@@ -157,10 +160,6 @@ class ShardSnapshots:
     def begin(self, positions: Mapping[ShardKey, Position]) -> None:
         """Note the positions at which the run begins to read new shards."""
         self._begun |= positions
-
-    def shared_by_several(self) -> None:
-        """Note that there are several queries, so that one may have a position before the start of a shard's buffer."""
-        self._several = True
 
     def end(self, key: ShardKey) -> None:
         """Drop a shard that no query reads any more."""
@@ -215,7 +214,7 @@ class ShardSnapshots:
         return snapshot.index if snapshot is not None else None
 
     def _covers(self, snapshot: ShardSnapshot, position: Position) -> bool:
-        return bool(snapshot.index.covers(position)) or (snapshot.begun and not self._several)
+        return bool(snapshot.index.covers(position)) or (snapshot.begun and not self.shared)
 
     def millis_behind(self, key: ShardKey) -> int | None:
         snapshot = self._snapshots.get(key)

@@ -131,7 +131,7 @@ class Assignments:
             logger.info("fetcher %s has come", member)
             self.share()
         self.changed.notify()
-        if member.revision == request.revision and member.number and not member.unsent(self.reached):
+        if member.revision == request.revision and not member.unsent(self.reached):
             await within(self._clock, request.wait, member.changed.wait())
         if self.stopping:
             return Work("over")

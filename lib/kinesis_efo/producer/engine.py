@@ -18,7 +18,7 @@ from kinesis_efo.producer.accumulator import RecordAccumulator, RequestOutcome
 from kinesis_efo.producer.capacity import Capacity, usage_of
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import Counts, ProducerMetrics, StallWatch
-from kinesis_efo.producer.record import Data, Epoch, Given, Record, SizeLimit, make_record
+from kinesis_efo.producer.record import Data, Epoch, PutArguments, Record, SizeLimit, make_record
 from kinesis_efo.producer.routing import ShardMap, StreamTraits, shard_map, warn_of_consequences
 from kinesis_efo.producer.service import Service
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
@@ -95,7 +95,7 @@ class Engine:
         """Make the error for a closed producer."""
         return ProducerClosedError(f"the producer for {self._stream} is closed; create another one")
 
-    def make_record(self, given: Given) -> Record | None:
+    def make_record(self, given: PutArguments) -> Record | None:
         """Check a record and predict its shard; None if it can never be written and `fail_on_error` is off."""
         self.check()
         record = self._checked(next(self._positions), *given)
@@ -104,7 +104,9 @@ class Engine:
             record.shard = self._accumulator.shards.shard_of(record.hash)
         return record
 
-    def make_records(self, given: Iterable[Given], positions: Iterable[int] | None = None) -> Iterator[list[Record]]:
+    def make_records(
+        self, given: Iterable[PutArguments], positions: Iterable[int] | None = None
+    ) -> Iterator[list[Record]]:
         """Do the same as `make_record`, in batches. If a record is refused, the records before it are yielded before the error.
 
         `positions` are the numbers of the records, for messages; None: counted over all records of this producer.

@@ -18,7 +18,7 @@ from kinesis_efo.producer.capacity import Waiter
 from kinesis_efo.producer.engine import Engine
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import ProducerMetrics, producer_collector
-from kinesis_efo.producer.record import Data, Given, Record
+from kinesis_efo.producer.record import Data, PutArguments, Record
 from kinesis_efo.producer.routing import shard_map
 from kinesis_efo.producer.service import Service, connect
 from kinesis_efo.producer.settings import ProducerSettings
@@ -174,7 +174,7 @@ class Producer:
             # Let the event loop send, because a caller that only puts records would not yield to the loop.
             await asyncio.sleep(0)
 
-    async def put_many(self, records: Iterable[Given]) -> None:
+    async def put_many(self, records: Iterable[PutArguments]) -> None:
         """Queue records in order, with less CPU per record than `put`. Reads `records` only as fast as there is capacity.
 
         Args:

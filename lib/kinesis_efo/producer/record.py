@@ -16,7 +16,7 @@ except ImportError:
     from hashlib import md5
 
 Data = bytes | bytearray | memoryview | str
-Given = tuple[Data, str | None] | tuple[Data, str | None, str | int | None]
+PutArguments = tuple[Data, str | None] | tuple[Data, str | None, str | int | None]
 """The arguments of `put`: data, partition key (None: a random one), and optionally the explicit hash key."""
 MAX_KEY_CHARACTERS = 256
 

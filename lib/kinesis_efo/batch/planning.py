@@ -91,7 +91,7 @@ async def plan(
         refs = list(manifest.streams.values())
         listed = await asyncio.gather(*(explained(lister.shards(ref.stream_arn), ref, manifest.source) for ref in refs))
         tip = tip_for_kinesis(tip, clock, here=here)
-        planners = [StreamPlanner(ref, manifest.source, options, tip, lister, clock.latest) for ref in refs]
+        planners = [StretchPlanner(ref, manifest.source, options, tip, lister, clock.latest) for ref in refs]
         planned = await asyncio.gather(*(each.plan(shards) for each, shards in zip(planners, listed, strict=True)))
         found = [stretch for stretches in planned for stretch in stretches]
         # Wait for the latest start, because Kinesis would refuse a start in its future.
@@ -100,7 +100,7 @@ async def plan(
     return found
 
 
-class StreamPlanner:
+class StretchPlanner:
     """Plans the read of one stream. `tip` is the position for `LATEST`; `now` is the latest possible time of Kinesis, epoch seconds."""
 
     def __init__(

@@ -15,7 +15,7 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.service import Call, CallerGone, decoded
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.cluster.assignments import Assignments
-from kinesis_efo.cluster.probe import watch
+from kinesis_efo.cluster.probe import nobody_listens, watch
 from kinesis_efo.cluster.snapshots import ShardSnapshots
 from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.fetcher.background import in_background
@@ -59,7 +59,7 @@ class Cluster:
         timeout: float,
         clock: Clock,
         *,
-        gone: Callable[[FetcherAddress], Coroutine[Any, Any, bool]],
+        gone: Callable[[FetcherAddress], Coroutine[Any, Any, bool]] = nobody_listens,
         problem: Callable[[], str] = lambda: "",
         apart: Apart | None = None,
         together: bool = False,

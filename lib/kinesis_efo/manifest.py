@@ -21,13 +21,9 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
-    """One stream that an application reads.
+    """One stream that an application reads. `name` is its logical name, the key in the manifest; `stream_name` its name in Kinesis.
 
-    Attributes:
-        name: Logical name: the stream's key in the manifest.
-        stream_name: Name in Kinesis.
-        stream_arn: ARN of the stream.
-        consumer_arn: ARN of the consumer that Terraform registered; None if the stream is read with GetRecords.
+    `consumer_arn` is the ARN of the consumer that Terraform registered; None if the stream is read with GetRecords.
     """
 
     name: str
@@ -48,16 +44,10 @@ class StreamRef:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The resources of an application.
+    """The resources of an application, all in one AWS region. `application` is also the name of its consumers.
 
-    Attributes:
-        application: The application; also the name of its consumers.
-        environment: Environment it was deployed to.
-        region: AWS region of every stream and of the lease table.
-        lease_table: Name of the DynamoDB lease table.
-        streams: The selected streams, by logical name.
-        source: Where the manifest came from, for messages.
-        stream_names: The name in Kinesis of each stream of the application, selected or not, by logical name.
+    `streams` are the selected streams, by logical name; `stream_names` has the name in Kinesis of each stream of the application, selected
+    or not. `source` says where the manifest came from, for messages.
     """
 
     application: str

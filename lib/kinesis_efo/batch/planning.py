@@ -71,11 +71,8 @@ async def plan(
 
     `tip` is the position for `LATEST`, by the clock of the machine on which the read was loaded; `here` is whether that is this machine.
 
-    Raises:
-        ConfigurationError: The start or the end is not possible, or names a shard that does not exist.
-        StreamError: A stream's shards cannot be listed.
-        DataLossError: The read begins before the stream's retention, and `failOnDataLoss` is set.
-        LeaseError: A query reads with the consumer, or it cannot be found out whether one does.
+    Raises `ConfigurationError` if the start or the end is not possible, `DataLossError` if the read begins before the stream's retention
+    (and `failOnDataLoss` is set), `LeaseError` if a query reads with the consumer, or if it cannot be found out whether one does.
     """
     clock = KinesisClock(clock or SystemClock())
     _check_names(manifest, options)

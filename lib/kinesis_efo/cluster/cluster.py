@@ -15,7 +15,7 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.service import Call, CallerGone, decoded
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.cluster.assignments import Assignments
-from kinesis_efo.cluster.probe import nobody_listens, watch
+from kinesis_efo.cluster.probe import nobody_listens, watch_fetchers
 from kinesis_efo.cluster.snapshots import ShardSnapshots
 from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.fetcher.background import in_background
@@ -48,7 +48,7 @@ class Apart(NamedTuple):
 class Cluster:
     """Fetches with the fetchers of other processes; implements `Fetching` and `SharedBuffers`.
 
-    `seconds` and `timeout` are those of `Assignments`, `gone` and `problem` those of `watch`. `apart` says how queries catch up (None: they
+    `seconds` and `timeout` are those of `Assignments`, `gone` and `problem` those of `watch_fetchers`. `apart` says how queries catch up (None: they
     cannot), `together` whether they stay together even if one starves; see `Sharing`. `home` is the address of this process for tasks.
     """
 
@@ -84,7 +84,9 @@ class Cluster:
         failure.on_set(self.sharing.wake)
         failure.on_set(self.assignments.changed.notify)
         watching_shards = self._streams.watch(self._clock, lambda _name: self.sharing.wake())
-        watching_fetchers = watch(self.assignments, failure, self._clock, self._patience, self._gone, self._problem)
+        watching_fetchers = watch_fetchers(
+            self.assignments, failure, self._clock, self._patience, self._gone, self._problem
+        )
         self._tasks = [
             in_background(watching_shards, "watching the shards", failure),
             in_background(watching_fetchers, "watching the fetchers", failure),

@@ -18,7 +18,7 @@ _PROBE_SECONDS: Final = 1.5
 _CONNECT_SECONDS: Final = 1.0
 
 
-async def watch(
+async def watch_fetchers(
     assignments: Assignments,
     failure: Failure,
     clock: Clock,

@@ -133,11 +133,8 @@ class RunLease:
     async def wait_held(self, streams: Collection[str], at_most: float | None = None) -> None:
         """Wait until the leases on these streams are held, for at most `at_most` seconds. Call `want` or `extend` with the streams before.
 
-        Raises:
-            AlreadyRunningError: Another run holds one of them, and was seen to renew it during `lease_timeout`.
-            LeaseLostError: Another run took one of them.
-            LeaseTableError: The table cannot be used.
-            TableUnavailableError: The leases are not held after `at_most` seconds.
+        Raises `AlreadyRunningError` if another run holds one of them and was seen to renew it, `LeaseLostError` if another run took one,
+        `LeaseTableError` if the table cannot be used, and `TableUnavailableError` after `at_most` seconds.
         """
         give_up_at = None if at_most is None else self._clock.monotonic() + at_most
         while True:

@@ -103,11 +103,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Parse the options that Spark passes. Names are case-insensitive.
-
-        Raises:
-            OptionsError: One or more options are wrong, unknown or missing; the message names all of them.
-        """
+        """Parse the options that Spark passes. Names are case-insensitive. Raises `OptionsError`, which names all that are wrong."""
         return replace(_TABLE.parse(options, _contradictions), given=dict(options))
 
 

@@ -209,11 +209,7 @@ class Producer:
 
     @property
     def engine(self) -> Engine:
-        """The engine of the open producer, for `BlockingProducer`.
-
-        Raises:
-            ProducerClosedError: The producer was not opened.
-        """
+        """The engine of the open producer, for `BlockingProducer`."""
         if self._engine is None:
             raise ProducerClosedError(f"the producer for {self.stream} is not open: enter its context or call open()")
         return self._engine

@@ -30,8 +30,8 @@ class Assignments:
     """Assigns the shards that are read to the present fetchers, and answers their calls.
 
     `seconds` returns for how many seconds a stream may still be read, until the run's lease ends. A fetcher that has sent no request for
-    `timeout` seconds counts as dead; by then, it has stopped reading. `snapshots` has what fetchers have reported; that of a shard is dropped when the shard is taken from
-    its fetcher. `listener` is told in which shards something happens.
+    `timeout` seconds counts as dead; by then, it has stopped reading. `snapshots` has what fetchers have reported; that of a shard is
+    dropped when the shard is taken from its fetcher. `listener` is told in which shards something happens.
 
     Attributes:
         coordinator: The run; set before the first call is answered.

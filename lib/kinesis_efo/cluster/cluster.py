@@ -48,8 +48,9 @@ class Apart(NamedTuple):
 class Cluster:
     """Fetches with the fetchers of other processes; implements `Fetching` and `SharedBuffers`.
 
-    `seconds` and `timeout` are those of `Assignments`, `gone` and `problem` those of `watch_fetchers`. `apart` says how queries catch up (None: they
-    cannot), `together` whether they stay together even if one starves; see `Sharing`. `home` is the address of this process for tasks.
+    `seconds` and `timeout` are those of `Assignments`, `gone` and `problem` those of `watch_fetchers`. `apart` says how queries catch up
+    (None: they cannot), `together` whether they stay together even if one starves; see `Sharing`. `home` is the address of this process
+    for tasks.
     """
 
     def __init__(

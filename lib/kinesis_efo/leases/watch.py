@@ -38,10 +38,10 @@ async def watch(
     of_interest: Callable[[Lease], bool] = lambda _lease: True,
     waiting: Callable[[], None] = lambda: None,
 ) -> WatchResult:
-    """Watch the table until every owned lease was renewed, or `at_most` seconds are over. Live owners renew every third of the lease timeout.
+    """Watch the table until every owned lease was renewed, or `at_most` seconds are over.
 
-    With the lease timeout as `at_most`, a silent owner is certainly dead; with 0, the table is scanned once. `of_interest` selects the
-    leases to wait for. `waiting` is called once, if one scan is not enough.
+    Live owners renew every third of the lease timeout: with that timeout as `at_most`, a silent owner is certainly dead; with 0, the table
+    is scanned once. `of_interest` selects the leases to wait for. `waiting` is called once, if one scan is not enough.
     """
     began = clock.monotonic()
     first = scan = await table.scan()

@@ -94,7 +94,7 @@ async def shard_map(
     list_shards: Callable[[], Awaitable[Sequence[HashRange]]],
     listed: Sequence[HashRange] | None = None,
 ) -> ShardMap:
-    """Make the shard map of a stream. Its shards are `listed`; if None, `list_shards` is called, unless Kinesis distributes records itself."""
+    """Make the shard map from the shards in `listed`; if None, from those that `list_shards` returns, if records have predictable shards."""
     if traits.distribution is Distribution.AUTO:
         return ShardMap([HashRange(ANY_SHARD, 0, MAX_HASH)], traits.distribution)
     return ShardMap(await list_shards() if listed is None else listed, traits.distribution)

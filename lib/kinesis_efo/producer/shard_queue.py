@@ -1,7 +1,8 @@
 """The records that wait for one shard, the requests that are made of them, and the rate at which they are sent. No I/O, no clock.
 
-A request has at most 500 records and 10 MiB, including partition keys. Times are passed in, as monotonic seconds. After Kinesis has throttled a queue, the queue backs off for a random time, sends one request at a time, and adapts its window (records
-per request). So it writes at the shard's limit with few retries.
+A request has at most 500 records and 10 MiB, including partition keys. Times are passed in. After Kinesis has throttled a queue, the queue
+backs off for a random time, sends one request at a time, and adapts its window (records per request). So it writes at the shard's limit
+with few retries.
 """
 
 from __future__ import annotations

@@ -144,9 +144,9 @@ class Capacity:
         with self._changed():
             waiter = Waiter(shard, size, wake, self._monotonic())
             self.waits += 1
-            if not self._closed:
+            if not (closed := self._closed):
                 self._waiters.append(waiter)
-        if self._closed:
+        if closed:
             wake(waiter)
         return waiter
 

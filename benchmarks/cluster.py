@@ -269,15 +269,15 @@ class _Wire:
     def __init__(self, run: _Run) -> None:
         assert run.cluster is not None
         self._run = run
-        self._sessions = run.cluster.assignments
+        self._assignments = run.cluster.assignments
 
     async def work(self, request: WorkRequest) -> Work:
         """See `PlannerClient`."""
-        return await self._call(self._sessions.work, request, Work)
+        return await self._call(self._assignments.work, request, Work)
 
     async def report(self, report: Report) -> ReportReply:
         """See `PlannerClient`."""
-        return await self._call(self._sessions.report, report, ReportReply)
+        return await self._call(self._assignments.report, report, ReportReply)
 
     async def _call(
         self, call: Callable[[Any], Coroutine[Any, Any, msgspec.Struct]], request: msgspec.Struct, answer: type[T]

@@ -250,10 +250,10 @@ class _Run:
         clock, cluster = self.kinesis.clock, self.cluster
         self._tasks[0].cancel()
         await asyncio.gather(self._tasks[0], return_exceptions=True)
-        (name,) = [member.name for member in cluster.assignments.silent(0.0) if member.place == 0]
+        (name,) = [each.request.name for each in cluster.assignments.members if each.request.place == 0]
         # Its socket tells that the connection broke.
         begin = clock.monotonic()
-        _, took = _timed(lambda: cluster.sessions.dropped(name))
+        _, took = _timed(lambda: cluster.assignments.dropped(name))
         while len(cluster.statuses()) < len(cluster.assignments.reached):
             await clock.sleep(0.05)
         return took, clock.monotonic() - begin
@@ -269,15 +269,15 @@ class _Wire:
     def __init__(self, run: _Run) -> None:
         assert run.cluster is not None
         self._run = run
-        self._sessions = run.cluster.sessions
+        self._assignments = run.cluster.assignments
 
     async def work(self, request: WorkRequest) -> Work:
         """See `PlannerClient`."""
-        return await self._call(self._sessions.work, request, Work)
+        return await self._call(self._assignments.work, request, Work)
 
     async def report(self, report: Report) -> ReportReply:
         """See `PlannerClient`."""
-        return await self._call(self._sessions.report, report, ReportReply)
+        return await self._call(self._assignments.report, report, ReportReply)
 
     async def _call(
         self, call: Callable[[Any], Coroutine[Any, Any, msgspec.Struct]], request: msgspec.Struct, answer: type[T]

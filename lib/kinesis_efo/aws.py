@@ -118,13 +118,8 @@ def prepared(session: SessionT) -> SessionT:
 class SyncClients:
     """Makes botocore clients (boto3's are the same), for single calls such as loading the manifest.
 
-    Configuration and credentials are read only when the first client is made, because a manifest in a file needs none.
-
-    Args:
-        settings: Region, endpoint and role.
-        region: The region if the settings name none; None: the region in the SDK's own configuration.
-        config: Timeouts and retries.
-        clock: Time.
+    Configuration and credentials are read only when the first client is made, because a manifest in a file needs none. `region` is that
+    of the clients if the settings name none; None: the region in the SDK's own configuration. `config` has timeouts and retries.
     """
 
     def __init__(

@@ -45,11 +45,7 @@ async def within(
 ) -> T | None:
     """Await `work` for at most `seconds`. Returns its result, or cancels it and returns None.
 
-    Args:
-        clock: Measures the time.
-        seconds: Maximum time to wait.
-        work: What to await.
-        discard: Receives a result that came just when the time was up or the caller was cancelled.
+    `discard` receives a result that came just when the time was up or the caller was cancelled.
     """
     task = asyncio.ensure_future(work)
     alarm = asyncio.ensure_future(clock.sleep(max(0.0, seconds)))

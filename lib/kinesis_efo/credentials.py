@@ -61,12 +61,12 @@ def watch(session: Any, clock: Clock) -> None:
     async def load_async() -> Any:
         with moment.signing_in():
             found = await usual()
-        return None if found is None else _AsyncCredentials(found, anew, moment)
+        return None if found is None else _AsyncCredentials(found, anew, moment, asyncio.Lock())
 
     def load() -> Any:
         with moment.signing_in():
             found = usual()
-        return None if found is None else _Credentials(found, anew, moment)
+        return None if found is None else _Credentials(found, anew, moment, Lock())
 
     def again(response: tuple[Any, dict[str, Any]] | None, attempts: int, operation: Any, **_: Any) -> float | None:
         """Let the SDK sign and send a call once more if AWS refused it because the credentials have expired."""
@@ -97,14 +97,8 @@ class _RefreshState:
 
     @contextmanager
     def signing_in(self, *, works: bool = False) -> Iterator[None]:
-        """Explain the failure of a sign-in.
-
-        Args:
-            works: Whether success proves that there are credentials. From then on, failures may be transient.
-
-        Raises:
-            SignInError: The sign-in failed, and waiting does not help.
-        """
+        """Raise `SignInError` if a sign-in fails and waiting does not help. With `works`, success proves that there are credentials: from
+        then on, failures may be transient."""
         try:
             yield
         except Exception as error:
@@ -165,10 +159,11 @@ def _stamp(file: Path) -> tuple[int, ...] | None:
 class _Watched:
     """Wraps credentials of the SDK, and replaces them with new ones when they have changed."""
 
-    def __init__(self, found: Any, anew: Callable[[], Any], moment: _RefreshState) -> None:
+    def __init__(self, found: Any, anew: Callable[[], Any], moment: _RefreshState, lock: Any) -> None:
         self._found = found
         self._anew = anew
         self._moment = moment
+        self._lock = lock
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._found, name)
@@ -176,10 +171,6 @@ class _Watched:
 
 class _Credentials(_Watched):
     """Wraps botocore's credentials."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._lock = Lock()
 
     def get_frozen_credentials(self) -> Any:
         """Return the present credentials. Reads them again first if they may have changed."""
@@ -202,10 +193,6 @@ class _Credentials(_Watched):
 
 class _AsyncCredentials(_Watched):
     """Wraps aiobotocore's credentials."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._lock = asyncio.Lock()
 
     async def get_frozen_credentials(self) -> Any:
         """Return the present credentials. Reads them again first if they may have changed."""

@@ -21,13 +21,9 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
-    """One stream that an application reads.
+    """One stream that an application reads. `name` is its logical name, the key in the manifest; `stream_name` its name in Kinesis.
 
-    Attributes:
-        name: Logical name: the stream's key in the manifest.
-        stream_name: Name in Kinesis.
-        stream_arn: ARN of the stream.
-        consumer_arn: ARN of the consumer that Terraform registered; None if the stream is read with GetRecords.
+    `consumer_arn` is the ARN of the consumer that Terraform registered; None if the stream is read with GetRecords.
     """
 
     name: str
@@ -48,16 +44,10 @@ class StreamRef:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The resources of an application.
+    """The resources of an application, all in one AWS region. `application` is also the name of its consumers.
 
-    Attributes:
-        application: The application; also the name of its consumers.
-        environment: Environment it was deployed to.
-        region: AWS region of every stream and of the lease table.
-        lease_table: Name of the DynamoDB lease table.
-        streams: The selected streams, by logical name.
-        source: Where the manifest came from, for messages.
-        stream_names: The name in Kinesis of each stream of the application, selected or not, by logical name.
+    `streams` are the selected streams, by logical name; `stream_names` has the name in Kinesis of each stream of the application, selected
+    or not. `source` says where the manifest came from, for messages.
     """
 
     application: str
@@ -114,9 +104,7 @@ class Session(Protocol):
 def parse_manifest(text: str | bytes, source: str) -> Manifest:
     """Parse and check the JSON text of a manifest. Unknown keys are ignored.
 
-    Raises:
-        ManifestError: The text is not JSON, has another version, lacks a key, or its ARNs contradict each other. The message names
-            all faults.
+    Raises `ManifestError` with all faults: another version, a key that is missing, ARNs that contradict each other.
     """
     try:
         data = msgspec.json.decode(text)
@@ -240,11 +228,7 @@ def arn_faults(ref: StreamRef, region: str) -> list[str]:
 
 
 def load_manifest(location: str, session: Session) -> Manifest:
-    """Load a manifest from a local path, `ssm:///name` or `s3://bucket/key`.
-
-    Raises:
-        ManifestError: The manifest cannot be read, or is not valid; the message names the location.
-    """
+    """Load a manifest from a local path, `ssm:///name` or `s3://bucket/key`."""
     scheme, separator, rest = location.partition("://")
     try:
         if not separator:
@@ -284,9 +268,7 @@ def _remedy(error: Exception, location: str) -> str:
 def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
     """Return the manifest of a query, whether its options name one or give the ARNs directly.
 
-    Raises:
-        ManifestError: The manifest cannot be loaded; or `streams` names a stream that it does not have; or a stream has no consumer, and
-            `readMode` is not `polling`.
+    Raises `ManifestError` also if a stream has no consumer and `readMode` is not `polling`.
     """
     manifest = load_manifest(options.manifest, session).select(options.streams) if options.manifest else _given(options)
     if options.read_mode == "polling":

@@ -68,8 +68,7 @@ class Patience:
     async def call(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
         """Call `ask` until it succeeds or fails for good. If credentials have expired, try once more, because files may have newer ones.
 
-        Raises:
-            Exception: An error of `ask` that is not transient, or the first of the transient ones if they did not pass in time.
+        Raises an error of `ask` that is not transient, or the first of the transient ones if they did not pass in time.
         """
         wait = _Wait(what, self._clock)
         word = asyncio.ensure_future(wait.say())
@@ -103,7 +102,7 @@ class Patience:
         return done.result()
 
     def _delay(self, wait: _Wait, error: Exception) -> float | None:
-        renewed = isinstance(error, Exception) and cause_of(error) is Cause.EXPIRED and not wait.expired
+        renewed = cause_of(error) is Cause.EXPIRED and not wait.expired
         wait.expired = wait.expired or renewed
         if not passes(error) and not renewed:
             wait.first = error

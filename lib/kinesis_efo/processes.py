@@ -72,11 +72,7 @@ def notes_directory() -> Path:
 class PrivateDirectory:
     """A directory that only this user can enter. All access goes through its handle, so a later change of the path has no effect.
 
-    Args:
-        path: Its path. The directory is created if it does not exist.
-
-    Raises:
-        OSError: The directory cannot be created, or another user created it or may enter it.
+    It is created if it does not exist. Raises OSError if that fails, or if another user created it or may enter it.
     """
 
     def __init__(self, path: Path) -> None:

@@ -25,7 +25,7 @@ def faults(**options: str) -> tuple[str, ...]:
 def test_the_defaults() -> None:
     options = parse()
     assert options.starts.of("orders") == TRIM_HORIZON
-    assert options.ends.of("orders") is None
+    assert options.source.ends.of("orders") is None
     assert (options.source.read_mode, options.source.batch_rate) == ("polling", 1 << 20)
 
 
@@ -80,7 +80,7 @@ def test_starts(text: str, bounds: Bounds) -> None:
     ],
 )
 def test_ends(text: str, bounds: Bounds) -> None:
-    assert parse(endingPosition=text).ends == bounds
+    assert parse(endingPosition=text).source.ends == bounds
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,18 @@ from __future__ import annotations
 import pytest
 
 from kinesis_efo.options import SOURCE_OPTIONS, SourceOptions
-from kinesis_efo.options.sharing import differences, of_run
-from kinesis_efo.options.source import BATCH, DRIVER_HOST, HINTS, LISTENS, LOADED, PROGRAM, SUPERVISOR, TIMES
+from kinesis_efo.options.source import (
+    BATCH,
+    DRIVER_HOST,
+    HINTS,
+    LISTENS,
+    LOADED,
+    PROGRAM,
+    SUPERVISOR,
+    TIMES,
+    differences,
+    of_run,
+)
 
 OF_QUERY = frozenset(
     {

@@ -36,11 +36,7 @@ class Completion:
         self._quiet = Quiet()
 
     def after(self, event: Event, server_time: float, now: float) -> bool:
-        """Whether all rows were read with this event. `server_time` is the earliest possible time of the response, epoch seconds.
-
-        Raises:
-            RetriesExhaustedError: No record came for `timeout`, and the end of the stretch is not reached.
-        """
+        """Whether all rows were read with this event. `server_time` is the earliest possible time of the response, epoch seconds."""
         if not event.head.brings_nothing or self._is_settled(server_time):
             self._quiet.heard(event.head, now)
         if self._is_reached(event) or self._has_nothing_more:
@@ -76,11 +72,7 @@ class Completion:
 
 
 def rows_of(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows of a batch that belong to a stretch.
-
-    Raises:
-        FrameError: The stretch begins or ends at a time, and a row has no arrival time.
-    """
+    """Return the rows of a batch that belong to a stretch. Raises `FrameError` if that depends on an arrival time that a row lacks."""
     if stretch.since is None and stretch.until is None:
         return batch
     arrived = batch.column("approximateArrivalTimestamp")

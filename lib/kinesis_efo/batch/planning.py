@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from math import ceil
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.stretches import Side, Stretch, stretches
@@ -34,7 +34,6 @@ from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 from kinesis_efo.records.distribution import Distribution, lenient
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 SKEW_SECONDS: Final = 5.0
 """How many seconds a given time may be ahead of Kinesis' clock, because the user's clock may be fast. The read waits until that time."""
@@ -72,11 +71,8 @@ async def plan(
 
     `tip` is the position for `LATEST`, by the clock of the machine on which the read was loaded; `here` is whether that is this machine.
 
-    Raises:
-        ConfigurationError: The start or the end is not possible, or names a shard that does not exist.
-        StreamError: A stream's shards cannot be listed.
-        DataLossError: The read begins before the stream's retention, and `failOnDataLoss` is set.
-        LeaseError: A query reads with the consumer, or it cannot be found out whether one does.
+    Raises `ConfigurationError` if the start or the end is not possible, `DataLossError` if the read begins before the stream's retention
+    (and `failOnDataLoss` is set), `LeaseError` if a query reads with the consumer, or if it cannot be found out whether one does.
     """
     clock = KinesisClock(clock or SystemClock())
     _check_names(manifest, options)
@@ -92,7 +88,7 @@ async def plan(
         refs = list(manifest.streams.values())
         listed = await asyncio.gather(*(explained(lister.shards(ref.stream_arn), ref, manifest.source) for ref in refs))
         tip = tip_for_kinesis(tip, clock, here=here)
-        planners = [StreamPlanner(ref, manifest.source, options, tip, lister, clock.latest) for ref in refs]
+        planners = [StretchPlanner(ref, manifest.source, options, tip, lister, clock.latest) for ref in refs]
         planned = await asyncio.gather(*(each.plan(shards) for each, shards in zip(planners, listed, strict=True)))
         found = [stretch for stretches in planned for stretch in stretches]
         # Wait for the latest start, because Kinesis would refuse a start in its future.
@@ -101,7 +97,7 @@ async def plan(
     return found
 
 
-class StreamPlanner:
+class StretchPlanner:
     """Plans the read of one stream. `tip` is the position for `LATEST`; `now` is the latest possible time of Kinesis, epoch seconds."""
 
     def __init__(
@@ -117,8 +113,8 @@ class StreamPlanner:
         self._deaggregate = options.source.deaggregate
         self._start = options.starts.of(ref.name) or TRIM_HORIZON
         self._starts = {shard: position or TRIM_HORIZON for shard, position in options.starts.named(ref.name).items()}
-        self._end = options.ends.of(ref.name) or tip
-        self._ends = {shard: position or tip for shard, position in options.ends.named(ref.name).items()}
+        self._end = options.source.ends.of(ref.name) or tip
+        self._ends = {shard: position or tip for shard, position in options.source.ends.named(ref.name).items()}
 
     async def plan(self, shards: list[Shard]) -> list[Stretch]:
         """Plan the read, given the shards as ListShards returned them. Raises the same errors as the function `plan`."""
@@ -219,11 +215,11 @@ class StreamPlanner:
         earliest = min(position.value for position in times) / 1000
         if self._now - earliest <= _SHORTEST_RETENTION:
             return self._start
-        retention = await self._explained(self._lister.retention(self._ref.stream_arn))
+        retention = await explained(self._lister.retention(self._ref.stream_arn), self._ref, self._source)
         horizon = self._now - retention
         if earliest >= horizon:
             return self._start
-        created = await self._explained(self._lister.created(self._ref.stream_arn))
+        created = await explained(self._lister.created(self._ref.stream_arn), self._ref, self._source)
         if created < horizon:
             self._report_loss(
                 f"the read begins at {_time(earliest)}, and the stream keeps its records for {retention / 3600:g} h only: any "
@@ -239,15 +235,14 @@ class StreamPlanner:
     def _report_loss(self, what: str) -> None:
         report_loss(f"{self._where}: {what}", fail=self._fail)
 
-    async def _explained(self, listing: Awaitable[T]) -> T:
-        return await explained(listing, self._ref, self._source)
-
     async def _open_at(self, position: Position, margin: float) -> list[str] | None:
         """List the shards that were open at a time; None if that is not known, or if the time is so recent that all may have been open."""
         at = position.value / 1000 + margin
         if position.kind is not PositionKind.AT_TIMESTAMP or at >= self._now - _MARGIN_SECONDS:
             return None
-        opened = await self._explained(self._lister.shards_open_at(self._ref.stream_arn, round(at * 1000)))
+        opened = await explained(
+            self._lister.shards_open_at(self._ref.stream_arn, round(at * 1000)), self._ref, self._source
+        )
         return None if opened is None else [shard.shard_id for shard in opened]
 
 
@@ -256,9 +251,7 @@ async def check_consumers(manifest: Manifest, client: Any, lease_timeout: float,
 
     A subscription ends an earlier one of the same consumer, so a batch read and a query would end each other's subscriptions.
 
-    Raises:
-        AlreadyRunningError: A query reads with a consumer.
-        LeaseTableError: The lease table cannot be read.
+    Raises `AlreadyRunningError` if a query does.
     """
     keys = LeaseKeys(manifest.stream_names)
     table = LeaseTable(client, manifest.lease_table, declared_by=manifest.declared_by)
@@ -279,7 +272,7 @@ async def check_consumers(manifest: Manifest, client: Any, lease_timeout: float,
 
 
 def _check_names(manifest: Manifest, options: BatchOptions) -> None:
-    for option, bounds in (("startingPosition", options.starts), ("endingPosition", options.ends)):
+    for option, bounds in (("startingPosition", options.starts), ("endingPosition", options.source.ends)):
         if unknown := sorted(bounds.names - manifest.streams.keys()):
             raise ManifestError(
                 f"kinesis-efo option {option!r} names {', '.join(map(repr, unknown))}, "

@@ -63,15 +63,10 @@ class StretchEvent(NamedTuple):
 
 @dataclass(slots=True)
 class StretchProgress:
-    """How far a stretch was read, for the log.
+    """How far a stretch was read, for the log: its delivered rows, and the fetched Kinesis records, including those before and after it.
 
-    Attributes:
-        stretch: The stretch.
-        rows: Delivered rows of the stretch.
-        records: Fetched Kinesis records, including those before and after the stretch.
-        bytes: Bytes of their JSON.
-        arrived: When the last fetched record arrived in the stream, epoch milliseconds.
-        behind: How many milliseconds the last response was behind the shard's tip.
+    `bytes` are those of their JSON. `arrived` is when the last of them arrived in the stream, epoch milliseconds; `behind` is how many
+    milliseconds the last response was behind the shard's tip.
     """
 
     stretch: Stretch
@@ -114,35 +109,26 @@ class _Complete(Exception):
     """All rows of a stretch were read."""
 
 
+@dataclass
 class _StretchSink:
-    """Takes the events of one shard until its stretch is complete; implements `EventSink`."""
+    """Takes the events of one shard until its stretch is complete; implements `EventSink`. `after` is how far the shard was read."""
 
-    room: Final = Unlimited()
-
-    def __init__(
-        self,
-        progress: StretchProgress,
-        server_time: Callable[[], float],
-        take: Callable[[StretchEvent], Awaitable[None]],
-        clock: Clock,
-        patience: float,
-    ) -> None:
-        self._progress = progress
-        self._stretch = progress.stretch
-        self._completion = Completion(progress.stretch, patience)
-        self._clock = clock
-        self._server_time = server_time
-        self._take = take
-        self._after = progress.stretch.start
+    room = Unlimited()
+    progress: StretchProgress
+    completion: Completion
+    server_time: Callable[[], float]
+    take: Callable[[StretchEvent], Awaitable[None]]
+    clock: Clock
+    after: Position
 
     async def admit(self, event: Event) -> None:
         # This comes before any await, so that the server's time is that of this event.
-        complete = self._completion.after(event, self._server_time(), self._clock.monotonic())
-        self._progress.add(event)
+        complete = self.completion.after(event, self.server_time(), self.clock.monotonic())
+        self.progress.add(event)
         if event.head.records:
-            await self._take(StretchEvent(self._stretch, self._after, event))
+            await self.take(StretchEvent(self.progress.stretch, self.after, event))
         if not event.head.still:
-            self._after = event.through
+            self.after = event.through
         if complete:
             raise _Complete
 
@@ -159,17 +145,11 @@ async def read_stretch(
 ) -> None:
     """Read one stretch to its end, from a stream whose client reads only this shard. Updates `progress`.
 
-    Args:
-        server_time: Returns the time of Kinesis' last response, epoch seconds.
-        take: Takes the records; may wait.
-        patience: Seconds without progress after which the read fails, although Kinesis responds.
-
-    Raises:
-        StreamError: The shard cannot be read, or reading it does not get to the end of the stretch.
-        DataLossError: Records of the stretch are gone, and `fail_on_data_loss` is set.
+    `server_time` returns the time of Kinesis' last response, epoch seconds. `take` takes the records, and may wait. The read fails after
+    `patience` seconds without progress, although Kinesis responds.
     """
     stretch = progress.stretch
-    sink = _StretchSink(progress, server_time, take, clock, patience)
+    sink = _StretchSink(progress, Completion(stretch, patience), server_time, take, clock, stretch.start)
     since = None if stretch.since is None else stretch.since / 1000
     try:
         subscription = stream.subscribe(stretch.key.shard, first_position(stretch), sink, read_until=since)
@@ -208,13 +188,7 @@ class Reading:
         self._left_out = left_out
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the stretches. The rows of each shard come in order; shards may interleave.
-
-        Raises:
-            StreamError: A shard cannot be read.
-            DataLossError: Records of a stretch are gone.
-            FrameError: A response of Kinesis cannot be decoded.
-        """
+        """Read the stretches. The rows of each shard come in order; shards may interleave."""
         began = self._clock.monotonic()
         loop = asyncio.new_event_loop()
         portions: asyncio.Queue[StretchEvent | None] = asyncio.Queue(_WAITING_EVENTS)

@@ -18,7 +18,6 @@ class Stretch:
     """The part of one shard that is read.
 
     Attributes:
-        key: The shard.
         hash_range: First and last hash key of the shard; None if no aggregates are left out because of their hash keys.
         start: The start: `TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`.
         end: The end: `AT_TIMESTAMP`, which is exclusive, or `AFTER` or `SHARD_END`, which are inclusive.
@@ -47,12 +46,9 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The start or the end of a read of one stream.
+    """The start or the end of a read of one stream: `everywhere` is the position for all shards that are not in `named`.
 
-    Attributes:
-        everywhere: The position for all shards that are not in `named`.
-        named: The positions of single shards.
-        open_then: Shards that were open at the time of the position `everywhere`, give or take some seconds; None: any may have been.
+    `open_then` are the shards that were open at the time of `everywhere`, give or take some seconds; None: any may have been.
     """
 
     everywhere: Position
@@ -61,15 +57,9 @@ class Side:
 
 
 def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> list[Stretch]:
-    """Return the stretches of a stream, parents before children.
+    """Return the stretches of a stream, parents before children, given all `shards` that Kinesis lists. The tip is given as a time.
 
     If the start names a shard, its ancestors are not read. If the end names a shard with a sequence number, its descendants are not read.
-
-    Args:
-        stream: Logical name.
-        shards: All shards that Kinesis lists.
-        start: Where to begin.
-        end: Where to end. The tip is given as a time.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)

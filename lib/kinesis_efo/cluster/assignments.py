@@ -1,52 +1,65 @@
-"""Assigns the shards of a run to fetchers of other processes. It lives in the run's event loop."""
+"""Assigns the shards of a run to fetchers of other processes, and answers these and the tasks. It lives in the run's event loop."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.calls.wire import unpack_error
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.cluster.members import FetcherSession, Member, Members, MemberState, MissingFetchers
+from kinesis_efo.cluster.members import Member, Members
 from kinesis_efo.cluster.shares import Rates
 from kinesis_efo.cluster.snapshots import ShardSnapshots
 from kinesis_efo.fetcher.budget import Signal
-from kinesis_efo.fetcher.work import WorkRequest
+from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.work import Report, ReportReply, Shard, ShardNews, WhereReply, WhereRequest, Work, WorkRequest
 from kinesis_efo.positions import Position, ShardKey
 
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.5
 _WITHDRAW_SECONDS: Final = 10.0
+_REPORTS: Final = 200
+"""Maximum number of reports a second from all fetchers. Without a limit, each event of a busy shard would cause a report."""
 
 
 class Assignments:
-    """Assigns the shards that are read to the present fetchers.
+    """Assigns the shards that are read to the present fetchers, and answers their calls.
 
-    Args:
-        snapshots: What fetchers have reported of the shards. The snapshot of a shard is dropped when the shard is taken from its fetcher.
-        missing: Told when the last fetcher is gone.
-        timeout: Seconds without a request after which a fetcher counts as dead. By then, the fetcher has stopped reading.
-        clock: Time.
+    `seconds` returns for how many seconds a stream may still be read, until the run's lease ends. A fetcher that has sent no request for
+    `timeout` seconds counts as dead; by then, it has stopped reading. `snapshots` has what fetchers have reported; that of a shard is
+    dropped when the shard is taken from its fetcher. `listener` is told in which shards something happens.
 
     Attributes:
+        coordinator: The run; set before the first call is answered.
         changed: Notified when the fetcher of a shard changes, or a fetcher has closed a shard.
         reached: The shards to read, with the position up to which each is processed.
-        stopping: Whether the run is ending.
-        shared: Whether the run has several queries. Fetchers then restart no subscription for a task.
+        empty_since: Since when there has been no fetcher, monotonic seconds, if there is none.
     """
 
-    def __init__(self, snapshots: ShardSnapshots, missing: MissingFetchers, timeout: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        seconds: Callable[[str], float],
+        timeout: float,
+        snapshots: ShardSnapshots,
+        listener: ShardListener,
+        clock: Clock,
+    ) -> None:
+        self.members: Final = Members(timeout)
+        self.coordinator: Coordinator
         self.changed = Signal()
         self.reached: dict[ShardKey, Position] = {}
         self.stopping = False
-        self.shared = False
+        self.empty_since = clock.monotonic()
+        self._streams = streams
+        self._seconds = seconds
         self._snapshots = snapshots
-        self._missing = missing
+        self._listener = listener
         self._clock = clock
-        self._members: Members[FetcherAddress] = Members(timeout, self._tell)
-        self._sessions: dict[str, FetcherSession] = {}
         self._held: set[str] = set()
         self._withheld: frozenset[ShardKey] = frozenset()
         self._rates = Rates(clock.monotonic())
@@ -64,7 +77,7 @@ class Assignments:
         if not (new or self._withheld):
             return
         # Close shards that a fetcher still reads after `end` has removed them, because it would continue at its old position.
-        still_read = frozenset(key for key in new if self._members.owner(key) is not None)
+        still_read = frozenset(key for key in new if self.members.owner(key) is not None)
         self.reached |= new
         self._snapshots.begin(new)
         self._withheld = frozenset()
@@ -98,100 +111,123 @@ class Assignments:
         self._withheld = frozenset(shards)
         self.share()
         give_up_at = self._clock.monotonic() + _WITHDRAW_SECONDS
-        while self._members.closing & self._withheld and self._clock.monotonic() < give_up_at:
+        while self.members.closing & self._withheld and self._clock.monotonic() < give_up_at:
             await within(self._clock, TICK_SECONDS, self.changed.wait())
 
-    # -- the fetchers
+    # -- the calls of fetchers and tasks
 
-    def ask(self, request: WorkRequest) -> tuple[MemberState, FetcherSession | None]:
-        """Handle a fetcher's request for work. If the fetcher is new, it gets its part of the shards.
-
-        Returns:
-            The state of the fetcher, and its session if the state is `WORKING`.
-        """
-        known = self._members.get(request.name) is not None
-        standing = self._members.ask(
-            request.name,
-            request.place,
-            request.host,
-            request.address,
-            request.revision,
-            self._clock.monotonic(),
-        )
-        if standing is not MemberState.WORKING:
-            return standing, None
-        session = self._sessions.setdefault(request.name, FetcherSession(request.budget))
-        session.reading = request.reading
-        if not known:
-            logger.info("fetcher %d on %s has come", request.place, request.host)
+    async def work(self, request: WorkRequest) -> Work:
+        """Reply to a fetcher's request for work, as soon as there is something new or the time of the request is over."""
+        name = request.name
+        if self.stopping:
+            if not request.revision:
+                self.lose(name)
+            return Work("over")
+        is_new = self.members.get(name) is None
+        member = self.members.ask(request, self._clock.monotonic())
+        if isinstance(member, Work):
+            return member
+        if is_new:
+            logger.info("fetcher %s has come", member)
             self.share()
         self.changed.notify()
-        return standing, session
+        if member.revision == request.revision and not member.unsent(self.reached):
+            await within(self._clock, request.wait, member.changed.wait())
+        if self.stopping:
+            return Work("over")
+        return self._work(member, request.revision) if self.members.get(name) is member else Work("unknown")
 
-    def working(self, name: str) -> tuple[Member[FetcherAddress], FetcherSession] | None:
-        """The fetcher with this name, and its session; None if it is not present."""
-        member, session = self._members.get(name), self._sessions.get(name)
-        return None if member is None or session is None else (member, session)
+    def _work(self, member: Member, revision: int) -> Work:
+        shards, refs = None, {}
+        if member.revision != revision:
+            shards = [
+                Shard(key, start, self.coordinator.read_until(key, start))
+                for key in sorted(member.shards)
+                if (start := self.reached.get(key)) is not None
+            ]
+            refs = {name: self._streams.stream(name).ref for name in {shard.key.stream for shard in shards}}
+        done = member.send(self.reached)
+        return Work(
+            "working",
+            member.revision,
+            shards,
+            {stream: max(0.0, self._seconds(stream)) for stream in self._streams.streams},
+            member.number,
+            done,
+            self._snapshots.shared,
+            refs,
+        )
 
-    def owner(self, key: ShardKey) -> Member[FetcherAddress] | None:
-        """The fetcher of a shard; None if the shard has none."""
-        return self._members.owner(key)
+    async def report(self, report: Report) -> ReportReply:
+        """Handle a fetcher's report of what has arrived."""
+        member = self.members.get(report.name)
+        if member is None:
+            return ReportReply(known=False)
+        if not member.follows(report.number):
+            return ReportReply(known=True, again=True, revision=member.revision)
+        if report.number == 1:
+            self._snapshots.forget_all_of(report.name)
+        # Ignore late news of a shard that has moved to another fetcher.
+        mine = [news for news in report.shards if news.key in self.reached and self.members.owner(news.key) is member]
+        known = [self._note(member, news) for news in mine]
+        if report.failure:
+            error = unpack_error(report.failure)
+            # Name the fetcher's host, because the cause may be only there.
+            self.coordinator.failure.set(type(error)(f"{error} (the fetcher on host {member.request.host} says so)"))
+        pause = len(self.members) / _REPORTS
+        return ReportReply(known=True, again=not all(known), revision=member.revision, pause=pause)
+
+    def _note(self, member: Member, news: ShardNews) -> bool:
+        """Handle the news of one shard; returns False if earlier news is missing."""
+        key, size = news.key, self._snapshots.note(member.request.name, member.request.budget, news)
+        if size is None:
+            return False
+        if self._snapshots.shared:
+            # The fetcher will drop the events before this position, so a query that is further behind must not plan from them.
+            self._snapshots.commit(key, self.reached[key])
+        self._rates.add(key, size)
+        if news.children:
+            self._streams.learn(key, news.children)
+        self._listener.touch((key,))
+        if not self._snapshots.is_idle(key):
+            self._listener.wake()
+        return True
+
+    async def where(self, request: WhereRequest) -> WhereReply:
+        """Reply to a task with the fetchers of its shards, once all shards have one or the time of the request is over."""
+        give_up_at = self._clock.monotonic() + request.wait
+        while True:
+            self.coordinator.failure.raise_if_set()
+            found = [self.address(key) for key in request.shards]
+            left = give_up_at - self._clock.monotonic()
+            if None not in found or left <= 0:
+                return WhereReply(found, len(self.members))
+            await within(self._clock, min(left, TICK_SECONDS), self.changed.wait())
 
     def address(self, key: ShardKey) -> FetcherAddress | None:
         """The address of a shard's fetcher; None if the shard has none."""
-        member = self._members.owner(key)
-        return member.address if member is not None else None
-
-    def fetcher_of(self, key: ShardKey) -> str | None:
-        """The name of a shard's fetcher for tools; None if the shard has none."""
-        member = self._members.owner(key)
-        return f"{member.place} on {member.host}" if member is not None else None
-
-    def fetchers(self) -> list[tuple[str, int]]:
-        """The host of each fetcher, with the number of its shards."""
-        return [(member.host, len(member.shards)) for member in self._members]
-
-    def __len__(self) -> int:
-        """The number of fetchers."""
-        return len(self._members)
-
-    @property
-    def room(self) -> int:
-        """Bytes that all fetchers together may buffer."""
-        return sum(session.budget for session in self._sessions.values())
-
-    @property
-    def reading(self) -> bool:
-        """Whether a task is reading a range, as the fetchers' last requests say. Thread-safe."""
-        return any(session.reading for session in list(self._sessions.values()))
-
-    def silent(self, seconds: float | None = None) -> list[Member[FetcherAddress]]:
-        """The fetchers that have sent no request for `seconds`; by default, those that count as dead."""
-        return self._members.silent(self._clock.monotonic(), seconds)
+        member = self.members.owner(key)
+        return member.request.address if member is not None else None
 
     # -- changes
 
     def share(self) -> None:
         """Distribute the shards to the fetchers according to each shard's bytes per second."""
-        before = {key: self._members.owner(key) for key in self.reached}
-        self._members.share(self._rates.weights(self.reached), withheld=self._not_read())
+        before = {key: self.members.owner(key) for key in self.reached}
+        self.members.share(self._rates.weights(self.reached), withheld=self._not_read())
         for key, owner in before.items():
-            if owner is not None and self._members.owner(key) is not owner:
+            if owner is not None and self.members.owner(key) is not owner:
                 self._snapshots.forget(key)
         self.changed.notify()
 
     def _close(self, shards: frozenset[ShardKey]) -> None:
         """Take shards from their fetchers."""
-        self._members.share(self._rates.weights(self.reached), withheld=self._not_read() | shards)
+        self.members.share(self._rates.weights(self.reached), withheld=self._not_read() | shards)
         for key in shards:
             self._snapshots.forget(key)
 
     def _not_read(self) -> frozenset[ShardKey]:
         return self._withheld | {key for key in self.reached if key.stream not in self._held}
-
-    def count(self, key: ShardKey, size: int) -> None:
-        """Count received bytes of a shard."""
-        self._rates.add(key, size)
 
     def measure(self) -> bool:
         """Compute each shard's bytes per second anew if that is due; returns whether it was."""
@@ -199,27 +235,28 @@ class Assignments:
 
     def lose(self, name: str) -> None:
         """Remove a fetcher that is dead or has ended. Call `share` afterwards to give its shards to other fetchers."""
-        member = self._members.lose(name)
-        self._sessions.pop(name, None)
+        member = self.members.lose(name)
         if member is None:
             return
         self._snapshots.forget_all_of(name)
-        if not len(self._members):
-            self._missing.begin(self._clock.monotonic())
+        if not len(self.members):
+            self.empty_since = self._clock.monotonic()
         self.changed.notify()
         if not self.stopping:
-            logger.warning("fetcher %d on %s is gone; it read %d shards", member.place, member.host, len(member.shards))
+            logger.warning("fetcher %s is gone; it read %d shards", member, len(member.shards))
 
-    def tell_all(self) -> None:
+    def dropped(self, name: str) -> None:
+        """Remove a fetcher whose connection broke while it waited for work, because its process has ended or is cut off."""
+        if not self.stopping and self.members.get(name) is not None:
+            self.lose(name)
+            self.share()
+
+    def wake_all(self) -> None:
         """Answer the waiting requests of all fetchers now."""
-        for session in self._sessions.values():
-            session.changed.notify()
+        for member in self.members:
+            member.changed.notify()
 
     async def all_gone(self) -> None:
         """Wait until the last fetcher is gone."""
-        while len(self._members):
+        while len(self.members):
             await self.changed.wait()
-
-    def _tell(self, name: str) -> None:
-        if (session := self._sessions.get(name)) is not None:
-            session.changed.notify()

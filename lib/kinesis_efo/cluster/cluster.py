@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.service import Call, CallerGone, decoded
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.cluster.assignments import TICK_SECONDS, Assignments
-from kinesis_efo.cluster.members import MissingFetchers
-from kinesis_efo.cluster.sessions import FetcherSessions
+from kinesis_efo.cluster.assignments import Assignments
+from kinesis_efo.cluster.probe import nobody_listens, watch_fetchers
 from kinesis_efo.cluster.snapshots import ShardSnapshots
 from kinesis_efo.decisions.event_index import EventIndex
-from kinesis_efo.failure import Failure
-from kinesis_efo.fetcher.background import all_of, in_background
+from kinesis_efo.fetcher.background import in_background
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.fetcher import Fetcher
@@ -40,67 +37,9 @@ _FULL: Final = 0.9
 _PATIENCE: Final = 6
 """Multiple of `leaseTimeout` after which a query without a fetcher fails."""
 
-_PROBE_SECONDS: Final = 1.5
-"""A fetcher asks at least once a second. If it has not asked for this long, its port is probed: the port of a dead process is closed."""
 
-
-class FetcherWatch:
-    """Removes dead fetchers, and gives their shards to other fetchers.
-
-    Args:
-        assignments: The fetchers and their shards.
-        missing: Measures for how long there has been no fetcher.
-        gone: Returns whether a fetcher's port is certainly closed.
-        clock: Time.
-    """
-
-    def __init__(
-        self,
-        assignments: Assignments,
-        missing: MissingFetchers,
-        gone: Callable[[FetcherAddress], Coroutine[Any, Any, bool]],
-        clock: Clock,
-    ) -> None:
-        self._assignments = assignments
-        self._missing = missing
-        self._gone = gone
-        self._clock = clock
-
-    async def run(self, failure: Failure) -> None:
-        """Watch until cancelled.
-
-        Args:
-            failure: Set if there has been no fetcher for too long.
-        """
-        assignments = self._assignments
-        while True:
-            await self._clock.sleep(TICK_SECONDS)
-            ended = await self._ended()
-            # Probing takes time, so check again which fetchers are late.
-            late = {member.name for member in assignments.silent(_PROBE_SECONDS)}
-            dead = {member.name for member in assignments.silent()} | (ended & late)
-            for name in dead:
-                assignments.lose(name)
-            if assignments.measure() or dead:
-                assignments.share()
-            if not len(assignments) and (error := self._missing.look(self._clock.monotonic())) is not None:
-                failure.set(error)
-
-    async def _ended(self) -> set[str]:
-        """The names of the late fetchers whose process has ended. They are probed concurrently, because a probe may take a second."""
-        late = self._assignments.silent(_PROBE_SECONDS)
-        gone = await all_of(*(self._gone(member.address) for member in late))
-        return {member.name for member, is_gone in zip(late, gone, strict=True) if is_gone}
-
-
-@dataclass(frozen=True, slots=True)
-class Apart:
-    """How queries catch up in the run's process.
-
-    Attributes:
-        room: The option `bufferBytes`. Queries that catch up get a part of it.
-        fetcher: Makes a fetcher with the given budget.
-    """
+class Apart(NamedTuple):
+    """How queries catch up in the run's process: `fetcher` makes a fetcher with a part of `room` bytes (the option `bufferBytes`)."""
 
     room: int
     fetcher: Callable[[Budget], Fetcher]
@@ -109,21 +48,9 @@ class Apart:
 class Cluster:
     """Fetches with the fetchers of other processes; implements `Fetching` and `SharedBuffers`.
 
-    Args:
-        streams: The streams to read.
-        seconds: Returns for how many seconds a stream may still be read, until the run's lease ends.
-        timeout: Seconds without a request after which a fetcher counts as dead. By then, the fetcher has stopped reading.
-        clock: Time.
-        gone: Returns whether a fetcher's port is certainly closed.
-        problem: Returns what keeps fetchers from starting; empty if unknown.
-        apart: How queries catch up; None if they cannot.
-        together: Whether queries stay together even if one starves; see `Sharing`.
-
-    Attributes:
-        assignments: Which fetcher reads which shard.
-        sessions: Answers fetchers and tasks.
-        sharing: The queries for which the fetchers fetch.
-        home: The address of this process for tasks.
+    `seconds` and `timeout` are those of `Assignments`, `gone` and `problem` those of `watch_fetchers`. `apart` says how queries catch up
+    (None: they cannot), `together` whether they stay together even if one starves; see `Sharing`. `home` is the address of this process
+    for tasks.
     """
 
     def __init__(
@@ -133,55 +60,53 @@ class Cluster:
         timeout: float,
         clock: Clock,
         *,
-        gone: Callable[[FetcherAddress], Coroutine[Any, Any, bool]],
+        gone: Callable[[FetcherAddress], Coroutine[Any, Any, bool]] = nobody_listens,
         problem: Callable[[], str] = lambda: "",
         apart: Apart | None = None,
         together: bool = False,
     ) -> None:
         self._clock = clock
         self._snapshots = ShardSnapshots(clock)
-        missing = MissingFetchers(_PATIENCE * timeout, clock.monotonic(), problem)
-        self.assignments = Assignments(self._snapshots, missing, timeout, clock)
+        reads_apart = None if apart is None else apart.fetcher
+        budget = Budget(1 if apart is None else apart.room, now=clock.monotonic)
+        self.sharing: Final = Sharing(self, clock, budget, reads_apart, together=together)
+        self.assignments: Final = Assignments(streams, seconds, timeout, self._snapshots, self.sharing, clock)
         self.home: FetcherAddress
         self._streams = streams
-        reads_apart = None if apart is None else apart.fetcher
-        budget = Budget(1, now=clock.monotonic) if apart is None else Budget(apart.room, now=clock.monotonic)
-        self.sharing: Final = Sharing(self, clock, budget, reads_apart, together=together)
-        self._fetcher_watch = FetcherWatch(self.assignments, missing, gone, clock)
-        self.sessions = FetcherSessions(streams, seconds, self.assignments, self._snapshots, self.sharing, clock)
-        self._joined = 0
+        self._patience = _PATIENCE * timeout
+        self._gone, self._problem = gone, problem
+        self._has_query = False
         self._restarted: set[ShardKey] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, coordinator: Coordinator) -> None:
         failure = coordinator.failure
-        self.sharing.coordinator = coordinator
-        self.sessions.start(coordinator)
+        self.sharing.coordinator = self.assignments.coordinator = coordinator
         failure.on_set(self.sharing.wake)
         failure.on_set(self.assignments.changed.notify)
+        watching_shards = self._streams.watch(self._clock, lambda _name: self.sharing.wake())
+        watching_fetchers = watch_fetchers(
+            self.assignments, failure, self._clock, self._patience, self._gone, self._problem
+        )
         self._tasks = [
-            in_background(
-                self._streams.watch(self._clock, lambda _name: self.sharing.wake()), "watching the shards", failure
-            ),
-            in_background(self._fetcher_watch.run(failure), "watching the fetchers", failure),
+            in_background(watching_shards, "watching the shards", failure),
+            in_background(watching_fetchers, "watching the fetchers", failure),
         ]
 
     async def stop(self) -> None:
         """Stop fetching. Waits at most 3 seconds for the fetchers to close their subscriptions."""
         await self.sharing.stop()
         self.assignments.stopping = True
-        self.assignments.tell_all()
+        self.assignments.wake_all()
         await within(self._clock, _GOODBYE_SECONDS, self.assignments.all_gone())
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
-        self._joined += 1
-        if self._joined > 1:
-            # From now on, a query may be before the start of a buffer, because the present queries may be further than the new one.
-            self._snapshots.shared_by_several()
-            self.assignments.shared = True
+        # From the second query on, a query may be before the start of a buffer, because others may be further than the new one.
+        self._snapshots.shared = self._has_query
+        self._has_query = True
         return self.sharing.join(name, max_skew)
 
     def begin(self, stream: str) -> None:
@@ -193,26 +118,30 @@ class Cluster:
         self.sharing.end(stream)
 
     def fetcher_of(self, key: ShardKey) -> str | None:
-        return self.assignments.fetcher_of(key)
+        member = self.assignments.members.owner(key)
+        return None if member is None else str(member)
 
     def statuses(self, stream: str | None = None) -> list[ShardStatus]:
         """The status of each shard of one stream, as the fetchers' last reports say; None: of all streams."""
-        return self._snapshots.statuses(stream, self.assignments.fetcher_of)
+        return self._snapshots.statuses(stream, self.fetcher_of)
 
     @property
     def room(self) -> int:
         """Bytes that all fetchers together may buffer."""
-        return self.assignments.room
+        return sum(member.request.budget for member in self.assignments.members)
 
     @property
     def reading(self) -> bool:
         """Whether a task is reading a range, as the fetchers' last requests say. Thread-safe."""
-        return self.assignments.reading or self.sharing.reading
+        return self._reads() or self.sharing.reading
+
+    def _reads(self) -> bool:
+        return any(member.request.reading for member in self.assignments.members)
 
     async def where(self, request: WhereRequest) -> WhereReply:
         """The address from which a task reads each range: that of its fetcher, or of this process if the query catches up in the shard."""
-        reply = await self.sessions.where(request)
-        if not self.assignments.shared:
+        reply = await self.assignments.where(request)
+        if not self._snapshots.shared:
             return reply
         if self.sharing.alone:
             for key, at in zip(request.shards, request.after, strict=True):
@@ -281,7 +210,7 @@ class Cluster:
             # A query has left before the end of these shards: close them now.
             self.assignments.share()
         if moved:
-            self.assignments.tell_all()
+            self.assignments.wake_all()
         return records
 
     def last_record(self, wanted: ShardRange) -> int | None:
@@ -289,7 +218,7 @@ class Cluster:
 
     def is_read(self, key: ShardKey) -> bool:  # noqa: ARG002
         """Whether a task reads any shard, because the fetchers do not report which shards are being read."""
-        return self.assignments.reading
+        return self._reads()
 
     def wants_room(self, seconds: float) -> bool:  # noqa: ARG002
         """Whether the buffers of a fetcher are nearly full, because fetchers do not report how long a shard has waited for room."""
@@ -335,37 +264,29 @@ class Cluster:
 
 
 class PlannerService(FetcherService):
-    """Serves the fetchers of a run, and the tasks of queries that catch up; see `FetcherService`.
-
-    Args:
-        cluster: Answers the fetchers and the tasks.
-        arguments, options: Passed on to `FetcherService`.
-    """
+    """Serves the fetchers of a run, and the tasks of queries that catch up; see `FetcherService`, which gets the other arguments."""
 
     what = "planner"
 
     def __init__(self, cluster: Cluster, *arguments: Any, **options: Any) -> None:
         self._cluster = cluster
-        self._sessions = cluster.sessions
         super().__init__(cluster.of, *arguments, **options)
         cluster.home = self.address
 
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:
-        answer: Coroutine[Any, Any, msgspec.Struct]
+        assignments = self._cluster.assignments
         if name == WORK:
             request = decoded(body, WorkRequest)
             try:
-                return self.run(call, self._sessions.work(request))
+                return self.run(call, assignments.work(request))
             except CallerGone:
                 self.run(None, self._dropped(request.name))
                 raise
-        elif name == REPORT:
-            answer = self._sessions.report(decoded(body, Report))
-        elif name == WHERE:
-            answer = self._cluster.where(decoded(body, WhereRequest))
-        else:
-            return super().act(call, name, body)
-        return self.run(call, answer)
+        if name == REPORT:
+            return self.run(call, assignments.report(decoded(body, Report)))
+        if name == WHERE:
+            return self.run(call, self._cluster.where(decoded(body, WhereRequest)))
+        return super().act(call, name, body)
 
     async def _dropped(self, name: str) -> None:
-        self._sessions.dropped(name)
+        self._cluster.assignments.dropped(name)

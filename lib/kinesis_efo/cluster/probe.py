@@ -1,22 +1,58 @@
-"""Finds out whether a fetcher's process has ended, by trying to connect to its port."""
+"""Finds fetchers of other processes that are dead: they are silent, or their port is closed."""
 
 from __future__ import annotations
 
 import asyncio
-from enum import Enum, auto
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from kinesis_efo.calls.address import FetcherAddress, network_namespace
+from kinesis_efo.clock import Clock
+from kinesis_efo.cluster.assignments import TICK_SECONDS, Assignments
+from kinesis_efo.errors import FetcherError
+from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.background import all_of
 
+_PROBE_SECONDS: Final = 1.5
+"""A fetcher asks at least once a second. If it has not asked for this long, its port is probed: the port of a dead process is closed."""
 _CONNECT_SECONDS: Final = 1.0
 
 
-class _Answer(Enum):
-    ACCEPTED = auto()
-    REFUSED = auto()
-    SILENCE = auto()
-    NO_WAY = auto()
+async def watch_fetchers(
+    assignments: Assignments,
+    failure: Failure,
+    clock: Clock,
+    patience: float,
+    gone: Callable[[FetcherAddress], Coroutine[Any, Any, bool]],
+    problem: Callable[[], str],
+) -> None:
+    """Remove dead fetchers, and give their shards to other fetchers, until cancelled.
+
+    If there is no fetcher for `patience` seconds, `failure` is set; `problem` returns what keeps fetchers from starting, for the message
+    (empty if unknown). `gone` returns whether a fetcher's port is certainly closed.
+    """
+    members = assignments.members
+    while True:
+        await clock.sleep(TICK_SECONDS)
+        # Probe concurrently, because a probe may take a second.
+        late = members.silent(clock.monotonic(), _PROBE_SECONDS)
+        ended = await all_of(*(gone(member.request.address) for member in late))
+        # Probing takes time, so check again which fetchers are late.
+        still = members.silent(clock.monotonic(), _PROBE_SECONDS)
+        dead = members.silent(clock.monotonic())
+        dead += [member for member, has_ended in zip(late, ended, strict=True) if has_ended and member in still]
+        for member in dead:
+            assignments.lose(member.request.name)
+        if assignments.measure() or dead:
+            assignments.share()
+        seconds = clock.monotonic() - assignments.empty_since
+        if not len(members) and seconds >= patience:
+            said = f"no fetcher has come up for {seconds:.0f} s. {problem()}".strip()
+            failure.set(
+                FetcherError(
+                    f"{said} Fetchers run as Spark tasks: Spark's UI shows their job, 'kinesis-efo fetchers', and why it waits or fails"
+                )
+            )
 
 
 async def nobody_listens(address: FetcherAddress) -> bool:
@@ -26,19 +62,20 @@ async def nobody_listens(address: FetcherAddress) -> bool:
     because the address of a container bridge, for example, may lead to another host. So no other address may accept or be silent.
     """
     hosts = address.hosts_from(network_namespace())
-    answers = await all_of(*(_answer(host, address.port) for host in hosts))
-    return _Answer.REFUSED in answers and not {_Answer.ACCEPTED, _Answer.SILENCE} & set(answers)
+    answers = await all_of(*(_refuses(host, address.port) for host in hosts))
+    return True in answers and False not in answers
 
 
-async def _answer(host: str, port: int) -> _Answer:
+async def _refuses(host: str, port: int) -> bool | None:
+    """Whether an address refuses connections; None if there is no way to it."""
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
             _, writer = await asyncio.open_connection(host, port)
     except ConnectionRefusedError:
-        return _Answer.REFUSED
+        return True
     except TimeoutError:
-        return _Answer.SILENCE
+        return False
     except OSError:
-        return _Answer.NO_WAY
+        return None
     writer.close()
-    return _Answer.ACCEPTED
+    return False

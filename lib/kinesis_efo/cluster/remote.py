@@ -52,11 +52,7 @@ class FetcherPlan:
 
 
 async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Limits = KINESIS_LIMITS) -> None:
-    """Run the fetcher with the number `place` until the run has ended. Tests shorten Kinesis' time limits with `limits`.
-
-    Raises:
-        KinesisEfoError: The streams cannot be listed, or the run has not answered for long.
-    """
+    """Run the fetcher with the number `place` until the run has ended. Tests shorten Kinesis' time limits with `limits`."""
     clock = KinesisClock(SystemClock())
     options = plan.options
     budget = Budget(options.buffer_bytes, now=clock.monotonic)
@@ -92,7 +88,10 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
 
 
 class PlannerLink:
-    """Calls the run from an event loop, with a thread and a connection for each of the two calls that may be made concurrently."""
+    """Calls the run from an event loop, with a thread and a connection for each of the two calls that may be made concurrently.
+
+    So a call that follows a cancelled one waits until the connection is free.
+    """
 
     def __init__(self, address: FetcherAddress, secret: str) -> None:
         self._clients = PlannerClient(address, secret), PlannerClient(address, secret)

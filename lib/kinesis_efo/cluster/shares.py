@@ -33,15 +33,9 @@ _FLOOR: Final = 0.1
 def share_out(
     weights: Mapping[ShardKey, float], fetchers: Collection[M], now: Mapping[ShardKey, M]
 ) -> dict[ShardKey, M]:
-    """Assign the shards to fetchers.
+    """Return the fetcher of each shard in `weights` (its bytes a second, or another measure of its cost; above 0); empty without fetchers.
 
-    Args:
-        weights: Every shard, with its bytes a second or another measure of its cost; above 0.
-        fetchers: Names of the present fetchers.
-        now: The present assignment. It may name fetchers that are gone.
-
-    Returns:
-        The fetcher of every shard; empty if there is no fetcher.
+    `now` is the present assignment, which may name fetchers that are gone.
 
     >>> a, b, c = (ShardKey("orders", name) for name in "abc")
     >>> share_out({a: 5.0, b: 3.0, c: 2.0}, ["one", "two"], {})
@@ -93,13 +87,7 @@ def _even_out(held: dict[M, dict[ShardKey, float]]) -> None:
 def _nearest(
     shards: Sequence[tuple[float, ShardKey]], wanted: float, *, at_most: float
 ) -> tuple[float, ShardKey] | None:
-    """The shard whose weight is nearest to `wanted`, and not above `at_most`.
-
-    Args:
-        shards: Weights and shards, sorted.
-        wanted: The weight.
-        at_most: The largest weight.
-    """
+    """The shard, of those sorted by weight, whose weight is nearest to `wanted` and not above `at_most`."""
     above = bisect_left(shards, wanted, key=itemgetter(0))
     found = [shards[above]] if above < len(shards) and shards[above][0] <= at_most else []
     if above:
@@ -109,11 +97,7 @@ def _nearest(
 
 
 class Rates:
-    """Measures how many bytes per second each shard receives.
-
-    Args:
-        now: Monotonic time, seconds.
-    """
+    """Measures how many bytes per second each shard receives. `now` is the monotonic time in seconds."""
 
     def __init__(self, now: float) -> None:
         self._since = now
@@ -126,11 +110,7 @@ class Rates:
             self._bytes[shard] += size
 
     def tick(self, now: float) -> bool:
-        """Compute the bytes per second anew if that is due; returns whether it was.
-
-        Args:
-            now: Monotonic time, seconds.
-        """
+        """Compute the bytes per second anew if that is due; returns whether it was."""
         seconds = now - self._since
         if seconds < INTERVAL:
             return False

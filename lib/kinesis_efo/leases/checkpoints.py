@@ -81,16 +81,10 @@ class Schedule:
 class Checkpoints:
     """Maintains the rows of the shards that a run reads. One per run, on one asyncio loop.
 
-    Args:
-        table: The lease table.
-        keys: Keys of the rows.
-        epoch: Returns the epoch of the run's lease on a stream; None while it is not held.
-        identity: Returns the identity of the stream with a logical name.
-        rate: Maximum number of writes per second, for all shards together.
-        clock: Time.
-        read_until: Returns a time, epoch seconds, before which no record of a shard after a position arrived; None if unknown.
-        failure: Receives the error that ends the run.
-        fetcher: Returns the name of a shard's fetcher, which rows have only as information; None if the run has only one fetcher.
+    `epoch` returns the epoch of the run's lease on a stream; None while it is not held. `identity` returns the identity of the stream with
+    a logical name. `rate` is the maximum number of writes per second, for all shards together. `read_until` returns a time, epoch seconds,
+    before which no record of a shard after a position arrived; None if unknown. `failure` receives the error that ends the run. `fetcher`
+    returns the name of a shard's fetcher, which rows have only as information; None if the run has only one fetcher.
     """
 
     def __init__(

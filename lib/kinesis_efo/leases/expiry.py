@@ -25,9 +25,8 @@ class Heartbeat:
 class Observer:
     """Remembers the rows of earlier scans and detects those that stopped changing. All times are monotonic, in seconds.
 
-    Args:
-        lease_timeout: Time without change after which a lease counts as expired.
-        gone: Returns whether an owner's process has certainly ended; called once per owner and scan.
+    A lease counts as expired after `lease_timeout` without change. `gone` returns whether an owner's process has certainly ended; it is
+    called once per owner and scan.
     """
 
     def __init__(self, lease_timeout: float, gone: Callable[[str], bool] = lambda _owner: False) -> None:

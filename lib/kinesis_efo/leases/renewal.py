@@ -47,12 +47,8 @@ class Renewal:
     """Renews one lease until it is lost, or has to be released.
 
     `sent_at` is the monotonic time, in seconds, just before the write was sent that took the lease. Each renewal calls `lag` and writes
-    the result; before each write, `noting` adds notes to the row.
-
-    Attributes:
-        lease: The row as it was last written.
-        lost_to: The owner that took the lease, if known.
-        trouble: The error of the last write, if it failed.
+    the result; before each write, `noting` adds notes to the row. `lease` is the row as it was last written, `trouble` the error of the
+    last write, if it failed.
     """
 
     def __init__(

@@ -223,8 +223,7 @@ class Lease:
     def from_item(cls, item: Mapping[str, Mapping[str, Any]]) -> Self | None:
         """Convert DynamoDB attributes to a row; None for rows that are not leases, such as those of KCL 3.5 with another `entityType`.
 
-        Raises:
-            ValueError: An attribute has the wrong type or value; the message names row and attribute.
+        Raises ValueError if an attribute has the wrong type or value; the message names row and attribute.
         """
         if attributes.read(item, "entityType", "S", "LEASE") != "LEASE":
             return None

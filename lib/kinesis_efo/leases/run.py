@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import NamedTuple
 
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import LeaseError, LeaseTableError, TableUnavailableError
@@ -41,11 +40,7 @@ class LeaseStats:
 
 
 class LeaseListener:
-    """Reads streams while their leases are held. `RunLease` calls it in its event loop. This base class reads nothing.
-
-    Attributes:
-        failure: Holds the error that ends the run.
-    """
+    """Reads streams while their leases are held. `RunLease` calls it in its event loop. This base class reads nothing."""
 
     def __init__(self) -> None:
         self.failure = Failure()
@@ -60,38 +55,12 @@ class LeaseListener:
         """Return how far reading a stream is behind. Called before each renewal, so it must not wait."""
 
 
-class _Holder(NamedTuple):
-    """What a run writes about itself into the rows of its leases."""
-
-    owner: str
-    endpoint: str = ""
-    status: str | None = None
-
-
-class _Outage(NamedTuple):
-    """An outage of the lease table: the monotonic time of its first error, in seconds, and its last error."""
-
-    since: float
-    error: LeaseError
-
-
 class RunLease:
     """Holds the lease on each stream that a run reads. One per run, on one asyncio loop. Streams are named by their logical names.
 
-    Args:
-        table: The lease table.
-        owner: The owner name of this run, from `owner_id`.
-        keys: The streams, and the keys of the rows.
-        timing: How long a lease lasts.
-        clock: Time.
-        random: Spreads renewals.
-        application: The application's name for messages; None: messages name the table.
-        gone: Returns whether an owner has certainly ended, so that its leases can be taken before they expire.
-        is_sibling: Returns whether an owner is a process of the same program.
-
-    Attributes:
-        stats: Statistics of the leases.
-        notes: Notes for later runs.
+    `owner` is the owner name of this run, from `owner_id`; `application` is its application, for messages (None: they name the table).
+    `gone` returns whether an owner has certainly ended, so that its leases can be taken before they expire; `is_sibling`, whether an owner
+    is a process of the same program. `notes` are those for later runs.
     """
 
     def __init__(
@@ -115,10 +84,13 @@ class RunLease:
         self._random = random
         subject = f"application {application}" if application else table.label
         self._search = Search(keys, Observer(timing.lease_timeout, gone), owner, subject, is_sibling)
-        self._holder = _Holder(owner)
+        self._owner = owner
+        self._endpoint = ""
+        self._status: str | None = None
         self._listener = LeaseListener()
         self._renewals: dict[str, Renewal] = {}
-        self._outage: _Outage | None = None
+        self._outage: TableUnavailableError | None = None
+        self._outage_since = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._news = asyncio.Event()
@@ -161,11 +133,8 @@ class RunLease:
     async def wait_held(self, streams: Collection[str], at_most: float | None = None) -> None:
         """Wait until the leases on these streams are held, for at most `at_most` seconds. Call `want` or `extend` with the streams before.
 
-        Raises:
-            AlreadyRunningError: Another run holds one of them, and was seen to renew it during `lease_timeout`.
-            LeaseLostError: Another run took one of them.
-            LeaseTableError: The table cannot be used.
-            TableUnavailableError: The leases are not held after `at_most` seconds.
+        Raises `AlreadyRunningError` if another run holds one of them and was seen to renew it, `LeaseLostError` if another run took one,
+        `LeaseTableError` if the table cannot be used, and `TableUnavailableError` after `at_most` seconds.
         """
         give_up_at = None if at_most is None else self._clock.monotonic() + at_most
         while True:
@@ -177,7 +146,7 @@ class RunLease:
                 return
             now = self._clock.monotonic()
             if give_up_at is not None and now >= give_up_at:
-                error = self._outage.error if self._outage else None
+                error = self._outage
                 raise TableUnavailableError(
                     f"{self._search.subject}: the lease on stream {', '.join(missing)} is not held after {at_most:g} s"
                     + (f": {error}" if error else "")
@@ -191,17 +160,15 @@ class RunLease:
     async def start(self, listener: LeaseListener, endpoint: str, status: str | None = None) -> None:
         """Check the table and start to take leases. The endpoint and the status are written into the rows of the leases.
 
-        Raises:
-            LeaseTableError: The table is missing, is not a lease table, or access to it is refused.
-            TableUnavailableError: The table could not be reached for `Timing.patience`.
+        Raises `LeaseTableError` if the table is not a lease table or refuses access, `TableUnavailableError` after `Timing.patience`.
         """
         self._listener = listener
-        self._holder = _Holder(self._holder.owner, endpoint, status)
+        self._endpoint, self._status = endpoint, status
         listener.failure.on_set(self._news.set)
         settings = RetrySettings(timeout=self._timing.patience)
         patience = Patience(settings, self._clock, self._random.random)
         await patience.call(f"DescribeTable of {self._table.label}", self._table.check)
-        self._tasks.add(asyncio.create_task(self._run(), name=f"leases of {self._holder.owner}"))
+        self._tasks.add(asyncio.create_task(self._run(), name=f"leases of {self._owner}"))
 
     async def stop(self, at_most: float = 5.0) -> None:
         """Release all leases. Those that could not be released after `at_most` seconds are left to expire."""
@@ -262,9 +229,9 @@ class RunLease:
     def _unavailable(self, error: TableUnavailableError) -> float:
         if self._outage is None:
             logger.warning("%s", error)
-        since = self._clock.monotonic() if self._outage is None else self._outage.since
-        self._outage = _Outage(since, error)
-        seconds = self._clock.monotonic() - since
+            self._outage_since = self._clock.monotonic()
+        self._outage = error
+        seconds = self._clock.monotonic() - self._outage_since
         if seconds >= self._timing.patience:
             raise TableUnavailableError(
                 f"{self._search.subject}: the lease table could not be used for {seconds:.0f} s, given up: {error}. Nothing was "
@@ -274,18 +241,17 @@ class RunLease:
 
     async def _take(self, stream: str, free: Free) -> bool:
         """Take one lease; returns whether to scan again now."""
-        owner, endpoint, status = self._holder
         before = free.row or Lease(run_key(stream), checkpoint=None)
-        after = before.taken(owner, endpoint, free.epoch, status)
+        after = before.taken(self._owner, self._endpoint, free.epoch, self._status)
         sent_at = self._clock.monotonic()
         outcome = await (self._table.create(after) if free.row is None else self._table.update(before, after))
         if isinstance(outcome, Conflict):
-            return outcome.current is not None and outcome.current.owner == owner  # an earlier write arrived late
+            return outcome.current is not None and outcome.current.owner == self._owner  # an earlier write arrived late
         if self._clock.monotonic() < sent_at + self._timing.lease_timeout:
             self.stats.taken += 1
             self.notes.found(stream, outcome)
             self._search.took(stream, outcome.epoch)
-            logger.debug("lease %s taken by %s, epoch %d", outcome.key, owner, outcome.epoch)
+            logger.debug("lease %s taken by %s, epoch %d", outcome.key, self._owner, outcome.epoch)
             lag, noting = partial(self._listener.lag, stream), partial(self.notes.stored_in, stream)
             renewal = Renewal(self._table, outcome, sent_at, self._timing, self._clock, self._random, lag, noting)
             self._renewals[stream] = renewal
@@ -301,12 +267,12 @@ class RunLease:
 
     async def _tend(self, stream: str, renewal: Renewal) -> None:
         lease = f"lease {renewal.lease.key}"
-        lost = f"{lease} of {self._holder.owner} lost"
+        lost = f"{lease} of {self._owner} lost"
         try:
             match await renewal.keep():
                 case RenewalEnd.LEAVING:
                     freed = await renewal.release()
-                    logger.debug("%s %s by %s", lease, "released" if freed else "left to expire", self._holder.owner)
+                    logger.debug("%s %s by %s", lease, "released" if freed else "left to expire", self._owner)
                 case RenewalEnd.LOST:
                     self.stats.lost_to_others += 1
                     logger.warning("%s to %s", lost, renewal.lost_to or "nobody")

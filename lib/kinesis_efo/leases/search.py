@@ -66,13 +66,8 @@ class Search:
     def choose(self, scan: Scan, held: Collection[str], now: float) -> tuple[dict[str, Free], float]:
         """Choose the leases to take, besides those on the `held` streams. `scan` was complete at the monotonic time `now`, in seconds.
 
-        Returns:
-            The leases to take, by stream; and the time at which the first lease that another run seems to hold expires.
-
-        Raises:
-            AlreadyRunningError: Another run holds a wanted lease, and was seen to renew it.
-            LeaseLostError: Another run has held a lease since this run lost it.
-            LeaseTableError: A row cannot be read.
+        Returns them by stream, and the time at which the first lease that another run seems to hold expires. Raises an error if another
+        run holds a wanted lease and was seen to renew it, or has held one since this run lost it, or if a row cannot be read.
         """
         for key in sorted(scan.unreadable):
             named = ":" in key or key.startswith("shardId-")

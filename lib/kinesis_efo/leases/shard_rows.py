@@ -33,7 +33,6 @@ class ShardRow:
     """The row of one shard: as it is in the table, and as it should be.
 
     Attributes:
-        key: The lease key of the row.
         row: The row in the table; None if there is none, or if it is not known.
         stray: A row in the table that has the same key, but is of another stream.
         wanted: Whether a query reads the shard now.

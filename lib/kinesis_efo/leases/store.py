@@ -15,10 +15,9 @@ from kinesis_efo.leases.row import Lease
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The outcome of a refused write. The row had changed, perhaps by an earlier write of this process whose response was lost.
+    """The outcome of a refused write: the present row; None if it does not exist.
 
-    Attributes:
-        current: The present row; None if it does not exist.
+    The row had changed, perhaps by an earlier write of this process whose response was lost.
     """
 
     current: Lease | None

@@ -38,17 +38,10 @@ async def watch(
     of_interest: Callable[[Lease], bool] = lambda _lease: True,
     waiting: Callable[[], None] = lambda: None,
 ) -> WatchResult:
-    """Watch the table until every owned lease was renewed, or the time is over. Live owners renew every third of the lease timeout.
+    """Watch the table until every owned lease was renewed, or `at_most` seconds are over.
 
-    Args:
-        table: The lease table.
-        clock: Time.
-        at_most: Maximum seconds to watch: the lease timeout, to be sure that a silent owner is dead; 0 to scan once.
-        of_interest: Selects the leases to wait for.
-        waiting: Called once, if one scan is not enough.
-
-    Raises:
-        LeaseError: The table cannot be read.
+    Live owners renew every third of the lease timeout: with that timeout as `at_most`, a silent owner is certainly dead; with 0, the table
+    is scanned once. `of_interest` selects the leases to wait for. `waiting` is called once, if one scan is not enough.
     """
     began = clock.monotonic()
     first = scan = await table.scan()

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kinesis_efo.errors import OptionsError
-from kinesis_efo.options.bounds import Bounds, starts
-from kinesis_efo.options.readers import refusal
+from kinesis_efo.options.readers import Bounds, refusal, starts
 from kinesis_efo.options.source import BATCH, SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON
 
@@ -23,11 +22,6 @@ class BatchOptions:
 
     source: SourceOptions = field(default_factory=SourceOptions)
     starts: Bounds = field(default_factory=lambda: Bounds(TRIM_HORIZON))
-
-    @property
-    def ends(self) -> Bounds:
-        """Where the read ends."""
-        return self.source.ends
 
     @property
     def start_name(self) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 from kinesis_efo.arns import ROLE_ARN
 from kinesis_efo.metrics import EXPORTS
 from kinesis_efo.options import readers as read
-from kinesis_efo.options.bounds import Bounds
+from kinesis_efo.options.readers import Bounds
 from kinesis_efo.options.table import Option
 from kinesis_efo.positions import Position
 

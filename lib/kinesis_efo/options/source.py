@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Final
 
 from kinesis_efo.arns import CONSUMER_ARN, STREAM_ARN
 from kinesis_efo.hosts import is_every_address, is_loopback, parse_host
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import readers as read
-from kinesis_efo.options.bounds import Bounds, ends, query_starts
-from kinesis_efo.options.readers import UnsupportedValue
+from kinesis_efo.options.readers import Bounds, UnsupportedValue, ends, query_starts
 from kinesis_efo.options.settings import (
     AWS_OPTIONS,
     METRICS_OPTIONS,
@@ -102,11 +103,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Parse the options that Spark passes. Names are case-insensitive.
-
-        Raises:
-            OptionsError: One or more options are wrong, unknown or missing; the message names all of them.
-        """
+        """Parse the options that Spark passes. Names are case-insensitive. Raises `OptionsError`, which names all that are wrong."""
         return replace(_TABLE.parse(options, _contradictions), given=dict(options))
 
 
@@ -284,6 +281,7 @@ _ELSEWHERE: Final = {
     "subscribe": "Kafka's; here it is 'streams'",
 }
 """Options of other sources that users may give by mistake; docs/coming-from.md has more of them."""
+_SECRET: Final = frozenset({"externalId"})
 _TABLE: Final = OptionTable(
     "kinesis-efo",
     SourceOptions,
@@ -331,3 +329,39 @@ def _contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]
 def _quoted(names: list[str]) -> str:
     *rest, last = [f"'{name}'" for name in names]
     return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def of_run(options: SourceOptions) -> dict[str, str]:
+    """Return the options of a run, by name, as texts to compare and to show. Secrets are replaced with hashes."""
+    return {
+        option.name: _text(option.name, attrgetter(option.field)(options)) for option in SOURCE_OPTIONS if option.of_run
+    }
+
+
+def differences(run: Mapping[str, str], query: Mapping[str, str]) -> list[str]:
+    """Describe why a query cannot share a run: one message for each option that differs. Both arguments come from `of_run`."""
+    return [
+        f"kinesis-efo option '{name}' is {_shown(name, query.get(name, '-'))} here and {_shown(name, run.get(name, '-'))} in a query of this "
+        "Spark program that reads the same stream: queries that share a stream share what reads it, so give all of them the same value"
+        for name in sorted(run.keys() | query.keys())
+        if run.get(name) != query.get(name)
+    ]
+
+
+def _text(name: str, value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:.12g}"
+        case range():
+            return "-" if value == range(1) else f"{value[0]}" if len(value) == 1 else f"{value[0]}-{value[-1]}"
+    return hashlib.sha256(str(value).encode()).hexdigest() if name in _SECRET else str(value)
+
+
+def _shown(name: str, text: str) -> str:
+    if text == "-":
+        return "not set"
+    return "another" if name in _SECRET else text

@@ -23,7 +23,6 @@ class Option:
         read: Turns the text into a value; raises ValueError.
         rule: Completes "must be ..." in messages.
         default: Default as documented; in backticks if it is a value that can be given.
-        meaning: One line for the documentation.
         field: Field of the settings, with a dot for one of a nested object: `aws.region`. Empty if the value is only checked.
         needs: Option that this one requires; `name=value` if that option must have a certain value.
         at_most: Option whose value this one must not exceed.
@@ -42,14 +41,9 @@ class Option:
 
 
 class OptionTable(Generic[Settings]):
-    """Parses the options of one subject, such as the source.
+    """Parses the options of one subject, such as the source, into `settings`, a dataclass whose fields all have defaults.
 
-    Args:
-        subject: The subject's name in messages.
-        settings: The result: a dataclass whose fields all have defaults.
-        options: The rows.
-        ignored: Names to skip, in lower case.
-        elsewhere: Options of other systems by name, each with the system and what to do instead.
+    `ignored` are names to skip, in lower case; `elsewhere` options of other systems by name, each with the system and what to do instead.
     """
 
     def __init__(
@@ -72,12 +66,10 @@ class OptionTable(Generic[Settings]):
         texts: Mapping[str, str],
         contradictions: Callable[[Mapping[str, Any], Set[str]], Iterable[str]] = lambda _values, _names: (),
     ) -> Settings:
-        """Parse options into settings.
+        """Parse options, whose names may be in any case, into settings.
 
-        Args:
-            texts: Texts by name, in any case.
-            contradictions: Returns faults that concern several options. It gets the values that could be parsed, and the names of all
-                options that were given.
+        `contradictions` returns faults that concern several options. It gets the values that could be parsed, and the names of all options
+        that were given.
         """
         faults: list[str] = []
         names: set[str] = set()

@@ -3,13 +3,13 @@
 from kinesis_efo.producer.blocking import BlockingProducer
 from kinesis_efo.producer.metrics import ProducerMetrics
 from kinesis_efo.producer.producer import Producer
-from kinesis_efo.producer.record import Given
+from kinesis_efo.producer.record import PutArguments
 from kinesis_efo.producer.settings import ProducerSettings
 
 __all__ = [
     "BlockingProducer",
-    "Given",
     "Producer",
     "ProducerMetrics",
     "ProducerSettings",
+    "PutArguments",
 ]

@@ -18,10 +18,9 @@ from kinesis_efo.errors import RecordRefusedError, RetriesExhaustedError, Stream
 from kinesis_efo.producer.aggregation import Parcel
 from kinesis_efo.producer.faults import Retry, WriteFault, judge_result
 from kinesis_efo.producer.record import Record
-from kinesis_efo.producer.request import PutRecordsRequest, cut
 from kinesis_efo.producer.routing import ShardMap
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
-from kinesis_efo.producer.shard_queue import Backoff, Outage, ShardQueue
+from kinesis_efo.producer.shard_queue import Backoff, Outage, PutRecordsRequest, ShardQueue, cut
 from kinesis_efo.records.distribution import Distribution
 
 WRONG_SHARD = "WrongShard"
@@ -42,12 +41,8 @@ class Result(msgspec.Struct, gc=False):
 class RequestOutcome:
     """The outcome of a request.
 
-    Attributes:
-        acknowledged: Records that Kinesis acknowledged.
-        refused: Records that can never be written, with the reason.
-        retried: Number of parcels that will be sent again, by error code.
-        misrouted: Whether the response showed that the shard map is out of date.
-        failure: The error that ends the producer; None if it can continue.
+    `refused` are records that can never be written, `retried` counts the parcels that will be sent again, by error code. `misrouted` is
+    whether the response showed that the shard map is out of date. `failure` is the error that ends the producer.
     """
 
     acknowledged: list[Record] = field(default_factory=list)

@@ -20,7 +20,7 @@ from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer.capacity import Waiter
 from kinesis_efo.producer.metrics import ProducerMetrics
 from kinesis_efo.producer.producer import Connect, Producer
-from kinesis_efo.producer.record import Data, Given, Record
+from kinesis_efo.producer.record import Data, PutArguments, Record
 from kinesis_efo.producer.settings import ProducerSettings
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ class BlockingProducer:
         else:
             self._wait_for_capacity(record)
 
-    def put_many(self, records: Iterable[Given], positions: Iterable[int] | None = None) -> None:
+    def put_many(self, records: Iterable[PutArguments], positions: Iterable[int] | None = None) -> None:
         """Queue records in order, with less CPU per record than `put`. Reads `records` only as fast as there is capacity.
 
         Args:

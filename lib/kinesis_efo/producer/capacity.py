@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kinesis_efo.producer.record import Record
 
@@ -40,7 +40,7 @@ class Waiter:
     size: int
     wake: Callable[[Waiter], None]
     since: float
-    admitted: bool = field(default=False)
+    admitted: bool = False
 
 
 class Capacity:
@@ -127,8 +127,7 @@ class Capacity:
     def acquire_parts(self, records: Sequence[Record]) -> Iterator[tuple[Sequence[Record], bool]]:
         """Take capacity for records, as many at a time as possible.
 
-        Yields:
-            Records in order, and whether capacity was taken for them. If not, it is a single record, which has to wait.
+        Yields records in order, and whether capacity was taken for them. If not, it is a single record, which has to wait.
         """
         if (admitted := self.try_acquire_all(usage_of(records))) or len(records) == 1:
             yield records, admitted
@@ -145,9 +144,9 @@ class Capacity:
         with self._changed():
             waiter = Waiter(shard, size, wake, self._monotonic())
             self.waits += 1
-            if not self._closed:
+            if not (closed := self._closed):
                 self._waiters.append(waiter)
-        if self._closed:
+        if closed:
             wake(waiter)
         return waiter
 

@@ -17,13 +17,12 @@ from kinesis_efo.errors import ProducerClosedError, RecordRefusedError, StreamEr
 from kinesis_efo.producer.accumulator import RecordAccumulator, RequestOutcome
 from kinesis_efo.producer.capacity import Capacity, usage_of
 from kinesis_efo.producer.faults import judge
-from kinesis_efo.producer.metrics import Counts, ProducerMetrics
-from kinesis_efo.producer.record import Data, Epoch, Given, Record, SizeLimit, make_record
-from kinesis_efo.producer.request import PutRecordsRequest
+from kinesis_efo.producer.metrics import Counts, ProducerMetrics, StallWatch
+from kinesis_efo.producer.record import Data, Epoch, PutArguments, Record, SizeLimit, make_record
 from kinesis_efo.producer.routing import ShardMap, StreamTraits, shard_map, warn_of_consequences
 from kinesis_efo.producer.service import Service
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
-from kinesis_efo.producer.stall import StallWatch
+from kinesis_efo.producer.shard_queue import PutRecordsRequest
 from kinesis_efo.records.distribution import Distribution
 
 logger = logging.getLogger(__name__)
@@ -96,7 +95,7 @@ class Engine:
         """Make the error for a closed producer."""
         return ProducerClosedError(f"the producer for {self._stream} is closed; create another one")
 
-    def make_record(self, given: Given) -> Record | None:
+    def make_record(self, given: PutArguments) -> Record | None:
         """Check a record and predict its shard; None if it can never be written and `fail_on_error` is off."""
         self.check()
         record = self._checked(next(self._positions), *given)
@@ -105,7 +104,9 @@ class Engine:
             record.shard = self._accumulator.shards.shard_of(record.hash)
         return record
 
-    def make_records(self, given: Iterable[Given], positions: Iterable[int] | None = None) -> Iterator[list[Record]]:
+    def make_records(
+        self, given: Iterable[PutArguments], positions: Iterable[int] | None = None
+    ) -> Iterator[list[Record]]:
         """Do the same as `make_record`, in batches. If a record is refused, the records before it are yielded before the error.
 
         `positions` are the numbers of the records, for messages; None: counted over all records of this producer.
@@ -202,11 +203,7 @@ class Engine:
         self._fail(WriteError(f"the producer for {self._stream} gave up: {why}"))
 
     async def flush(self) -> None:
-        """Wait until Kinesis has acknowledged all records that were put before.
-
-        Raises:
-            StreamError: The first failure; unacknowledged records may not have been written.
-        """
+        """Wait until Kinesis has acknowledged all records that were put before, or raise the producer's failure."""
         self.check()
         epoch, self._epoch = self._epoch, Epoch()
         if not epoch.count and not self._flushes:

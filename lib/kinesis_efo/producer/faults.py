@@ -31,12 +31,8 @@ class Retry(Enum):
 class WriteFault:
     """A failed call and what to do about it.
 
-    Attributes:
-        code: Error code from Kinesis; the name of the exception's class if there was no response.
-        text: The fault in words, for messages.
-        retry: Whether to try again.
-        kind: Class of the exception to raise when retries are over.
-        remedy: What the user can do, as the end of a sentence.
+    `code` is Kinesis' error code, or the name of the exception's class if there was no response. `kind` is the exception to raise when
+    retries are over, `remedy` what the user can do, as the end of a sentence.
     """
 
     code: str

@@ -1,17 +1,22 @@
-"""The counters, gauges and latency histogram of a producer, and their samples."""
+"""What a producer reports: its counters, gauges and latency histogram, and a warning if it stalls."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kinesis_efo.clock import Clock
 from kinesis_efo.metrics import Labels, Sample, Source
 from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.metrics.labels import MOST_ERRORS, OTHER
 from kinesis_efo.producer.capacity import Capacity
+
+logger = logging.getLogger(__name__)
 
 _BOUNDS = [math.sqrt(1 << power) / 1000 for power in range(39)]
 """Upper bounds of the buckets in seconds; the last bucket has none."""
@@ -132,3 +137,54 @@ def producer_collector(stream: str, snapshot: Callable[[], ProducerMetrics]) -> 
             yield Sample(metrics.RETRIES, count, (*about, ("error", errors.label(code) or OTHER)))
 
     return read
+
+
+class StallWatch:
+    """Warns once per stall: Kinesis acknowledged no record for `seconds` although a caller waits.
+
+    `describe` returns the producer's state for the message; None if no caller waits.
+    """
+
+    def __init__(
+        self, seconds: float, clock: Clock, loop: asyncio.AbstractEventLoop, describe: Callable[[], str | None]
+    ) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._loop = loop
+        self._describe = describe
+        self._timer: asyncio.TimerHandle | None = None
+        self._since = 0.0
+        self._warned = False
+        self.fault = ""
+
+    def start(self) -> None:
+        """Start watching, unless this has started already. Called whenever a caller begins to wait."""
+        if self._timer is None:
+            self._since = self._clock.monotonic()
+            self._timer = self._loop.call_later(self._seconds, self._check)
+
+    def progress(self) -> None:
+        """Note that Kinesis has acknowledged records, which ends a stall."""
+        now = self._clock.monotonic()
+        if self._warned:
+            logger.warning("writing continues after %.0f s", now - self._since)
+        self._since, self._warned, self.fault = now, False, ""
+
+    def stop(self) -> None:
+        """Stop watching."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self) -> None:
+        self._timer = None
+        state = self._describe()
+        if state is None:
+            return
+        waited = self._clock.monotonic() - self._since
+        if waited >= self._seconds and not self._warned:
+            self._warned = True
+            cause = f"; the last fault was {self.fault}" if self.fault else "; Kinesis has not answered"
+            logger.warning("%s and none was acknowledged for %.0f s%s", state, waited, cause)
+        rest = self._seconds - waited if waited < self._seconds else self._seconds
+        self._timer = self._loop.call_later(rest, self._check)

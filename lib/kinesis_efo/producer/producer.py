@@ -18,7 +18,7 @@ from kinesis_efo.producer.capacity import Waiter
 from kinesis_efo.producer.engine import Engine
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import ProducerMetrics, producer_collector
-from kinesis_efo.producer.record import Data, Given, Record
+from kinesis_efo.producer.record import Data, PutArguments, Record
 from kinesis_efo.producer.routing import shard_map
 from kinesis_efo.producer.service import Service, connect
 from kinesis_efo.producer.settings import ProducerSettings
@@ -90,17 +90,13 @@ class Producer:
             service = await self._stack.enter_async_context(self._connect())
             traits = await service.traits()
             shards = await shard_map(traits, service.shards)
-        except KinesisEfoError:
+        except BaseException as error:
             await self._stack.aclose()
-            raise
-        except Exception as error:
-            await self._stack.aclose()
+            if isinstance(error, KinesisEfoError) or not isinstance(error, Exception):
+                raise
             fault = judge(error, "kinesis:ListShards")
             remedy = f". To do: {fault.remedy}" if fault.remedy else ""
             raise fault.kind(f"stream {self.stream} cannot be opened for writing: {fault.text}{remedy}") from error
-        except BaseException:
-            await self._stack.aclose()
-            raise
         self._engine = Engine(self.stream, service, shards, traits, self.settings, self._clock, self._random)
         self._end_report = report(producer_collector(self.stream, lambda: self.metrics), self._metrics_settings)
         return self
@@ -178,7 +174,7 @@ class Producer:
             # Let the event loop send, because a caller that only puts records would not yield to the loop.
             await asyncio.sleep(0)
 
-    async def put_many(self, records: Iterable[Given]) -> None:
+    async def put_many(self, records: Iterable[PutArguments]) -> None:
         """Queue records in order, with less CPU per record than `put`. Reads `records` only as fast as there is capacity.
 
         Args:
@@ -213,11 +209,7 @@ class Producer:
 
     @property
     def engine(self) -> Engine:
-        """The engine of the open producer, for `BlockingProducer`.
-
-        Raises:
-            ProducerClosedError: The producer was not opened.
-        """
+        """The engine of the open producer, for `BlockingProducer`."""
         if self._engine is None:
             raise ProducerClosedError(f"the producer for {self.stream} is not open: enter its context or call open()")
         return self._engine

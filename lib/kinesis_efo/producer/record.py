@@ -16,7 +16,7 @@ except ImportError:
     from hashlib import md5
 
 Data = bytes | bytearray | memoryview | str
-Given = tuple[Data, str | None] | tuple[Data, str | None, str | int | None]
+PutArguments = tuple[Data, str | None] | tuple[Data, str | None, str | int | None]
 """The arguments of `put`: data, partition key (None: a random one), and optionally the explicit hash key."""
 MAX_KEY_CHARACTERS = 256
 
@@ -73,11 +73,7 @@ class Record(msgspec.Struct, gc=False, eq=False):
 
 
 def make_record(data: Data, key: str, hash_key: str | int | None, limit: SizeLimit, position: int) -> Record:
-    """Check data and keys, and make a record. `limit` is for data and key together, `position` the record's number in messages.
-
-    Raises:
-        RecordRefusedError: The record can never be written.
-    """
+    """Check data and keys, and make a record. `limit` is for data and key together, `position` the record's number in messages."""
     if not isinstance(data, bytes):
         data = _as_bytes(data, key, position)
     if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_CHARACTERS:

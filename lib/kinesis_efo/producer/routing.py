@@ -31,13 +31,7 @@ DEFAULT_RECORD_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class StreamTraits:
-    """The facts about a stream that a producer needs, except its shards.
-
-    Attributes:
-        max_record_bytes: Maximum size of a record, including the partition key.
-        distribution: How Kinesis distributes records over the shards.
-        unknown: Why the distribution is not known; empty if it is known.
-    """
+    """The facts about a stream that a producer needs, except its shards. `unknown` says why the distribution is not known."""
 
     max_record_bytes: int = DEFAULT_RECORD_BYTES
     distribution: Distribution = Distribution.KEYED
@@ -46,11 +40,7 @@ class StreamTraits:
 
 @dataclass(frozen=True, slots=True)
 class HashRange:
-    """A shard's range of hash keys, both ends included.
-
-    Attributes:
-        open: Whether the shard still accepts records.
-    """
+    """A shard's range of hash keys, both ends included. `open` is whether the shard still accepts records."""
 
     id: str
     start: int
@@ -59,14 +49,7 @@ class HashRange:
 
 
 class ShardMap:
-    """The shards of a stream, open and closed, and how Kinesis distributes records over them.
-
-    Raises:
-        WriteError: No shard is open.
-    """
-
-    predicts = True
-    """Whether the shard of a record follows from its hash key."""
+    """The shards of a stream, open and closed, and how Kinesis distributes records over them. At least one must be open."""
 
     def __init__(self, shards: Iterable[HashRange], distribution: Distribution = Distribution.KEYED) -> None:
         self.distribution = distribution
@@ -77,6 +60,11 @@ class ShardMap:
         # The last shard gets all higher hash keys, so that each hash key has a shard even if ListShards left out some shards.
         self._ends = [*(shard.end for shard in open_shards[:-1]), MAX_HASH]
         self._ids = [shard.id for shard in open_shards]
+
+    @property
+    def predicts(self) -> bool:
+        """Whether the shard of a record follows from its hash key. If not, all records count as those of one shard, `ANY_SHARD`."""
+        return self.distribution is not Distribution.AUTO
 
     @property
     def open_shards(self) -> tuple[str, ...]:
@@ -92,8 +80,8 @@ class ShardMap:
         return self._ids[bisect_left(self._ends, hash_key)]
 
     def knows(self, shard: str) -> bool:
-        """Whether ListShards named the shard, open or closed."""
-        return shard in self._all
+        """Whether ListShards named the shard, open or closed, or the map needs no list of shards."""
+        return shard in self._all or not self.predicts
 
     def covers(self, shard: str, hash_key: int) -> bool:
         """Whether a hash key is in the range of a shard; False if the shard is unknown."""
@@ -101,34 +89,14 @@ class ShardMap:
         return known is not None and known.start <= hash_key <= known.end
 
 
-class AnyShard(ShardMap):
-    """The map of a stream whose records Kinesis distributes itself. It predicts no shard, and needs no list of shards."""
-
-    predicts = False
-
-    def __init__(self) -> None:
-        super().__init__([HashRange(ANY_SHARD, 0, MAX_HASH)], Distribution.AUTO)
-
-    def knows(self, shard: str) -> bool:  # noqa: ARG002
-        return True  # the shard map needs no refresh
-
-    def covers(self, shard: str, hash_key: int) -> bool:  # noqa: ARG002
-        return False  # the shard does not depend on the hash key
-
-
 async def shard_map(
     traits: StreamTraits,
     list_shards: Callable[[], Awaitable[Sequence[HashRange]]],
     listed: Sequence[HashRange] | None = None,
 ) -> ShardMap:
-    """Make the shard map of a stream. Its shards are `listed`; if None, `list_shards` is called, unless Kinesis distributes records itself.
-
-    Raises:
-        ClientError: The shards cannot be listed; botocore's exception.
-        WriteError: No shard is open.
-    """
+    """Make the shard map from the shards in `listed`; if None, from those that `list_shards` returns, if records have predictable shards."""
     if traits.distribution is Distribution.AUTO:
-        return AnyShard()
+        return ShardMap([HashRange(ANY_SHARD, 0, MAX_HASH)], traits.distribution)
     return ShardMap(await list_shards() if listed is None else listed, traits.distribution)
 
 

@@ -127,11 +127,7 @@ class KinesisService:
 
 @asynccontextmanager
 async def connect(stream: str, aws: AwsSettings, connections: int) -> AsyncIterator[Service]:
-    """Connect to Kinesis for one stream. `connections` is the maximum number of requests in flight.
-
-    Raises:
-        ConfigurationError: The stream's name or ARN is not valid, or no region is known.
-    """
+    """Connect to Kinesis for one stream. `connections` is the maximum number of requests in flight."""
     clients = AsyncClients(aws, region_of(stream, aws))
     once = AioConfig(
         retries={"total_max_attempts": 1},
@@ -145,11 +141,7 @@ async def connect(stream: str, aws: AwsSettings, connections: int) -> AsyncItera
 
 
 def region_of(stream: str, aws: AwsSettings) -> str:
-    """Return the region of a stream: from the option, the ARN, or the SDK's configuration.
-
-    Raises:
-        ConfigurationError: The stream's name or ARN is not valid, or no region is known.
-    """
+    """Return the region of a stream, whose name or ARN is checked: from the option, the ARN, or the SDK's configuration."""
     arn = STREAM_ARN.fullmatch(stream)
     if not arn and not STREAM_NAME.fullmatch(stream):
         raise ConfigurationError(

@@ -1,18 +1,24 @@
-"""The records that wait for one shard, and the rate at which they are sent. No I/O, no clock: times are passed in.
+"""The records that wait for one shard, the requests that are made of them, and the rate at which they are sent. No I/O, no clock.
 
-After Kinesis has throttled a queue, the queue backs off for a random time, sends one request at a time, and adapts its window (records
-per request). So it writes at the shard's limit with few retries.
+A request has at most 500 records and 10 MiB, including partition keys. Times are passed in. After Kinesis has throttled a queue, the queue
+backs off for a random time, sends one request at a time, and adapts its window (records per request). So it writes at the shard's limit
+with few retries.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
+from kinesis_efo.producer.aggregation import Packer, Parcel
 from kinesis_efo.producer.record import Record
-from kinesis_efo.producer.settings import MAX_REQUEST_RECORDS, ProducerSettings
+from kinesis_efo.producer.routing import ANY_SHARD
+from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
+
+_ENTRY_OVERHEAD = 64  # framing of a record inside an aggregate, including its hash key
+_AGGREGATE_OVERHEAD = 1_100  # magic number, digest and the longest partition key
 
 
 class Backoff:
@@ -164,3 +170,72 @@ class ShardQueue:
         if self.backoff.is_news(sent_at):
             self.backoff.end()
             self.window = min(self._most, 2 * self.window)
+
+
+@dataclass(slots=True)
+class PutRecordsRequest:
+    """The contents of one PutRecords request: the Kinesis records in order, the predicted shard of each, and the time of sending."""
+
+    parcels: list[Parcel] = field(default_factory=list)
+    shards: list[str] = field(default_factory=list)
+    sent_at: float = 0.0
+
+    @property
+    def records(self) -> list[Record]:
+        """The records in all parcels, in order."""
+        return [record for parcel in self.parcels for record in parcel.records]
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the keys of its records select their shards."""
+        return self.shards[0] != ANY_SHARD
+
+
+def cut(queues: Iterable[ShardQueue], aggregate_bytes: int | None) -> PutRecordsRequest:
+    """Make a request of the first records of `queues`, in this order: as many as fit, but at least one. All queues may send now.
+
+    `aggregate_bytes` is the maximum size of an aggregate; None: records are sent as they are.
+    """
+    request = PutRecordsRequest()
+    bytes_left = MAX_REQUEST_BYTES
+    for queue in queues:
+        parcels_left = min(queue.window, MAX_REQUEST_RECORDS - len(request.parcels))
+        if parcels_left <= 0:
+            break
+        parcels: Sequence[Parcel]
+        if aggregate_bytes is None:
+            parcels = queue.records.take_first(parcels_left, bytes_left)
+        else:
+            parcels = _packed(queue, parcels_left, bytes_left, aggregate_bytes, first=not request.parcels)
+        if parcels:
+            request.parcels += parcels
+            request.shards += [queue.shard] * len(parcels)
+            bytes_left -= sum([parcel.size for parcel in parcels])
+            queue.in_flight += 1
+    return request
+
+
+def _packed(
+    queue: ShardQueue, parcels_left: int, bytes_left: int, aggregate_bytes: int, *, first: bool
+) -> list[Parcel]:
+    parcels: list[Parcel] = []
+    taken: list[Record] = []
+    packer = Packer(aggregate_bytes)
+    bytes_left -= _AGGREGATE_OVERHEAD
+    for record in queue.records.candidates():
+        cost = record.size + _ENTRY_OVERHEAD
+        if cost > bytes_left and (taken or not first):
+            break
+        if not packer.add(record):
+            parcels.append(packer.seal())
+            bytes_left -= _AGGREGATE_OVERHEAD
+            packer = Packer(aggregate_bytes)
+            if len(parcels) == parcels_left or cost > bytes_left:
+                break
+            packer.add(record)
+        taken.append(record)
+        bytes_left -= cost
+    if len(packer):
+        parcels.append(packer.seal())
+    queue.records.take(taken)
+    return parcels

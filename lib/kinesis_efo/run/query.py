@@ -12,9 +12,8 @@ from kinesis_efo.clock import within
 from kinesis_efo.decisions.planning import PollReply, ShardProgress
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.status import QueryStatus
-from kinesis_efo.leases.ahead import begun_anew, restored
 from kinesis_efo.leases.keys import LeaseKeys
-from kinesis_efo.leases.notes import RunNotes
+from kinesis_efo.leases.notes import RunNotes, begun_anew, restored
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds

@@ -20,7 +20,6 @@ from kinesis_efo.calls.service import Desk
 from kinesis_efo.calls.tls import Certificate
 from kinesis_efo.clock import Clock
 from kinesis_efo.cluster.cluster import Apart, Cluster, PlannerService
-from kinesis_efo.cluster.probe import nobody_listens
 from kinesis_efo.cluster.remote import FetcherPlan
 from kinesis_efo.fetcher.assembly import certificate_for
 from kinesis_efo.fetcher.budget import Budget
@@ -154,7 +153,6 @@ class WholeRun:
             self._leases.seconds,
             options.lease_timeout,
             clock,
-            gone=nobody_listens,
             problem=lambda: self._fetchers.problem() if self._fetchers is not None else "",
             apart=Apart(options.buffer_bytes, lambda budget: Fetcher(streams, budget, settings, clock, apart=True)),
             together=options.hold_together,

@@ -32,7 +32,7 @@ from kinesis_efo.options import readers as read
 from kinesis_efo.options.settings import AWS_OPTIONS, METRICS_OPTIONS
 from kinesis_efo.options.table import Option, OptionTable
 from kinesis_efo.patience import Patience
-from kinesis_efo.producer import BlockingProducer, Given, ProducerMetrics, ProducerSettings
+from kinesis_efo.producer import BlockingProducer, ProducerMetrics, ProducerSettings, PutArguments
 from kinesis_efo.producer.service import region_of
 from kinesis_efo.producer.settings import BOUNDS
 from kinesis_efo.units import parse_size
@@ -324,7 +324,7 @@ class Producers:
             columns.get(name, nothing) for name in ("partitionKey", "explicitHashKey", "stream")
         )
         # Group by producer, not by name, because rows with null and with the default's name go to one stream, in their order.
-        rows: dict[BlockingProducer, list[Given]] = defaultdict(list)
+        rows: dict[BlockingProducer, list[PutArguments]] = defaultdict(list)
         # Positions of rows in the task, for messages. A producer does not know them: it outlives the task and has rows of one stream.
         positions: dict[BlockingProducer, list[int]] = defaultdict(list)
         for data, key, hash_key, stream in zip(columns["data"], keys, hash_keys, streams, strict=True):

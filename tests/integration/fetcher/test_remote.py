@@ -53,7 +53,7 @@ class Query(Reading):
     def shares(self) -> list[int]:
         cluster = self.runtime.whole.cluster
         assert cluster is not None
-        return sorted(count for _, count in cluster.assignments.fetchers())
+        return sorted(len(member.shards) for member in cluster.assignments.members)
 
 
 @contextmanager

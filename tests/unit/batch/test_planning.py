@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.batch.planning import StreamPlanner, tip_at, tip_for_kinesis
+from kinesis_efo.batch.planning import StretchPlanner, tip_at, tip_for_kinesis
 from kinesis_efo.batch.planning import plan as planned_read
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.decisions.lineage import Shard
@@ -75,7 +75,7 @@ def in_orders(shard: str, position: str) -> str:
 
 def plan(kinesis: Kinesis | None = None, loaded: float = NOW, **options: str) -> dict[str, Stretch]:
     parsed = BatchOptions.parse({"manifest": "m.json", **options})
-    planner = StreamPlanner(ORDERS, "m.json", parsed, tip_at(loaded), kinesis or Kinesis(), NOW + 1)
+    planner = StretchPlanner(ORDERS, "m.json", parsed, tip_at(loaded), kinesis or Kinesis(), NOW + 1)
     return {stretch.key.shard: stretch for stretch in asyncio.run(planner.plan(SHARDS))}
 
 
@@ -218,7 +218,7 @@ def test_of_many_shards_some_are_named() -> None:
         shards = [Shard(f"shardId-{index:012}", (), (0, 9), first=1) for index in range(count)]
         ends = {"endingPosition": in_orders("shardId-000000000099", "AFTER:7")}
         parsed = BatchOptions.parse({"manifest": "m.json", **ends})
-        planner = StreamPlanner(ORDERS, "m.json", parsed, tip_at(NOW), Kinesis(), NOW)
+        planner = StretchPlanner(ORDERS, "m.json", parsed, tip_at(NOW), Kinesis(), NOW)
         with pytest.raises(ConfigurationError) as caught:
             asyncio.run(planner.plan(shards))
         return str(caught.value)

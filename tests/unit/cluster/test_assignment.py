@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from math import inf
 
-from kinesis_efo.cluster.assignment import Assignment
+from kinesis_efo.cluster.remote_fetcher import Assignment
 from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.fetcher.work import Shard, Work
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey

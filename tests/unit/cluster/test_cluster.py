@@ -58,11 +58,11 @@ class Link:
         self.reports = 0
 
     async def work(self, request: WorkRequest) -> Work:
-        return await self._call(self.cluster.sessions.work, request)
+        return await self._call(self.cluster.assignments.work, request)
 
     async def report(self, report: Report) -> ReportReply:
         self.reports += 1
-        return await self._call(self.cluster.sessions.report, report)
+        return await self._call(self.cluster.assignments.report, report)
 
     async def _call(self, call: Callable[[Any], Coroutine[Any, Any, Any]], request: Any) -> Any:
         await self._pass()
@@ -174,7 +174,7 @@ class Run:
     async def read(self, wanted: ShardRange) -> list[tuple[str, int]]:
         """The rows of a range; where a fetcher is gone, the next one is asked for all of it."""
         while True:
-            (address,) = (await self.cluster.sessions.where(WhereRequest.of([wanted], 60.0))).fetchers
+            (address,) = (await self.cluster.assignments.where(WhereRequest.of([wanted], 60.0))).fetchers
             host = next((host for host in self.hosts if host.address == address), None)
             if host is None or host.address in self.dead or host.link.cut:
                 await asyncio.sleep(0.2)
@@ -243,7 +243,7 @@ async def test_the_shards_are_shared_out_and_everything_is_read_once() -> None:
         stream.put(number, *[30] * 20)
     async with Run(stream) as run:
         await run.until(80)
-        assert [count for _, count in run.cluster.assignments.fetchers()] == [2, 2]
+        assert [len(member.shards) for member in run.cluster.assignments.members] == [2, 2]
         assert run.readers() == dict.fromkeys(stream.shards_by_id, 1)
 
 
@@ -311,7 +311,7 @@ async def test_the_shards_of_a_killed_fetcher_are_read_on_within_seconds() -> No
         assert await run.idle_until(lambda: len(run.rows) == 40, 8.0) < 8.0
         assert len(set(run.rows)) == 40
         run.hosts.append(Host(run, 0))
-        await run.idle_until(lambda: [count for _, count in run.cluster.assignments.fetchers()] == [2, 2], 30.0)
+        await run.idle_until(lambda: [len(member.shards) for member in run.cluster.assignments.members] == [2, 2], 30.0)
         for number in range(4):
             stream.put(number, *[30] * 5)
         await run.until(60)
@@ -332,7 +332,7 @@ async def test_a_fetcher_that_is_cut_off_stops_before_another_takes_over_and_com
         assert took > 5, "its shards are not given away while it may read them"
         assert not list(away.fetcher.feeds)
         away.link.cut = False
-        await run.idle_until(lambda: [count for _, count in run.cluster.assignments.fetchers()] == [2, 2], 30.0)
+        await run.idle_until(lambda: [len(member.shards) for member in run.cluster.assignments.members] == [2, 2], 30.0)
         for number in range(4):
             stream.put(number, *[30] * 5)
         await run.until(60)
@@ -356,7 +356,7 @@ async def test_one_that_answers_while_another_is_probed_is_not_given_up() -> Non
     stream = ModelStream(shards=2)
     async with Run(stream) as run:
         await run.idle_until(lambda: len(run.readers()) == 2, 20.0)
-        members = {member.host: member for member in run.cluster.assignments.silent(0.0)}
+        members = {member.request.host: member for member in run.cluster.assignments.members}
         asked = asyncio.Event()
 
         async def gone(_address: FetcherAddress) -> bool:
@@ -372,9 +372,7 @@ async def test_one_that_answers_while_another_is_probed_is_not_given_up() -> Non
         await run.idle_until(lambda: members["host0"].heard_at > heard_at, 5.0)
         asked.set()
         await asyncio.sleep(1)
-        assert {member.name for member in run.cluster.assignments.silent(0.0)} == {
-            member.name for member in members.values()
-        }
+        assert list(run.cluster.assignments.members) == list(members.values())
 
 
 @scenario
@@ -384,9 +382,9 @@ async def test_one_whose_connection_breaks_for_a_moment_asks_before_it_opens_any
         await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
         away = run.hosts[0]
         name = away.remote._name
-        run.cluster.sessions.dropped(name)  # the planner takes it for dead; it is not
+        run.cluster.assignments.dropped(name)  # the planner takes it for dead; it is not
         opened = len(stream.subscribed)
-        await run.idle_until(lambda: [count for _, count in run.cluster.assignments.fetchers()] == [2, 2], 60.0)
+        await run.idle_until(lambda: [len(member.shards) for member in run.cluster.assignments.members] == [2, 2], 60.0)
         assert away.remote._name != name, "it has come as a new one"
         assert len(stream.subscribed) - opened <= 4, "no ping-pong"
 
@@ -433,7 +431,7 @@ async def test_one_that_is_cut_off_takes_nothing_back_from_the_one_that_took_ove
         await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
         away = run.hosts[0]
         away.link.cut = True
-        run.cluster.sessions.dropped(away.remote._name)
+        run.cluster.assignments.dropped(away.remote._name)
         opened, began = len(stream.subscribed), LoopClock().monotonic()
         await run.idle_until(lambda: LoopClock().monotonic() - began > 30, 60.0)
         assert len(stream.subscribed) - opened == 2, (
@@ -575,7 +573,7 @@ async def test_the_first_error_of_the_run_is_kept_whoever_of_its_parts_fails_nex
             run.batch(),
             run.planner.strict(["orders"]),
             run.leases.wait_held(["orders"]),
-            run.cluster.sessions.where(WhereRequest.of([FIRST], 0.0)),
+            run.cluster.assignments.where(WhereRequest.of([FIRST], 0.0)),
         )
         for call in calls:
             with pytest.raises(DataLossError, match=r"the first \(the fetcher on host host0 says so\)"):
@@ -604,7 +602,7 @@ async def test_those_who_wait_learn_of_an_error_at_once() -> None:
             asyncio.create_task(each)
             for each in (
                 run.planner.poll(run.offset, NO_LIMIT, NO_LIMIT, 50.0),
-                run.cluster.sessions.where(WhereRequest.of([FIRST], 50.0)),
+                run.cluster.assignments.where(WhereRequest.of([FIRST], 50.0)),
                 run.leases.wait_held(["orders", "another"]),
             )
         ]
@@ -778,7 +776,7 @@ async def mishap(random: Random, run: Run, step: int) -> None:
         case 3:
             host.link.delay = random.choice([0.001, 0.3, 1.0])
         case 4:
-            run.cluster.sessions.dropped(host.remote._name)
+            run.cluster.assignments.dropped(host.remote._name)
         case 5:
             still = [shard for shard in run.stream.shards_by_id.values() if shard.last is None]
             if len(still) < 8:

@@ -101,7 +101,7 @@ class Centre:
     async def work(self, name: str, revision: int = 0, done: int = 0, wait: float = 0.0, **more: Any) -> Work:
         place = int(name[1:])
         request = WorkRequest(name, place, f"host{place}", address(place), BUDGET, revision, done, wait, **more)
-        return await self.cluster.sessions.work(request)
+        return await self.cluster.assignments.work(request)
 
     async def working(self, name: str) -> Work:
         """Let a fetcher come, or ask again, and follow the answer at once."""
@@ -109,13 +109,17 @@ class Centre:
         await self.work(name, work.revision, work.number)
         return work
 
+    def fetchers(self) -> list[tuple[str, int]]:
+        """The host of each fetcher, with the number of its shards."""
+        return [(member.request.host, len(member.shards)) for member in self.cluster.assignments.members]
+
     async def report(self, name: str, *news: ShardNews, anew: bool = False, failure: bytes = b"") -> ReportReply:
         self._reports[name] = 1 if anew else self._reports.get(name, 0) + 1
-        return await self.cluster.sessions.report(Report(name, self._reports[name], list(news), failure))
+        return await self.cluster.assignments.report(Report(name, self._reports[name], list(news), failure))
 
     async def where(self, *keys: ShardKey, wait: float = 0.0) -> WhereReply:
         ranges = [ShardRange(key, TRIM_HORIZON, SHARD_END) for key in keys]
-        return await self.cluster.sessions.where(WhereRequest.of(ranges, wait))
+        return await self.cluster.assignments.where(WhereRequest.of(ranges, wait))
 
     async def poll(self, offset: Offset, at_most: float = 0.0) -> dict[ShardKey, ShardProgress]:
         told = await self.query.poll(offset, NO_LIMIT, NO_LIMIT, at_most)
@@ -268,9 +272,9 @@ async def test_a_commit_that_moves_nothing_wakes_nobody(centre: Centre) -> None:
 async def test_a_second_attempt_waits_and_one_that_counted_as_dead_begins_anew(centre: Centre) -> None:
     await centre.working("f0")
     request = WorkRequest("another", 0, "host9", address(9), BUDGET, 0, 0, 0.0)
-    assert await centre.cluster.sessions.work(request) == Work("standby")
+    assert await centre.cluster.assignments.work(request) == Work("standby")
     assert await centre.work("f7", revision=3) == Work("unknown")
-    assert centre.cluster.assignments.fetchers() == [("host0", 0)]
+    assert centre.fetchers() == [("host0", 0)]
     assert centre.cluster.room == BUDGET, "they buffer nothing"
 
 
@@ -279,7 +283,7 @@ async def test_one_that_is_given_up_while_it_waits_is_told_so(centre: Centre) ->
     work = await centre.working("f0")
     waiting = asyncio.create_task(centre.work("f0", work.revision, 2, wait=5.0))
     await asyncio.sleep(1)
-    centre.cluster.sessions.dropped("f0")
+    centre.cluster.assignments.dropped("f0")
     assert await waiting == Work("unknown")
 
 
@@ -300,7 +304,7 @@ async def test_the_first_request_of_a_fetcher_shares_the_shards_out_and_later_on
     assert centre.owner(moved) is None
     await centre.work("f0", told.revision, told.number)
     assert centre.owner(moved) == address(1)
-    assert centre.cluster.assignments.fetchers() == [("host0", 1), ("host1", 1)]
+    assert centre.fetchers() == [("host0", 1), ("host1", 1)]
 
 
 def test_that_a_fetcher_has_come_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -322,7 +326,7 @@ async def test_what_fetchers_may_buffer_and_whether_tasks_read_there(centre: Cen
     assert (centre.cluster.room, centre.cluster.reading) == (2 * BUDGET, True)
     await centre.work("f0", first.revision, first.number)
     assert not centre.cluster.reading
-    centre.cluster.sessions.dropped("f0")
+    centre.cluster.assignments.dropped("f0")
     assert centre.cluster.room == BUDGET
 
 
@@ -344,11 +348,11 @@ async def test_stopping_tells_everybody_and_waits_until_they_have_said_so(centre
     assert await centre.work("f0", revision=2) == Work("over"), "its subscriptions are still open"
     await asyncio.sleep(1)
     assert not stopping.done()
-    assert len(centre.cluster.assignments.fetchers()) == 2
+    assert len(centre.fetchers()) == 2
     for name in ("f0", "f1"):
         assert await centre.work(name) == Work("over")
     await soon(stopping)
-    assert centre.cluster.assignments.fetchers() == []
+    assert centre.fetchers() == []
     assert {task.get_name() for task in asyncio.all_tasks()}.isdisjoint(
         {"watching the shards", "watching the fetchers"}
     )
@@ -369,8 +373,8 @@ async def test_whoever_breaks_off_at_the_end_has_said_nothing(
     await centre.working("f0")
     stopping = asyncio.create_task(centre.cluster.stop())
     await asyncio.sleep(1)
-    centre.cluster.sessions.dropped("f0")
-    assert len(centre.cluster.assignments.fetchers()) == 1
+    centre.cluster.assignments.dropped("f0")
+    assert len(centre.fetchers()) == 1
     await stopping
 
 
@@ -453,7 +457,7 @@ async def test_a_report_that_is_missing_makes_the_fetcher_begin_anew(centre: Cen
     centre.cluster.expect(BOTH)
     work = await centre.working("f0")
     await centre.report("f0", news(FIRST, event(20), start="TRIM_HORIZON"))
-    missing = await centre.cluster.sessions.report(Report("f0", 3, [news(FIRST, event(40))]))
+    missing = await centre.cluster.assignments.report(Report("f0", 3, [news(FIRST, event(40))]))
     assert missing == ReportReply(known=True, again=True, revision=work.revision)
     assert [each.fetched for each in centre.cluster.statuses()] == ["AFTER:20"], "a gap would hide records"
     # It tells everything anew: what it does not tell of, it does not have.
@@ -590,7 +594,7 @@ async def test_whose_buffers_are_nearly_full_wants_room(centre: Centre) -> None:
     await centre.report("f0", news(first, most, start="TRIM_HORIZON"))
     await centre.report("f1", news(second, most, start="TRIM_HORIZON"))
     assert not centre.cluster.wants_room(1.0), "each of them has room"
-    centre.cluster.sessions.dropped("f1")
+    centre.cluster.assignments.dropped("f1")
     await centre.report("f0", news(second, most, start="TRIM_HORIZON"))
     assert centre.cluster.wants_room(1.0), "what it has buffered of all its shards counts"
     centre.cluster.commit(Offset({first: Position.after(20), second: TRIM_HORIZON}))
@@ -667,7 +671,7 @@ async def test_a_commit_never_takes_a_shard_back(centre: Centre) -> None:
     await centre.working("f0")
     centre.cluster.commit(Offset({FIRST: Position.after(30)}))
     centre.cluster.commit(Offset({FIRST: Position.after(20)}))
-    centre.cluster.sessions.dropped("f0")
+    centre.cluster.assignments.dropped("f0")
     work = await centre.work("f1")
     assert work.shards is not None
     assert [shard.start for shard in work.shards] == [Position.after(30)]
@@ -683,7 +687,7 @@ async def test_a_shard_that_is_done_is_given_to_nobody_any_more(centre: Centre) 
     assert centre.cluster.commit(Offset({FIRST: SHARD_END})) == {}
     assert centre.cluster.statuses() == []
     assert (await soon(waiting)).done == []
-    centre.cluster.sessions.dropped("f0")
+    centre.cluster.assignments.dropped("f0")
     assert (await centre.work("f1")).shards == []
     centre.cluster.expect(Offset({FIRST: SHARD_END}))
     assert (await centre.work("f2")).shards == []
@@ -703,7 +707,7 @@ async def test_a_shard_that_left_the_offset_is_done_and_one_of_a_later_offset_is
     centre.cluster.commit(ONE)
     assert [each.key for each in centre.cluster.statuses()] == [FIRST]
     await soon(waiting)
-    centre.cluster.sessions.dropped("f0")
+    centre.cluster.assignments.dropped("f0")
     told = await centre.work("f1")
     assert told.shards is not None
     assert [shard.key for shard in told.shards] == [FIRST]
@@ -939,12 +943,12 @@ async def test_tasks_learn_at_once_that_the_shards_of_a_dead_fetcher_are_read_by
     first, second = await _one_shard_each(centre)
     assert centre.owner(first) == address(0)
     asking = asyncio.create_task(centre.where(first, ShardKey("orders", "later"), wait=0.6))
-    centre.cluster.sessions.dropped("f0")
+    centre.cluster.assignments.dropped("f0")
     assert centre.owner(first) == address(1), "it is shared out at once"
     assert centre.owner(second) == address(1)
     assert (await asking).fetchers[0] == address(1)
-    centre.cluster.sessions.dropped("nobody")
-    assert centre.cluster.assignments.fetchers() == [("host1", 2)]
+    centre.cluster.assignments.dropped("nobody")
+    assert centre.fetchers() == [("host1", 2)]
 
 
 @scenario()
@@ -954,10 +958,10 @@ async def test_what_a_dead_fetcher_had_buffered_is_gone_and_what_the_others_have
     for name, key in (("f0", first), ("f1", second)):
         await centre.report(name, news(key, event(20), start="TRIM_HORIZON"))
     assert list(centre.buffers.budgets([first, second])) == [([first], BUDGET), ([second], BUDGET)]
-    centre.cluster.sessions.dropped("f0")
+    centre.cluster.assignments.dropped("f0")
     assert [each.key for each in centre.cluster.statuses()] == [second]
     assert list(centre.buffers.budgets([first, second])) == [([second], BUDGET)], "a later poll plans the other"
-    assert await centre.cluster.sessions.report(Report("f0", 2, [])) == ReportReply(known=False)
+    assert await centre.cluster.assignments.report(Report("f0", 2, [])) == ReportReply(known=False)
 
 
 @scenario(shards=1)
@@ -996,9 +1000,9 @@ async def test_one_that_is_late_and_whose_process_has_ended_is_given_up_at_once(
     await centre.working("f0")
     centre.gone.add(address(0))
     await asyncio.sleep(1.2)
-    assert centre.cluster.assignments.fetchers() == [("host0", 2)], "it is not late"
+    assert centre.fetchers() == [("host0", 2)], "it is not late"
     await asyncio.sleep(1.0)
-    assert centre.cluster.assignments.fetchers() == []
+    assert centre.fetchers() == []
 
 
 @scenario()
@@ -1006,10 +1010,10 @@ async def test_one_that_is_silent_counts_as_dead_once_it_has_stopped_reading(cen
     centre.cluster.expect(BOTH)
     await centre.working("f0")
     await asyncio.sleep(TIMEOUT - 0.6)
-    assert centre.cluster.assignments.fetchers() == [("host0", 2)]
+    assert centre.fetchers() == [("host0", 2)]
     await centre.working("f1")
     await asyncio.sleep(1.2)
-    assert centre.cluster.assignments.fetchers() == [("host1", 2)], "its shards are shared out"
+    assert centre.fetchers() == [("host1", 2)], "its shards are shared out"
 
 
 @scenario()
@@ -1018,7 +1022,7 @@ async def test_no_fetcher_for_long_is_an_error_counted_from_the_last_one(centre:
     await asyncio.sleep(20)
     await centre.working("f0")
     await asyncio.sleep(5)
-    centre.cluster.sessions.dropped("f0")
+    centre.cluster.assignments.dropped("f0")
     gone = LoopClock().monotonic()
     await asyncio.sleep(25)
     polling = asyncio.create_task(centre.poll(BOTH, 500.0))
@@ -1042,7 +1046,7 @@ def test_that_a_fetcher_is_gone_is_said_unless_the_run_ends(caplog: pytest.LogCa
     async def test(centre: Centre) -> None:
         centre.cluster.expect(BOTH)
         await centre.working("f0")
-        centre.cluster.sessions.dropped("f0")
+        centre.cluster.assignments.dropped("f0")
         await centre.working("f1")
         stopping = asyncio.create_task(centre.cluster.stop())
         await asyncio.sleep(0)

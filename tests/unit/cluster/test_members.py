@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kinesis_efo.cluster.members import Members, MemberState, MissingFetchers
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.cluster.members import Member, Members
+from kinesis_efo.fetcher.budget import Signal
+from kinesis_efo.fetcher.work import Work, WorkRequest
 from kinesis_efo.positions import ShardKey
 
 TIMEOUT = 10.0
+ADDRESS = FetcherAddress("host", 4000)
+STANDBY, UNKNOWN = Work("standby"), Work("unknown")
 SHARDS = [ShardKey("orders", f"shardId-{number:012}") for number in range(8)]
 EVEN = dict.fromkeys(SHARDS, 1.0)
 
@@ -17,26 +23,27 @@ EVEN = dict.fromkeys(SHARDS, 1.0)
 class Fetcher:
     """Follows what it is told, as a fetcher does."""
 
-    def __init__(self, members: Members[str], name: str, place: int) -> None:
+    def __init__(self, members: Members, name: str, place: int) -> None:
         self.members, self.name, self.place = members, name, place
         self.obeyed = 0
         self.reads: set[ShardKey] = set()
 
-    def ask(self, now: float = 0.0) -> MemberState:
-        standing = self.members.ask(self.name, self.place, "host", "address", self.obeyed, now)
-        member = self.members.get(self.name)
-        if standing is MemberState.WORKING:
-            assert member is not None
-            self.reads, self.obeyed = set(member.shards), member.revision
+    def ask(self, now: float = 0.0) -> Member | Work:
+        request = WorkRequest(self.name, self.place, "host", ADDRESS, 1 << 20, self.obeyed, 0, 0.0)
+        asked = self.members.ask(request, now)
+        if isinstance(asked, Member):
+            assert asked is self.members.get(self.name)
+            self.reads, self.obeyed = set(asked.shards), asked.revision
         else:
             self.reads, self.obeyed = set(), 0
-        return standing
+        return asked
 
 
 def test_shards_are_shared_out_to_those_who_ask() -> None:
-    members: Members[str] = Members(TIMEOUT)
+    members = Members(TIMEOUT)
     one, two = Fetcher(members, "one", 0), Fetcher(members, "two", 1)
-    assert one.ask() is two.ask() is MemberState.WORKING
+    assert isinstance(one.ask(), Member)
+    assert isinstance(two.ask(), Member)
     members.share(EVEN)
     one.ask()
     two.ask()
@@ -44,32 +51,24 @@ def test_shards_are_shared_out_to_those_who_ask() -> None:
     assert one.reads | two.reads == set(SHARDS)
 
 
-def test_who_keeps_its_shards_is_told_nothing() -> None:
-    told: list[str] = []
-    members: Members[str] = Members(TIMEOUT, told.append)
+def test_who_keeps_its_shards_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[None] = []
+    monkeypatch.setattr(Signal, "notify", lambda _: told.append(None))
+    members = Members(TIMEOUT)
     one = Fetcher(members, "one", 0)
     one.ask()
     members.share(EVEN)
-    assert told == ["one"]
+    assert len(told) == 1
     one.ask()
     revision = one.obeyed
     members.share(EVEN)
     members.share(EVEN)
     one.ask()
-    assert (told, one.obeyed) == (["one"], revision)
-
-
-def test_no_fetcher_is_borne_for_a_time() -> None:
-    missing = MissingFetchers(60.0, 100.0, lambda: "Spark has no cores.")
-    assert missing.look(159.9) is None
-    assert str(missing.look(160.0)).startswith("no fetcher has come up for 60 s. Spark has no cores. Fetchers run as")
-    missing.begin(150.0)
-    assert missing.look(209.9) is None, "one had come"
-    assert missing.look(210.0) is not None
+    assert (len(told), one.obeyed) == (1, revision)
 
 
 def test_a_shard_moves_only_when_the_one_that_had_it_has_closed_it() -> None:
-    members: Members[str] = Members(TIMEOUT)
+    members = Members(TIMEOUT)
     one = Fetcher(members, "one", 0)
     one.ask()
     members.share(EVEN)
@@ -90,7 +89,7 @@ def test_a_shard_moves_only_when_the_one_that_had_it_has_closed_it() -> None:
 
 
 def test_what_a_dead_fetcher_read_goes_to_the_others_at_once() -> None:
-    members: Members[str] = Members(TIMEOUT)
+    members = Members(TIMEOUT)
     one, two = Fetcher(members, "one", 0), Fetcher(members, "two", 1)
     one.ask()
     two.ask()
@@ -102,34 +101,34 @@ def test_what_a_dead_fetcher_read_goes_to_the_others_at_once() -> None:
 
 
 def test_a_second_attempt_at_a_place_waits_until_the_first_is_gone() -> None:
-    members: Members[str] = Members(TIMEOUT)
+    members = Members(TIMEOUT)
     first, second = Fetcher(members, "first", 0), Fetcher(members, "second", 0)
     first.ask()
     members.share(EVEN)
-    assert second.ask() is MemberState.STANDBY
+    assert second.ask() == STANDBY
     members.lose("first")
-    assert second.ask() is MemberState.WORKING
+    assert isinstance(second.ask(), Member)
     members.share(EVEN)
     second.ask()
     assert second.reads == set(SHARDS)
 
 
 def test_one_that_counted_as_dead_reads_nothing_until_it_has_begun_anew() -> None:
-    members: Members[str] = Members(TIMEOUT)
+    members = Members(TIMEOUT)
     one = Fetcher(members, "one", 0)
     one.ask(0.0)
     members.share(EVEN)
     one.ask(1.0)
     assert members.silent(10.9) == []
-    assert [member.name for member in members.silent(11.0)] == ["one"]
+    assert [member.request.name for member in members.silent(11.0)] == ["one"]
     members.lose("one")
-    assert one.ask(30.0) is MemberState.UNKNOWN
+    assert one.ask(30.0) == UNKNOWN
     assert one.reads == set()
-    assert one.ask(30.1) is MemberState.WORKING
+    assert isinstance(one.ask(30.1), Member)
 
 
 def test_withheld_shards_are_read_by_nobody() -> None:
-    members: Members[str] = Members(TIMEOUT)
+    members = Members(TIMEOUT)
     one = Fetcher(members, "one", 0)
     one.ask()
     members.share(EVEN)
@@ -148,7 +147,7 @@ class Comings(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.members: Members[str] = Members(TIMEOUT)
+        self.members = Members(TIMEOUT)
         self.fetchers: dict[str, Fetcher] = {}
         self.number = 0
 

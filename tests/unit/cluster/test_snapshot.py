@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kinesis_efo.cluster.snapshot import ShardSnapshot
+from kinesis_efo.cluster.snapshots import ShardSnapshot
 from kinesis_efo.fetcher.buffer import BufferedEvent
 from kinesis_efo.fetcher.status import Subscription
 from kinesis_efo.fetcher.work import ShardNews

@@ -174,9 +174,9 @@ def asked(**arguments: Any) -> BatchOptions:
 )
 def test_times_have_a_zone_and_become_positions(moment: datetime | str) -> None:
     assert asked(since=moment).starts.of("orders") == EIGHT
-    assert asked(since=moment).ends.of("orders") is None
+    assert asked(since=moment).source.ends.of("orders") is None
     assert asked(until=moment).starts.of("orders") == TRIM_HORIZON
-    assert asked(until=moment).ends.of("orders") == EIGHT
+    assert asked(until=moment).source.ends.of("orders") == EIGHT
 
 
 @pytest.mark.parametrize("moment", ["2023-11-15T08:00:00", datetime(2023, 11, 15, 8)])  # noqa: DTZ001

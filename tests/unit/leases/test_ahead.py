@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from kinesis_efo.leases.ahead import begun_anew, restored
 from kinesis_efo.leases.attributes import CheckpointMark
+from kinesis_efo.leases.notes import begun_anew, restored
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey

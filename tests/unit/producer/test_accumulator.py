@@ -19,14 +19,15 @@ from kinesis_efo.errors import (
 from kinesis_efo.producer.accumulator import WRONG_SHARD, RecordAccumulator
 from kinesis_efo.producer.faults import Retry, judge
 from kinesis_efo.producer.record import Record, SizeLimit, make_record
-from kinesis_efo.producer.request import PutRecordsRequest
-from kinesis_efo.producer.routing import AnyShard, ShardMap
+from kinesis_efo.producer.routing import ANY_SHARD, MAX_HASH, HashRange, ShardMap
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, ProducerSettings
+from kinesis_efo.producer.shard_queue import PutRecordsRequest
 from kinesis_efo.records.distribution import Distribution
 from tests.support.transports import refused
 from tests.support.write_model import THROTTLE, Answer, ModelStream, even_shards
 
 LIMIT = SizeLimit(10 << 20)
+ANY = ShardMap([HashRange(ANY_SHARD, 0, MAX_HASH)], Distribution.AUTO)
 
 
 def accumulator_of(stream: ModelStream, seed: int = 1, **wanted: object) -> RecordAccumulator:
@@ -471,7 +472,7 @@ def test_aggregates_on_their_way_when_kinesis_begins_to_distribute_are_written_a
     accumulator.add([record(number, f"key-{number}") for number in range(20)])
     request = send(accumulator)
     assert len(request.parcels) == 2
-    accumulator.adopt(AnyShard())
+    accumulator.adopt(ANY)
     here, elsewhere = stream.map.open_shards[0], stream.map.open_shards[0]
     settled = accumulator.settle(request, [Answer(here), Answer(elsewhere)], 0.0)
     assert settled.retried == {WRONG_SHARD: 1}, "the KCL drops the one that lies in a shard of others"
@@ -492,11 +493,11 @@ def test_where_order_is_kept_queues_follow_whether_there_are_aggregates() -> Non
 def test_an_answer_from_before_two_changes_does_not_stop_the_queue() -> None:
     stream = ModelStream(even_shards(2))
     accumulator = accumulator_of(stream)
-    accumulator.adopt(AnyShard())
+    accumulator.adopt(ANY)
     accumulator.add([record(0)])
     before = send(accumulator)
     accumulator.adopt(stream.map)
-    accumulator.adopt(AnyShard())
+    accumulator.adopt(ANY)
     accumulator.settle(before, [Answer("shardId-0")], 0.0)
     accumulator.add([record(number) for number in range(1, 11)])
     accumulator.settle(send(accumulator), [Answer(code=THROTTLE, message="")] * 10, 0.0)
@@ -506,7 +507,7 @@ def test_an_answer_from_before_two_changes_does_not_stop_the_queue() -> None:
 
 def test_records_that_kinesis_distributes_are_taken_wherever_they_go() -> None:
     accumulator = accumulator_of(ModelStream(even_shards(2)))
-    accumulator.adopt(AnyShard())
+    accumulator.adopt(ANY)
     accumulator.add([record(number) for number in range(3)])
     request = send(accumulator)
     answers = [Answer("shardId-7"), Answer(code=THROTTLE, message=""), Answer("shardId-8")]

@@ -156,6 +156,18 @@ def test_closing_wakes_all_waiters_and_admits_none() -> None:
     assert not late.admitted
 
 
+def test_a_waiter_is_woken_once_even_if_the_capacity_closes_meanwhile() -> None:
+    capacity = Capacity(2, 100, 1)
+    woken: list[bool] = []
+
+    def wake(waiter: Waiter) -> None:
+        woken.append(waiter.admitted)
+        capacity.close()
+
+    capacity.acquire("a", 1, wake)
+    assert woken == [True]
+
+
 def test_waits_and_their_seconds_are_counted_even_while_they_last() -> None:
     clock = Clock()
     capacity = Capacity(1, 100, 1, clock)

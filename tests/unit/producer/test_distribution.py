@@ -14,7 +14,7 @@ from kinesis_efo.errors import RecordRefusedError
 from kinesis_efo.producer import ProducerSettings
 from kinesis_efo.producer.capacity import usage_of
 from kinesis_efo.producer.engine import RECHECK_SECONDS, Engine
-from kinesis_efo.producer.record import Given, Record
+from kinesis_efo.producer.record import PutArguments, Record
 from kinesis_efo.producer.routing import shard_map
 from kinesis_efo.records.distribution import Distribution
 from tests.support.virtual_time import LoopClock, run
@@ -37,14 +37,14 @@ class Writing:
         shards = await shard_map(traits, self.service.shards)
         self.engine = Engine(self.name, self.service, shards, traits, self.settings, LoopClock(), Random(1))
 
-    async def put(self, given: Iterable[Given]) -> None:
+    async def put(self, given: Iterable[PutArguments]) -> None:
         for batch in self.engine.make_records(given):
             assert self.engine.capacity.try_acquire_all(usage_of(batch)), "less than the capacity is outstanding"
             self.engine.accept(batch)
             self.engine.pump_if_full()
             await asyncio.sleep(0)
 
-    async def write(self, given: Iterable[Given]) -> None:
+    async def write(self, given: Iterable[PutArguments]) -> None:
         await self.put(given)
         await self.engine.flush()
 
@@ -70,7 +70,7 @@ def drive(scenario: Scenario, stream: ModelStream, request: pytest.FixtureReques
     run(main())
 
 
-def numbered(first: int, count: int, hash_key: int | None = None) -> list[Given]:
+def numbered(first: int, count: int, hash_key: int | None = None) -> list[PutArguments]:
     return [(b"%d" % number, f"key-{number % 50}", hash_key) for number in range(first, first + count)]
 
 

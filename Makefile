@@ -98,12 +98,12 @@ trial: $(VENV)/.demo java
 	@$(RUN) $(PYTHON) -m demo.trial $(TRIAL_ARGS)
 
 # Tests marked spark run on both versions; what does not depend on the version runs on one of them. One version comes after the other, in
-# one process more than there are cores: a test waits often, but each process has a JVM that has to warm up.
+# two processes more than two cores: a test waits often, but each process collects all tests, and has a JVM that has to warm up.
 TESTS_43 := -m "not spark40 and not cluster and not upgrade and not long"
 TESTS_40 := -m "(spark or spark40) and not cluster and not upgrade and not long" $$(grep -rlE --include='*.py' 'mark\.spark(40)?\b' tests)
 test: $(VENV)/.classes $(VENV)/.isolated $(VENV)/.core $(VENV40)/.classes | ip faketime
-	$(RUN) $(VENV40)/bin/python $(call TEST,3) $(TESTS_40); spark40=$$?; \
-	$(RUN) $(PYTHON) $(call TEST,3) $(TESTS_43) && exit $$spark40
+	$(RUN) $(VENV40)/bin/python $(call TEST,4) $(TESTS_40); spark40=$$?; \
+	$(RUN) $(PYTHON) $(call TEST,4) $(TESTS_43) && exit $$spark40
 
 lint: $(VENV)/.full
 	$(STYLE_AND_TYPES)

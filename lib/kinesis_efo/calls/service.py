@@ -215,7 +215,7 @@ class Service:
             if len(self._strangers) < MOST_STRANGERS:
                 return True
             for wire, since in self._strangers.items():
-                # Spare a caller that has sent its proof, which this process has not read yet.
+                # Do not cut off a caller whose proof has arrived but was not read yet.
                 if since <= late and not wire.speaks:
                     wire.cut()
         return False

@@ -209,7 +209,7 @@ class ShardSnapshots:
         return snapshot.index if snapshot is not None and self._covers(snapshot, position) else None
 
     def found(self, key: ShardKey) -> EventIndex | None:
-        """The events of a shard, wherever they start; None if none were reported."""
+        """The events of a shard, at whichever position they start; None if none were reported."""
         snapshot = self._snapshots.get(key)
         return snapshot.index if snapshot is not None else None
 

@@ -192,7 +192,7 @@ class Account:
             self._budget._grant(self)
 
     def give_back(self, size: int) -> None:
-        """Free bytes."""
+        """Free `size` bytes."""
         budget = self._budget
         if self.left:
             return

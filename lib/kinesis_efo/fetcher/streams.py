@@ -130,7 +130,7 @@ class Streams:
 
     @property
     def listings(self) -> int:
-        """The number of listings so far."""
+        """How often the shards of a stream were listed so far."""
         return sum(stream.listings for stream in self.streams.values())
 
     def _of_lineage(

@@ -176,7 +176,7 @@ class Http2Session(HttpSession):
         try:
             return await asyncio.shield(self._contexts[proxy_url])
         except Exception as error:
-            # Forget the failure, because the next try may find the file.
+            # Forget the failure, because the file with the certificates may exist by the next try.
             self._contexts.pop(proxy_url, None)
             error_text = (
                 f"TLS cannot be set up with authorities {self._verify!r} and client certificate {self._certificate!r}: "

@@ -61,7 +61,7 @@ def look_from(epoch_ms: int, position: Position, *, polled: bool = False) -> lis
 async def last_before(
     events: EventStream, epoch_ms: int, now: Callable[[], float], *, timed: bool = True
 ) -> LookResult:
-    """Read events up to the first record that arrived at a time or later, or to the tip, and close them.
+    """Read events to the tip, or to the first record that arrived at `epoch_ms` or later, and close them.
 
     Args:
         events: The events of a shard.

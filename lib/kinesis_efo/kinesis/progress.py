@@ -34,7 +34,7 @@ class EventSink(Protocol):
 
 
 class ShardProgress:
-    """Delivers the events of a shard, and keeps how far the shard was read.
+    """Delivers the events of a shard, and tracks how far the shard was read.
 
     Attributes:
         shard_id: The shard.

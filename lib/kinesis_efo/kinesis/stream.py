@@ -196,7 +196,7 @@ class Stream:
         """
         shard = self.shard(shard_id)
         if shard is None:
-            return  # reading it will fail
+            return  # the shard is gone, so reading it will fail
         if shard_id not in positions or self._follows(shard, positions):
             # Check the beginning of the shard, because the range begins with the shard's first record.
             await self._waited("DescribeStreamSummary", partial(self._retention.check_begun, shard))

@@ -105,7 +105,7 @@ def end_ahead() -> None:
 
 
 def _started() -> subprocess.Popen[bytes]:
-    # Until the new process has its order, it writes to this process's stderr.
+    # The new process writes to this process's stderr until it knows which run to make.
     try:
         process = subprocess.Popen([sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     except OSError as error:

@@ -1,7 +1,7 @@
 """Decodes raw event payloads into Arrow batches of the source's columns. Runs in Spark's tasks.
 
 msgspec decodes the JSON into one small struct per Kinesis record; everything after that works on columns. If the native core is
-installed, it decodes the usual batches, with the same rows.
+installed, it decodes the usual batches into the same rows.
 """
 
 from __future__ import annotations

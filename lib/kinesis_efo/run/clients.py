@@ -194,7 +194,7 @@ class Clients:
         try:
             return CallReply(done=True, result=calling.result(), said=self._told())
         except FetcherUnreachableError as error:
-            # Change the type, because this one tells the client that the run does not answer.
+            # Change the type, because the original one tells the client that the run does not answer.
             raise FetcherError(str(error)) from error
 
     def _told(self) -> list[str]:

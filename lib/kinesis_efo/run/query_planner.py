@@ -144,7 +144,7 @@ class QueryPlanner:
         now = run.clock.monotonic
         self._advance = Advance(self._ending, options.idle_checkpoint_interval, query.last_records, now)
         self._mark: Mark | None = None
-        # At most two: Spark may process the first and have the second planned.
+        # At most two: the one that Spark processes, and the next one, if it is planned.
         self._ends: list[Offset] = []
         self._committed: Offset | None = None
         self._finished: Mark | None = None
@@ -273,7 +273,7 @@ class QueryPlanner:
         if waits:
             # The positions of idle shards come only once.
             reply = PollReply([each for each in reply.shards if not (each.records or each.through.is_end)])
-        # After the poll, because its positions may be beyond an end that has just become known.
+        # Check this after the poll, whose positions may lie beyond an end that has just become known.
         if ending.targets is not None and not ending.complete:
             await self._look_for_ends(position, call.wait)
         if (end := self._advance.to(position, reply, self._mark)) is not None:

@@ -68,7 +68,7 @@ class Fetching(Protocol):
         """The status of each shard of one stream; None: of all streams."""
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """A time, epoch seconds, before which no record after `position` arrived; None if unknown."""
+        """An epoch time in seconds: whatever arrived before it lies at or before `position`. None if unknown."""
 
 
 class Run(LeaseListener):

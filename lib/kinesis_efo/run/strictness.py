@@ -25,7 +25,7 @@ ASK_SECONDS: Final = 5.0
 class Strictness:
     """Follows how Kinesis distributes the records of streams over their shards.
 
-    The `notes` of `leases` keep which streams Kinesis has distributed. `patience` is in seconds, to wait for a lease.
+    The `notes` of `leases` name the streams whose records Kinesis has ever distributed itself. Waits at most `patience` seconds for a lease.
     """
 
     def __init__(self, streams: Streams, leases: RunLease, patience: float, clock: Clock) -> None:

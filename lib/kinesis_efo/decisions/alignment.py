@@ -87,11 +87,8 @@ class Alignment:
     ) -> dict[ShardKey, Portion]:
         """Plan a micro-batch after which no shard is too far ahead. Returns how far to read each shard of `buffers`.
 
-        Args:
-            buffers: The shards with something to read; each covers its position.
-            positions: Where each shard's range starts.
-            plan: Divides the limits of the micro-batch among shards.
-            now: Monotonic time, seconds.
+        `buffers` has the shards with something to read, `positions` where their ranges start. `plan` divides the limits among shards. `now`
+        is in monotonic seconds.
         """
         if not buffers:
             return {}

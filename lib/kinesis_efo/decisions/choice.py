@@ -21,18 +21,13 @@ class Choice(Enum):
 def choose(
     position: Position, buffer: EventIndex | None, *, others: bool, apart: bool, may_read_apart: bool, has_waited: bool
 ) -> Choice:
-    """Decide how a query reads a shard, when a micro-batch is planned and when a task reads it.
+    """Decide how a query at `position` reads a shard, when a micro-batch is planned and when a task reads it.
 
     While other queries use the subscription, it moves back only if queries may not catch up, and moves forward only for a query that
     has waited. So two queries do not take the subscription from each other.
 
-    Args:
-        position: Where the query is.
-        buffer: The shared buffer; None while the shard is not read.
-        others: Whether another query uses the shared buffer.
-        apart: Whether the query is catching up in the shard.
-        may_read_apart: Whether queries may catch up with GetRecords.
-        has_waited: Whether the query has waited long enough for the buffer to reach its position.
+    `buffer` is the shared one, None while the shard is not read. `others`: whether another query uses it. `apart`: whether this one catches
+    up in the shard. `has_waited`: whether it has waited long enough for the buffer to reach its position.
     """
     covers = buffer is not None and buffer.covers(position) is not False
     if buffer is None or not (others or covers):

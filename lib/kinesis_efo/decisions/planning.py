@@ -62,13 +62,9 @@ def is_behind(millis: int | None) -> bool:
 
 
 def may_wait(shards: Iterable[ShardProgress], least_bytes: int | None) -> bool:
-    """Whether a micro-batch may wait for more records.
+    """Whether a micro-batch that would read `shards` may wait: for `least_bytes`; if that is None, while all with records are behind.
 
     Not if the limits leave something out, if a shard ends, or if there is nothing to read.
-
-    Args:
-        shards: What it would read now.
-        least_bytes: It waits for that many bytes, wherever the shards are; None: it waits while each shard with records is behind.
     """
     size = 0
     for shard in shards:

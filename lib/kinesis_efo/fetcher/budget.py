@@ -228,9 +228,7 @@ class Account:
 class ShardRoom:
     """Room for the next event of a shard, in addition to what the shard holds; implements `kinesis.transport.Room`.
 
-    Args:
-        account: The shard's part of the budget.
-        waits: Called when the shard has begun to wait in line.
+    `account` is the shard's part of the budget. `waits` is called when the shard has begun to wait in line.
     """
 
     def __init__(self, account: Account, waits: Callable[[], None]) -> None:

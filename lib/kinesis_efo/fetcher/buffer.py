@@ -181,9 +181,7 @@ class ShardBuffer(EventIndex):
     ) -> Iterator[Cursor]:
         """Open a cursor for the range `(after, through]`. While the cursor is open, the events after it are kept.
 
-        Args:
-            last: The sequence number of the range's last record, if known.
-            asked_at: When the range was requested, monotonic seconds.
+        `last` is the number of the range's last record, if known; `asked_at` when the range was requested, monotonic seconds.
         """
         cursor = Cursor(self, after, through, last, asked_at)
         self._cursors.add(cursor)
@@ -347,12 +345,9 @@ class Cursor:
         return believed and buffer._is_at_end(self.position) and bool(buffer.covers(self.position))
 
     def take(self, max_bytes: int) -> list[bytes]:
-        """The next payloads, up to and including the event that ends the range; none if nothing has arrived yet.
+        """The next payloads, up to the event that ends the range or exceeds `max_bytes`; none if nothing has arrived yet.
 
-        Stops after the event that exceeds `max_bytes`.
-
-        Raises:
-            FetcherError: The buffer does not cover the position of the cursor.
+        Raises FetcherError if the buffer does not cover the position of the cursor.
         """
         buffer = self._buffer
         if buffer.covers(self.position) is False:

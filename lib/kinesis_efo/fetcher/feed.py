@@ -47,14 +47,10 @@ class FetchCounts:
 class ShardFeed:
     """Keeps a buffer filled with the events of one shard.
 
-    Args:
-        subscribe: Makes a subscription that delivers into a sink, from a position on.
-        listener: Told when the buffer has changed.
-        ended: Called with the shard's children when the last event of the shard has arrived.
-        failed: Called with the error if the shard cannot be read any more.
-        counts: Counts what is received.
-        fail_on_data_loss: Whether a shard that is gone fails the query; else it counts as read to its end.
-        arrival_step: Resolution of the noted arrival times, milliseconds; None: they are not noted.
+    `subscribe` makes a subscription that delivers into a sink, from a position on. `listener` is told when the buffer has changed. `ended`
+    is called with the shard's children at its last event, `failed` with the error if it cannot be read any more. Unless
+    `fail_on_data_loss`, a shard that is gone counts as read to its end. `arrival_step` is the resolution of noted arrival times in
+    milliseconds; None: not noted.
 
     Attributes:
         tip: The tip when fetching began: all records that had arrived by then are at or before this position. None if unknown.

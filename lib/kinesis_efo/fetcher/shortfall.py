@@ -56,10 +56,8 @@ class Shortfall:
     def went_beyond(self, position: Position, now: float) -> bool:
         """Note that an event has reached beyond the last record of the range without having it.
 
-        Returns whether the range ends here, as `failOnDataLoss=false` asks. If not, the caller reads from Kinesis again.
-
-        Raises:
-            DataLossError: This has happened for too long.
+        Returns whether the range ends here, as `failOnDataLoss=false` asks. If not, the caller reads from Kinesis again, until this has
+        happened for too long: then it raises DataLossError.
         """
         self._beyond_since = now if self._beyond_since is None else self._beyond_since
         seconds = now - self._beyond_since
@@ -68,11 +66,8 @@ class Shortfall:
     def heard(self, position: Position, quiet: Quiet) -> bool:
         """Check for how long the newest events have had no records.
 
-        Returns whether the range ends here, as `failOnDataLoss=false` asks.
-
-        Raises:
-            DataLossError: The known last record of the range has not arrived for too long.
-            RetriesExhaustedError: No record has arrived for too long, and the end of the range is not reached.
+        Returns whether the range ends here, as `failOnDataLoss=false` asks. If that has lasted too long, raises DataLossError if the range
+        has a known last record, else RetriesExhaustedError.
         """
         seconds = quiet.lasts(self._progress_at)
         if seconds < self._timeout:

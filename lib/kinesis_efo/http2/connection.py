@@ -133,12 +133,8 @@ class Connection(asyncio.BufferedProtocol):
     ) -> Response:
         """Send a request, for which `take_place` was called; returns once the response's headers have arrived.
 
-        In `headers`, those that begin with a colon come first. `Response` explains `share` and `silence`.
-
-        Raises:
-            NotProcessed: The service refused the request before it processed it.
-            ConnectionError: The service reset the stream, or the connection is lost.
-            TimeoutError: There was no response.
+        In `headers`, those that begin with a colon come first. `Response` explains `share` and `silence`. Raises NotProcessed if the
+        service refused the request before it processed it, ConnectionError if the stream was reset or the connection is lost, and TimeoutError.
         """
         response: Response | None = None
         try:

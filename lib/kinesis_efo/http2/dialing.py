@@ -66,10 +66,7 @@ async def dial(
 ) -> Connection:
     """Open the connection that `make` makes and wait until it is ready. If `security` is None, neither TLS nor the proxy is used.
 
-    Raises:
-        NotHttp2: The service does not speak HTTP/2.
-        ProxyRefused: The proxy refused to connect.
-        OSError: The service cannot be reached, or its certificate is not trusted.
+    Raises NotHttp2, ProxyRefused, or OSError if the service cannot be reached or its certificate is not trusted.
     """
     loop = asyncio.get_running_loop()
     connection = make()

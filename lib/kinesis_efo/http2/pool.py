@@ -44,9 +44,7 @@ class Pool:
     async def place(self) -> Connection:
         """Wait for a place on a connection. The caller must use it for a request, or return it with `give_place`.
 
-        Raises:
-            Exception: The error of `dial`.
-            ConnectionError: The pool was closed, or the service takes no requests.
+        Raises the error of `dial`, or ConnectionError if the pool was closed or the service takes no requests.
         """
         if self._closed:
             raise ConnectionLost("the client was closed")

@@ -69,12 +69,7 @@ class Response:
     # -- for the reader
 
     async def opened(self) -> None:
-        """Wait for the headers.
-
-        Raises:
-            ConnectionError: The service reset the stream, or the connection is lost.
-            TimeoutError: There was no response.
-        """
+        """Wait for the headers. Raises ConnectionError if the stream was reset or the connection is lost; TimeoutError."""
         while not self.status:
             if self._ended:
                 raise ConnectionAbortedError("the request was given up before its answer")
@@ -83,10 +78,7 @@ class Response:
     async def readany(self) -> bytes:
         """Wait for bytes, return all that have arrived, and reopen the window. Returns no bytes after the end of the response.
 
-        Raises:
-            ConnectionError: The service reset the stream, or the connection is lost.
-            TimeoutError: Nothing arrived for too long.
-            RuntimeError: Another task is reading.
+        Raises the errors of `opened`, and RuntimeError if another task is reading.
         """
         while not self._chunks and not self._ended:
             await self._more()

@@ -22,9 +22,7 @@ _SENT: Final = "kinesis_efo.sent"
 class KinesisClock:
     """Kinesis' clock, set by the responses that its clients get; implements `Clock`.
 
-    Args:
-        clock: This machine's clock, used until the first response with a time.
-        warns: Whether to log, once, that this machine's clock is off.
+    `clock` is this machine's, used until the first response with a time. If `warns`, an error of it is logged, once.
 
     Attributes:
         skew: Minimum error of this machine's clock at the last response, seconds: positive if it was ahead of Kinesis', negative if behind.

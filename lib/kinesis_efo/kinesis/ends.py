@@ -63,15 +63,8 @@ async def last_before(
 ) -> LookResult:
     """Read events to the tip, or to the first record that arrived at `epoch_ms` or later, and close them.
 
-    Args:
-        events: The events of a shard.
-        epoch_ms: The time, epoch milliseconds.
-        now: Returns the monotonic time, seconds.
-        timed: Whether each record must have an arrival time. If not, records without one count as earlier.
-
-    Raises:
-        FrameError: A record has no arrival time, although `timed` is set.
-        Exception: An error of the transport.
+    If `timed`, each record must have an arrival time, or FrameError is raised; else, records without one count as earlier. `now` returns
+    monotonic seconds. Errors of the transport are raised, too.
     """
     last: Position | None = None
     record: int | None = None
@@ -108,9 +101,7 @@ async def last_before(
 async def first_end(events: EventStream) -> Position:
     """Return the position after the first event, and close the events. If they begin at the tip, this position is the tip.
 
-    Raises:
-        FrameError: There is no event.
-        Exception: An error of the transport.
+    Raises FrameError if there is no event, and errors of the transport.
     """
     try:
         async for event in events:

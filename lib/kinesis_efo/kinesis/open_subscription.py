@@ -31,12 +31,7 @@ class OpenSubscription:
         self._look()
 
     async def next(self) -> Event | None:
-        """Return the next event; None after the last.
-
-        Raises:
-            TimeoutError: No event came within `Limits.silence`.
-            Exception: An error of the transport.
-        """
+        """Return the next event; None after the last. Raises TimeoutError after `Limits.silence`, and errors of the transport."""
         self.expect_event()
         try:
             event = await anext(self._events, None)

@@ -136,11 +136,8 @@ def apart_pace(rate: int) -> Pace:
 class PollingTransport:
     """Reads shards with GetRecords through an aiobotocore client; implements `Transport`. `pace` makes the pace of a new shard.
 
-    Args:
-        client: An aiobotocore `kinesis` client made with `POLLING_CONFIG`, used for nothing else. The caller closes it.
-        clock: Time.
-        interval: Minimum seconds between two calls to a shard that had no more records. With many shards it becomes longer, so that
-            they make at most `CALLS_FOR_NOTHING` calls per second.
+    The `client` is made with `POLLING_CONFIG` and used for nothing else; the caller closes it. `interval` has the least seconds between two
+    calls to a shard that had no more records; it grows with many shards, which make at most `CALLS_FOR_NOTHING` calls per second.
     """
 
     def __init__(self, client: Any, clock: Clock, interval: float, pace: Callable[[], Pace] = Pace) -> None:

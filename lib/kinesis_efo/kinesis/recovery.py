@@ -116,9 +116,7 @@ class Recovery:
     async def delay(self, fault: Fault, position: Position) -> float:
         """Return how long to wait before the next try, in seconds. `position` is how far the shard has been read.
 
-        Raises:
-            StreamError: Another try cannot help.
-            DataLossError: The shard does not exist any more.
+        Raises StreamError if another try cannot help, DataLossError if the shard does not exist any more.
         """
         match fault.verdict:
             case Verdict.RETRY | Verdict.KEY:

@@ -39,15 +39,8 @@ slower than the records arrive would never stop."""
 class Stream:
     """A stream and its consumer.
 
-    Args:
-        ref: The stream's entry in the manifest.
-        transport: Subscribes to shards.
-        lister: Lists shards.
-        retry: How often failures are retried, and after which delays.
-        source: Where the manifest came from, for messages.
-        clock: Time.
-        limits: Time limits.
-        fail_on_data_loss: Whether records that are gone fail the query.
+    `ref` is its entry in the manifest, `source` where that came from, for messages. `lister` lists shards. `retry` says how often failures
+    are retried, and after which delays. With `fail_on_data_loss`, records that are gone fail the query.
 
     Attributes:
         listings: How often its shards were listed.
@@ -187,12 +180,9 @@ class Stream:
             return False
 
     async def check_replay(self, shard_id: str, through: Position, positions: Mapping[str, Position]) -> None:
-        """Report records that are gone from a planned range that begins at a shard's trim horizon. Raises the same errors as `check_loss`.
+        """Report records that are gone from a planned range, up to `through`, that begins at a shard's trim horizon.
 
-        Args:
-            shard_id: The shard.
-            through: The end of the range.
-            positions: The offset at which the micro-batch starts, in this stream, by shard id.
+        `positions` is the offset at which the micro-batch starts, in this stream. Raises the same errors as `check_loss`.
         """
         shard = self.shard(shard_id)
         if shard is None:
@@ -252,13 +242,8 @@ class Stream:
     async def tip(self, shard_id: str, position: Position, *, apart: bool = False) -> End:
         """Find the tip of a shard. Its last record is found only if it arrived in the last 10 minutes, or if GetRecords is used.
 
-        Args:
-            shard_id: The shard.
-            position: How far it has been read.
-            apart: Whether to use GetRecords, because a new subscription would end the run's subscription.
-
-        Raises:
-            StreamError: The shard cannot be read.
+        `position` is how far the shard was read. `apart` uses GetRecords, which leaves the run's subscription alone. Raises StreamError if
+        the shard cannot be read.
         """
         by, now = self._by(apart), round(self._clock.time() * 1000)
         polled = by.context.stream.polled
@@ -276,13 +261,9 @@ class Stream:
         return End(position if polled else await self._ask(by, shard_id, None, first_end))
 
     async def end_before(self, shard_id: str, epoch_ms: int, position: Position, *, apart: bool = False) -> End:
-        """Find the position just before the first record that arrived at a time or later; `SHARD_END` if the shard ends before that.
+        """Find the position just before the first record that arrived at `epoch_ms`, not in the future, or later; or `SHARD_END`.
 
-        Args:
-            shard_id: The shard.
-            epoch_ms: The time, epoch milliseconds; not in the future.
-            position: How far the shard has been read. This is returned if no records are left before the time.
-            apart: Whether to use GetRecords, as in `tip`. Raises the same errors as `tip`.
+        Returns `position`, how far the shard was read, if no records are left before the time. `apart` and errors are those of `tip`.
         """
         for start in look_from(epoch_ms, position):
             if (end := await self._look(self._by(apart), shard_id, start, epoch_ms)) is not None:

@@ -90,9 +90,7 @@ class ShardSubscription:
     async def run(self) -> None:
         """Read until the shard's end has been delivered. Cancelling closes the connection immediately.
 
-        Raises:
-            StreamError: The shard cannot be read any more; the message says why and what to do.
-            DataLossError: The shard does not exist any more, or the trim horizon has passed the position.
+        Raises DataLossError if the trim horizon has passed the position or the shard is gone, StreamError if it cannot be read any more.
         """
         clock = self._context.clock
         self._progress.heard_at = clock.monotonic()
@@ -224,12 +222,7 @@ def _close(stream: EventStream) -> None:
 
 
 class Subscriptions:
-    """Makes the subscriptions to the shards of one stream with one transport, and keeps the state that a shard's subscriptions share.
-
-    Attributes:
-        context: How the stream is read.
-        stats: Statistics of each shard's subscriptions, by shard id.
-    """
+    """Makes the subscriptions to the shards of one stream with one transport, and keeps the state and statistics of each shard's."""
 
     def __init__(self, context: ReadContext, retention: Retention) -> None:
         self.context: Final = context

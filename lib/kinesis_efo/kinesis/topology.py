@@ -57,12 +57,7 @@ class ShardLister(Protocol):
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
         """List the shards that were open at a time; None if the time is before retention, or before the stream.
 
-        Args:
-            stream_arn: The stream.
-            epoch_ms: The time in epoch milliseconds.
-
-        Raises:
-            ResponseParserError: The list is empty, although the stream existed at that time.
+        Raises ResponseParserError if the list is empty, although the stream existed at that time.
         """
         ...
 
@@ -86,10 +81,9 @@ class ShardLister(Protocol):
 class Topology:
     """ListShards, DescribeStreamSummary and DescribeStreamConsumer through an aiobotocore client; implements `ShardLister`.
 
-    Args:
-        client: An aiobotocore `kinesis` client whose retries cover throttling. The caller closes it.
-        clock: Tells whether a start time that Kinesis refuses lies in the future or before retention.
-        patience: Retries transient errors; None: no retries. `distribution` is never retried, because a read does not need its result.
+    The caller closes the `client`, whose retries cover throttling. `clock` tells whether a start time that Kinesis refuses lies in the
+    future or before retention. `patience` retries transient errors; None: no retries. `distribution` is never retried, because a read does
+    not need its result.
     """
 
     def __init__(self, client: Any, clock: Clock | None = None, patience: Patience | None = None) -> None:
@@ -206,11 +200,7 @@ def _no_shard(stream_arn: str) -> ResponseParserError:
 async def starting_positions(lister: ShardLister, stream_arn: str, start: Position) -> dict[str, Position]:
     """Return the start position of each shard for a new query, by shard id. `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`.
 
-    A time before the retention period becomes the trim horizon.
-
-    Raises:
-        ClientError: Kinesis refused the call; botocore's exception.
-        ValueError: `start` is a position of a single shard.
+    A time before retention becomes the trim horizon. Raises botocore's ClientError, and ValueError for a single shard's position.
     """
     if start.kind is PositionKind.AT_TIMESTAMP:
         if (opened := await lister.shards_open_at(stream_arn, start.value)) is not None:

@@ -20,12 +20,10 @@ _POLLED_LOOK_BACK_SECONDS: Final = tuple(30.0 * 10**power for power in range(7))
 
 
 class LookResult(NamedTuple):
-    """What one subscription found.
+    """What one subscription found: the position after the last record before the time, None if there was no record.
 
-    Attributes:
-        position: The position after the last record before the time; None if there was no record.
-        complete: Whether nothing else lies before the time. If not, the subscription ended too soon: continue at `position`.
-        record: The sequence number of that last record; None if it is not known.
+    `complete` is whether nothing else lies before the time. If not, the subscription ended too soon: continue at `position`. `record` is the
+    sequence number of that last record, if it is known.
     """
 
     position: Position | None
@@ -61,17 +59,9 @@ def look_from(epoch_ms: int, position: Position, *, polled: bool = False) -> lis
 async def last_before(
     events: EventStream, epoch_ms: int, now: Callable[[], float], *, timed: bool = True
 ) -> LookResult:
-    """Read events up to the first record that arrived at a time or later, or to the tip, and close them.
+    """Read a shard's events up to the first record that arrived at `epoch_ms`, epoch milliseconds, or later, or to the tip, and close them.
 
-    Args:
-        events: The events of a shard.
-        epoch_ms: The time, epoch milliseconds.
-        now: Returns the monotonic time, seconds.
-        timed: Whether each record must have an arrival time. If not, records without one count as earlier.
-
-    Raises:
-        FrameError: A record has no arrival time, although `timed` is set.
-        Exception: An error of the transport.
+    If `timed`, a record without an arrival time raises `FrameError`; else it counts as earlier. `now` returns the monotonic time, seconds.
     """
     last: Position | None = None
     record: int | None = None
@@ -106,12 +96,7 @@ async def last_before(
 
 
 async def first_end(events: EventStream) -> Position:
-    """Return the position after the first event, and close the events. If they begin at the tip, this position is the tip.
-
-    Raises:
-        FrameError: There is no event.
-        Exception: An error of the transport.
-    """
+    """Return the position after the first event, and close the events. If they begin at the tip, this position is the tip."""
     try:
         async for event in events:
             return event.through

@@ -23,8 +23,7 @@ from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.background import all_of, in_background
 from kinesis_efo.fetcher.budget import Budget
-from kinesis_efo.fetcher.coordinator import Coordinator
-from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.fetcher.fetcher import Coordinator, Fetcher
 from kinesis_efo.fetcher.service import FetcherService, RangeSource
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams

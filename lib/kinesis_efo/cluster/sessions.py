@@ -11,7 +11,8 @@ from kinesis_efo.clock import Clock, within
 from kinesis_efo.cluster.assignments import TICK_SECONDS, Assignments
 from kinesis_efo.cluster.members import FetcherSession, Member, MemberState
 from kinesis_efo.cluster.snapshots import ShardSnapshots
-from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
+from kinesis_efo.fetcher.feed import ShardListener
+from kinesis_efo.fetcher.fetcher import Coordinator
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import (
     Report,

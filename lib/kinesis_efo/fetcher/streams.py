@@ -37,9 +37,7 @@ class Streams:
     def stream(self, name: str) -> Stream:
         """A stream by its logical name.
 
-        Raises:
-            FetcherError: The checkpoint has the stream, but the query does not read it.
-            FetcherUnreachableError: The stream has not been listed yet.
+        Raises `FetcherError` if only the checkpoint has it, and `FetcherUnreachableError` if it may still be added.
         """
         try:
             return self.streams[name]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.fetcher.coordinator import Coordinator
-from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.fetcher.fetcher import Coordinator, Fetcher
 from kinesis_efo.fetcher.service import RangeSource
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.positions import Position, ShardKey

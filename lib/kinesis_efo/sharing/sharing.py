@@ -10,8 +10,7 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.buffer import STARVING_SECONDS
-from kinesis_efo.fetcher.coordinator import Coordinator
-from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.fetcher.fetcher import Coordinator, Fetcher
 from kinesis_efo.positions import LastRecord, Position, ShardKey, lowest
 from kinesis_efo.sharing.query_fetching import QueryFetching
 from kinesis_efo.sharing.shared import SharedBuffers

@@ -87,11 +87,7 @@ class Alignment:
     ) -> dict[ShardKey, Portion]:
         """Plan a micro-batch after which no shard is too far ahead. Returns how far to read each shard of `buffers`.
 
-        Args:
-            buffers: The shards with something to read; each covers its position.
-            positions: Where each shard's range starts.
-            plan: Divides the limits of the micro-batch among shards.
-            now: Monotonic time, seconds.
+        These shards have something to read; each covers its position in `positions`. `plan` divides the limits of the micro-batch among shards.
         """
         if not buffers:
             return {}

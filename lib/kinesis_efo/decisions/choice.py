@@ -29,9 +29,8 @@ def choose(
     Args:
         position: Where the query is.
         buffer: The shared buffer; None while the shard is not read.
-        others: Whether another query uses the shared buffer.
-        apart: Whether the query is catching up in the shard.
-        may_read_apart: Whether queries may catch up with GetRecords.
+        others: Whether another query uses it.
+        apart: Whether the query is catching up in the shard, with GetRecords, which `may_read_apart` allows.
         has_waited: Whether the query has waited long enough for the buffer to reach its position.
     """
     covers = buffer is not None and buffer.covers(position) is not False

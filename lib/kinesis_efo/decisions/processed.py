@@ -22,9 +22,7 @@ class Processed:
     So a query that starts before the table's position counts only once it has reached that position. While a query still reads the
     parent of a shard, the query counts as being at the start of the shard.
 
-    Args:
-        ancestors: All known ancestors of a shard.
-        stored: The table's position of a shard; None if it has no row.
+    `ancestors` returns all known ancestors of a shard; `stored`, the table's position of a shard, or None if it has no row.
     """
 
     def __init__(
@@ -50,15 +48,9 @@ class Processed:
             known.done = dict(offset)
 
     def commit(self, query: object, offset: Offset, before: Offset | None) -> dict[ShardKey, Position]:
-        """Set how far a query has processed its shards.
+        """Set how far a query has processed its shards. `before` is the offset that it committed before this one; None if this is its first.
 
-        Args:
-            query: The query.
-            offset: Positions up to which it has processed everything.
-            before: The offset that it committed before this one; None if this is its first.
-
-        Returns:
-            The lowest positions of all queries that may have advanced.
+        Returns the lowest positions of all queries that may have advanced.
         """
         known, moved = self._queries[query], offset.changes_since(before)
         known.done |= moved

@@ -41,7 +41,6 @@ class Position(NamedTuple):
     """How far a shard has been read: all records up to this position are done.
 
     Attributes:
-        kind: Its kind.
         value: Epoch milliseconds for `AT_TIMESTAMP`; a sequence number for `AFTER` and `INSIDE`; otherwise 0.
         sub: For `INSIDE`, the sub-sequence number of the last user record that is done; otherwise 0.
 
@@ -166,7 +165,6 @@ class LastRecord(NamedTuple):
     """The last record up to a position, for checkpoints of the KCL.
 
     Attributes:
-        number: Its sequence number.
         sub: The index of its last user record if it is a KPL aggregate; else 0.
 
     >>> str(LastRecord(42, 7)), str(LastRecord(42)), LastRecord.parse("42:7")
@@ -189,7 +187,6 @@ class ShardRange(NamedTuple):
     """The records of one shard in `(after, through]`.
 
     Attributes:
-        key: The shard.
         after: Where the range starts; exclusive.
         through: Where it ends; inclusive. `SHARD_END` for everything up to the shard's end.
         last: The sequence number of the last record in the range when it was planned; the range is over after that record. None if there
@@ -234,11 +231,6 @@ class Offset(Mapping[ShardKey, Position]):
 
     A position need not be the sequence number of a record. So an offset also has the sequence number of the last record in each shard
     of which its micro-batch has records. Offsets of earlier versions have neither these numbers nor the mark; such versions ignore both.
-
-    Args:
-        positions: How far each shard has been read.
-        lasts: The sequence number of the last record in each shard of which the micro-batch that ends here has records.
-        mark: The mark of the checkpoint.
 
     >>> key = ShardKey("orders", "shardId-000000000000")
     >>> Offset({key: TRIM_HORIZON}).to_json()
@@ -327,10 +319,8 @@ class Offset(Mapping[ShardKey, Position]):
 
         Spark treats a different text as a new micro-batch, so last records and marks alone must not change the text.
 
-        Args:
-            positions: The new positions.
-            lasts: The sequence numbers of the last records read, by shard.
-            mark: The mark to continue if this offset has none, because an earlier version wrote it.
+        `lasts` are the sequence numbers of the last records read, by shard. `mark` is the mark to continue if this offset has none, because an
+        earlier version wrote it.
         """
         if self._positions == positions:
             return self
@@ -367,11 +357,7 @@ class Offset(Mapping[ShardKey, Position]):
 
     @classmethod
     def from_dict(cls, data: object) -> Offset:
-        """Parse plain data from Spark's offset log.
-
-        Raises:
-            ValueError: The data is not an offset of this source, or a newer version wrote it; the message quotes the fault.
-        """
+        """Parse plain data from Spark's offset log. Raises `ValueError` if it is not an offset of this source, or a newer version wrote it."""
         try:
             document = msgspec.convert(data, OffsetDocument)
         except msgspec.ValidationError as error:

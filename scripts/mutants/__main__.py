@@ -60,7 +60,6 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "kinesis/ends",
         "kinesis/subscription",
         "kinesis/progress",
-        "kinesis/open_subscription",
     ): ("tests/unit/kinesis", "tests/unit/records", "tests/unit/decisions", "tests/emulator", "tests/unit/fetcher"),
     ("fetcher/shortfall",): ("tests/unit/fetcher", "tests/emulator"),
     (

@@ -16,8 +16,7 @@ from typing import Any, Final
 from hpack import Encoder
 
 from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection
-from kinesis_efo.http2.faults import NotHttp2
-from kinesis_efo.http2.response import LEAST_WINDOW, Response
+from kinesis_efo.http2.response import LEAST_WINDOW, NotHttp2, Response
 from tests.support.virtual_time import LoopClock, VirtualTimeLoop
 
 SHARE: Final = 64 << 10

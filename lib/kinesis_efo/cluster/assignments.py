@@ -13,7 +13,8 @@ from kinesis_efo.cluster.members import Member, Members
 from kinesis_efo.cluster.shares import Rates
 from kinesis_efo.cluster.snapshots import ShardSnapshots
 from kinesis_efo.fetcher.budget import Signal
-from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
+from kinesis_efo.fetcher.feed import ShardListener
+from kinesis_efo.fetcher.fetcher import Coordinator
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import Report, ReportReply, Shard, ShardNews, WhereReply, WhereRequest, Work, WorkRequest
 from kinesis_efo.positions import Position, ShardKey

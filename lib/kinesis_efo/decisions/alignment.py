@@ -87,8 +87,7 @@ class Alignment:
     ) -> dict[ShardKey, Portion]:
         """Plan a micro-batch after which no shard is too far ahead. Returns how far to read each shard of `buffers`.
 
-        `buffers` has the shards with something to read, `positions` where their ranges start. `plan` divides the limits among shards. `now`
-        is in monotonic seconds.
+        These shards have something to read; each covers its position in `positions`. `plan` divides the limits of the micro-batch among shards.
         """
         if not buffers:
             return {}

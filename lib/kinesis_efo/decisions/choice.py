@@ -26,8 +26,12 @@ def choose(
     While other queries use the subscription, it moves back only if queries may not catch up, and moves forward only for a query that
     has waited. So two queries do not take the subscription from each other.
 
-    `buffer` is the shared one, None while the shard is not read. `others`: whether another query uses it. `apart`: whether this one catches
-    up in the shard. `has_waited`: whether it has waited long enough for the buffer to reach its position.
+    Args:
+        position: Where the query is.
+        buffer: The shared buffer; None while the shard is not read.
+        others: Whether another query uses it.
+        apart: Whether the query is catching up in the shard, with GetRecords, which `may_read_apart` allows.
+        has_waited: Whether the query has waited long enough for the buffer to reach its position.
     """
     covers = buffer is not None and buffer.covers(position) is not False
     if buffer is None or not (others or covers):

@@ -32,10 +32,8 @@ class EndingState(msgspec.Struct, frozen=True):
 class Ending:
     """Holds the positions at which one query ends (its targets), and decides when the query has reached them.
 
-    Args:
-        catch_up: Whether the first micro-batch reads up to all targets. Spark before 4.2 ends the query after one micro-batch.
-        ends: The option `endingPosition`.
-        patience: Seconds to wait for the end of a closed shard.
+    With `catch_up`, the first micro-batch reads up to all targets, because Spark before 4.2 ends the query after one micro-batch. `ends` is the
+    option `endingPosition`; `patience`, the seconds to wait for the end of a closed shard.
 
     Attributes:
         wanted: Whether the targets have to be found next.
@@ -75,7 +73,7 @@ class Ending:
         return EndingState(self.wanted, self.in_one_batch, self.over, self.complete, targets, list(self._lasts.items()))
 
     def go_on(self, state: EndingState, now: float) -> None:
-        """Continue from the state of an earlier run. `now` is in monotonic seconds."""
+        """Continue from the state of an earlier run."""
         self.wanted, self.in_one_batch, self.over = state.wanted, state.in_one_batch, state.over
         self._available_now = True
         if state.targets is not None:
@@ -92,9 +90,9 @@ class Ending:
         complete: bool,
         lasts: Mapping[ShardKey, int] | None = None,
     ) -> None:
-        """Set the targets: the positions, None for those not known yet; `complete` if all are.
+        """Set the targets at `now`, monotonic seconds: None for those not known yet; `complete` if all are known.
 
-        `lasts` has the number of the last record up to a target, if known. `now` is in monotonic seconds.
+        `lasts` are the sequence numbers of the last records up to the targets, where known.
         """
         self.wanted, self.complete, self.changed = False, complete, True
         self._lasts = dict(lasts or {})
@@ -106,8 +104,8 @@ class Ending:
     def settle(self, position: Mapping[ShardKey, Position], quiet: Mapping[ShardKey, float], now: float) -> None:
         """End shards before their targets if they have no more records, because the positions of events need not reach the targets.
 
-        An end that is too early loses nothing, because the next run continues there. For the end of a closed shard, it waits `patience`.
-        `quiet` says since when a shard seems to have no more records. It and `now` are in monotonic seconds.
+        An end that is too early loses nothing, because the next run continues there. For the end of a closed shard, it waits up to `patience`.
+        The query has come to `position`. `quiet` says which shards seem to have no more records, and since when, monotonic seconds.
         """
         targets = dict(self.targets or {})
         for key, since in quiet.items():
@@ -135,7 +133,7 @@ class Ending:
         return self.targets is None or shard in self.targets
 
     def capped(self, shard: ShardKey, at: Position, through: Position) -> Position:
-        """Return how far to read a shard that was read up to `at` and can be read up to `through`: not beyond its target."""
+        """Return how far to read a shard that was read up to `at` and can be read up to `through`, so as not to go beyond its target."""
         if self.targets is None:
             return through
         target = self.targets.get(shard, at)

@@ -19,14 +19,10 @@ _BEHIND_ALL: Final = 10**400
 
 
 class Portion(NamedTuple):
-    """The extent of the next events after a position.
+    """The extent of the next events after a position, up to the end of the last one.
 
-    Attributes:
-        through: The end of the last event.
-        bytes: Their bytes in the buffer.
-        records: Kinesis records in them.
-        last: The sequence number of the last of these records; None if there are none or it is unknown.
-        events: An upper bound of the number of events with records.
+    `last` is the sequence number of the last record; None if there is none or it is unknown. `events` is an upper bound of the number of
+    events with records.
     """
 
     through: Position
@@ -41,7 +37,6 @@ class EventIndex:
 
     Attributes:
         start: Position before the first event that was not dropped.
-        end: The end of the last event.
         waiting_since: When the oldest records in the index were received, monotonic seconds; None if the index has no records.
         lowest: The lowest sequence number after which the index is known to have everything; None if no such number is known yet.
         newest: The latest arrival time of all records that were ever in the index, epoch milliseconds; `-inf` if unknown.
@@ -101,13 +96,12 @@ class EventIndex:
         first: int | None = None,
         last: int | None = None,
     ) -> bool:
-        """Add the next event. Returns whether it got a new slot: successive events without records share one.
+        """Add the next event, received at `now`, monotonic seconds. Returns whether it got a new slot: successive events without records share one.
 
         Args:
             continuation: The sequence number at its end; None at the end of the shard.
             size: Its bytes in the buffer; 0 if it has no records and is not the end of the shard.
             records: Kinesis records in it.
-            now: When it was received, monotonic seconds.
             marks: When its records arrived in the stream, if noted.
             first: The sequence number of its first record, if known. Only the first event of a buffer that `starts_unnumbered` needs it.
             last: The sequence number of its last record, if it has one.

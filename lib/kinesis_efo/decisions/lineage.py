@@ -15,14 +15,9 @@ from kinesis_efo.records.events import ChildShard
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard.
+    """One shard, with its first and last hash key, and the sequence numbers at which it begins and ends; `last` is None while it is open.
 
-    Attributes:
-        shard_id: Its id.
-        parents: Ids of its parents, listed or not: none, one (after a split) or two (after a merge).
-        hash_range: Its first and its last hash key.
-        first: The sequence number at which it begins.
-        last: The sequence number at which it ends; None while it is open.
+    `parents` are the ids of its parents, listed or not: none, one (after a split) or two (after a merge).
     """
 
     shard_id: str

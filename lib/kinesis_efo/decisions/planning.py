@@ -20,7 +20,6 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
     """How far one shard may be read in the next micro-batch.
 
     Attributes:
-        key: The shard.
         through: Position up to which records are buffered and within the limits.
         records: Kinesis records up to there.
         bytes: Their bytes in the buffer.
@@ -64,7 +63,8 @@ def is_behind(millis: int | None) -> bool:
 def may_wait(shards: Iterable[ShardProgress], least_bytes: int | None) -> bool:
     """Whether a micro-batch that would read `shards` may wait: for `least_bytes`; if that is None, while all with records are behind.
 
-    Not if the limits leave something out, if a shard ends, or if there is nothing to read.
+    Not if the limits leave something out, if a shard ends, or if there is nothing to read. It waits for `least_bytes`, wherever the shards are;
+    if that is None, while each shard with records is behind.
     """
     size = 0
     for shard in shards:

@@ -22,7 +22,7 @@ class Processed:
     So a query that starts before the table's position counts only once it has reached that position. While a query still reads the
     parent of a shard, the query counts as being at the start of the shard.
 
-    `ancestors` returns all known ancestors of a shard, `stored` the table's position of it, None if it has no row.
+    `ancestors` returns all known ancestors of a shard; `stored`, the table's position of a shard, or None if it has no row.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class Processed:
             known.done = dict(offset)
 
     def commit(self, query: object, offset: Offset, before: Offset | None) -> dict[ShardKey, Position]:
-        """Set how far a query has processed its shards. Returns the lowest positions of all queries that may have advanced.
+        """Set how far a query has processed its shards. `before` is the offset that it committed before this one; None if this is its first.
 
-        `before` is the offset that the query committed before this one; None if this is its first.
+        Returns the lowest positions of all queries that may have advanced.
         """
         known, moved = self._queries[query], offset.changes_since(before)
         known.done |= moved

@@ -32,9 +32,7 @@ class Quiet:
     reading progresses through a time without records, and the count starts again.
 
     Attributes:
-        answers: How many successive responses had no records.
-        since: When the first of them came, monotonic seconds.
-        heard_at: When the last of them came, monotonic seconds.
+        answers: How many successive responses had no records; the first came at `since`, the last at `heard_at`, monotonic seconds.
 
     >>> quiet = Quiet()
     >>> for second in range(3):

@@ -46,17 +46,13 @@ class Signal:
 
 
 class Budget:
-    """Bytes shared by all shards of a fetcher.
+    """Bytes, at most `limit`, shared by all shards of a fetcher. `now` returns the monotonic time, seconds.
 
     A shard that finds no room waits in line. Each shard asks for one event at a time, so a busy shard goes behind all waiting ones. Up to
     a quarter of the limit is reserved for shards that hold little (`share`): they do not wait in line behind busy ones.
 
     The bytes in use stay within `limit`, with two exceptions that keep a query from blocking for ever: one event at a time that is larger
     than all the room for the line, and one event for each shard whose reader waits for that event while the budget is full.
-
-    Args:
-        limit: Bytes for all shards together.
-        now: Returns the monotonic time, seconds.
 
     >>> budget = Budget(limit=4000)
     >>> busy, quiet = budget.join(ShardKey("s", "busy")), budget.join(ShardKey("s", "quiet"))
@@ -153,8 +149,7 @@ class Account:
     def wait(self, size: int) -> Coroutine[None, None, None]:
         """Wait in line for bytes from this call on (not from its first await), and take them.
 
-        Raises:
-            asyncio.CancelledError: The task was cancelled, or the shard has left the budget. Nothing was taken.
+        Raises `CancelledError`, and takes nothing, if the task was cancelled or the shard has left the budget.
         """
         budget = self._budget
         request = _Request(size, asyncio.get_running_loop().create_future())
@@ -228,7 +223,7 @@ class Account:
 class ShardRoom:
     """Room for the next event of a shard, in addition to what the shard holds; implements `kinesis.transport.Room`.
 
-    `account` is the shard's part of the budget. `waits` is called when the shard has begun to wait in line.
+    `waits` is called when the shard has begun to wait in line.
     """
 
     def __init__(self, account: Account, waits: Callable[[], None]) -> None:

@@ -33,11 +33,7 @@ AHEAD_SECONDS: Final = 5.0
 
 
 class NotBufferedError(Exception):
-    """A buffer that several queries use does not have the rest of a range, so the query has to fetch the rest for itself.
-
-    Attributes:
-        left: The rest of the range.
-    """
+    """A buffer that several queries use does not have the rest of a range, `left`, so the query has to fetch it for itself."""
 
     def __init__(self, left: ShardRange) -> None:
         super().__init__(str(left))
@@ -48,15 +44,10 @@ _AT_END: Final = LastRecord(0)
 
 
 class BufferedEvent(NamedTuple):
-    """The description of a buffered event.
+    """The description of a buffered event: the position at its end, its bytes in the buffer, and the number of its Kinesis records.
 
-    Attributes:
-        through: The position at the end of the event.
-        size: Its bytes in the buffer.
-        records: Kinesis records in it.
-        last: Its last record, if it has one and its payload is still buffered. The number 0 stands for a last record at `through`, as most
-            events have: this makes reports a tenth shorter.
-        marks: When its records arrived in the stream, if that is noted.
+    `last` is its last record, if it has one and its payload is still buffered. The number 0 stands for a last record at `through`, as most
+    events have: this makes reports a tenth shorter. `marks` say when its records arrived in the stream, if that is noted.
     """
 
     through: Position
@@ -82,12 +73,8 @@ class BufferedEvent(NamedTuple):
 class ShardBuffer(EventIndex):
     """The events of one shard between `start` and `end`: an index of them, and their payloads.
 
-    Arrival times are noted with a resolution of `arrival_step` milliseconds; if that is None, they are not noted.
-
-    Attributes:
-        room: Room for the next events.
-        last_record: The last record before `start` that this buffer has held; None if there was none.
-        quiet: Decides from the newest events whether the shard has no more records for now.
+    Arrival times are noted with a resolution of `arrival_step` milliseconds; if that is None, they are not noted. `last_record` is the last
+    record before `start` that this buffer has held; None if there was none. `quiet` decides whether the shard has no more records for now.
     """
 
     def __init__(
@@ -181,7 +168,7 @@ class ShardBuffer(EventIndex):
     ) -> Iterator[Cursor]:
         """Open a cursor for the range `(after, through]`. While the cursor is open, the events after it are kept.
 
-        `last` is the number of the range's last record, if known; `asked_at` when the range was requested, monotonic seconds.
+        `last` is the sequence number of the range's last record, if known; `asked_at` is when the range was requested, monotonic seconds.
         """
         cursor = Cursor(self, after, through, last, asked_at)
         self._cursors.add(cursor)
@@ -347,7 +334,7 @@ class Cursor:
     def take(self, max_bytes: int) -> list[bytes]:
         """The next payloads, up to the event that ends the range or exceeds `max_bytes`; none if nothing has arrived yet.
 
-        Raises FetcherError if the buffer does not cover the position of the cursor.
+        Stops after the event that exceeds `max_bytes`. The buffer must cover the position.
         """
         buffer = self._buffer
         if buffer.covers(self.position) is False:

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.quiet import Quiet
 from kinesis_efo.errors import DataLossError, KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import ShardBuffer
-from kinesis_efo.fetcher.coordinator import ShardListener
 from kinesis_efo.kinesis.progress import EventSink
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.positions import Position, ShardKey
@@ -44,16 +43,24 @@ class FetchCounts:
     bytes: int = 0
 
 
+class ShardListener(Protocol):
+    """Is told in which shards something happens, in the fetcher's event loop."""
+
+    def touch(self, shards: Iterable[ShardKey]) -> None:
+        """Note that something has happened in these shards, so that they are looked at next time."""
+
+    def wake(self) -> None:
+        """Look at the touched shards now."""
+
+
 class ShardFeed:
     """Keeps a buffer filled with the events of one shard.
 
-    `subscribe` makes a subscription that delivers into a sink, from a position on. `listener` is told when the buffer has changed. `ended`
-    is called with the shard's children at its last event, `failed` with the error if it cannot be read any more. Unless
-    `fail_on_data_loss`, a shard that is gone counts as read to its end. `arrival_step` is the resolution of noted arrival times in
-    milliseconds; None: not noted.
+    `ended` is called with the shard's children when the last event of the shard has arrived; `failed`, with the error, if the shard cannot
+    be read any more. Unless `fail_on_data_loss`, a shard that is gone counts as read to its end. `arrival_step` is the resolution of the
+    noted arrival times, milliseconds; None: they are not noted.
 
-    Attributes:
-        tip: The tip when fetching began: all records that had arrived by then are at or before this position. None if unknown.
+    `tip` is the tip when fetching began: all records that had arrived by then are at or before this position. None if unknown.
     """
 
     def __init__(

@@ -11,15 +11,15 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import AccessRefusedError, DataLossError, KinesisEfoError, RetriesExhaustedError
+from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.background import in_background
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import AHEAD_SECONDS, CLAIM_SECONDS, Cursor, NotBufferedError, ShardBuffer
-from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
-from kinesis_efo.fetcher.feed import FetchCounts, ShardFeed
+from kinesis_efo.fetcher.feed import FetchCounts, ShardFeed, ShardListener
 from kinesis_efo.fetcher.feeds import Feeds
 from kinesis_efo.fetcher.shortfall import Shortfall
 from kinesis_efo.fetcher.status import ShardStatus, Subscription
@@ -44,11 +44,8 @@ _PAST_SECONDS: Final = 10.0
 class FetcherSettings:
     """Settings of a fetcher.
 
-    Attributes:
-        fail_on_data_loss: Whether lost records fail the query.
-        patience: Seconds for which a read waits for permission to read its shard.
-        arrival_step: Resolution of the noted arrival times, milliseconds; None: they are not noted.
-        timeout: Seconds without progress after which a range fails, although Kinesis answers.
+    A read waits `patience` seconds for permission to read its shard. A range fails after `timeout` seconds without progress, although Kinesis
+    answers. `arrival_step` is the resolution of the noted arrival times, milliseconds; None: they are not noted.
     """
 
     fail_on_data_loss: bool
@@ -57,15 +54,33 @@ class FetcherSettings:
     timeout: float = 600.0
 
 
+class Coordinator(Protocol):
+    """Decides which shards a fetcher may read. It is called in the fetcher's event loop.
+
+    `failure` is the error that ends reading: the run's, or this fetcher's if the run is in another process.
+    """
+
+    failure: Failure
+
+    def may_read(self, shard: ShardKey) -> bool:
+        """Whether the fetcher may read a shard now. Reads the clock, so the result is right even after the process was suspended."""
+
+    async def may_open(self, shard: ShardKey) -> None:
+        """Wait until a subscription to a shard may be opened, because another fetcher or run may have the shard by now."""
+
+    def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
+        """The error of a read that has waited `seconds` in vain for permission to read its shard."""
+
+    def read_until(self, shard: ShardKey, position: Position) -> float | None:
+        """A time, epoch seconds by Kinesis' clock, before which no record after `position` arrived; None if unknown."""
+
+
 class Fetcher:
     """Fetches shards, and serves ranges of them.
 
     If it is `apart`, it reads with GetRecords for one query that catches up; the run's fetcher then watches the streams.
 
     Attributes:
-        budget: The bytes that all shards share.
-        feeds: The feeds of the shards.
-        counts: What it has received.
         shared: Whether several queries share this fetcher, and the run in another process decides which of them catch up.
         refused: Called if Kinesis refuses access; None: such an error ends all reading.
     """
@@ -192,7 +207,6 @@ class Fetcher:
         """The payloads that cover a range, some at a time. What is not in the buffer is read from Kinesis again.
 
         Args:
-            wanted: The range.
             asked_at: When the range was requested, monotonic seconds; None: now.
             may_restart: Returns whether the subscription may restart if the buffer does not have the range; raises if the query has failed.
                 None: it may if the fetcher is not `shared`.
@@ -273,8 +287,7 @@ class Fetcher:
 class _RangeReading:
     """Reads one range for a task from the buffer of its shard. What the buffer does not have is read from Kinesis again.
 
-    Attributes:
-        handed_at: When the task got the payloads that it is working on, monotonic seconds; None while it waits for some.
+    `handed_at` is when the task got the payloads that it is working on, monotonic seconds; None while it waits for some.
     """
 
     def __init__(

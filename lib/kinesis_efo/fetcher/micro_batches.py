@@ -39,12 +39,9 @@ class Buffers(Protocol):
 
 
 class MicroBatchPlanner:
-    """Plans the micro-batches of one query.
+    """Plans the micro-batches of one query. `offset` is how far the query has come, according to its last poll; None before.
 
     `check` raises if reading has ended. A shard may be `max_skew` seconds of arrival time ahead of the slowest one; None: any.
-
-    Attributes:
-        offset: How far the query has come, according to its last poll; None before.
     """
 
     def __init__(

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from kinesis_efo.decisions.quiet import Quiet
-from kinesis_efo.errors import DataLossError, RetriesExhaustedError
+from kinesis_efo.errors import RetriesExhaustedError
+from kinesis_efo.kinesis.faults import report_loss
 from kinesis_efo.positions import Position, ShardRange
 
 logger = logging.getLogger(__name__)
@@ -56,8 +57,8 @@ class Shortfall:
     def went_beyond(self, position: Position, now: float) -> bool:
         """Note that an event has reached beyond the last record of the range without having it.
 
-        Returns whether the range ends here, as `failOnDataLoss=false` asks. If not, the caller reads from Kinesis again, until this has
-        happened for too long: then it raises DataLossError.
+        Returns whether the range ends here, as `failOnDataLoss=false` asks. If not, the caller reads from Kinesis again. Raises
+        `DataLossError` if this has happened for too long.
         """
         self._beyond_since = now if self._beyond_since is None else self._beyond_since
         seconds = now - self._beyond_since
@@ -84,7 +85,5 @@ class Shortfall:
             f"shard {self._wanted.key} was read up to {position}, and record {self._wanted.last}, up to which the micro-batch was planned, "
             f"has not come again for {seconds:.0f} s: {why}"
         )
-        if self._fail:
-            raise DataLossError(f"{message}. Set kinesis-efo option 'failOnDataLoss' to false to go on without it")
-        logger.warning("%s; going on without it, as option failOnDataLoss=false asks", message)
+        report_loss(message, fail=self._fail)
         return True

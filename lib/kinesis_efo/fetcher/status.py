@@ -26,8 +26,6 @@ class Subscription(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         state: The state of the present subscription, a `kinesis.stats.State`.
-        opened: The number of subscriptions that were opened.
-        failures: The number of subscriptions that failed.
         arrived: Bytes received.
         age: Seconds since the last event, at the time of the report; None before the first.
         records: Kinesis records received; None if the run's version does not report them.
@@ -52,7 +50,6 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         stream: Logical name of its stream.
-        shard: Shard id.
         fetched: The position up to which it was fetched.
         buffered: Bytes fetched and not yet processed.
         records: Kinesis records in them.
@@ -96,8 +93,6 @@ class QueryShard(msgspec.Struct, frozen=True, array_like=True):
     """The status of one query in one shard.
 
     Attributes:
-        stream: Logical name of the shard's stream.
-        shard: Shard id.
         done: The position up to which the query has processed the shard.
         records: Kinesis records fetched after this position. If the query catches up, more may be unread.
         bytes: Bytes of their events.
@@ -123,17 +118,12 @@ class QueryStatus(msgspec.Struct, frozen=True):
         number: Its number in the run, in the order of joining.
         streams: Logical names of its streams.
         checkpoint: The id of Spark's checkpoint, from the marks of the query's offsets; None before the query has begun.
-        millis: Milliseconds by which it is behind the tip in its worst shard; None if unknown for all shards.
-        stream: That shard's stream.
-        shard: That shard's id.
-        records: Kinesis records fetched for it and not yet processed.
-        bytes: Bytes of their events.
-        records_done: Kinesis records processed in micro-batches that were planned since it joined.
-        bytes_done: Bytes of their events.
+        millis: Milliseconds by which it is behind the tip in its worst shard, `shard` of `stream`; None if unknown for all shards.
+        records: Kinesis records fetched for it and not yet processed; `bytes` are those of their events.
+        records_done: The same for those processed in micro-batches that were planned since it joined.
         held: Bytes that its claims keep in the shared buffers.
         apart: The number of shards in which it catches up, with GetRecords.
-        calls: The number of responses to its GetRecords calls.
-        arrived: Bytes of these responses.
+        calls: The number of responses to its GetRecords calls, of `arrived` bytes.
         shards: Its shards, if requested.
         name: Its name in Spark; None if it has none or it is unknown.
     """
@@ -180,7 +170,6 @@ class RunStatus(msgspec.Struct, frozen=True):
 
     Attributes:
         at: The time of this status, epoch seconds by the run's clock.
-        shards: Its shards.
         room: Bytes that its fetchers may buffer.
         cpu: CPU seconds of the run's process so far, including the fetcher if that is in this process.
         queries: Its queries, if there are several, or the only one catches up.

@@ -37,7 +37,7 @@ class Streams:
     def stream(self, name: str) -> Stream:
         """A stream by its logical name.
 
-        Raises FetcherError if the query does not read a stream of its checkpoint, FetcherUnreachableError before it was listed.
+        Raises `FetcherError` if only the checkpoint has it, and `FetcherUnreachableError` if it may still be added.
         """
         try:
             return self.streams[name]

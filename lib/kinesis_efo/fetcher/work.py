@@ -37,7 +37,7 @@ class GetTicket(msgspec.Struct, frozen=True):
 
 
 class RangeLabel(msgspec.Struct, frozen=True, array_like=True):
-    """Which range some payloads belong to, by its index in the ticket; and the first and last hash key of its shard, if known."""
+    """The index in the ticket of the range that some payloads belong to, and the first and last hash key of its shard, if known."""
 
     index: int
     hash_range: tuple[int, int] | None
@@ -50,7 +50,6 @@ class WorkRequest(msgspec.Struct, frozen=True):
         name: A unique name, which the fetcher has chosen.
         place: Its number in the run. Another attempt of the same Spark task has the same number.
         host: The name of its host, for messages.
-        address: Its address for tasks.
         budget: Bytes that it may buffer.
         revision: The revision of its shards that it has applied; 0 if it reads nothing.
         done: The number of the last reply whose `done` it has applied.
@@ -106,14 +105,11 @@ class ShardNews(msgspec.Struct, frozen=True):
     """What has happened in one shard since the last report.
 
     Attributes:
-        key: The shard.
         start: The start of the shard's buffer, if the buffer is new; earlier reports of the shard are then void.
-        events: The events since the last report.
         behind: Milliseconds by which the last event was behind the tip; None before the first event.
         unseen: Seconds such that all records that arrived longer ago are before the end of the last event; None if unknown.
         read_until: A time, epoch seconds, before which no record after the last event arrived; None if unknown.
         children: The shard's children, if the shard has ended.
-        subscription: The counts of the shard's subscriptions.
         tip: The shard's tip when fetching began; None if unknown.
         quiet: Seconds for which the shard seems to have had no more records; 0 if it may have some.
         lowest: The lowest sequence number that the buffer is known to cover, if the buffer starts at a time or at the trim horizon.

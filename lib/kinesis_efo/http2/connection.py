@@ -22,11 +22,18 @@ from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import Frame, GoAwayFrame, HeadersFrame, WindowUpdateFrame
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.http2.facts import HttpFacts, tls_version
-from kinesis_efo.http2.faults import ConnectionLost, NotHttp2, NotProcessed
 from kinesis_efo.http2.frames import GOAWAY, HEADER_BYTES, FrameSplitter, MalformedFrame
 from kinesis_efo.http2.keepalive import PING_SECONDS, Keepalive
-from kinesis_efo.http2.response import LEAST_WINDOW, Response, WindowOverflow
+from kinesis_efo.http2.response import (
+    LEAST_WINDOW,
+    ConnectionLost,
+    HttpFacts,
+    NotHttp2,
+    NotProcessed,
+    Response,
+    WindowOverflow,
+    tls_version,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +56,8 @@ class Connection(asyncio.BufferedProtocol):
     `changed` is called with this connection when the connection can take another request, or takes no more requests. The receive buffer
     `scratch`, of `RECEIVE_BYTES`, can be shared by the connections of one event loop.
 
-    Attributes:
-        ready: Done once the service's first SETTINGS have arrived; fails with `NotHttp2` if something else came.
-        active: Number of places that were taken, for requests under way or about to be sent.
+    `ready` is done once the service's first SETTINGS have arrived, and fails with `NotHttp2` if something else came. `active` counts the places
+    that were taken, for requests under way or about to be sent.
     """
 
     def __init__(self, clock: Clock, changed: Callable[[Connection], None], scratch: bytearray) -> None:
@@ -133,8 +139,8 @@ class Connection(asyncio.BufferedProtocol):
     ) -> Response:
         """Send a request, for which `take_place` was called; returns once the response's headers have arrived.
 
-        In `headers`, those that begin with a colon come first. `Response` explains `share` and `silence`. Raises NotProcessed if the
-        service refused the request before it processed it, ConnectionError if the stream was reset or the connection is lost, and TimeoutError.
+        In `headers`, those that begin with a colon come first. `Response` explains `share` and `silence`. Raises the errors of
+        `Response.opened`, and `NotProcessed` if the service refused the request before it processed it.
         """
         response: Response | None = None
         try:
@@ -235,6 +241,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- frames
 
     def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
+        """Take the next bytes of a stream, valid only during the call, and the number of bytes of padding, which use the window, too."""
         response = self._responses.get(stream_id)
         if response is None:
             if stream_id > self._h2.highest_outbound_stream_id:
@@ -249,12 +256,14 @@ class Connection(asyncio.BufferedProtocol):
             self._unreturned = 0
 
     def ended(self, stream_id: int) -> None:
+        """Note that a DATA frame was the stream's last one."""
         if stream_id in self._responses:
             # End the stream in `h2`, too, because `h2` counts the open streams.
             # Use empty trailers, because `h2` would otherwise check the content-length against data that it has not seen.
             self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
     def frame(self, kind: int, frame: bytes) -> None:
+        """Take a whole frame other than DATA, with its header."""
         if kind == GOAWAY:
             self._go_away(frame)
         else:
@@ -377,11 +386,8 @@ class Connection(asyncio.BufferedProtocol):
 class _Outbox:
     """Sends for one connection: collects the bytes of `h2` and window updates, and writes them in one piece.
 
-    `abort` drops the connection if the other side does not read.
-
-    Attributes:
-        room: Set when the service may have opened the window for more of a request.
-        holding: Whether to hold back the bytes. It is set while received frames are handled, to send all replies to them together.
+    `abort` drops the connection if the other side does not read. `room` is set when the service may have opened the window for more of a
+    request. `holding` is set while received frames are handled, to send all replies to them together.
     """
 
     def __init__(self, connection: H2Connection, abort: Callable[[Exception], None]) -> None:

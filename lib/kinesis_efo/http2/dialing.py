@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from aiohappyeyeballs import start_connection
 
 from kinesis_efo.http2.connection import Connection
-from kinesis_efo.http2.faults import NotHttp2
+from kinesis_efo.http2.response import NotHttp2
 
 _LONGEST_ANSWER: Final = 64 << 10
 _PORTS: Final = {"http": 80, "https": 443}
@@ -66,7 +66,7 @@ async def dial(
 ) -> Connection:
     """Open the connection that `make` makes and wait until it is ready. If `security` is None, neither TLS nor the proxy is used.
 
-    Raises NotHttp2, ProxyRefused, or OSError if the service cannot be reached or its certificate is not trusted.
+    Raises `NotHttp2`, `ProxyRefused`, or `OSError` if the service cannot be reached or its certificate is not trusted.
     """
     loop = asyncio.get_running_loop()
     connection = make()

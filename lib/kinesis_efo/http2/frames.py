@@ -6,7 +6,10 @@ All other frames are passed on whole, for `h2`. This module understands only the
 from __future__ import annotations
 
 import struct
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from kinesis_efo.http2.connection import Connection
 
 DATA: Final = 0x0
 GOAWAY: Final = 0x7
@@ -20,26 +23,10 @@ class MalformedFrame(Exception):
     """The bytes are not a valid frame; the connection must be closed."""
 
 
-class FrameSink(Protocol):
-    """Receives frames."""
-
-    def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
-        """Take the next bytes of a stream, valid only during the call, and the number of bytes of padding, which use the window, too."""
-        ...
-
-    def ended(self, stream_id: int) -> None:
-        """Note that a DATA frame was the stream's last one."""
-        ...
-
-    def frame(self, kind: int, frame: bytes) -> None:
-        """Take a whole frame other than DATA, with its header."""
-        ...
-
-
 class FrameSplitter:
-    """Splits bytes into frames for a sink. `largest` is the maximum size of a frame without its header, from this side's SETTINGS."""
+    """Splits bytes into frames for a connection. `largest` is the maximum size of a frame without its header, from this side's SETTINGS."""
 
-    def __init__(self, sink: FrameSink, largest: int) -> None:
+    def __init__(self, sink: Connection, largest: int) -> None:
         self._sink = sink
         self._largest = largest
         self._whole = bytearray()
@@ -49,11 +36,7 @@ class FrameSplitter:
         self._ends = False
 
     def feed(self, view: memoryview) -> None:
-        """Take the next bytes, which may begin and end anywhere in a frame. The memory of `view` can be reused after the call.
-
-        Raises:
-            MalformedFrame: A frame is larger than `largest`, its padding is larger than the frame, or a DATA frame has no stream.
-        """
+        """Take the next bytes, which may begin and end anywhere in a frame. The memory of `view` can be reused after the call."""
         at, end = 0, len(view)
         while at < end:
             if self._left:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.http2.faults import ConnectionLost
+from kinesis_efo.http2.response import ConnectionLost
 
 if TYPE_CHECKING:
     from kinesis_efo.http2.connection import Connection

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from kinesis_efo.http2.connection import Connection
-from kinesis_efo.http2.faults import ConnectionLost
+from kinesis_efo.http2.response import ConnectionLost
 
 _MOST_OPENING: Final = 16
 """Maximum number of connections that are opened at a time, because each takes several round trips, and some CPU for TLS."""
@@ -44,7 +44,7 @@ class Pool:
     async def place(self) -> Connection:
         """Wait for a place on a connection. The caller must use it for a request, or return it with `give_place`.
 
-        Raises the error of `dial`, or ConnectionError if the pool was closed or the service takes no requests.
+        Raises the error of `dial`, or `ConnectionError` if the pool was closed or the service takes no requests.
         """
         if self._closed:
             raise ConnectionLost("the client was closed")

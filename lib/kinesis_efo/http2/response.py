@@ -1,4 +1,5 @@
-"""One response of HTTP/2. It has the interface of aiohttp's responses, so that aiobotocore and the readers of event streams take either.
+"""One response of HTTP/2, and the errors of its request. It has the interface of aiohttp's responses, so that aiobotocore and the readers
+of event streams take either.
 
 The stream's window bounds the memory of a response, because it is reopened when bytes are read, not when they arrive.
 """
@@ -6,13 +7,13 @@ The stream's window bounds the memory of a response, because it is reopened when
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from h2.errors import ErrorCodes
-
-from kinesis_efo.http2.facts import HttpFacts
 
 if TYPE_CHECKING:
     from kinesis_efo.http2.connection import Connection
@@ -26,27 +27,61 @@ LARGEST_WINDOW: Final = 512 << 10
 _CRUMBS: Final = 1024
 
 
+class NotHttp2(Exception):
+    """The other side does not speak HTTP/2."""
+
+
+class NotProcessed(ConnectionError):
+    """The service did not process the request, so it may be sent again, on another connection."""
+
+
+class ConnectionLost(ConnectionError):
+    """The connection is lost, with all its requests."""
+
+
 class WindowOverflow(Exception):
     """The service sent more than the stream's window allows."""
 
     error_code = ErrorCodes.FLOW_CONTROL_ERROR
 
 
+@dataclass(frozen=True, slots=True)
+class HttpFacts:
+    """The protocol of a response, and the service's settings of HTTP/2: None with HTTP/1.1, or if the service has not sent them.
+
+    Attributes:
+        version: `HTTP/2` or `HTTP/1.1`.
+        tls: Version of TLS, such as `TLSv1.3`; None without TLS.
+        most_streams: Maximum streams at a time on one connection (SETTINGS_MAX_CONCURRENT_STREAMS).
+        initial_window: Bytes that a client may send on a new stream before the service opens the window further.
+        largest_frame: Maximum bytes of a frame that the service accepts.
+        header_list: Maximum bytes of headers that the service accepts.
+    """
+
+    version: str
+    tls: str | None = None
+    most_streams: int | None = None
+    initial_window: int | None = None
+    largest_frame: int | None = None
+    header_list: int | None = None
+
+
+def tls_version(security: ssl.SSLObject | None) -> str | None:
+    """Return the TLS version of a connection; None without TLS."""
+    return security.version() if security is not None else None
+
+
 class Response:
     """One response. It is created before its request is sent.
 
     `share` returns how many bytes may be received without taking room in the buffer. A read fails after `silence` seconds without a byte.
-
-    Attributes:
-        status: The HTTP status, once `opened` has returned.
-        headers: The headers in lower case, once `opened` has returned.
-        content: The response itself, for aiohttp's interface.
+    `status` and `headers`, with names in lower case, are known once `opened` has returned.
     """
 
     def __init__(self, connection: Connection, stream_id: int, share: Callable[[], int], silence: float | None) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
-        self.content = self
+        self.content = self  # for aiohttp's interface
         self.stream_id = stream_id
         self._connection = connection
         self._share = share
@@ -69,7 +104,10 @@ class Response:
     # -- for the reader
 
     async def opened(self) -> None:
-        """Wait for the headers. Raises ConnectionError if the stream was reset or the connection is lost; TimeoutError."""
+        """Wait for the headers.
+
+        Raises `ConnectionError` if the service reset the stream or the connection is lost, and `TimeoutError` if there was no response.
+        """
         while not self.status:
             if self._ended:
                 raise ConnectionAbortedError("the request was given up before its answer")
@@ -78,7 +116,7 @@ class Response:
     async def readany(self) -> bytes:
         """Wait for bytes, return all that have arrived, and reopen the window. Returns no bytes after the end of the response.
 
-        Raises the errors of `opened`, and RuntimeError if another task is reading.
+        Raises the same errors as `opened`.
         """
         while not self._chunks and not self._ended:
             await self._more()
@@ -102,8 +140,11 @@ class Response:
         return b"".join(parts)
 
     def expect(self, size: int) -> None:
-        """Open the window for `size` bytes, the rest of a large event for which room in the buffer was taken."""
-        self._widen_to(size)
+        """Open the window for `size` bytes that are not read yet, such as the rest of a large event for which room in the buffer was taken."""
+        missing = size - self._window - self._unread
+        if missing > 0 and not self.over:
+            self._window += missing
+            self._connection.open_window(self.stream_id, missing)
 
     def close(self) -> None:
         """Stop reading and reset the stream. May be called several times."""
@@ -172,13 +213,7 @@ class Response:
         """Reopen the window once half of it is used up."""
         usual = min(LARGEST_WINDOW, max(LEAST_WINDOW, self._share() // 2))
         if self._window + self._unread <= usual // 2:
-            self._widen_to(usual)
-
-    def _widen_to(self, size: int) -> None:
-        missing = size - self._window - self._unread
-        if missing > 0 and not self.over:
-            self._window += missing
-            self._connection.open_window(self.stream_id, missing)
+            self.expect(usual)
 
     async def _more(self) -> None:
         if self._fault is not None:

@@ -28,9 +28,8 @@ from hpack import HeaderTuple, NeverIndexedHeaderTuple
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection
 from kinesis_efo.http2.dialing import Origin, Proxy, ProxyRefused, dial
-from kinesis_efo.http2.faults import NotHttp2, NotProcessed
 from kinesis_efo.http2.pool import Changed, Pool
-from kinesis_efo.http2.response import LARGEST_WINDOW, Response
+from kinesis_efo.http2.response import LARGEST_WINDOW, NotHttp2, NotProcessed, Response
 from kinesis_efo.raw_bodies import HttpSession
 
 logger = logging.getLogger(__name__)
@@ -95,8 +94,7 @@ class Http2Session(HttpSession):
     async def exchange(self, request: Any) -> AioAWSResponse:
         """Send a request over HTTP/2; with `auto`, over HTTP/1.1 if that is not possible.
 
-        Raises:
-            HTTPClientError: There was no response; the message has the reason. Some errors are botocore's `ConnectionError`.
+        Raises `HTTPClientError`, or botocore's `ConnectionError`, with the reason if there was no response.
         """
         if self._closed:
             raise HTTPClientError(error="the client was closed")

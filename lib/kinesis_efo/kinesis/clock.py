@@ -22,10 +22,9 @@ _SENT: Final = "kinesis_efo.sent"
 class KinesisClock:
     """Kinesis' clock, set by the responses that its clients get; implements `Clock`.
 
-    `clock` is this machine's, used until the first response with a time. If `warns`, an error of it is logged, once.
+    Until the first response with a time, it is `clock`, this machine's. With `warns`, it logs once that this machine's clock is off.
 
-    Attributes:
-        skew: Minimum error of this machine's clock at the last response, seconds: positive if it was ahead of Kinesis', negative if behind.
+    `skew` is the minimum error of this machine's clock at the last response, seconds: positive if it was ahead of Kinesis', negative if behind.
     """
 
     def __init__(self, clock: Clock, *, warns: bool = True) -> None:

@@ -20,12 +20,10 @@ _POLLED_LOOK_BACK_SECONDS: Final = tuple(30.0 * 10**power for power in range(7))
 
 
 class LookResult(NamedTuple):
-    """What one subscription found.
+    """What one subscription found: the position after the last record before the time, None if there was no record.
 
-    Attributes:
-        position: The position after the last record before the time; None if there was no record.
-        complete: Whether nothing else lies before the time. If not, the subscription ended too soon: continue at `position`.
-        record: The sequence number of that last record; None if it is not known.
+    `complete` is whether nothing else lies before the time. If not, the subscription ended too soon: continue at `position`. `record` is the
+    sequence number of that last record, if it is known.
     """
 
     position: Position | None
@@ -61,10 +59,9 @@ def look_from(epoch_ms: int, position: Position, *, polled: bool = False) -> lis
 async def last_before(
     events: EventStream, epoch_ms: int, now: Callable[[], float], *, timed: bool = True
 ) -> LookResult:
-    """Read events to the tip, or to the first record that arrived at `epoch_ms` or later, and close them.
+    """Read a shard's events to the tip, or to the first record that arrived at `epoch_ms` (epoch milliseconds) or later, and close them.
 
-    If `timed`, each record must have an arrival time, or FrameError is raised; else, records without one count as earlier. `now` returns
-    monotonic seconds. Errors of the transport are raised, too.
+    If `timed`, a record without an arrival time raises `FrameError`; else it counts as earlier. `now` returns the monotonic time, seconds.
     """
     last: Position | None = None
     record: int | None = None
@@ -99,10 +96,7 @@ async def last_before(
 
 
 async def first_end(events: EventStream) -> Position:
-    """Return the position after the first event, and close the events. If they begin at the tip, this position is the tip.
-
-    Raises FrameError if there is no event, and errors of the transport.
-    """
+    """Return the position after the first event, and close the events. If they begin at the tip, this position is the tip."""
     try:
         async for event in events:
             return event.through

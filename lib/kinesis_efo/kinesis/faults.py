@@ -117,7 +117,6 @@ class Backoff:
     """Counts successive failures and their duration. Any progress resets both.
 
     Attributes:
-        failures: The number of successive failures.
         first: The first of these errors; later ones may only be its consequences.
         seconds: Time from the first to the last of these failures.
     """
@@ -132,10 +131,9 @@ class Backoff:
         self._due = 0.0
 
     def failed(self, error: Exception, now: float) -> float | None:
-        """Count a failure at `now`, monotonic seconds.
+        """Count a failure at `now`, monotonic seconds. Returns the seconds to wait before the next try.
 
-        Returns:
-            Seconds to wait before the next try; None to give up, after more than `max_retries` successive failures or after `timeout`.
+        None means to give up, after more than `max_retries` successive failures or after `timeout`.
         """
         if self.first is None or now - self._due > _LONGEST_TRY:
             self._since = now

@@ -55,11 +55,7 @@ _USUAL_BYTES: Final = 3 << 19
 
 
 async def iterator_at(client: Any, stream_arn: str, shard_id: str, position: Position | None) -> str:
-    """Get an iterator at a position of a shard; None: at its tip.
-
-    Raises:
-        ClientError: Kinesis refused the call; botocore's exception.
-    """
+    """Get an iterator at a position of a shard; None: at its tip."""
     names = {"Type": "ShardIteratorType", "SequenceNumber": "StartingSequenceNumber"}
     request = {names.get(name, name): value for name, value in starting_position(position).items()}
     answer = await client.get_shard_iterator(StreamARN=stream_arn, ShardId=shard_id, **request)
@@ -89,8 +85,6 @@ class Pace:
         size: Bytes to expect at most in the next response, with data in base64: at first the maximum of GetRecords, later somewhat more
             than `answer_bytes`.
         call_seconds: Minimum number of seconds between two calls.
-        bytes_per_second: Bytes that may be read per second.
-        answer_bytes: Bytes that a response should hold.
 
     >>> pace = Pace()
     >>> pace.asking(now=100.0), pace.next_call
@@ -136,8 +130,9 @@ def apart_pace(rate: int) -> Pace:
 class PollingTransport:
     """Reads shards with GetRecords through an aiobotocore client; implements `Transport`. `pace` makes the pace of a new shard.
 
-    The `client` is made with `POLLING_CONFIG` and used for nothing else; the caller closes it. `interval` has the least seconds between two
-    calls to a shard that had no more records; it grows with many shards, which make at most `CALLS_FOR_NOTHING` calls per second.
+    The aiobotocore client is made with `POLLING_CONFIG`, and used for nothing else; the caller closes it. `interval` is the minimum number of
+    seconds between two calls to a shard that had no more records. With many shards it becomes longer, so that they make at most
+    `CALLS_FOR_NOTHING` calls per second.
     """
 
     def __init__(self, client: Any, clock: Clock, interval: float, pace: Callable[[], Pace] = Pace) -> None:

@@ -37,7 +37,6 @@ class ShardProgress:
     """Delivers the events of a shard, and tracks how far the shard was read.
 
     Attributes:
-        shard_id: The shard.
         position: The position after the last event that the sink admitted.
         read_until: All records that arrived before this time, epoch seconds, lie at or before `position`; None: not known.
         heard_at: When the last event came or was admitted, seconds on the monotonic clock.
@@ -103,11 +102,7 @@ class ShardProgress:
         return await self.deliver_known_end()
 
     async def is_passed(self) -> bool:
-        """Whether the trim horizon has passed the position.
-
-        Raises:
-            DataLossError: The horizon has passed the position, and lost records fail the query.
-        """
+        """Whether the trim horizon has passed the position. Raises `DataLossError` if it has, and lost records fail the query."""
         if self._retention is None:
             return False
         grace = AT_HORIZON_SECONDS if self._at_horizon else 0.0

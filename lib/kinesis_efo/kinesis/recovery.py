@@ -87,9 +87,7 @@ class ReadContext:
 class Recovery:
     """Decides what to do after each error of a shard's subscriptions, which share this object. It holds no sink, and so no records.
 
-    Attributes:
-        stats: Statistics of all these subscriptions.
-        next_call: When Kinesis allows the next call for this shard, seconds on the monotonic clock.
+    `next_call` is when Kinesis allows the next call for this shard, seconds on the monotonic clock.
     """
 
     def __init__(self, context: ReadContext, shard_id: str) -> None:
@@ -114,9 +112,9 @@ class Recovery:
         self._backoff.reset()
 
     async def delay(self, fault: Fault, position: Position) -> float:
-        """Return how long to wait before the next try, in seconds. `position` is how far the shard has been read.
+        """Return how long to wait before the next try, in seconds; raise the fatal error if another try cannot help.
 
-        Raises StreamError if another try cannot help, DataLossError if the shard does not exist any more.
+        `position` is how far the shard has been read.
         """
         match fault.verdict:
             case Verdict.RETRY | Verdict.KEY:

@@ -50,15 +50,12 @@ class Retention:
         """Whether the trim horizon has passed a position, so that reading can only continue at the horizon.
 
         Args:
-            shard_id: The shard.
-            position: How far the shard was read.
             read_until: All records that arrived before this time, epoch seconds, were read; None: not known. A time later than that of
                 the position counts instead of it, because the position of an idle shard may not move.
             grace: By how many seconds the horizon may have passed the position without a loss being reported.
 
-        Raises:
-            DataLossError: The horizon has passed the position, and `fail` is set.
-            ClientError: The stream's retention cannot be read; botocore's exception. The other checks raise the same.
+        Raises `DataLossError` if it has, and `fail` is set; `ClientError` if the stream's retention cannot be read. The other checks raise the
+        same.
         """
         now = self._clock.time()
         if read_until is not None and now - read_until <= self._shortest:
@@ -114,7 +111,7 @@ class Retention:
 def written_at(number: int, shard_id: str, latest: float) -> float | None:
     """Return the time at which a sequence number of a shard was assigned, in epoch seconds.
 
-    None if the number has another layout, or a time after `latest`, the latest possible time in epoch seconds.
+    None if the number has another layout, or a time after `latest`, the latest possible one.
 
     >>> written_at(49590338271490256608559692538361571095921575989136588898, "shardId-000000000006", 2e9)
     1545084650.0

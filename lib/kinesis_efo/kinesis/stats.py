@@ -28,14 +28,11 @@ class SubscriptionStats:
     """Statistics of a shard's subscriptions: plain numbers, read from other threads.
 
     Attributes:
-        state: What the subscription is doing.
         opened: Successful SubscribeToShard calls.
         renewed: Normal ends, after which the subscription was opened again.
         paused: How often the subscription was closed because the sink was full.
         failures: The number of errors, by code.
-        events: Events delivered.
-        records: Kinesis records in them.
-        bytes: Bytes of their payloads.
+        events: Events delivered, with `records` Kinesis records and payloads of `bytes` bytes.
         millis_behind: The lag according to the last event, in milliseconds; None before the first.
         last_event: When the last event came, seconds on the monotonic clock; None before the first.
     """

@@ -37,14 +37,10 @@ slower than the records arrive would never stop."""
 
 
 class Stream:
-    """A stream and its consumer.
-
-    `ref` is its entry in the manifest, `source` where that came from, for messages. `lister` lists shards. `retry` says how often failures
-    are retried, and after which delays. With `fail_on_data_loss`, records that are gone fail the query.
+    """A stream and its consumer. `source` is where the manifest came from, for messages.
 
     Attributes:
         listings: How often its shards were listed.
-        subscriptions: The subscriptions to its shards.
         apart: Subscriptions with GetRecords, for queries that catch up; None if these are not allowed.
         identity: The ARN and, after `identify`, the time of creation.
     """
@@ -86,11 +82,7 @@ class Stream:
         self.apart = Subscriptions(context, self._retention)
 
     async def refresh(self, *, patient: bool = False) -> None:
-        """List the stream's shards again. If `patient`, transient errors are retried.
-
-        Raises:
-            StreamError: The shards cannot be listed; the message says why and what to do.
-        """
+        """List the stream's shards again. If `patient`, transient errors are retried. Raises `StreamError` if they cannot be listed."""
         ask = partial(self._lister.shards, self.ref.stream_arn)
         listed = await (self._waited("ListShards", ask) if patient else self._listed(ask()))
         self._shards = {shard.shard_id: shard for shard in listed}
@@ -146,9 +138,7 @@ class Stream:
     async def check_loss(self, positions: Mapping[str, Position], *, resumed: bool) -> None:
         """Report shards of which all or the first records were trimmed before they were read, and positions of an earlier stream.
 
-        Args:
-            positions: The offset of this stream, by shard id.
-            resumed: Whether the query may have been stopped before this offset.
+        `positions` is the offset of this stream, by shard id. `resumed` is whether the query may have been stopped before this offset.
 
         Raises:
             DataLossError: Such a shard was found, and losses fail the query.
@@ -159,7 +149,12 @@ class Stream:
         if lost := set(self._missing(positions, ended)) - self._lost:
             await self.refresh()  # a shard may have been missing only because it was too new
             for shard_id in sorted(lost.intersection(self._missing(positions, ended))):
-                self._report(shard_id)
+                report_loss(
+                    f"stream {self.ref.name!r}, shard {shard_id} does not exist any more and was not read to its end: its unread records "
+                    "are gone (retention)",
+                    fail=self._fail_on_data_loss,
+                )
+                self._lost.add(shard_id)
         for shard_id, position in positions.items():
             shard = self.shard(shard_id)
             if shard is not None and predates(position, shard):
@@ -182,7 +177,7 @@ class Stream:
     async def check_replay(self, shard_id: str, through: Position, positions: Mapping[str, Position]) -> None:
         """Report records that are gone from a planned range, up to `through`, that begins at a shard's trim horizon.
 
-        `positions` is the offset at which the micro-batch starts, in this stream. Raises the same errors as `check_loss`.
+        The range ends at `through`. `positions` is the offset at which the micro-batch starts, in this stream, by shard id.
         """
         shard = self.shard(shard_id)
         if shard is None:
@@ -197,14 +192,6 @@ class Stream:
 
     def _follows(self, shard: Shard, positions: Mapping[str, Position]) -> bool:
         return any(parent in positions and positions[parent].is_end for parent in shard.parents)
-
-    def _report(self, shard_id: str) -> None:
-        message = (
-            f"stream {self.ref.name!r}, shard {shard_id} does not exist any more and was not read to its end: its unread records "
-            "are gone (retention)"
-        )
-        report_loss(message, fail=self._fail_on_data_loss)
-        self._lost.add(shard_id)
 
     # -- subscribing
 
@@ -221,9 +208,6 @@ class Stream:
         """Make a subscription to one shard, without starting it. An earlier subscription to the shard must have ended.
 
         Args:
-            shard_id: The shard.
-            start: Where to begin.
-            sink: Receives the events.
             read_until: All records that arrived before this time, epoch seconds, lie at or before `start`; None: not known.
             may_open: Is awaited before each SubscribeToShard call, and returns once the call is allowed; None: always allowed.
             apart: Whether to read with GetRecords, for a query that catches up.
@@ -240,10 +224,10 @@ class Stream:
         return self.apart if apart and self.apart is not None else self.subscriptions
 
     async def tip(self, shard_id: str, position: Position, *, apart: bool = False) -> End:
-        """Find the tip of a shard. Its last record is found only if it arrived in the last 10 minutes, or if GetRecords is used.
+        """Find the tip of a shard that was read up to `position`. Raises `StreamError` if the shard cannot be read.
 
-        `position` is how far the shard was read. `apart` uses GetRecords, which leaves the run's subscription alone. Raises StreamError if
-        the shard cannot be read.
+        Its last record is found only if it arrived in the last 10 minutes, or if GetRecords is used: if `apart`, because a new subscription
+        would end the run's.
         """
         by, now = self._by(apart), round(self._clock.time() * 1000)
         polled = by.context.stream.polled
@@ -263,7 +247,8 @@ class Stream:
     async def end_before(self, shard_id: str, epoch_ms: int, position: Position, *, apart: bool = False) -> End:
         """Find the position just before the first record that arrived at `epoch_ms`, not in the future, or later; or `SHARD_END`.
 
-        Returns `position`, how far the shard was read, if no records are left before the time. `apart` and errors are those of `tip`.
+        The time, `epoch_ms`, is not in the future. If no records are left before it, the result is `position`, up to which the shard has been
+        read. `apart` and the errors are those of `tip`.
         """
         for start in look_from(epoch_ms, position):
             if (end := await self._look(self._by(apart), shard_id, start, epoch_ms)) is not None:

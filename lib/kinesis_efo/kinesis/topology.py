@@ -48,16 +48,15 @@ class ShardLister(Protocol):
     async def shards(self, stream_arn: str) -> list[Shard]:
         """List all shards within retention, open and closed.
 
-        Raises:
-            ResponseParserError: The list is empty, as that of some servers right after a stream was created. A later call has shards,
-                because every stream has an open one. A new query that accepted an empty list would never read anything.
+        An empty list, as that of some servers right after a stream was created, raises `ResponseParserError`. A later call has shards, because
+        every stream has an open one. A new query that accepted an empty list would never read anything.
         """
         ...
 
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
         """List the shards that were open at a time; None if the time is before retention, or before the stream.
 
-        Raises ResponseParserError if the list is empty, although the stream existed at that time.
+        Raises `ResponseParserError` if the list is empty, although the stream existed at that time.
         """
         ...
 
@@ -81,9 +80,8 @@ class ShardLister(Protocol):
 class Topology:
     """ListShards, DescribeStreamSummary and DescribeStreamConsumer through an aiobotocore client; implements `ShardLister`.
 
-    The caller closes the `client`, whose retries cover throttling. `clock` tells whether a start time that Kinesis refuses lies in the
-    future or before retention. `patience` retries transient errors; None: no retries. `distribution` is never retried, because a read does
-    not need its result.
+    The retries of the client cover throttling; the caller closes it. The clock decides whether a start time that Kinesis refuses lies in the
+    future or before retention. `patience` retries transient errors, but not of `distribution`, because a read does not need its result.
     """
 
     def __init__(self, client: Any, clock: Clock | None = None, patience: Patience | None = None) -> None:
@@ -198,9 +196,9 @@ def _no_shard(stream_arn: str) -> ResponseParserError:
 
 
 async def starting_positions(lister: ShardLister, stream_arn: str, start: Position) -> dict[str, Position]:
-    """Return the start position of each shard for a new query, by shard id. `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`.
+    """Return the start position of each shard for a new query, by shard id. `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`, else `ValueError`.
 
-    A time before retention becomes the trim horizon. Raises botocore's ClientError, and ValueError for a single shard's position.
+    A time before the retention period becomes the trim horizon.
     """
     if start.kind is PositionKind.AT_TIMESTAMP:
         if (opened := await lister.shards_open_at(stream_arn, start.value)) is not None:
@@ -284,11 +282,7 @@ class SharedCall(Generic[T]):
 
 
 async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
-    """Await a call of a `ShardLister`, and turn its errors into errors with a remedy. `source` is where the ARN came from.
-
-    Raises:
-        StreamError: The shards cannot be listed; the message says why and what to do.
-    """
+    """Await a call of a `ShardLister`, and turn its errors into `StreamError` with a remedy. `source` is where the ARN came from."""
     where = f"stream {ref.name!r}: {ref.stream_arn} (from {source})"
     try:
         return await listing

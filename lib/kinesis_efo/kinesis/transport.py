@@ -17,8 +17,7 @@ import msgspec
 from botocore.exceptions import EventStreamError
 
 from kinesis_efo.errors import FrameError
-from kinesis_efo.http2.facts import HttpFacts, tls_version
-from kinesis_efo.http2.response import Response
+from kinesis_efo.http2.response import HttpFacts, Response, tls_version
 from kinesis_efo.http2.session import session_class
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, PositionKind
@@ -36,10 +35,8 @@ def subscription_config(
     The subscription retries, not the client. Kinesis sends an event every 5 s even if a shard is idle, so 35 s of silence mean a dead
     connection. Kinesis begins to send before room is taken, but not more than HTTP/2's window or the socket's buffer allows.
 
-    Args:
-        transport: `auto`, `http2` or `http1`: see `kinesis_efo.http2.session`.
-        share: Returns how many bytes a subscription may receive before it takes room for them.
-        silence: Maximum time without a byte, seconds.
+    `transport` is one of `kinesis_efo.http2.session.TRANSPORTS`. `share` returns how many bytes a subscription may receive before it takes
+    room for them. `silence` is the maximum time without a byte, seconds.
     """
 
     def make(address: tuple[Any, ...]) -> socket.socket:
@@ -80,11 +77,7 @@ class Quota(Protocol):
         ...
 
     async def wait(self, size: int) -> None:
-        """Wait for the room that `take` did not find, and take it.
-
-        Raises:
-            NoRoom: There was no room for a long time.
-        """
+        """Wait for the room that `take` did not find, and take it. Raises `NoRoom` if there was none for a long time."""
         ...
 
 
@@ -141,15 +134,11 @@ class Transport(Protocol):
         """Subscribe to a shard.
 
         Args:
-            stream: The stream, and the consumer to subscribe.
-            shard_id: The shard.
             position: Where to start. None: at the tip, by Kinesis' own clock. `SHARD_END` is refused with ValueError.
             room: Grants room before an event larger than the share is read, and before any other event with records is returned. The
                 room then belongs to the receiver of the event.
 
-        Raises:
-            ClientError: Kinesis refused the call; botocore's exception.
-            Exception: Another error of the transport.
+        Raises botocore's `ClientError` if Kinesis refused the call, and other errors of the transport.
         """
         ...
 
@@ -194,10 +183,6 @@ class BotoEventStream:
 
     Once the length of a large frame is known, the rest of the frame is read only when there is room for it. While there is no room,
     nothing is read from the socket.
-
-    Attributes:
-        received: Bytes received so far.
-        http: The versions of HTTP and TLS.
     """
 
     def __init__(self, body: Any, room: Quota) -> None:
@@ -309,8 +294,7 @@ class _Connection:
 def starting_position(position: Position | None) -> dict[str, Any]:
     """Convert a position to SubscribeToShard's `StartingPosition`; None to `LATEST`.
 
-    Raises:
-        ValueError: The position is `SHARD_END`, or a time outside of the years 1 to 9999.
+    Raises `ValueError` for `SHARD_END` and for a time outside of the years 1 to 9999.
     """
     if position is None:
         return {"Type": "LATEST"}
@@ -327,11 +311,7 @@ def starting_position(position: Position | None) -> dict[str, Any]:
 
 
 def as_time(epoch_ms: int) -> datetime:
-    """Convert epoch milliseconds to the form that botocore takes.
-
-    Raises:
-        ValueError: The time lies outside of the years 1 to 9999.
-    """
+    """Convert epoch milliseconds to the form that botocore takes. Raises `ValueError` outside of the years 1 to 9999."""
     try:
         return datetime.fromtimestamp(epoch_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):

@@ -198,7 +198,7 @@ def _built(runs: list[ShardRows], data: pa.Array, subs: list[int] | None) -> Ite
                 data.slice(start, count),
                 _strings([record.partition_key for record in some]),
                 _strings([record.sequence_number for record in some]),
-                _repeated(_ZERO, count) if subs is None else _numbers("q", pa.int64(), subs[start:stop]),
+                pa.repeat(_ZERO[0], count) if subs is None else _numbers("q", pa.int64(), subs[start:stop]),
                 _timestamps([record.approximate_arrival_timestamp for record in some]),
                 streams.slice(start, count),
                 shards.slice(start, count),
@@ -213,7 +213,7 @@ def _shards(runs: list[ShardRows]) -> tuple[pa.Array, pa.Array]:
     streams, shards = _strings([run.key.stream for run in runs]), _strings([run.key.shard for run in runs])
     if len(runs) == 1:
         rows = len(runs[0].records)
-        return _repeated(streams, rows), _repeated(shards, rows)
+        return pa.repeat(streams[0], rows), pa.repeat(shards[0], rows)
     of_rows = _numbers("i", pa.int32(), [number for number, run in enumerate(runs) for _ in run.records])
     return streams.take(of_rows), shards.take(of_rows)
 
@@ -257,10 +257,6 @@ def _strings(values: list[Any]) -> pa.Array:
 def _joined(kind: pa.DataType, lengths: Iterable[int], count: int, data: bytes) -> pa.Array:
     offsets = array("i", accumulate(lengths, initial=0))
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-
-
-def _repeated(one: pa.Array, count: int) -> pa.Array:
-    return pa.repeat(one[0], count)
 
 
 def _numbers(code: str, kind: pa.DataType, values: list[Any]) -> pa.Array:

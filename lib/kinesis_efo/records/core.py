@@ -63,7 +63,6 @@ class EventReaders(NamedTuple):
     """The core's functions that read events. `read_head` and `read_answer` return None for what the core declines.
 
     Attributes:
-        new_frames: Makes a decoder of the frames of one stream.
         read_head: Reads an event's continuation, lag in milliseconds, number of records, and last sequence number.
         read_answer: Reads the iterator of a GetRecords response, its lag in milliseconds, number of records, last sequence number, and
             bytes of data and keys.

@@ -76,15 +76,13 @@ class Decoder:
 
         Args:
             payloads: Raw events of the shard, in order, that cover the range.
-            key: The shard.
             after: Where the range starts, exclusive. Earlier records are dropped. A start (`TRIM_HORIZON`, `AT_TIMESTAMP`) drops
                 nothing; `INSIDE` drops the delivered part of an aggregate.
             through: Where it ends, inclusive. `SHARD_END` drops nothing. Reading stops at the first record after it.
             hash_range: First and last hash key of the shard, to leave out aggregates with records of another shard; None leaves
                 out nothing.
 
-        Raises:
-            FrameError: A payload is not an event with records.
+        Raises `FrameError` if a payload is not an event with records.
         """
         cutter = _Cutter(key, after, through)
         builder, core = self._builder, self._core
@@ -117,8 +115,7 @@ class Decoder:
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Yield the batches of the remaining rows. Logs corrupt aggregates, and calls `left_out` for those left out.
 
-        Raises:
-            FrameError: A record has a value that no row can have.
+        Raises `FrameError` if a record has a value that no row can have.
         """
         if self._core:
             yield from self._core.flush()
@@ -143,11 +140,7 @@ class _Cutter:
         self.large = False
 
     def cut(self, payload: bytes | memoryview) -> tuple[list[KinesisRecord[Any]], list[bytes]]:
-        """Return the event's records in the range, and their data.
-
-        Raises:
-            FrameError: The payload is not an event with records.
-        """
+        """Return the event's records in the range, and their data. Raises `FrameError` if the payload is not an event with records."""
         large, ceiling = self.large, self.ceiling
         try:
             records: list[KinesisRecord[Any]] = (_LARGE if large else _SMALL).decode(payload).records
@@ -184,19 +177,19 @@ class _CoreDecoder:
 
     def __init__(self, core: CoreBatch) -> None:
         self._core = core
-        self._stretches: list[_RangePayloads] = []
+        self._ranges: list[_RangePayloads] = []
         self._ready = False
         self._rows = 0
         self._size = 0
 
     def begin(self, cutter: _Cutter, hash_range: tuple[int, int] | None) -> None:
         """Begin another range of a shard, which `cutter` cuts out. Leave out aggregates with records outside `hash_range`; None: leave out none."""
-        self._stretches.append(_RangePayloads(cutter, hash_range, []))
+        self._ranges.append(_RangePayloads(cutter, hash_range, []))
         self._ready = False
 
     def take(self, payload: bytes | memoryview) -> bool:
         """Decode a payload of the range; returns whether the core could."""
-        cutter, _, payloads = self._stretches[-1]
+        cutter, _, payloads = self._ranges[-1]
         if not self._ready:
             floor = None if cutter.floor < 0 else str(cutter.floor)
             ceiling = None if cutter.ceiling is None else str(cutter.ceiling)
@@ -223,10 +216,10 @@ class _CoreDecoder:
         if not self._rows:
             return
         batch = pa.record_batch(self._core.take())
-        cutter, hash_range, _ = self._stretches[-1]
+        cutter, hash_range, _ = self._ranges[-1]
         if self._ready and (floor := self._core.floor) is not None:
             cutter.floor = int(floor)
-        self._stretches = [_RangePayloads(cutter, hash_range, [])]
+        self._ranges = [_RangePayloads(cutter, hash_range, [])]
         self._rows = self._size = 0
         for start, stop in even_parts(batch.num_rows):
             yield batch.slice(start, stop - start)
@@ -236,14 +229,14 @@ class _CoreDecoder:
         self._ready = False
         if not self._rows:
             return
-        for cutter, hash_range, payloads in self._stretches:
+        for cutter, hash_range, payloads in self._ranges:
             builder.begin(cutter.key, hash_range)
             large = cutter.large
             for payload in payloads:
                 builder.add(*cutter.cut(payload), len(payload))
             # Restore the value of the last event, which may not be among the payloads that were kept.
             cutter.large = large
-        self._stretches = [_RangePayloads(cutter, hash_range, [])]
+        self._ranges = [_RangePayloads(cutter, hash_range, [])]
         self._core.clear()
         self._rows = self._size = 0
 

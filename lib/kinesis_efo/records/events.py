@@ -122,7 +122,6 @@ class GetRecordsAnswer(NamedTuple):
         iterator: The iterator of the next call; None at the shard's end.
         millis_behind: How far the response lags behind the shard's tip, in milliseconds.
         bytes: Bytes of data and partition keys, which Kinesis counts against the shard's throughput; exact to a few bytes per record.
-        records: Kinesis records in it.
     """
 
     events: tuple[Event, ...]
@@ -180,9 +179,7 @@ def _last_index(payload: bytes, number: int) -> int:
 def sequence_number(name: str, text: str) -> int:
     """Parse a sequence number. `name` is the name of its field, for messages.
 
-    Raises:
-        SequenceNumberError: The text has leading zeros, which would be lost in later requests.
-        FrameError: The text is not a number.
+    Raises `SequenceNumberError` if the text has leading zeros, which would be lost in later requests, and `FrameError` if it is not a number.
 
     >>> sequence_number("SequenceNumber", "42")
     42
@@ -283,15 +280,10 @@ def has_record(payload: bytes, number: int) -> bool:
 
 
 def reached(payload: bytes) -> Position:
-    """Return the position after an event, or after a GetRecords response with records.
-
-    Raises:
-        FrameError, SequenceNumberError: The same as from `read_head` and `read_answer`.
-    """
+    """Return the position after an event, or after a GetRecords response with records. Raises the errors of `read_head` and `read_answer`."""
     # With the colon, because it may also be the partition key of a record.
     if _CONTINUATION.search(payload):
-        number = read_head(payload).continuation
-        return SHARD_END if number is None else Position.after(number)
+        return Event(payload, read_head(payload)).through
     return read_answer(payload).events[0].through
 
 

@@ -134,11 +134,7 @@ class FrameDecoder:
             self._buffer.extend(bytes(max(0, self._prelude[0] - len(self._buffer))))
 
     def finish(self) -> None:
-        """Check that the bytes ended with a whole frame.
-
-        Raises:
-            FrameError: The last frame is incomplete or wrong.
-        """
+        """Check that the bytes ended with a whole frame. Raises `FrameError` if the last frame is incomplete or wrong."""
         if self._core is not None:
             self._feed(self._core.rest())
         if self._fault:

@@ -14,7 +14,7 @@ from kinesis_efo.clock import Clock, within
 from kinesis_efo.decisions.processed import Processed
 from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
 from kinesis_efo.fetcher.background import all_of
-from kinesis_efo.fetcher.coordinator import Coordinator
+from kinesis_efo.fetcher.fetcher import Coordinator
 from kinesis_efo.fetcher.status import QueryStatus, ShardStatus
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.leases.attributes import Lag

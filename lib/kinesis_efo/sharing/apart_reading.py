@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.buffer import NotBufferedError, ShardBuffer
-from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
-from kinesis_efo.fetcher.feed import FetchCounts
+from kinesis_efo.fetcher.feed import FetchCounts, ShardListener
 from kinesis_efo.fetcher.feeds import Feeds
-from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.fetcher.fetcher import Coordinator, Fetcher
 from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
 if TYPE_CHECKING:

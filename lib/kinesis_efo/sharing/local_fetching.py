@@ -11,8 +11,7 @@ from typing import Final
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.buffer import NotBufferedError
-from kinesis_efo.fetcher.coordinator import Coordinator
-from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.fetcher.fetcher import Coordinator, Fetcher
 from kinesis_efo.fetcher.service import RangeSource
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.positions import Position, ShardKey, ShardRange

@@ -11,8 +11,7 @@ from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.errors import AccessRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.buffer import STARVING_SECONDS
-from kinesis_efo.fetcher.coordinator import Coordinator
-from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.fetcher.fetcher import Coordinator, Fetcher
 from kinesis_efo.fetcher.micro_batches import Buffers
 from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange, lowest
 from kinesis_efo.sharing.query_fetching import QueryFetching

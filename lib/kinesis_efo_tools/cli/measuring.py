@@ -11,7 +11,7 @@ from rich.text import Text
 from kinesis_efo.aws_errors import CALL_ERRORS, describe
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import LeaseError, UsageError
-from kinesis_efo.http2.facts import HttpFacts
+from kinesis_efo.http2.response import HttpFacts
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo_tools.cli import output

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kinesis_efo.aws_errors import Cause, cause_of, describe
-from kinesis_efo.http2.facts import HttpFacts
+from kinesis_efo.http2.response import HttpFacts
 from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.records.events import Event

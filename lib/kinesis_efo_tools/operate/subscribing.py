@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from aiobotocore.config import AioConfig
 
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.http2.facts import HttpFacts
+from kinesis_efo.http2.response import HttpFacts
 from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.kinesis.transport import BotoTransport, EventStream, Quota, Unlimited, subscription_config

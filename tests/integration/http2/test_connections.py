@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutE
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
-from kinesis_efo.http2.faults import ConnectionLost
+from kinesis_efo.http2.response import ConnectionLost
 from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.kinesis.transport import BotoEventStream
 from tests.support.http2_peer import EVENT_STREAM, Request, http2_peer

@@ -12,7 +12,7 @@ from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 from hpack import Encoder
 
-from kinesis_efo.http2.faults import ConnectionLost
+from kinesis_efo.http2.response import ConnectionLost
 from kinesis_efo.kinesis.faults import Verdict, classify
 from tests.support.http2_peer import EVENT_STREAM, Peer, Request, http2_peer
 

@@ -9,7 +9,7 @@ import pytest
 from h2.errors import ErrorCodes
 
 from kinesis_efo.fetcher.budget import Budget
-from kinesis_efo.http2.faults import ConnectionLost
+from kinesis_efo.http2.response import ConnectionLost
 from kinesis_efo.positions import ShardKey
 from tests.support.http2_peer import Request, http2_peer
 

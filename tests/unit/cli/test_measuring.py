@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.http2.facts import HttpFacts
+from kinesis_efo.http2.response import HttpFacts
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo_tools.cli.measuring import data, view
 from kinesis_efo_tools.cli.measuring_options import Measuring, measuring

@@ -10,8 +10,8 @@ from h2.errors import ErrorCodes
 from hyperframe.frame import RstStreamFrame, SettingsFrame
 
 from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection
-from kinesis_efo.http2.faults import ConnectionLost, NotHttp2, NotProcessed
 from kinesis_efo.http2.keepalive import PING_SECONDS
+from kinesis_efo.http2.response import ConnectionLost, NotHttp2, NotProcessed
 from tests.support.virtual_time import LoopClock, run
 
 PREFACE = b"PRI * HTTP/2.0"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.http2.faults import ConnectionLost
 from kinesis_efo.http2.pool import Pool
+from kinesis_efo.http2.response import ConnectionLost
 from tests.support.virtual_time import run
 
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.http2.facts import HttpFacts
-from kinesis_efo.http2.response import LARGEST_WINDOW, LEAST_WINDOW, Response, WindowOverflow
+from kinesis_efo.http2.response import LARGEST_WINDOW, LEAST_WINDOW, HttpFacts, Response, WindowOverflow
 from tests.support.virtual_time import run
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import HTTPClientError
 
-from kinesis_efo.http2.facts import HttpFacts
+from kinesis_efo.http2.response import HttpFacts
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.records.events import Event, read_head
 from kinesis_efo_tools.operate.findings import Finding, Status

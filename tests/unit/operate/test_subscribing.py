@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import HTTPClientError
 
-from kinesis_efo.http2.facts import HttpFacts
+from kinesis_efo.http2.response import HttpFacts
 from kinesis_efo.kinesis.transport import Quota
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position

@@ -20,8 +20,8 @@ from kinesis_efo.errors import (
     StreamError,
 )
 from kinesis_efo.failure import Failure
-from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.feed import FetchCounts
+from kinesis_efo.fetcher.fetcher import Coordinator
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.stream import Stream

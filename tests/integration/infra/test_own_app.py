@@ -61,7 +61,6 @@ def test_terraform_names_stay(stack: Path) -> None:
         "aws_dynamodb_table.lake_leases_table_F829B784",
         "aws_iam_policy.lake_access_policy_A1193370",
         "aws_iam_role.lake_access_role_B62254CF",
-        "aws_iam_role_policy.orders_write-orders-producer_3B003764",
         "aws_iam_role_policy_attachment.lake_access_attach-reader_46ADDFB2",
         "aws_kinesis_stream.orders_stream_E13CBF67",
         "aws_kinesis_stream_consumer.lake_consumer-orders_consumer_8063E663",

@@ -68,7 +68,7 @@ def test_there_are_paths() -> None:
     assert len(CALLS) >= 40
 
 
-@pytest.mark.parametrize(("title", "most"), [("The path of a record", 21), ("The path of a position", 18)])
+@pytest.mark.parametrize(("title", "most"), [("The path of a record", 20), ("The path of a position", 18)])
 def test_a_path_passes_no_more_modules_than_it_did(title: str, most: int) -> None:
     """These bounds only go down."""
     (section,) = re.findall(rf"^## {title}\n(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)

@@ -198,12 +198,7 @@ class Pulse:
         self._events: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
 
     def begin(self, at: float, text: str) -> None:
-        """Start again with another run.
-
-        Args:
-            at: The time, epoch seconds.
-            text: The event about it.
-        """
+        """Start again with another run."""
         self._seen.clear()
         self._shards.clear()
         self._events.append((at, text))

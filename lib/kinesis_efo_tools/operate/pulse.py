@@ -134,13 +134,8 @@ class QueryPulse:
 class Sum(NamedTuple):
     """The figures of several shards together. Rates are None while they are not known.
 
-    Attributes:
-        shards: Number of shards.
-        seconds: The lag of the slowest shard; None if no lag is known.
-        incoming: Bytes a second that arrive.
-        processed: Bytes a second that are processed.
-        records_in: Kinesis records a second that arrive.
-        records_out: Kinesis records a second that are processed.
+    `seconds` is the lag of the slowest shard. `incoming` and `processed` are bytes a second, `records_in` and
+    `records_out` Kinesis records a second.
     """
 
     shards: int

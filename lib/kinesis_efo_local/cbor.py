@@ -22,8 +22,7 @@ _TIME = 1
 def to_json(body: bytes) -> bytes:
     """A request in CBOR as JSON, with blobs in base64 and times in seconds.
 
-    Raises:
-        AwsError: `SerializationException`: it is not CBOR.
+    Raises AwsError `SerializationException` if it is not CBOR.
     """
     # Not at the top: the command line loads without the extra `local`, which brings it.
     import cbor2
@@ -36,12 +35,7 @@ def to_json(body: bytes) -> bytes:
 
 
 def from_json(operation: str, content: bytes) -> bytes:
-    """The JSON of an operation's response as CBOR.
-
-    Args:
-        operation: Name of the operation.
-        content: The response; it may be empty.
-    """
+    """The JSON of an operation's response as CBOR. `content` may be empty."""
     output = model()["operations"].get(operation, {}).get("output")
     return encode(msgspec.json.decode(content), output and output["shape"]) if content else b""
 
@@ -49,9 +43,7 @@ def from_json(operation: str, content: bytes) -> bytes:
 def encode(value: Any, shape: str | None = None) -> bytes:
     """Values of JSON as CBOR.
 
-    Args:
-        value: The value.
-        shape: Name of its shape in botocore's service model; None for texts and numbers alone.
+    `shape` is the name of their shape in botocore's service model; None for texts and numbers alone.
     """
     import cbor2
 

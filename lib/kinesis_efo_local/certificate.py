@@ -21,12 +21,9 @@ _AFTER: Final = timedelta(days=365)
 def make_tls(host: str, folder: Path) -> tuple[ssl.SSLContext, Path]:
     """Make a certificate for this machine and what serves with it: TLS 1.2 and 1.3, with HTTP/2 and HTTP/1.1 by ALPN.
 
-    Args:
-        host: A name or an address that clients may use besides those of loopback.
-        folder: Where the authority's certificate is kept, and the key for a moment; readable for this user only.
-
-    Returns:
-        The context, and the path of the authority's certificate, for clients to verify with.
+    Returns the context, and the path of the authority's certificate, for clients to verify with. `host` is a name or an
+    address that clients may use besides those of loopback. `folder` keeps that certificate, and the key for a moment,
+    readable for this user only.
     """
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer, subject = _name("kinesis-efo local authority"), _name("kinesis-efo local")

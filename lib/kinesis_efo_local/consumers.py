@@ -18,11 +18,7 @@ READ_RATE = 2 * 1024 * 1024
 class Subscription:
     """The state of one open SubscribeToShard response. The push loop writes it, tests read it.
 
-    Args:
-        consumer: The consumer that subscribed.
-        shard: The shard that it reads.
-        cursor: Cursor of the next record to send.
-        starting_position: The position in the request.
+    `cursor` is that of the next record to send; `starting_position` is the position in the request.
     """
 
     def __init__(self, consumer: Consumer, shard: Shard, cursor: int, starting_position: dict[str, Any]) -> None:
@@ -78,9 +74,8 @@ class Consumer:
     def admit(self, shard: Shard, now: float, resubscribe_seconds: float, interval_seconds: float) -> None:
         """Check whether SubscribeToShard for a shard is allowed at `now` (monotonic seconds).
 
-        Raises:
-            AwsError: `ResourceInUseException` within `resubscribe_seconds` after a success, or while the consumer is not
-                ACTIVE; `LimitExceededException` for a second call within `interval_seconds`.
+        Raises AwsError: `ResourceInUseException` within `resubscribe_seconds` after a success, or while the consumer is
+        not ACTIVE; `LimitExceededException` for a second call within `interval_seconds`.
         """
         account, name = self.stream.arn.split(":")[4], f"{self.stream.name}:{shard.id}:{self.name}"
         if self.status != "ACTIVE":

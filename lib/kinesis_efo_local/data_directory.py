@@ -31,22 +31,14 @@ class DataError(Exception):
 
 
 class DataDirectory:
-    """The directory. It belongs to one local AWS at a time.
-
-    Args:
-        path: Where it is; it is made if there is none.
-    """
+    """The directory that keeps data from one start to the next. It belongs to one local AWS at a time; made if missing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock: Any = None
 
     def open(self) -> None:
-        """Take the directory.
-
-        Raises:
-            DataError: Another local AWS has it, or it cannot be written.
-        """
+        """Take the directory. Raises DataError if another local AWS has it, or it cannot be written."""
         try:
             self._path.mkdir(parents=True, exist_ok=True)
             self._lock = (self._path / "lock").open("w")
@@ -67,11 +59,7 @@ class DataDirectory:
             self._lock = None
 
     def account(self, account_id: str) -> KeptAccount:
-        """What was kept of Kinesis.
-
-        Raises:
-            DataError: It is another account's, or cannot be read.
-        """
+        """What was kept of Kinesis. Raises DataError if it is another account's, or cannot be read."""
         kept = self._read(_KINESIS, KeptAccount) or KeptAccount(account_id, 0, {})
         if kept.form != _FORM:
             raise DataError(f"data directory {self._path} is of another version of kinesis-efo; take another directory")
@@ -82,11 +70,7 @@ class DataDirectory:
         return kept
 
     def tables(self) -> list[Table]:
-        """The tables that were kept, from `read_tables`.
-
-        Raises:
-            DataError: They cannot be read.
-        """
+        """The tables that were kept, from `read_tables`. Raises DataError if they cannot be read."""
         return self._read(_TABLES, list[Table]) or []
 
     def keep_account(self, kept: KeptAccount) -> None:
@@ -116,11 +100,7 @@ class DataDirectory:
 
 
 def read_tables(dynamodb: Any) -> list[Table]:
-    """Every table with its keys, indexes and items.
-
-    Args:
-        dynamodb: A boto3 client.
-    """
+    """Every table with its keys, indexes and items."""
     return [
         {"declared": _declaration(dynamodb.describe_table(TableName=name)["Table"]), "items": _items(dynamodb, name)}
         for page in dynamodb.get_paginator("list_tables").paginate()

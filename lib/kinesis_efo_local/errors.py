@@ -48,11 +48,7 @@ def throughput_exceeded(message: str) -> AwsError:
 
 @cache
 def partition_of(region: str) -> str:
-    """The AWS partition of a region.
-
-    Raises:
-        AwsError: There is none with such a region.
-    """
+    """The AWS partition of a region. Raises AwsError if there is no such region."""
     # Not at the top: it takes a moment, and most of the local AWS needs no SDK.
     from botocore.exceptions import UnknownRegionError
     from botocore.session import Session

@@ -19,11 +19,8 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 class Incoming:
     """A request, read to its end.
 
-    Attributes:
-        method: For example `"POST"`.
-        path: Path and query as they were sent, with their escapes.
-        headers: Without the pseudo-headers of HTTP/2; the host is always `Host`.
-        body: The body, still encoded if it was sent so.
+    `path` is path and query as sent, with their escapes. `headers` lack the pseudo-headers of HTTP/2; the host is
+    always `Host`. `body` is still encoded if it was sent so.
     """
 
     method: str
@@ -36,10 +33,8 @@ class Incoming:
 class Answer:
     """A response.
 
-    Attributes:
-        status: HTTP status.
-        headers: Names and values, without those that concern one connection. `Content-Length` only for HEAD, whose body is empty.
-        body: The body, or the push that writes it.
+    `headers` lack those that concern one connection, and have `Content-Length` only for HEAD, whose body is empty.
+    `body` may be the push that writes it.
     """
 
     status: int

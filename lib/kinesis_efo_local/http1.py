@@ -19,10 +19,8 @@ _SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrad
 class Http1:
     """Serves the connections that speak HTTP/1.1.
 
-    Args:
-        answer: Answers a request.
-        http2: Makes the protocol of a connection that is upgraded to HTTP/2.
-        max_body: Most bytes of a request's body; a larger one is refused.
+    `http2` makes the protocol of a connection that is upgraded to HTTP/2. A request with a body of more than `max_body`
+    bytes is refused.
     """
 
     def __init__(self, answer: Answerer, http2: Callable[[], Http2], max_body: int) -> None:

@@ -45,13 +45,8 @@ _NO_CONTENT: Final = frozenset({204, 304})
 class Http2(asyncio.Protocol):
     """Serves one connection.
 
-    Args:
-        answer: Answers a request.
-        max_concurrent_streams: Most open requests; one more is refused.
-        max_body: Most bytes of a request's body; a larger one is refused.
-
-    Attributes:
-        when_lost: Called at the connection's end, with the error that ended it.
+    One more open request than `max_concurrent_streams`, and a body of more than `max_body` bytes, is refused.
+    `when_lost` is called at the connection's end, with the error that ended it.
     """
 
     def __init__(self, answer: Answerer, max_concurrent_streams: int, max_body: int) -> None:
@@ -79,12 +74,7 @@ class Http2(asyncio.Protocol):
     def upgrade(self, settings: str, request: Incoming) -> None:
         """Take over a connection of HTTP/1.1, before `connection_made`; its request becomes the first stream.
 
-        Args:
-            settings: The client's header `HTTP2-Settings`.
-            request: The request to upgrade.
-
-        Raises:
-            ValueError: The settings are wrong.
+        `settings` is the client's header `HTTP2-Settings`; raises ValueError if it is wrong.
         """
         try:
             # The header is sent without padding, which h2 needs.
@@ -396,16 +386,8 @@ class _Connection(H2Connection):
 class _Stream(Wire):
     """A request and the sending of its response.
 
-    Args:
-        connection: The connection.
-        stream_id: The number of the stream.
-        request: The request, without its body as long as that is on its way.
-
-    Attributes:
-        body: What has come of the request's body.
-        unsent: What is to be sent.
-        ends: Whether the response ends with that.
-        task: Makes the response, once the request is there.
+    `request` lacks its body while that arrives in `body`. `unsent` is what is to be sent; `ends` says that the response
+    ends with it. `task` makes the response, once the request is complete.
     """
 
     def __init__(self, connection: Http2, stream_id: int, request: Incoming) -> None:

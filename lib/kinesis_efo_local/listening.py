@@ -15,10 +15,8 @@ from .http2 import PREFACE, Http2
 class Listener:
     """The open ports and their connections.
 
-    Args:
-        answer: Answers a request.
-        max_concurrent_streams: Most open requests of one HTTP/2 connection.
-        max_body: Most bytes of a request's body.
+    `max_concurrent_streams` limits the open requests of one HTTP/2 connection, `max_body` the bytes of a request's
+    body.
     """
 
     def __init__(self, answer: Answerer, max_concurrent_streams: int, max_body: int) -> None:
@@ -37,9 +35,7 @@ class Listener:
     async def listen(self, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Serve the connections to a bound socket, which is closed at the end.
 
-        Args:
-            listening: The socket.
-            tls: For TLS; None for connections in the clear.
+        Without `tls`, connections are in the clear.
         """
         loop = asyncio.get_running_loop()
         self._servers.append(await loop.create_server(self._accept, sock=listening, ssl=tls, backlog=1024))

@@ -59,10 +59,8 @@ def _nothing(_url: str) -> None:
 class MotoProxy:
     """Forwards requests to moto.
 
-    Args:
-        account_id: The account of what is declared with credentials that moto has not issued.
-        began: Called with moto's URL before its first request, in a thread.
-        ending: Called with it after its last request, in a thread.
+    `account_id` is the account of what is declared with credentials that moto has not issued. `began` is called with
+    moto's URL before its first request, `ending` after its last, both in a thread.
     """
 
     def __init__(
@@ -87,12 +85,8 @@ class MotoProxy:
     async def forward(self, request: Incoming, service: str = "") -> Answer:
         """Forward a request, and return moto's response. It is carried out even if its client disconnects.
 
-        Args:
-            request: The request.
-            service: The service that it was signed for.
-
-        Raises:
-            AwsError: `ServiceUnavailable`, as the proxy is being closed; or moto does not know the operation, or fails in it.
+        `service` is the one that it was signed for. Raises AwsError: `ServiceUnavailable` if the proxy is being closed;
+        also if moto does not know the operation, or fails in it.
         """
         task = asyncio.create_task(self._forward(request, service))
         self._under_way.add(task)

@@ -40,13 +40,7 @@ def unknown(request: Incoming, service: str) -> AwsError:
 
 
 def error_answer(request: Incoming, service: str, error: AwsError) -> Answer:
-    """An error in the form of the request's protocol.
-
-    Args:
-        request: The request.
-        service: The service that it was signed for.
-        error: What is wrong.
-    """
+    """An error in the form of the request's protocol. `service` is the one that the request was signed for."""
     request_id = str(uuid.uuid4())
     common = [("x-amzn-RequestId", request_id)]
     code, message = escape(error.code), escape(error.message)

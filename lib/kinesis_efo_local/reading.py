@@ -19,8 +19,7 @@ MAX_GET_RECORDS = 10_000
 def cursor_for(stream: Stream, shard: Shard, position: dict[str, Any], now: float) -> int:
     """The cursor in a shard for a starting position (`Type`, `SequenceNumber`, `Timestamp`).
 
-    Raises:
-        AwsError: `InvalidArgumentException` for a position that the shard cannot have.
+    Raises AwsError `InvalidArgumentException` for a position that the shard cannot have.
     """
     kind = position.get("Type")
     if kind in ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"):

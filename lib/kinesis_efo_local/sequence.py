@@ -33,9 +33,7 @@ class Ticks:
 class Numbering:
     """Makes the sequence numbers of one shard.
 
-    Attributes:
-        index: The shard's index in the stream, from 0.
-        created: The second in which the shard was created, since the epoch.
+    `index` is the shard's index in the stream, from 0; `created` is when it was created, whole epoch seconds.
     """
 
     index: int

@@ -46,11 +46,7 @@ _OTHERS = 3
 class Server:
     """Answers requests, on one event loop.
 
-    Args:
-        settings: Behaviour.
-        faults: Faults to inject.
-        clock: Source of all times of Kinesis.
-        moto: Answers what is not for Kinesis.
+    `moto` answers what is not for Kinesis; `clock` is the source of all times of Kinesis.
     """
 
     def __init__(self, settings: Settings, faults: FaultInjection, clock: Clock, moto: MotoProxy) -> None:
@@ -153,8 +149,7 @@ class Server:
     def _check_time(self, request: Incoming, service: str) -> None:
         """Refuse a request whose signature is of another time, as AWS does: that of a machine whose clock is off.
 
-        Raises:
-            AwsError: It is. Codes and wording are those of AWS.
+        The AwsError that it raises has AWS' code and wording.
         """
         try:
             signed = timegm(strptime(request.headers.get("X-Amz-Date", ""), _FORM))

@@ -57,15 +57,9 @@ class Page(NamedTuple):
 class Shard:
     """One shard of a stream.
 
-    A cursor is an index into all records that the shard ever got; trimming does not move it.
-
-    Args:
-        index: Number of the shard in the stream; never reused.
-        hash_range: First and last hash key, both included.
-        parents: No, one (split) or two (merge) shard ids.
-        tick: Tick of the creation.
-        at: Time of the creation, epoch seconds.
-        now: Monotonic seconds, for the rate limits.
+    A cursor is an index into all records that the shard ever got; trimming does not move it. `index` is never reused.
+    Both ends of `hash_range` are included. `parents` has no, one (split) or two (merge) shard ids. `tick` and `at`,
+    epoch seconds, are of the creation; `now` is monotonic seconds, for the rate limits.
     """
 
     def __init__(
@@ -130,13 +124,9 @@ class Shard:
     ) -> str:
         """Store a record and return its sequence number, without waking listeners.
 
-        Args:
-            tick: A tick higher than any before.
-            arrival: Epoch seconds, whole milliseconds.
-            key_json: The partition key as a JSON string; None where the record has none.
-            size: Bytes of data and key.
-            data: The data in base64.
-            encryption: The stream's encryption, NONE or KMS.
+        `tick` is higher than any before; `arrival` is in epoch seconds, with whole milliseconds. `key_json` is the
+        partition key as a JSON string, None if the record has none; `size` is the bytes of data and key, and `data` is
+        in base64. `encryption` is NONE or KMS.
         """
         number = str(self._base + counted(tick))
         if self._records and self._records[-1].arrival > arrival:

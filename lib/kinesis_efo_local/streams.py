@@ -42,17 +42,12 @@ class Traits:
     """The properties of a stream that can change without its shards.
 
     Attributes:
-        retention_seconds: For how long records are kept.
-        mode: PROVISIONED or ON_DEMAND.
-        distribution: AUTO or USER_PARTITION_KEY: who decides on the shard of a record, Kinesis or its key.
         max_record_bytes: Most bytes of a record, with its partition key.
-        key_id: The key that encrypts it, as it was given; None where it is not encrypted.
-        tags: Its tags.
-        shard_metrics: The metrics of its shards that are reported.
-        policy: Its resource policy, if it has one.
+        key_id: The key that encrypts it, as it was given; None if it is not encrypted.
+        backdated_seconds: By how much records are said to have arrived earlier than they do.
+        distribution: AUTO or USER_PARTITION_KEY: who decides on the shard of a record, Kinesis or its key.
         warm_mib: The throughput in MiB/s that it is scaled to; None if it was never given one.
         warm_target_mib: The one that it is being scaled to.
-        backdated_seconds: By how much records are said to have arrived earlier than they do.
     """
 
     retention_seconds: float
@@ -101,13 +96,8 @@ class KeptStream(msgspec.Struct):
 class Stream:
     """One stream of an account and region.
 
-    Args:
-        name: Name of the stream.
-        arn: ARN of the stream.
-        shard_count: Number of shards at the beginning; 0 for a stream that gets back those that were kept.
-        traits: Retention, mode and the like.
-        ticks: The account's source of ticks for sequence numbers.
-        now: Time of the creation.
+    With `shard_count` 0, it gets back the shards that were kept. `ticks` is the account's source of ticks for sequence
+    numbers; `now` is the time of the creation.
     """
 
     def __init__(self, name: str, arn: str, shard_count: int, traits: Traits, ticks: Ticks, now: Moment) -> None:
@@ -177,8 +167,8 @@ class Stream:
     def end_dry_run(self, now: Moment) -> NoReturn:
         """Answer a request that would succeed, if it were not a dry run. Raises either error in its place.
 
-        Raises:
-            AwsError: `DryRunOperationException`, or `ThrottlingException` for a second dry run within a second, of whichever call.
+        The AwsError is `DryRunOperationException`, or `ThrottlingException` for a second dry run within a second, of
+        whichever call.
         """
         if self.dry_runs.delay(1, now.monotonic) > 0:
             raise AwsError(
@@ -196,8 +186,8 @@ class Stream:
     def parse_number(self, text: str, shard: Shard) -> Parsed:
         """Parse a sequence number from a request for `shard`.
 
-        Raises:
-            AwsError: `InvalidArgumentException` if this stream never issued the number, or issued it for another shard.
+        Raises AwsError `InvalidArgumentException` if this stream never issued the number, or issued it for another
+        shard.
         """
         parsed = parse(text)
         if parsed is None or not self._created_tick <= parsed.tick <= self._issued_tick:
@@ -233,11 +223,7 @@ class Stream:
         return list(self._open)
 
     def shard(self, shard_id: str) -> Shard:
-        """The shard with an id.
-
-        Raises:
-            AwsError: `ResourceNotFoundException` if there is none (any more).
-        """
+        """The shard with an id. Raises AwsError `ResourceNotFoundException` if there is none (any more)."""
         try:
             return self.shards[shard_id]
         except KeyError:

@@ -25,8 +25,7 @@ class _Finished(Exception):
 def open_subscription(kinesis: Kinesis, params: dict[str, Any]) -> Subscription:
     """Check a SubscribeToShard request and open the subscription; it ends an older one of the same consumer and shard.
 
-    Raises:
-        AwsError: The request is refused; the client gets the error in place of an event stream.
+    The client gets an AwsError in place of an event stream.
     """
     settings, now = kinesis.settings, kinesis.now()
     consumer = kinesis.consumer(params["ConsumerARN"])
@@ -69,11 +68,7 @@ class Wire(ABC):
 class Push:
     """Sends one subscription's events until it ends.
 
-    Args:
-        kinesis: State and settings.
-        subscription: From `open_subscription`.
-        faults: Called with each frame.
-        cbor: Whether events are in CBOR, not in JSON.
+    `faults` is called with each frame. If `cbor`, events are in CBOR, not in JSON.
     """
 
     def __init__(
@@ -93,12 +88,8 @@ class Push:
     async def send(self, to: Wire) -> bool:
         """Send the events until the subscription ends.
 
-        Returns:
-            Whether to end the response cleanly; False if it was cut.
-
-        Raises:
-            ConnectionError: The client has disconnected.
-            TimeoutError: The client did not read when the subscription ended.
+        Returns whether to end the response cleanly; False if it was cut. Raises ConnectionError if the client has
+        disconnected, TimeoutError if it did not read when the subscription ended.
         """
         subscription = self._subscription
         subscription.shard.listen(subscription.wake)

@@ -82,8 +82,7 @@ def update_stream_mode(kinesis: Kinesis, params: Params) -> Params:
 def warm_throughput(mode: str, params: Params) -> int | None:
     """The warm throughput that a request asks for, in MiB/s.
 
-    Raises:
-        AwsError: `InvalidArgumentException`: the stream is provisioned.
+    Raises AwsError `InvalidArgumentException` if the stream is provisioned.
     """
     warm: int | None = params.get("WarmThroughputMiBps")
     if warm is not None and mode != "ON_DEMAND":
@@ -270,8 +269,8 @@ def _pairs(tags: list[tuple[str, str]]) -> list[dict[str, str]]:
 def _check_policy(text: str, arn: str) -> None:
     """Check a policy as far as it can be without identities.
 
-    Raises:
-        AwsError: `InvalidArgumentException`: it is too long, is not JSON, or a statement lacks a part or is for something else.
+    Raises AwsError `InvalidArgumentException` if it is too long, is not JSON, or a statement lacks a part or is for
+    something else.
     """
     if len(text.encode()) > MAX_POLICY_BYTES:
         raise invalid(f"The policy of {arn} has {len(text.encode())} bytes; it may have {MAX_POLICY_BYTES}")

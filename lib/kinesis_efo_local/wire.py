@@ -50,11 +50,8 @@ def event_payload(
 ) -> bytes:
     """The JSON of a SubscribeToShardEvent, with the fields in the real service's order.
 
-    Args:
-        records: Records as JSON.
-        continuation: Sequence number to continue from; None at the end of the shard, where some servers write an empty one.
-        behind_millis: Milliseconds behind the tip.
-        children: Child shards as JSON-able objects; only at the end of the shard.
+    `continuation` is the sequence number to continue from; None at the end of the shard, where some servers write an
+    empty one. `children` are child shards as JSON-able objects, only at the end of the shard.
     """
     number = b"null" if continuation is None else b'"%b"' % continuation.encode()
     child_shards = b"" if children is None else b',"ChildShards":' + msgspec.json.encode(children)

@@ -103,8 +103,7 @@ def _writable(kinesis: Kinesis, name: str | None, arn: str | None) -> Stream:
 def _check(stream: Stream, entry: Entry) -> int:
     """Check a record and return the bytes of its data and key together.
 
-    Raises:
-        AwsError: The data is not base64, the key or hash key is out of bounds, or the record is too large.
+    Raises AwsError if the data is not base64, the key or hash key is out of bounds, or the record is too large.
     """
     if entry.key is None:
         if not stream.traits.distributed:

@@ -25,8 +25,7 @@ MOST_BEHIND_MS: Final = 120_000
 def parse_kinds(text: str) -> frozenset[str]:
     """The kinds that a comma-separated list names; `all` stands for all of them.
 
-    Raises:
-        ValueError: A name is not known.
+    Raises ValueError if a name is not known.
     """
     names = frozenset(part.strip() for part in text.split(",") if part.strip())
     if unknown := names - KINDS.keys() - {"all"}:
@@ -37,15 +36,8 @@ def parse_kinds(text: str) -> frozenset[str]:
 class WrongAnswers:
     """Decides which answers are wrong.
 
-    Args:
-        kinds: Which there are, of `KINDS`.
-        rate: The part of the answers that are wrong where they can be, from 0 to 1.
-        in_a_row: So many answers without the records or the shards that are there follow each other at most, for one reader of a
-            shard or one stream.
-        random: Decides.
-
-    Attributes:
-        in_a_row: The same.
+    `kinds` are of `KINDS`. `rate` is the part of the answers that are wrong where they can be, from 0 to 1. At most
+    `in_a_row` answers without existing records or shards follow each other, for one reader of a shard or one stream.
     """
 
     def __init__(self, kinds: Collection[str], rate: float, in_a_row: int, random: Random) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, or say how to install what it needs.
 
-    Args:
-        arguments: Arguments without the program's name; None for those of this process.
+    `arguments` is without the program's name; None for those of this process.
     """
     try:
         from kinesis_efo_tools.cli.app import main as run

@@ -21,12 +21,7 @@ from kinesis_efo_tools.cli.failing import fail, wants_json
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command that has not been imported yet.
-
-    Attributes:
-        module: Its module.
-        summary: Its line in the list of commands.
-    """
+    """A command that has not been imported yet."""
 
     module: str
     summary: str
@@ -148,8 +143,7 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. An error becomes one message on stderr and the exit code (`ExitCode`).
 
-    Args:
-        arguments: Arguments without the program's name; None for those of this process.
+    `arguments` is without the program's name; None for those of this process.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     as_json = wants_json(words)

@@ -125,8 +125,7 @@ def aws_settings(
 ) -> AwsSettings:
     """Make the AWS settings from the options.
 
-    Raises:
-        UsageError: The options contradict each other, or one is not valid.
+    Raises UsageError if the options contradict each other, or one is not valid.
     """
     if external_id and not role_arn:
         raise UsageError("--external-id goes with --role-arn: give both")
@@ -144,8 +143,7 @@ Aws: TypeAlias = Annotated[AwsSettings, Group(aws_settings)]
 def seconds(option: str, text: str) -> float:
     """Parse the value of an option, such as `10s`, into seconds.
 
-    Raises:
-        UsageError: The text is not a duration, or has no unit.
+    Raises UsageError if it is not a duration, or has no unit.
     """
     times.check_unit(option, text)
     try:
@@ -157,8 +155,7 @@ def seconds(option: str, text: str) -> float:
 def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> Manifest:
     """Load the manifest with the given streams; None for all.
 
-    Raises:
-        ManifestError: It cannot be loaded or is not valid, or lacks a stream.
+    Raises ManifestError if it cannot be loaded, is not valid, or lacks a stream.
     """
     from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
     from kinesis_efo.aws_errors import describe, is_foreign

@@ -15,12 +15,8 @@ from kinesis_efo_tools.cli.declaring import Group
 class ChangeMode:
     """The options for changing leases.
 
-    Attributes:
-        lease_timeout: Seconds after which a silent owner is dead.
-        dry_run: Only show the changes.
-        force: Change leases even if a live worker holds them.
-        yes: Do not ask for confirmation.
-        as_json: Print JSON instead of a table.
+    `lease_timeout` is the seconds after which a silent owner is dead. `force` changes leases even if a live worker
+    holds them; `yes` does not ask for confirmation.
     """
 
     lease_timeout: float
@@ -40,11 +36,7 @@ def change_mode(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Change leases without asking.")] = False,
     as_json: output.JsonFlag = False,
 ) -> ChangeMode:
-    """Make the mode from the options.
-
-    Raises:
-        ConfigurationError: `--lease-timeout` is not a duration.
-    """
+    """Make the mode from the options."""
     return ChangeMode(arguments.seconds("--lease-timeout", lease_timeout), dry_run, force, yes, as_json)
 
 

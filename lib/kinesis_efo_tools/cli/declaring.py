@@ -24,8 +24,7 @@ C = TypeVar("C", bound=Command)
 class Group(NamedTuple):
     """Marks a field that is made from several options, as in `Annotated[AwsSettings, Group(aws_settings)]`.
 
-    Attributes:
-        make: A function with the options as parameters that returns the field's value.
+    `make` has the options as parameters and returns the field's value.
     """
 
     make: Callable[..., Any]
@@ -35,8 +34,7 @@ class Group(NamedTuple):
 def command(register: Callable[[Callable[..., None]], Any]) -> Callable[[type[C]], type[C]]:
     """Make a decorator that turns a class into a dataclass and registers it as a command.
 
-    Args:
-        register: Typer's decorator for functions, such as `app.command("list")`.
+    `register` is Typer's decorator for functions, such as `app.command("list")`.
     """
 
     def declare(cls: type[C]) -> type[C]:

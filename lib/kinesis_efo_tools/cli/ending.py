@@ -28,11 +28,7 @@ class SignalWaiter:
             signal.signal(number, self._handle)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for a signal, at most `seconds`.
-
-        Returns:
-            Whether there was one.
-        """
+        """Wait for a signal, at most `seconds`. Returns whether there was one."""
         return bool(select.select([self._asked], [], [], seconds)[0])
 
     @contextmanager

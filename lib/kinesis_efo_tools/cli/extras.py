@@ -12,12 +12,7 @@ from kinesis_efo.errors import ConfigurationError
 def needed_by(command: str, extra: str) -> Iterator[None]:
     """Run imports of a command in the body of a `with`.
 
-    Args:
-        command: The command's name.
-        extra: The extra with its packages.
-
-    Raises:
-        ConfigurationError: A package is not installed; the message names the extra that installs it.
+    Raises ConfigurationError if a package is not installed; the message names the `extra` that installs it.
     """
     try:
         yield

@@ -14,12 +14,7 @@ from kinesis_efo_tools.cli.output import ExitCode
 
 
 class CommandExit(Exception):
-    """Ends a command with an exit code.
-
-    Args:
-        code: The exit code.
-        message: The reason, and what to do.
-    """
+    """Ends a command with an exit code. `message` is the reason, and what to do."""
 
     def __init__(self, code: ExitCode, message: str) -> None:
         super().__init__(message)
@@ -29,12 +24,8 @@ class CommandExit(Exception):
 def confirm(question: str, *, yes: bool) -> None:
     """Ask for confirmation before a change.
 
-    Args:
-        question: The question, without the question mark.
-        yes: Do not ask, because the command line has confirmed it.
-
-    Raises:
-        CommandExit: The answer was no, or stdin is not a terminal; with `ExitCode.REFUSED`.
+    `question` has no question mark. `yes` does not ask, because the command line has confirmed the change. Raises
+    CommandExit with `ExitCode.REFUSED` if the answer is no, or stdin is not a terminal.
     """
     if yes:
         return
@@ -55,12 +46,7 @@ def wants_json(arguments: Sequence[str]) -> bool:
 def fail(error: Exception, *, as_json: bool) -> NoReturn:
     """End the process because of an error.
 
-    Args:
-        error: The error. An unexpected one is a bug, and is raised again for its traceback.
-        as_json: Write JSON instead of a sentence.
-
-    Raises:
-        SystemExit: With the error's exit code.
+    An unexpected error is a bug, and is raised again for its traceback; others become SystemExit with their exit code.
     """
     kind, code, message = _explained(error)
     document = {"error": {"kind": kind, "exitCode": int(code), "message": message}}

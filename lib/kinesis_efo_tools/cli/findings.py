@@ -17,12 +17,7 @@ _STYLES = {Status.PASSED: "green", Status.FAILED: "bold red", Status.UNKNOWN: "y
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """Output below the findings.
-
-    Attributes:
-        data: Additional keys of the JSON.
-        view: The same as a table.
-    """
+    """Output below the findings. `data` has additional keys of the JSON; `view` is the same as a table."""
 
     data: Mapping[str, Any]
     view: RenderableType
@@ -31,13 +26,8 @@ class Details:
 def report(as_json: bool, findings: Sequence[Finding], details: Details | None = None) -> None:
     """Print findings.
 
-    Args:
-        as_json: Print JSON instead of a table.
-        findings: The findings.
-        details: Output below them.
-
-    Raises:
-        typer.Exit: A check failed, or none passed; with `ExitCode.FAILED`. Unknown is not a failure if others passed.
+    Raises typer.Exit with `ExitCode.FAILED` if a check failed, or none passed. Unknown is not a failure if others
+    passed.
     """
     counts = {status.value: sum(each.status is status for each in findings) for status in Status}
     data = {

@@ -72,9 +72,8 @@ class _ApplicationLag:
     async def look(self, seconds: float, waiting: Callable[[], None] = lambda: None) -> LagReport:
         """Watch the leases, then measure the lag.
 
-        Args:
-            seconds: How long to watch for owners that renew a lease.
-            waiting: Called if one scan of the table does not show which owners are alive.
+        It watches `seconds` for owners that renew a lease. `waiting` is called if one scan of the table does not show
+        which owners are alive.
         """
         async with opened(self._aws, self._location, self._streams) as application:
             seen = await watch(application.table, self._clock, seconds, application.guards, waiting)

@@ -62,12 +62,7 @@ def within(reports: Sequence[LagReport], threshold: float) -> bool:
 
 
 def view(reports: Sequence[LagReport], width: int) -> RenderableType:
-    """Format the reports as tables, the slowest shard first.
-
-    Args:
-        reports: The reports.
-        width: Columns of the terminal.
-    """
+    """Format the reports as tables, the slowest shard first. `width` is the columns of the terminal."""
     shape = Shape.of(width)
     parts: list[RenderableType] = []
     for report in reports:

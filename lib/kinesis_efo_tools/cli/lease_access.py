@@ -22,12 +22,8 @@ from kinesis_efo_tools.operate.lease_checkup import open_table
 class Leases:
     """An application's lease table, and the selected streams and shards.
 
-    Attributes:
-        table: The lease table, already checked.
-        keys: Converts lease keys.
-        manifest: The manifest, with only the selected streams.
-        shards: Ids of the selected shards; empty for all.
-        access: Clients for other AWS services.
+    The table is already checked. `manifest` has only the selected streams; `shards` has the ids of the selected shards,
+    and is empty for all.
     """
 
     table: LeaseTable
@@ -62,8 +58,7 @@ class Leases:
     def selected(self, scan: Scan) -> dict[str, Lease]:
         """Return the selected shards' rows of a scan, by lease key. If a shard has several rows, this library's form of key wins.
 
-        Raises:
-            ConfigurationError: A selected shard has no row.
+        Raises ConfigurationError if a selected shard has no row.
         """
         found = {lease.key: lease for lease in self.keys.by_shard(scan.leases).values() if self.selects(lease)}
         missing = self.shards - {shard.shard for key in found if (shard := self.keys.decode(key))}
@@ -82,15 +77,8 @@ async def opened(
 ) -> AsyncIterator[Leases]:
     """Open an application's lease table.
 
-    Args:
-        aws: Region, endpoint and role.
-        location: Location of the manifest.
-        streams: Logical names of the selected streams; None for all.
-        shards: Ids of the selected shards; None for all.
-
-    Raises:
-        ManifestError: The manifest cannot be loaded, or has no such stream.
-        LeaseError: The table is missing, is not a lease table, or cannot be reached.
+    `streams` has logical names, `shards` ids; None selects all. Raises ManifestError if the manifest cannot be loaded
+    or has no such stream, LeaseError if the table is missing, is not a lease table, or cannot be reached.
     """
     manifest = arguments.load(location, aws, streams)
     async with Access(aws, manifest.region) as access:

@@ -20,12 +20,7 @@ from kinesis_efo_tools.operate.lease_edits import Edit
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Planned changes to leases.
-
-    Attributes:
-        edits: The changes.
-        remarks: Remarks for the person who confirms them.
-    """
+    """Planned changes to leases. `remarks` are for the person who confirms them."""
 
     edits: Sequence[Edit]
     remarks: Sequence[str] = ()
@@ -40,16 +35,9 @@ async def change(
 ) -> None:
     """Change leases: watch for live owners, plan, refuse or show the changes, ask, and write.
 
-    Args:
-        table: The application's leases.
-        plan: Makes the plan from a scan of the table and one of `source`.
-        guarded: Selects the leases that no live worker may hold.
-        mode: The options.
-        source: The table from which leases are copied; no live worker may hold a lease in it.
-
-    Raises:
-        CommandExit: The change was refused or declined, or not every lease was written.
-        KinesisEfoError: A table cannot be used, or the plan cannot be made.
+    `plan` gets a scan of the table and one of `source`, from which leases are copied. No live worker may hold a
+    lease in `source`, or one of the table that `guarded` selects. Raises CommandExit if the change was refused or
+    declined, or not every lease was written.
     """
     seen = await _watch(table, mode.lease_timeout, guarded)
     seen_in_source = await _watch(source, mode.lease_timeout, lambda _lease: True) if source else None

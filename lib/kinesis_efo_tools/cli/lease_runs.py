@@ -28,11 +28,7 @@ def runs_table(
 ) -> Table:
     """Make the table of the runs' leases and lags.
 
-    Args:
-        runs: The runs' rows, by stream.
-        shape: How long texts may be.
-        now: The time, epoch seconds.
-        states: Whether their owners are alive, by stream; None if not known: then the keys are shown instead.
+    `runs` and `states` are by stream; without `states`, the keys are shown instead. `now` is in epoch seconds.
     """
     watched = states is not None
     columns = [
@@ -68,13 +64,7 @@ def runs_table(
 
 
 def run_line(stream: str, run: Lease, now: float) -> str:
-    """Format a run's lease and lag in one line.
-
-    Args:
-        stream: Logical name of the stream.
-        run: The run's row.
-        now: The time, epoch seconds.
-    """
+    """Format a run's lease and lag in one line. `stream` is the logical name; `now` is in epoch seconds."""
     line = f"{stream}: {readable(run.owner) if run.owner else 'read by no run'}"
     if run.lag is None:
         return line

@@ -121,8 +121,7 @@ def _stop(aws: LocalAws) -> None:
 def _declare(aws: LocalAws, asked: Declaration) -> Path:
     """Declare the application; returns the path of its manifest.
 
-    Raises:
-        ConfigurationError: The local AWS refuses it.
+    Raises ConfigurationError if the local AWS refuses it.
     """
     try:
         return write_manifest(asked, declare(aws, asked.application))

@@ -29,11 +29,10 @@ _FALSE: Final = frozenset({"false", "0", "no", "off", "f", "n"})
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
     """Parse ``name=value`` pairs into typed settings.
 
+    Raises BadParameter if a name is not known, or a value is not valid.
+
     >>> parse_settings(["read-limit=no", "subscription_seconds=10"])
     {'read_limit': False, 'subscription_seconds': 10.0}
-
-    Raises:
-        BadParameter: A name is not known, or a value is not valid.
     """
     kinds = {field.name: str(field.type).removesuffix(" | None") for field in fields(Settings)}
     found: dict[str, Any] = {}
@@ -76,11 +75,10 @@ def _value(kind: str, text: str) -> Any:
 def parse_streams(texts: Sequence[str]) -> dict[str, int]:
     """Parse ``name:shards`` texts; a name alone means one shard.
 
+    Raises BadParameter if a text is neither, or a stream is named twice.
+
     >>> parse_streams(["flights:4", "weather"])
     {'flights': 4, 'weather': 1}
-
-    Raises:
-        BadParameter: A text is neither, or a stream is named twice.
     """
     found: dict[str, int] = {}
     for text in texts:
@@ -100,11 +98,8 @@ def parse_streams(texts: Sequence[str]) -> dict[str, int]:
 class Declaration:
     """The application to declare, and its manifest.
 
-    Attributes:
-        application: The application.
-        settings: Settings of the local AWS that follow from an existing manifest.
-        manifest: Where the manifest is written.
-        given: An existing manifest, which is not changed if its ARNs are right; None for none.
+    `settings` are those of the local AWS that follow from `given`, an existing manifest, which is not changed if its
+    ARNs are right.
     """
 
     application: LocalApplication
@@ -127,9 +122,8 @@ def wanted(
 ) -> Declaration | None:
     """Make the declaration from the options; None if there is none.
 
-    Raises:
-        BadParameter: Options contradict each other.
-        ConfigurationError: A manifest cannot be read, or would be overwritten.
+    Raises BadParameter if options contradict each other, ConfigurationError if a manifest cannot be read, or would be
+    overwritten.
     """
     shards = parse_streams(streams)
     if manifest is not None:
@@ -223,8 +217,7 @@ def write_manifest(asked: Declaration, document: dict[str, Any]) -> Path:
 def merged(asked: Declaration | None, given: dict[str, Any], region: str | None) -> Settings:
     """Merge the settings of the local AWS: those of the command line override those of a manifest.
 
-    Raises:
-        BadParameter: A value is out of range.
+    Raises BadParameter if a value is out of range.
     """
     settings = {**(asked.settings if asked else {}), **({"region": region} if region else {}), **given}
     try:

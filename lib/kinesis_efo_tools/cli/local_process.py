@@ -30,13 +30,8 @@ _PATIENCE: Final = 10.0
 class Ready:
     """The contents of a local AWS' ready file.
 
-    Attributes:
-        pid: Its process id.
-        started: When the process began, to distinguish it from a later one with the same id.
-        endpointUrl: Its URL.
-        environment: The variables that point AWS SDKs to it.
-        manifest: Path of the manifest of the declared application; None if there is none.
-        streams: Names of the declared streams.
+    `started` is when the process began, to distinguish it from a later one with the same id. `environment` has the
+    variables that point AWS SDKs to it; `manifest` is the path of the declared application's, if there is one.
     """
 
     pid: int
@@ -83,11 +78,7 @@ class Ready:
 
     @staticmethod
     def read(path: Path) -> Ready:
-        """Read the file.
-
-        Raises:
-            ConfigurationError: It is not a ready file.
-        """
+        """Read the file. Raises ConfigurationError if it is not a ready file."""
         try:
             return Ready(**json.loads(path.read_bytes()))
         except (ValueError, TypeError) as wrong:
@@ -116,15 +107,8 @@ def running(directory: Path) -> dict[Path, Ready]:
 def start(arguments: Sequence[str], directory: Path) -> tuple[Ready, Path]:
     """Start a local AWS in the background, and wait until it is ready.
 
-    Args:
-        arguments: The arguments of `kinesis-efo local`.
-        directory: From `state_directory`.
-
-    Returns:
-        The contents of its ready file, and the path of its log.
-
-    Raises:
-        ChildFailed: It ended instead.
+    Returns the contents of its ready file, and the path of its log. `arguments` are those of `kinesis-efo local`;
+    `directory` is from `state_directory`. Raises ChildFailed if it ended instead.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"local-{uuid.uuid4().hex[:12]}.json"
@@ -152,12 +136,7 @@ def start(arguments: Sequence[str], directory: Path) -> tuple[Ready, Path]:
 
 
 class ChildFailed(Exception):
-    """The process in the background has ended before it was ready.
-
-    Attributes:
-        code: Its exit code.
-        said: Its output.
-    """
+    """The process in the background has ended before it was ready. `code` is its exit code, `said` its output."""
 
     def __init__(self, code: int, said: str) -> None:
         super().__init__(code, said)

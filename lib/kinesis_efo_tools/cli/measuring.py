@@ -31,16 +31,8 @@ async def refuse_live_readers(
 ) -> None:
     """Refuse to subscribe if a live run reads with the consumer, because it would be cut off.
 
-    Args:
-        access: Clients.
-        manifest: The application.
-        ref: The stream.
-        wanted: The options.
-        clock: Time.
-
-    Raises:
-        UsageError: The stream has no consumer.
-        CommandExit: A run is alive, or that cannot be found out; with `ExitCode.REFUSED`.
+    Raises UsageError if the stream has no consumer, CommandExit with `ExitCode.REFUSED` if a run is alive, or that
+    cannot be found out.
     """
     if ref.polled:
         raise UsageError(f"stream {ref.name} has no consumer to subscribe: --subscribe goes without it")
@@ -71,14 +63,7 @@ async def measure(
 ) -> tuple[list[Finding], Details | None]:
     """Subscribe over each transport, and measure.
 
-    Args:
-        access: Clients.
-        ref: The stream, and the consumer to subscribe.
-        wanted: The options.
-        clock: Time.
-
-    Returns:
-        The findings, and the output below them; None if no shard could be found.
+    Returns the findings, and the output below them; None if no shard could be found.
     """
     status = StatusLine()
     subject = f"subscribing to {ref.name}"

@@ -16,10 +16,8 @@ from kinesis_efo_tools.cli.declaring import Group
 class Measuring:
     """The options for measuring.
 
-    Attributes:
-        seconds: How long to read over each transport.
-        take_over: Subscribe even if a run reads with the consumer: it is cut off.
-        lease_timeout: Seconds after which a silent owner of a lease is dead.
+    It reads for `seconds` over each transport. `take_over` subscribes even if a run reads with the consumer: it is cut
+    off. An owner of a lease that is silent for `lease_timeout` seconds is dead.
     """
 
     seconds: float
@@ -46,8 +44,7 @@ def measuring(
 ) -> Measuring | None:
     """Make the options for measuring; None without `--subscribe`.
 
-    Raises:
-        UsageError: An option is not a duration, or does nothing without `--subscribe`.
+    Raises UsageError if an option is not a duration, or does nothing without `--subscribe`.
     """
     wanted = Measuring(
         arguments.seconds("--for", duration), take_over, arguments.seconds("--lease-timeout", lease_timeout)

@@ -52,10 +52,7 @@ def terminal() -> Console:
 def answer(as_json: bool, data: Any, view: Callable[[], RenderableType]) -> None:
     """Print a command's result.
 
-    Args:
-        as_json: Print `data` instead of the table.
-        data: Plain data. Its keys are an interface: they are never renamed or removed.
-        view: Makes the table; called only if it is printed.
+    The keys of `data` are an interface: they are never renamed or removed. `view` is called only if it is printed.
     """
     if as_json:
         typer.echo(json.dumps(data, indent=2))
@@ -76,11 +73,8 @@ def remark(text: str) -> None:
 def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]], title: str | None = None) -> Table:
     """Make a table of texts.
 
-    Args:
-        columns: Titles. `>` before a title aligns the column to the right, for numbers; `=` keeps its cells on one line, for
-            ids.
-        rows: Their cells; None prints as `-`.
-        title: Title of the table.
+    `>` before a title in `columns` aligns the column to the right, for numbers; `=` keeps its cells on one line, for
+    ids. The cell None prints as `-`.
     """
     made = Table(
         box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False, show_edge=False
@@ -113,9 +107,5 @@ def stop(code: ExitCode) -> typer.Exit:
 
 
 def missing_data(missing: Mapping[str, Exception]) -> list[dict[str, str]]:
-    """Convert the errors of streams to plain data, for JSON.
-
-    Args:
-        missing: The errors, by logical name.
-    """
+    """Convert the errors of streams to plain data, for JSON. `missing` has the errors by logical name."""
     return [{"stream": name, "error": str(error)} for name, error in missing.items()]

@@ -87,8 +87,7 @@ def put(given: Put) -> None:
 def _require_answer(aws: AwsSettings, chosen: Choice) -> None:
     """Fail soon if Kinesis cannot be reached. The producer would retry for minutes.
 
-    Raises:
-        StreamError: There is no response, or it does not come from Kinesis.
+    Raises StreamError if there is no response, or it does not come from Kinesis.
     """
     try:
         with closing(SyncClients(aws, config=INTERACTIVE_CONFIG).client("kinesis")) as client:
@@ -104,11 +103,7 @@ def _require_answer(aws: AwsSettings, chosen: Choice) -> None:
 
 
 def _put_all(producer: BlockingProducer, pieces: Iterator[_Piece], key_of: Callable[[_Piece], str]) -> bool:
-    """Put every piece, and wait until Kinesis has acknowledged them.
-
-    Returns:
-        True for the whole input; False if it was interrupted.
-    """
+    """Put every piece, and wait until Kinesis has acknowledged them. Returns False if it was interrupted."""
     status, clock = StatusLine(), SystemClock()
     shown = clock.monotonic()
     with producer:

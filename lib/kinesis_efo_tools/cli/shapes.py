@@ -34,10 +34,7 @@ def duration(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How long texts may be.
-
-    Attributes:
-        roomy: Whether nothing is shortened.
+    """How long texts may be. If `roomy`, nothing is shortened.
 
     >>> narrow = Shape(roomy=False)
     >>> narrow.shard("shardId-000000000042"), narrow.position("AFTER:49590338271490256608559692538361571095921575989136588898")
@@ -69,9 +66,7 @@ class Shape:
     def time(self, epoch: float, now: float) -> str:
         """Format a time, in UTC: in full, or without the parts that it has in common with the present.
 
-        Args:
-            epoch: The time, epoch seconds.
-            now: The present time, epoch seconds.
+        Both times are epoch seconds.
 
         >>> Shape(roomy=False).time(1_700_000_000, 1_700_000_100), Shape(roomy=False).time(1_700_000_000, 1_700_100_000)
         ('22:13:20', '11-14 22:13')

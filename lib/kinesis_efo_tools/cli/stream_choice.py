@@ -18,11 +18,8 @@ from kinesis_efo_tools.cli import arguments
 class Choice:
     """The chosen stream, and how to read it.
 
-    Attributes:
-        ref: The stream; with a consumer if the command line has one.
-        region: Its region.
-        source: Where its ARN came from, for messages.
-        application: The application of the manifest, if the consumer is that application's.
+    `ref` has a consumer if the command line has one, and `application` is that of the manifest if the consumer is its
+    own. `source` says in messages where the ARN came from.
     """
 
     ref: StreamRef
@@ -34,15 +31,8 @@ class Choice:
 def choose(aws: AwsSettings, stream: str, location: str | None, consumer_arn: str | None = None) -> Choice:
     """Find the stream of the command line.
 
-    Args:
-        aws: Region, endpoint and role.
-        stream: Logical name in the manifest, name in Kinesis, or ARN.
-        location: Location of a manifest, if there is one.
-        consumer_arn: Consumer to read it with; None for none.
-
-    Raises:
-        UsageError: The names and ARNs do not belong together, or there is no such stream.
-        StreamError: The stream's ARN cannot be looked up.
+    `stream` is a logical name in the manifest, a name in Kinesis, or an ARN. Raises UsageError if the names and ARNs do
+    not belong together or there is no such stream, StreamError if the ARN cannot be looked up.
     """
     manifest = arguments.load(location, aws) if location is not None else None
     known = _known(manifest, stream) if manifest else None

@@ -73,11 +73,8 @@ def tail(given: Given) -> None:
 class _Stretch:
     """The part of the stream to read.
 
-    Attributes:
-        start: Where to begin.
-        last: Begin this many records before that in each shard.
-        until: When to end, epoch seconds; None for never.
-        shards: Ids of the shards; empty for all.
+    `last` begins so many records before `start` in each shard. `until` is in epoch seconds, None for never. `shards`
+    has ids, and is empty for all.
     """
 
     start: Position
@@ -89,9 +86,7 @@ class _Stretch:
 class _Printer:
     """Filters, prints and counts records.
 
-    Attributes:
-        enough: Set when no more records are to be printed.
-        closed: Whether the reader of the output has closed it.
+    `enough` is set when no more records are to be printed, `closed` if the reader of the output has closed it.
     """
 
     def __init__(self, how: Format, wanted: RecordFilter, limit: int | None) -> None:
@@ -214,8 +209,7 @@ async def _show_status(tailing: Tail, printer: _Printer) -> None:
 async def _refuse_used_consumer(aws: AwsSettings, chosen: Choice) -> None:
     """Refuse a consumer that belongs to an application, or is in use.
 
-    Raises:
-        CommandExit: The consumer is in use; with `ExitCode.REFUSED`.
+    Raises CommandExit with `ExitCode.REFUSED` if it is in use.
     """
     if chosen.ref.polled:
         return

@@ -14,8 +14,7 @@ _NO_TIME = 10**12 - 1
 def check_unit(option: str, text: str) -> None:
     """Refuse a duration without a unit: Spark reads it as milliseconds, but on a command line it usually means seconds.
 
-    Raises:
-        UsageError: The text is only a number, other than 0, and not a time in epoch milliseconds.
+    The text 0, and a time in epoch milliseconds, need none. Raises UsageError.
     """
     if lacks_unit(text, _NO_TIME):
         number = text.strip()
@@ -26,12 +25,7 @@ def check_unit(option: str, text: str) -> None:
 def at_or_ago(text: str, now: float) -> int:
     """Parse a time like `parse_time`, or `now`, or a duration ago; returns epoch milliseconds.
 
-    Args:
-        text: The time, or a duration such as `10m`.
-        now: The present time, epoch seconds.
-
-    Raises:
-        ValueError: The text is none of these.
+    `text` may be a duration such as `10m`; `now` is in epoch seconds. Raises ValueError if it is none of these.
 
     >>> at_or_ago("now", 100.0), at_or_ago("10s", 100.0)
     (100000, 90000)

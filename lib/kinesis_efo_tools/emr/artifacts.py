@@ -17,13 +17,7 @@ from kinesis_efo_tools.emr.packing import Archive
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file to upload to S3.
-
-    Attributes:
-        path: The file.
-        key: Its S3 key, which contains the digest.
-        digest: SHA-256 of its contents, in hex.
-    """
+    """A file to upload to S3. `key` contains `digest`, the SHA-256 of the contents in hex."""
 
     path: Path
     key: str
@@ -36,11 +30,7 @@ def archive_artifact(archive: Archive) -> Artifact:
 
 
 def program_artifact(path: Path) -> Artifact:
-    """Make the artifact of a program.
-
-    Raises:
-        PackagingError: The program is not a readable Python file.
-    """
+    """Make the artifact of a program. Raises PackagingError if it is not a readable Python file."""
     if path.suffix != ".py":
         raise UsageError(f"--job must be a Python program, such as jobs/archive.py; got {str(path)!r}")
     try:
@@ -53,12 +43,7 @@ def program_artifact(path: Path) -> Artifact:
 class Store:
     """The artifacts of jobs in an S3 bucket.
 
-    Args:
-        client: A botocore S3 client.
-        location: `s3://bucket`, or `s3://bucket/prefix`.
-
-    Raises:
-        UsageError: The location has another form.
+    `location` is `s3://bucket` or `s3://bucket/prefix`; raises UsageError for another form.
     """
 
     def __init__(self, client: Any, location: str) -> None:
@@ -74,14 +59,7 @@ class Store:
         return f"s3://{self._bucket}/{self._prefix}{key}"
 
     def upload(self, artifact: Artifact) -> bool:
-        """Upload an artifact if S3 does not have its bytes yet.
-
-        Returns:
-            Whether it was uploaded.
-
-        Raises:
-            PlatformError: S3 refuses, or cannot be reached.
-        """
+        """Upload an artifact if S3 does not have its bytes yet. Returns whether it was uploaded."""
         with artifact.path.open("rb") as body:
             checksum = base64.b64encode(hashlib.file_digest(body, "sha256").digest()).decode()
             # The key alone proves nothing: another writer may have put other contents there.

@@ -17,12 +17,7 @@ from kinesis_efo_tools.emr.target import Site, Target, TargetKind
 
 
 def consumer_faults(manifest: Manifest, kinesis: Any) -> Iterator[str]:
-    """Check that every consumer can be read from; yields a sentence for each that cannot.
-
-    Args:
-        manifest: Has the consumers.
-        kinesis: A botocore Kinesis client.
-    """
+    """Check that every consumer can be read from; yields a sentence for each that cannot."""
     for stream in manifest.streams.values():
         if stream.polled:
             continue
@@ -61,10 +56,7 @@ async def table_faults(store: LeaseStore) -> list[str]:
 def release_faults(target: Target, site: Site, release_label: str) -> Iterator[str]:
     """Check that the EMR release has Spark 4; yields a sentence if not.
 
-    Args:
-        target: Where the job will run.
-        site: EMR's description of the target.
-        release_label: The release that the job asks for, on EKS.
+    The job asks for `release_label` only on EKS.
     """
     label = release_label if target.kind is TargetKind.EKS else site.release_label
     # Releases with Spark 4 are named emr-spark-8 and later; EMR 7 stays with Spark 3 (EMR Release Guide).

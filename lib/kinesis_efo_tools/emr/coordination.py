@@ -21,16 +21,8 @@ async def living_owners(
 ) -> Collection[str]:
     """Return the workers that hold leases and renew them.
 
-    Returns at once if no lease is held; as soon as one worker is seen alive, unless `every` is set; else after the lease timeout.
-
-    Args:
-        store: The lease table.
-        clock: Time.
-        lease_timeout: Seconds after which a lease that is not renewed is free.
-        every: Watch for the whole timeout, to find every live worker.
-
-    Raises:
-        LeaseError: The table cannot be read.
+    Returns at once if no lease is held; as soon as one worker is seen alive, unless `every` is set; else after the
+    lease timeout. `lease_timeout` is in seconds. `every` watches for the whole timeout, to find every live worker.
     """
     observer = Observer(lease_timeout)
     first: float | None = None
@@ -50,16 +42,8 @@ async def living_owners(
 async def until_free(store: LeaseStore, clock: Clock, lease_timeout: float) -> Collection[str]:
     """Wait until no lease is renewed any more. A run that has ended may have renewed one just before.
 
-    Args:
-        store: The lease table.
-        clock: Time.
-        lease_timeout: Seconds after which a lease that is not renewed is free.
-
-    Returns:
-        The workers that still renew after three times the lease timeout; empty as soon as all leases are free.
-
-    Raises:
-        LeaseError: The table cannot be read.
+    Returns the workers that still renew after three times the lease timeout (seconds); empty as soon as all leases are
+    free.
     """
     deadline = clock.monotonic() + _PATIENCE * lease_timeout
     while owners := await living_owners(store, clock, lease_timeout):

@@ -27,13 +27,7 @@ _OLD_NAMES: Final = ("manylinux1", "manylinux2010", "manylinux2014")
 
 @dataclass(frozen=True, slots=True)
 class CoreWheel:
-    """A wheel of the native core.
-
-    Attributes:
-        path: The file.
-        version: Its version.
-        tags: Its platforms, such as `cp311-abi3-manylinux_2_17_x86_64`.
-    """
+    """A wheel of the native core. `tags` are its platforms, such as `cp311-abi3-manylinux_2_17_x86_64`."""
 
     path: Path
     version: str
@@ -42,13 +36,7 @@ class CoreWheel:
     def check(self, python: str, machine: str, glibc: tuple[int, int]) -> None:
         """Check that a cluster can load it.
 
-        Args:
-            python: The cluster's version of Python, such as `3.11`.
-            machine: Its processors in Linux' terms: `x86_64` or `aarch64`.
-            glibc: Its version of glibc.
-
-        Raises:
-            PackagingError: It cannot.
+        `machine` is in Linux' terms: `x86_64` or `aarch64`. Raises PackagingError if it cannot.
         """
         version, abi = tuple(map(int, python.split("."))), f"cp{python.replace('.', '')}"
         # Names have numbers since PEP 600; the old names mean glibc 2.5 to 2.17.
@@ -62,11 +50,7 @@ class CoreWheel:
             )
 
     def check_version(self, library: str) -> None:
-        """Check that it has the version of the library.
-
-        Raises:
-            PackagingError: It does not.
-        """
+        """Check that it has the version of the library. Raises PackagingError if not."""
         if self.version != library:
             raise PackagingError(
                 f"--core: {self.path} is {DISTRIBUTION} {self.version}, and the package has kinesis-efo {library}: "
@@ -75,11 +59,7 @@ class CoreWheel:
 
 
 def read_core_wheel(path: Path) -> CoreWheel:
-    """Read the metadata of a wheel.
-
-    Raises:
-        PackagingError: The file cannot be read, or is not a wheel of the core.
-    """
+    """Read the metadata of a wheel. Raises PackagingError if it is not a wheel of the core."""
     try:
         with ZipFile(path) as wheel:
             metadata, about = (_headers(wheel, name) for name in ("METADATA", "WHEEL"))

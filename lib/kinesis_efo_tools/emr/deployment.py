@@ -76,16 +76,7 @@ def parameter_name(environment: str, application: str) -> str:
 
 
 def load_deployment(environment: str, application: str, ssm: Any) -> Deployment:
-    """Load the description of an application's job.
-
-    Args:
-        environment: Name of the environment; `lake.dev` for `dev` of project `lake`.
-        application: Name of the application.
-        ssm: A botocore SSM client.
-
-    Raises:
-        ConfigurationError: It does not exist, cannot be read, or has a schema that this release does not know.
-    """
+    """Load the description of an application's job."""
     name = parameter_name(environment, application)
     try:
         text = ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"]

@@ -30,10 +30,7 @@ _RAISED: Final = re.compile(
 class DriverLog:
     """The log of a run's driver.
 
-    Attributes:
-        uris: Its files in S3.
-        lines: Its last lines.
-        reason: The error with which the driver failed; None if there is none in the log.
+    `reason` is the error with which the driver failed; None if there is none in the log.
     """
 
     uris: Sequence[str]
@@ -42,16 +39,7 @@ class DriverLog:
 
 
 def driver_log(s3: Any, run: JobRun, most_lines: int) -> DriverLog:
-    """Read the log of the driver of a run's last attempt.
-
-    Args:
-        s3: A botocore S3 client.
-        run: The run.
-        most_lines: Number of last lines to return.
-
-    Raises:
-        PlatformError: There is no log, or S3 refuses.
-    """
+    """Read the log of the driver of a run's last attempt. Raises PlatformError if there is no log, or S3 refuses."""
     places = [uri for uri in run.logs if uri.startswith("s3://")]
     with _refusals(" and ".join(places)):
         found = [uri for place in places for uri in _files(s3, place, run)]

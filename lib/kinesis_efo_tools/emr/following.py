@@ -19,12 +19,7 @@ _FORCED: Final = 300.0  # seconds that EMR gets to end a run by force
 
 @dataclass(frozen=True, slots=True)
 class StopResult:
-    """The result of stopping a run.
-
-    Attributes:
-        run: The run.
-        graceful: Whether it ended by itself, before it was ended by force.
-    """
+    """The result of stopping a run. `graceful`: it ended by itself, before it was ended by force."""
 
     run: JobRun
     graceful: bool
@@ -33,15 +28,8 @@ class StopResult:
 async def until_running(platform: Platform, identifier: str, clock: Clock, report: Report, patience: float) -> JobRun:
     """Wait until a run has started.
 
-    Args:
-        platform: Its target.
-        identifier: The run.
-        clock: Time.
-        report: Receives every change of the run.
-        patience: Longest wait, seconds; after that, the waiting run is returned.
-
-    Raises:
-        RunFailedError: The run failed or was stopped; the message says where the logs are.
+    After `patience` seconds, returns the run although it still waits. Raises RunFailedError if it failed or was
+    stopped; the message says where the logs are.
     """
     run = await _until(platform, identifier, clock, report, patience, lambda run: run.state is not JobRunState.WAITING)
     if run.state in (JobRunState.FAILED, JobRunState.STOPPED):
@@ -55,17 +43,9 @@ async def stop(
 ) -> StopResult:
     """Stop a run: it finishes its micro-batch and releases its leases. EMR ends it if that takes longer than `grace`.
 
-    Args:
-        platform: Its target.
-        run: A run that has not ended.
-        clock: Time.
-        report: Receives every change of the run.
-        grace: Seconds for the run to end by itself; 0 ends it at once.
-        mark: Writes the stop marker at an S3 URI. Returns False if the marker may not be written there (the run of another tool may
-            name any URI); EMR then ends the run at once.
-
-    Raises:
-        StillRunningError: EMR did not end it.
+    With `grace` 0 (seconds), EMR ends it at once. `mark` writes the stop marker at an S3 URI; it returns False if it
+    may not be written there (the run of another tool may name any URI), and EMR then ends the run at once. Raises
+    StillRunningError if EMR did not end it.
     """
     if grace and run.state is not JobRunState.WAITING and (not run.marker or mark(run.marker)):
         began = clock.monotonic()

@@ -134,11 +134,7 @@ def source_option(arguments: Sequence[str], name: str) -> str | None:
 
 
 def lease_timeout(arguments: Sequence[str]) -> float:
-    """Return the lease timeout of a job with these arguments, seconds.
-
-    Raises:
-        ConfigurationError: The option's value is not a duration, or has no unit.
-    """
+    """Return the lease timeout of a job with these arguments, seconds."""
     text = source_option(arguments, "leaseTimeout")
     try:
         return seconds(text) if text else _LEASE_TIMEOUT_SECONDS
@@ -151,16 +147,10 @@ def spark_settings(
 ) -> dict[str, str]:
     """Return the Spark settings of a job.
 
-    Args:
-        kind: Where it runs.
-        archive: S3 URI of the environment archive.
-        arguments: Arguments of the program; `bufferBytes` and `fetchers` among them determine the memory.
-        given: The user's settings, which override the defaults. `spark.kinesisEfo.shards` is the number of shards for which the memory
-            must be enough.
-
-    Raises:
-        ConfigurationError: A setting cannot be passed to EMR, or is one that this library sets, or the fetchers leave no core for
-            micro-batches.
+    `bufferBytes` and `fetchers` in `arguments`, and `spark.kinesisEfo.shards` in `given` (the number of shards for
+    which the memory must be enough), determine the memory. `given` overrides the defaults. Raises ConfigurationError if
+    a setting cannot be passed to EMR or is one that this library sets, or if the fetchers leave no core for
+    micro-batches.
     """
     settings = {
         # A speculative attempt writes its range again, unless the sink is transactional.
@@ -198,9 +188,6 @@ def refuse_braces(arguments: Iterable[str]) -> None:
     """Refuse braces that YARN would change in the command of a driver: it replaces `{{` by `$`, and removes `}}`.
 
     Source: Hadoop's `ContainerLaunch.expandEnvironment`.
-
-    Raises:
-        UsageError: An argument or a setting has such braces; the message names the first.
     """
     for each in arguments:
         if found := re.search(r"\{\{|\}\}|<CPS>", each):

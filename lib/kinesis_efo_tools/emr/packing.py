@@ -70,12 +70,7 @@ fail "built for Python $python, which this host does not have (PATH is $$PATH);"
 
 @dataclass(frozen=True, slots=True)
 class PythonPlatform:
-    """The Python and the processors of a cluster.
-
-    Attributes:
-        python: Version of Python, such as `3.11`.
-        architecture: `x86_64`, or `arm64` for Graviton.
-    """
+    """The Python and the processors of a cluster."""
 
     python: str = "3.11"
     architecture: Architecture = "x86_64"
@@ -93,11 +88,7 @@ class PythonPlatform:
 class Archive:
     """An environment archive.
 
-    Attributes:
-        path: The file, a `.tar.gz`.
-        digest: SHA-256 of its uncompressed contents, in hex.
-        platform: The platform for which it was built.
-        packages: Versions of its packages, by name.
+    `digest` is the SHA-256 of the uncompressed contents, in hex; `packages` has versions by name.
     """
 
     path: Path
@@ -121,16 +112,10 @@ def package(
 ) -> Archive:
     """Build the environment archive of a project.
 
-    Args:
-        project: Directory with `pyproject.toml` and `uv.lock`: this library's, or that of jobs that depend on it.
-        directory: Directory for the archive. Its file name contains platform and digest.
-        platform: The platform of the cluster.
-        core: The native core to add; None: only a core that the project depends on.
-        run: Runs commands; for tests.
-
-    Raises:
-        PackagingError: uv is missing, the lock is missing or out of date, a dependency has no wheel for the platform, or the core
-            does not run there or has another version than the library.
+    `project` has `pyproject.toml` and `uv.lock`: this library's, or those of jobs that depend on it. `core` is a native
+    core to add; None adds only a core that the project depends on. Raises PackagingError if uv is missing, the lock is
+    missing or out of date, a dependency has no wheel for the platform, or the core does not run there or has another
+    version than the library.
     """
     if core:
         core.check(platform.python, _MACHINES[platform.architecture], _GLIBC)
@@ -161,11 +146,7 @@ def package(
 
 
 def read_archive(path: Path) -> Archive:
-    """Read an archive that was built before.
-
-    Raises:
-        PackagingError: The file cannot be read, or is not an environment archive.
-    """
+    """Read an archive that was built before. Raises PackagingError if it is not one, or cannot be read."""
     try:
         digest = _digest(path)
         with tarfile.open(path) as tar:
@@ -182,8 +163,7 @@ def read_archive(path: Path) -> Archive:
 def pack(tree: Path, file: Path) -> str:
     """Write a directory as a reproducible `.tar.gz`: its bytes do not depend on time, place and user.
 
-    Returns:
-        SHA-256 of the uncompressed archive, in hex.
+    Returns the SHA-256 of the uncompressed archive, in hex.
     """
     with (
         file.open("wb") as raw,
@@ -264,11 +244,7 @@ def _install(
 
 
 def find_uv() -> str:
-    """Return the path of uv: the one that is installed with this Python, else the one on the PATH.
-
-    Raises:
-        PackagingError: There is none.
-    """
+    """Return the path of uv: the one that is installed with this Python, else the one on the PATH."""
     try:
         from uv import find_uv_bin
 

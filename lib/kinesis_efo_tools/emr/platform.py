@@ -21,10 +21,6 @@ class Platform(ABC):
     """Access to a target through EMR's API.
 
     Every method raises `PlatformError` if EMR refuses or cannot be reached.
-
-    Args:
-        target: The target.
-        client: A botocore client of its service.
     """
 
     def __init__(self, target: Target, client: Any) -> None:
@@ -60,12 +56,7 @@ class Platform(ABC):
 
     @abstractmethod
     def cancel(self, run: JobRun, grace: int) -> None:
-        """Ask EMR to end a run.
-
-        Args:
-            run: The run.
-            grace: Seconds for the run to end by itself, if EMR grants any; 0 for none.
-        """
+        """Ask EMR to end a run. `grace` is the seconds for it to end by itself, if EMR grants any; 0 for none."""
 
     def live(self, name: str) -> Sequence[JobRun]:
         """List the runs with a name that have not ended, newest first."""
@@ -90,13 +81,7 @@ class Platform(ABC):
 
 
 def command(role: str | None, driver: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> str:
-    """Return the command and role of a run as text, without its token, in which two runs of one job differ.
-
-    Args:
-        role: Its role.
-        driver: Its program, arguments and settings, in the form of EMR's API.
-        overrides: EMR's `configurationOverrides`.
-    """
+    """Return the command and role of a run as text, without its token, in which two runs of one job differ."""
     given = {name: value for name, value in driver.items() if value}
     text = json.dumps([role or "", given, (overrides or {}).get("applicationConfiguration") or []], sort_keys=True)
     return re.sub(rf'((?:{MARKER_SETTING}=[^ "]*/|=kinesis-efo-))[0-9a-f]{{32}}(?=[ "])', r"\1", text)

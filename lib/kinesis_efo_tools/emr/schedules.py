@@ -27,12 +27,8 @@ _RETRY: Final = {"MaximumRetryAttempts": 5, "MaximumEventAgeInSeconds": 300}  # 
 class Schedule:
     """The schedule of an application's job.
 
-    Attributes:
-        group: The environment's group of schedules.
-        name: The application's name, also that of the schedule.
-        expression: `rate(15 minutes)` or `cron(0 6 * * ? *)`.
-        time_zone: Time zone of a cron expression, such as `Europe/Berlin`.
-        role_arn: The role with which Scheduler starts the job.
+    `expression` is like `rate(15 minutes)` or `cron(0 6 * * ? *)`, the latter in `time_zone`. Its name is the
+    application's.
     """
 
     group: str
@@ -44,8 +40,7 @@ class Schedule:
     def request(self, start: Mapping[str, Any]) -> dict[str, Any]:
         """Make the request that creates or updates the schedule.
 
-        Args:
-            start: Input of the call that starts the job, `Serverless.scheduled`.
+        `start` is the input of the call that starts the job.
         """
         partition = self.role_arn.split(":")[1]
         return {
@@ -76,21 +71,13 @@ class Schedules:
     """Access to EventBridge Scheduler.
 
     Every method raises `PlatformError` if Scheduler refuses or cannot be reached.
-
-    Args:
-        client: A botocore client of `scheduler`.
     """
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
     def put(self, schedule: Schedule, start: Mapping[str, Any]) -> Change:
-        """Create a schedule, or update it if it differs.
-
-        Args:
-            schedule: The schedule.
-            start: Input of the call that starts the job, `Serverless.scheduled`.
-        """
+        """Create a schedule, or update it if it differs. `start` is the input of the call that starts the job."""
         wanted = schedule.request(start)
         with _refusals("set", schedule.group, schedule.name):
             found = self._find(schedule.group, schedule.name)

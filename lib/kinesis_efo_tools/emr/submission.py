@@ -33,22 +33,7 @@ from kinesis_efo_tools.emr.target import JobRun, Site, TargetKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """The user's request to run a job.
-
-    Attributes:
-        manifest: The application's manifest.
-        location: Location of the manifest, for the job.
-        archive: The environment archive.
-        built: The platform of the archive.
-        program: The program.
-        arguments: Arguments of the program, without the manifest.
-        spark: Spark settings.
-        role_arn: The role of the job.
-        release_label: EMR release, on EKS.
-        logs: S3 location for logs.
-        logs_key_arn: KMS key for the logs.
-        scheduled: Whether the job has a schedule.
-    """
+    """The user's request to run a job. `arguments` are those of the program, without the manifest."""
 
     manifest: Manifest
     location: str
@@ -73,11 +58,8 @@ class JobRequest:
 class Situation:
     """EMR's state before a job is submitted.
 
-    Attributes:
-        site: The target; None if EMR's description could not be read.
-        known: Runs of the application, newest first.
-        live: Runs that have not ended.
-        unknown: A sentence for each part that could not be read.
+    `site` is None if EMR's description could not be read. `unknown` has a sentence for each part that could not be
+    read.
     """
 
     site: Site | None
@@ -89,13 +71,7 @@ class Situation:
 def look(platform: Platform, name: str, *, tolerant: bool = False) -> Situation:
     """Get the target and the runs of an application from EMR.
 
-    Args:
-        platform: Access to the target.
-        name: Name of the runs.
-        tolerant: Continue if a call fails, and note that in `unknown`.
-
-    Raises:
-        PlatformError: EMR refuses or cannot be reached, and that is not tolerated.
+    With `tolerant`, a failed call does not raise PlatformError: `unknown` gets a sentence about it.
     """
     site: Site | None = None
     known: Sequence[JobRun] = ()
@@ -119,15 +95,9 @@ def look(platform: Platform, name: str, *, tolerant: bool = False) -> Situation:
 def plan(request: JobRequest, kind: TargetKind, store: Store, previous: Sequence[JobRun]) -> Job:
     """Make a job from a request.
 
-    Args:
-        request: The user's request.
-        kind: Where it runs.
-        store: The artifacts in S3.
-        previous: Earlier runs of the application, newest first. The job's token depends on the last one: submitting the job twice makes
-            one run, and submitting it after the end of that run makes another.
-
-    Raises:
-        UsageError: A setting cannot be passed to EMR, or the role is missing.
+    `previous` has earlier runs, newest first. The token depends on the last one: submitting the job twice makes one
+    run, and submitting it after the end of that run makes another. Raises UsageError if a setting cannot be passed to
+    EMR, or the role is missing.
     """
     if kind is not TargetKind.CLUSTER and not request.role_arn:
         raise UsageError(f"--execution-role is missing: a job on {kind} runs with a role of its own")
@@ -182,15 +152,8 @@ async def refusals(
 ) -> list[str]:
     """Check a job before it is submitted; returns a sentence for each reason why it would not work.
 
-    Args:
-        request: The job.
-        platform: Where it would run.
-        site: EMR's description of the target; None if not known.
-        live: Runs of the same application that have not ended.
-        kinesis: A botocore Kinesis client.
-        leases: The lease table.
-        clock: Time.
-        replacing: Whether the live runs will be stopped first.
+    `site` is None if not known; `live` has runs that have not ended, and `replacing` says whether they will be stopped
+    first.
     """
     reasons: list[str] = []
     if site is not None:
@@ -229,21 +192,8 @@ async def make_room(
 ) -> list[JobRun]:
     """Stop the live runs of an application, and wait until its leases are free.
 
-    Args:
-        live: The runs.
-        platform: Where they run.
-        leases: The lease table.
-        clock: Time.
-        report: Receives every change of a run.
-        grace: Seconds for each run to end by itself.
-        lease_seconds: The lease timeout, seconds.
-        mark: As in `following.stop`.
-
-    Returns:
-        The ended runs.
-
-    Raises:
-        StillRunningError: A run does not end, or a worker still renews leases.
+    Returns the ended runs. `grace` and `lease_seconds` are seconds; `mark` is that of `following.stop`. Raises
+    StillRunningError if a run does not end, or a worker still renews leases.
     """
     ended = [(await stop(platform, run, clock, report, grace=grace, mark=mark)).run for run in live]
     if owners := await until_free(leases, clock, lease_seconds):
@@ -257,18 +207,7 @@ async def make_room(
 def submit(job: Job, platform: Platform, store: Store, request: JobRequest, remark: Callable[[str], None]) -> str:
     """Upload missing files of a job to S3, and submit it.
 
-    Args:
-        job: The job.
-        platform: Where it runs.
-        store: The artifacts in S3.
-        request: The request of the job.
-        remark: Receives a line for each file.
-
-    Returns:
-        The id of its run.
-
-    Raises:
-        PlatformError: S3 or EMR refuses.
+    Returns the id of its run. `remark` receives a line for each file. Raises PlatformError if S3 or EMR refuses.
     """
     upload(store, request, remark)
     return platform.submit(job)
@@ -277,13 +216,7 @@ def submit(job: Job, platform: Platform, store: Store, request: JobRequest, rema
 def upload(store: Store, request: JobRequest, remark: Callable[[str], None]) -> None:
     """Upload missing files of a job to S3.
 
-    Args:
-        store: The artifacts in S3.
-        request: The request of the job.
-        remark: Receives a line for each file.
-
-    Raises:
-        PlatformError: S3 refuses.
+    `remark` receives a line for each file. Raises PlatformError if S3 refuses.
     """
     for artifact in (request.archive, request.program):
         size = artifact.path.stat().st_size / 1e6
@@ -292,10 +225,6 @@ def upload(store: Store, request: JobRequest, remark: Callable[[str], None]) -> 
 
 
 def ensure(reasons: Sequence[str]) -> None:
-    """Raise an error if there are reasons against submitting a job.
-
-    Raises:
-        SubmissionRefusedError: There are reasons; the message lists them.
-    """
+    """Raise SubmissionRefusedError with the reasons against submitting a job, if there are any."""
     if reasons:
         raise SubmissionRefusedError("not submitted:\n" + "\n".join(f"  {reason}" for reason in reasons))

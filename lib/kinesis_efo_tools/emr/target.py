@@ -35,11 +35,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Parse `cluster:j-...`, `serverless:...` or `eks:...`.
-
-        Raises:
-            UsageError: The text has another form.
-        """
+        """Parse `cluster:j-...`, `serverless:...` or `eks:...`."""
         kind, _, identifier = text.partition(":")
         if kind not in _IDS or not re.fullmatch(_IDS[kind], identifier):
             raise UsageError(

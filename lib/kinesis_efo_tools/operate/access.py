@@ -32,14 +32,8 @@ class Clients(Protocol):
 class Access:
     """Clients with the same region, endpoint and role. An async context manager.
 
-    Args:
-        aws: Region, endpoint and role.
-        region: Region if the settings name none.
-        clock: This machine's clock.
-
-    Attributes:
-        clock: Kinesis' clock, from the responses to these clients.
-        table_clock: DynamoDB's clock, from the responses to these clients, for the age of a lease table's rows.
+    `region` counts if `aws` names none. The argument `clock` is this machine's. The attribute `clock` is Kinesis', and
+    `table_clock` is DynamoDB's, for the age of a lease table's rows; both come from the responses to these clients.
     """
 
     def __init__(self, aws: AwsSettings, region: str, clock: Clock | None = None) -> None:
@@ -62,8 +56,7 @@ class Access:
     async def kinesis_time(self, stream_arn: str) -> float:
         """Return Kinesis' time, epoch seconds; this machine's time if Kinesis cannot be called.
 
-        Args:
-            stream_arn: The stream for a ListShards call, if there was no response yet.
+        It calls ListShards of the stream if there was no response yet.
         """
         if not self.clock.knows:
             # A refusal has the time, too. Errors are ignored here, because the next call will raise them.
@@ -75,12 +68,7 @@ class Access:
         return await self._clients.credentials()
 
     async def open(self, service: str, config: AioConfig) -> AbstractAsyncContextManager[Any]:
-        """Make a separate client with its own connections, as an async context manager.
-
-        Args:
-            service: `kinesis`, `dynamodb`, ...
-            config: Its configuration.
-        """
+        """Make a separate client with its own connections, as an async context manager."""
         return await self._clients.open(service, config)
 
     async def __aenter__(self) -> Self:

@@ -23,11 +23,8 @@ MOST_CALLS: Final = 20
 class Backlog:
     """The unread records after a position.
 
-    Attributes:
-        records: Number of Kinesis records; an aggregate counts once.
-        exact: Whether there are no more; False if there may be.
-        oldest: When the first of them arrived, epoch seconds; None if none was found.
-        millis_behind: `MillisBehindLatest` of the last page.
+    An aggregate counts once. `exact` is False if there may be more. `oldest` is when the first of them arrived, epoch
+    seconds, None if none was found; `millis_behind` is `MillisBehindLatest` of the last page.
     """
 
     records: int
@@ -41,16 +38,8 @@ async def backlog(
 ) -> Backlog:
     """Count the unread records of a shard.
 
-    Args:
-        kinesis: An aiobotocore client.
-        clock: Time.
-        stream_arn: The stream.
-        shard_id: The shard.
-        position: Position up to which the shard was read; not `SHARD_END`.
-        most_records: Number of records after which counting stops, at least 1.
-
-    Raises:
-        ClientError: Kinesis refused; botocore's exception.
+    `position` is where reading of the shard has come to, not `SHARD_END`. Counting stops after `most_records`, at least
+    1. Raises botocore's ClientError if Kinesis refuses.
     """
     iterator: str | None = await iterator_at(kinesis, stream_arn, shard_id, position)
     records, oldest, behind = 0, None, 0

@@ -137,12 +137,7 @@ async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Fin
 
 
 async def consumers_of(kinesis: Any, stream_arn: str) -> dict[str, dict[str, Any]]:
-    """List the consumers of a stream, by name, as ListStreamConsumers describes them.
-
-    Args:
-        kinesis: An aiobotocore client.
-        stream_arn: The stream.
-    """
+    """List the consumers of a stream, by name, as ListStreamConsumers describes them."""
     found: dict[str, dict[str, Any]] = {}
     request: dict[str, Any] = {"StreamARN": stream_arn, "MaxResults": 100}
     while True:

@@ -35,11 +35,7 @@ _BROKEN_KEY: Final = {
 async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str], *, anyway: bool) -> Finding:
     """Check with a dry run that a subscription would succeed.
 
-    Args:
-        clients: Provides the clients.
-        ref: The stream.
-        owners: Workers that hold leases of it.
-        anyway: Try even if there are owners, with any endpoint.
+    `owners` are the workers that hold leases of the stream; `anyway` tries even if there are some, with any endpoint.
     """
 
     async def look() -> str:

@@ -15,27 +15,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[T]):
-    """The results for several streams.
-
-    Attributes:
-        found: The results, by logical name.
-        missing: The errors of the other streams, by logical name.
-    """
+    """The results for several streams."""
 
     found: Mapping[str, T]
     missing: Mapping[str, StreamError]
 
 
 async def of_each(streams: Mapping[str, StreamRef], ask: Callable[[StreamRef], Awaitable[T]]) -> Answers[T]:
-    """Make a call for all streams concurrently.
-
-    Args:
-        streams: The streams, by logical name.
-        ask: The call for one stream.
-
-    Raises:
-        StreamError: All calls failed; the error of the first.
-    """
+    """Make a call for all streams concurrently. Raises the first StreamError if all calls failed."""
     answers = await asyncio.gather(*map(ask, streams.values()), return_exceptions=True)
     found: dict[str, T] = {}
     missing: dict[str, StreamError] = {}

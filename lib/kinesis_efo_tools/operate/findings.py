@@ -27,14 +27,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The outcome of one check.
-
-    Attributes:
-        subject: The subject of the check.
-        status: The outcome.
-        detail: The details.
-        fix: What to do; empty if nothing.
-    """
+    """The outcome of one check. `fix` says what to do; empty if nothing."""
 
     subject: str
     status: Status
@@ -43,12 +36,7 @@ class Finding:
 
 
 class NotPassed(Exception):
-    """A check did not pass.
-
-    Args:
-        detail: The details.
-        fix: What to do.
-    """
+    """A check did not pass. `fix` says what to do."""
 
     status: Status
 
@@ -73,11 +61,9 @@ class CheckUnknown(NotPassed):
 async def finding(subject: str, work: Awaitable[str], *, action: str, needed: bool = True) -> Finding:
     """Run a check, and turn its result or error into a finding.
 
-    Args:
-        subject: The subject of the check.
-        work: The check; returns the details. Raises `CheckFailed`, `CheckUnknown` or the AWS clients' errors.
-        action: The permission that it needs, such as `kinesis:ListShards`.
-        needed: Whether a query needs that permission, too; if not, a refusal makes the outcome unknown.
+    `work` returns the details, or raises `CheckFailed`, `CheckUnknown` or the AWS clients' errors. `action` is the
+    permission that it needs, such as `kinesis:ListShards`. If a query does not need it (`needed`), a refusal makes the
+    outcome unknown.
     """
     try:
         return Finding(subject, Status.PASSED, await work)
@@ -107,11 +93,8 @@ def what_and_fix(error: KinesisEfoError) -> tuple[str, str]:
 def failed_call(subject: str, error: Exception, action: str, *, needed: bool = True) -> Finding:
     """Make the finding of a check with a failed call to AWS.
 
-    Args:
-        subject: The subject of the check.
-        error: The error of the call.
-        action: The permission that the call needs, such as `kinesis:ListShards`.
-        needed: Whether a query needs that permission, too.
+    `action` is the permission that the call needs, such as `kinesis:ListShards`; `needed` says whether a query needs
+    it, too.
 
     >>> failed_call("clock", TimeoutError("no answer"), "kinesis:ListStreams").status.name
     'UNKNOWN'

@@ -24,13 +24,9 @@ READ_AGAIN_SECONDS: Final = 10.0
 class Observation:
     """The state of an application's runs at one moment.
 
-    Attributes:
-        at: The moment, epoch seconds by this machine's clock.
-        runs: The runs' rows, by stream.
-        view: The figures of the runs' last reply; None before the first.
-        said: When that reply came, epoch seconds by this machine's clock.
-        trouble: The error that keeps the view from being new; empty if there is none.
-        events: Recent events with their times, the newest last.
+    `at` and `said`, the time of the runs' last reply, are epoch seconds by this machine's clock. `view` has the figures
+    of that reply, None before the first; `trouble` is the error that keeps it from being new, else empty. `events` has
+    recent events with their times, the newest last.
     """
 
     at: float
@@ -49,10 +45,7 @@ class Observation:
 class Following:
     """Follows the runs of one application.
 
-    Args:
-        find: Reads the runs' rows, by stream.
-        clock: Time.
-        question: Gets the status of the holders of the runs' leases.
+    `find` reads the runs' rows, by stream; `question` gets the status of the holders of their leases.
     """
 
     def __init__(
@@ -76,8 +69,7 @@ class Following:
     async def look(self) -> Observation:
         """Observe once. After a first success, errors of the table or of a run are in `trouble`, and not raised.
 
-        Raises:
-            KinesisEfoError, ClientError: The table could not be read the first time.
+        Raises KinesisEfoError or ClientError if the table could not be read the first time.
         """
         trouble = await self._read()
         if not trouble:

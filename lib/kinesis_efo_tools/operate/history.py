@@ -19,9 +19,8 @@ ALL: Final = ""
 class Point(NamedTuple):
     """The figures of a run in one interval.
 
-    Attributes:
-        at: When the interval begins, epoch seconds.
-        sums: Sums by stream, `ALL` for all together: the longest lag in the interval, and the last rates.
+    `at` is when the interval begins, epoch seconds. `sums` has the longest lag in the interval and the last rates, by
+    stream; `ALL` stands for all together.
     """
 
     at: float
@@ -31,8 +30,7 @@ class Point(NamedTuple):
 class History:
     """Keeps the points of the last hour.
 
-    Args:
-        pause: Seconds between two observations; an interval is not shorter.
+    An interval is not shorter than `pause`, the seconds between two observations.
     """
 
     def __init__(self, pause: float = 0.0) -> None:
@@ -40,12 +38,7 @@ class History:
         self._points: deque[Point] = deque(maxlen=max(1, round(KEPT_SECONDS / self.stretch)))
 
     def add(self, at: float, view: View) -> None:
-        """Add the present figures.
-
-        Args:
-            at: The time, epoch seconds.
-            view: The figures.
-        """
+        """Add the present figures. `at` is in epoch seconds."""
         begin = at - at % self.stretch
         while self._points and self._points[-1].at > begin:
             self._points.pop()  # the clock was set back
@@ -58,9 +51,8 @@ class History:
     def since(self, at: float = 0.0) -> list[Point]:
         """Return the points from a time on, oldest first, at most an hour before the newest.
 
-        Args:
-            at: The time, epoch seconds. The newest point still changes, so the next call should begin with its time. If the time is in
-                the future, because the clock was set back, all points are returned.
+        `at` is in epoch seconds. The newest point still changes, so the next call should begin with its time. If `at`
+        is in the future, because the clock was set back, all points are returned.
         """
         if not self._points:
             return []

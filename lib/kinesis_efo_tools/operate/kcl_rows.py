@@ -24,8 +24,7 @@ _CONCURRENT_SHARDS: Final = 32
 class Naming:
     """How a KCL application names the shards of a stream.
 
-    Attributes:
-        stream: `<account>:<stream name>:<creation time, whole seconds>` if the application reads several streams, else None.
+    `stream` is `<account>:<stream name>:<creation time, whole seconds>` if it reads several streams, else None.
     """
 
     stream: str | None
@@ -41,24 +40,14 @@ class Naming:
 
 @dataclass(frozen=True, slots=True)
 class KclRows:
-    """The rows for a KCL application.
-
-    Attributes:
-        rows: The rows, without owners.
-        remarks: Remarks on single rows, for the person who starts the application.
-    """
+    """The rows for a KCL application. They have no owners. `remarks` are for the person who starts the application."""
 
     rows: list[Lease]
     remarks: list[str]
 
 
 def stream_id(ref: StreamRef, created: int) -> str:
-    """Return a stream's identifier in a multi-stream KCL application.
-
-    Args:
-        ref: The stream.
-        created: When it was created, epoch seconds.
-    """
+    """Return a stream's identifier in a multi-stream KCL application. `created` is in epoch seconds."""
     return f"{ref.stream_arn.split(':')[4]}:{ref.stream_name}:{created}"
 
 
@@ -67,16 +56,9 @@ async def kcl_rows(
 ) -> KclRows:
     """Make the rows of one stream.
 
-    Args:
-        kinesis: An aiobotocore client; it reads each shard's last record, to find out whether that is an aggregate.
-        stream_arn: The stream.
-        rows: The query's rows, by shard id.
-        shards: The stream's shards, by id.
-        naming: How the application names them.
-
-    Raises:
-        ConfigurationError: A shard is not listed yet, and its row lacks attributes that a KCL row needs.
-        ClientError: Kinesis refused; botocore's exception.
+    `kinesis` reads each shard's last record, to find out whether that is an aggregate. Raises ConfigurationError if a
+    shard is not listed yet and its row lacks attributes that a KCL row needs, and botocore's ClientError if Kinesis
+    refuses.
     """
     slots = asyncio.Semaphore(_CONCURRENT_SHARDS)
     unknown = {shard_id for shard_id, row in rows.items() if shard_id not in shards and row.starting_hash_key is None}

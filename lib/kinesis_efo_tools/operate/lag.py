@@ -54,9 +54,8 @@ class ReaderState(Enum):
 class Movement(NamedTuple):
     """The movement of a position while it was watched.
 
-    Attributes:
-        still_for: Seconds since it last moved; None if it was seen only once.
-        seen: Whether it was seen to move; if not, it has not moved for at least `still_for`.
+    `still_for` is seconds since it last moved, None if it was seen only once. If not `seen` to move, that is a lower
+    bound.
     """
 
     still_for: float | None = None
@@ -99,8 +98,7 @@ class ShardLag:
 class Sightings:
     """Remembers which owners renewed their leases, and when positions last moved.
 
-    Args:
-        lease_timeout: Seconds without a renewal after which an owner counts as dead.
+    An owner counts as dead after `lease_timeout` seconds without a renewal.
     """
 
     def __init__(self, lease_timeout: float) -> None:
@@ -110,12 +108,7 @@ class Sightings:
         self._positions: dict[str, tuple[Position | None, float, bool]] = {}
 
     def add(self, seen: WatchResult, now: float) -> None:
-        """Add the result of a watch that ended just now.
-
-        Args:
-            seen: The result.
-            now: Monotonic time, seconds.
-        """
+        """Add the result of a watch that ended just now. `now` is in monotonic seconds."""
         start = now - seen.seconds
         self._watched_since = start if self._watched_since is None else self._watched_since
         self._renewed |= dict.fromkeys(seen.live, now)
@@ -129,10 +122,7 @@ class Sightings:
     def state(self, row: Lease, holder: Lease, now: float) -> ReaderState:
         """Return the state of a shard's reader.
 
-        Args:
-            row: The shard's row.
-            holder: The row with the owner that reads it.
-            now: Monotonic time, seconds.
+        `holder` is the row with the owner that reads the shard. `now` is in monotonic seconds.
         """
         if row.checkpoint is not None and row.checkpoint.is_end:
             return ReaderState.ENDED
@@ -161,15 +151,8 @@ def rows(
 ) -> list[ShardLag]:
     """Return the shards of a stream, without their unread records.
 
-    Leaves out shards that were read to their end and have started children.
-
-    Args:
-        ref: The stream.
-        shards: Its shards, as Kinesis lists them.
-        leases: The rows of its shards, by shard id.
-        run: The run's lease on it; None if it was never held.
-        sightings: Earlier observations of the rows.
-        clock: Time.
+    Leaves out shards that were read to their end and have started children. `leases` has the rows by shard id. `run` is
+    the run's lease on the stream; None if it was never held.
     """
     lineage, now = Lineage(shards), clock.monotonic()
     # A KCL has just started a shard with a row without a position.
@@ -210,15 +193,8 @@ async def measured(
 ) -> tuple[list[ShardLag], list[str]]:
     """Add the unread records to shards.
 
-    Args:
-        clients: Provides the clients.
-        manifest: The application.
-        lagging: The shards, from `rows`.
-        clock: Time.
-        count: Number of unread records to count per shard; 0 makes no calls to Kinesis.
-
-    Returns:
-        The shards, and the reasons why some could not be measured.
+    Also returns the reasons why some could not be measured. With `count` 0, it makes no calls to Kinesis; else it
+    counts at most so many unread records per shard.
     """
     kinesis = await clients.client("kinesis")
     slots = asyncio.Semaphore(_CONCURRENT_SHARDS)
@@ -258,14 +234,8 @@ async def reported(
 ) -> tuple[dict[str, int], list[str]]:
     """Get CloudWatch's last `MillisBehindLatest` of each stream's consumer, the maximum over its shards.
 
-    Args:
-        clients: Provides the clients.
-        streams: The streams, by logical name.
-        now: Epoch seconds.
-        window: How far back to look.
-
-    Returns:
-        Milliseconds by logical name, for streams with figures; and the reasons if CloudWatch could not be read.
+    Returns milliseconds by logical name, for streams with figures, and the reasons if CloudWatch could not be read.
+    `now` is in epoch seconds.
     """
     names = sorted(name for name, ref in streams.items() if not ref.polled)
     if not names:

@@ -33,8 +33,7 @@ async def open_table(clients: Clients, manifest: Manifest) -> LeaseTable:
 async def owners(clients: Clients, manifest: Manifest) -> dict[str, set[str]]:
     """Return the workers that hold leases of each stream, by the stream's logical name.
 
-    Raises:
-        LeaseError: The table cannot be read.
+    Raises LeaseError if the table cannot be read.
     """
     keys = LeaseKeys(manifest.stream_names)
     found: dict[str, set[str]] = {name: set() for name in manifest.streams}
@@ -55,16 +54,8 @@ async def live_readers(
 ) -> dict[str, list[str]]:
     """Return the live workers that hold leases of a stream, each with the keys of these leases.
 
-    Args:
-        clients: Provides the clients.
-        manifest: The application.
-        stream: Logical name of the stream.
-        lease_timeout: Seconds after which a silent owner is dead.
-        clock: Time.
-        waiting: Called once, if one scan of the table is not enough.
-
-    Raises:
-        LeaseError: The table cannot be read.
+    An owner is dead if silent for `lease_timeout` seconds. `waiting` is called once, if one scan of the table is not
+    enough.
     """
     keys = LeaseKeys(manifest.stream_names)
 

@@ -15,13 +15,7 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One row before and after.
-
-    Attributes:
-        key: Lease key.
-        before: The present row; None if there is none.
-        after: The new row; None if it is deleted.
-    """
+    """One row before and after. `before` is None if there is no row yet, `after` if it is deleted."""
 
     key: str
     before: Lease | None
@@ -55,10 +49,6 @@ def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -
     """Plan to replace the rows of streams by other rows, without owners.
 
     All others are deleted: a child of a shard must start only after that shard has ended.
-
-    Args:
-        present: All rows of these streams.
-        wanted: The new rows, by lease key.
     """
     edits = []
     for key in sorted(present.keys() | wanted.keys()):
@@ -73,12 +63,7 @@ def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -
 
 
 def exact(present: Mapping[str, Lease], wanted: Collection[Lease]) -> list[Edit]:
-    """Plan to replace rows exactly by other rows; all others are deleted.
-
-    Args:
-        present: All rows that may be changed.
-        wanted: The new rows.
-    """
+    """Plan to replace rows exactly by other rows; all others are deleted."""
     edits = []
     for row in wanted:
         before = present.get(row.key)
@@ -93,10 +78,8 @@ def exact(present: Mapping[str, Lease], wanted: Collection[Lease]) -> list[Edit]
 class Import:
     """The import of another table's rows.
 
-    Attributes:
-        edits: The changes to this application's rows.
-        begun_now: Shards that start at the time of the import, because KCL had stored no position for them.
-        skipped: Lease keys that do not belong to a stream of this application.
+    `begun_now` has the shards that start at the time of the import, because KCL had stored no position for them;
+    `skipped` the lease keys that do not belong to a stream of this application.
     """
 
     edits: list[Edit]
@@ -109,12 +92,7 @@ def imported(
 ) -> Import:
     """Plan to replace this application's rows by those of another table, for every stream in the other table.
 
-    Args:
-        source: The other table's rows.
-        source_keys: Converts their lease keys.
-        present: This application's rows.
-        keys: Converts its lease keys.
-        now_ms: Start of shards that are at `LATEST` in the other table, epoch milliseconds.
+    Shards at `LATEST` in the other table start at `now_ms`, epoch milliseconds.
     """
     rows: dict[ShardKey, Lease] = {}
     skipped = []
@@ -151,16 +129,8 @@ def imported(
 async def apply(table: LeaseStore, edits: Iterable[Edit], *, force: bool) -> list[Edit]:
     """Write edits.
 
-    Args:
-        table: The leases.
-        edits: The planned edits.
-        force: Write even if a live worker has renewed the lease meanwhile.
-
-    Returns:
-        The edits that were not written, because another process wrote the row meanwhile.
-
-    Raises:
-        LeaseError: The table cannot be written.
+    Returns those that were not written, because another process wrote the row meanwhile. `force` writes even if a live
+    worker has renewed the lease meanwhile.
     """
     return [edit for edit in edits if not await _apply(table, edit, force)]
 

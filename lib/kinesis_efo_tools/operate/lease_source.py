@@ -24,8 +24,7 @@ class _Document(msgspec.Struct):
 def read_file(path: Path) -> dict[str, Lease]:
     """Read the leases in a file, by lease key. Skips KCL's rows about workers and streams.
 
-    Raises:
-        ConfigurationError: The file cannot be read, or has rows that are not leases in KCL's form.
+    Raises ConfigurationError if the file cannot be read, or has rows that are not leases in KCL's form.
     """
     try:
         document = msgspec.json.decode(path.read_bytes(), type=_Document)
@@ -42,13 +41,8 @@ def read_file(path: Path) -> dict[str, Lease]:
 def source_keys(manifest: Manifest, stream: str | None) -> LeaseKeys:
     """Make the converter for the keys of imported rows.
 
-    Args:
-        manifest: The application.
-        stream: Logical name of the stream if keys have only a shard id, like those of a KCL application with one stream; None if they
-            have the stream.
-
-    Raises:
-        ManifestError: The application has no such stream.
+    `stream` is a logical name if keys have only a shard id, like those of a KCL application with one stream; None if
+    they have the stream. Raises ManifestError if the application has no such stream.
     """
     if stream is None:
         return LeaseKeys(manifest.stream_names)
@@ -59,16 +53,9 @@ def source_keys(manifest: Manifest, stream: str | None) -> LeaseKeys:
 def require_one_form(rows: Collection[str], keys: LeaseKeys, source: str) -> None:
     """Refuse rows of a KCL application with different forms of keys for one stream.
 
-    A KCL application that first read one stream and now reads several has old and new rows; so has one with a stream that was created
-    again. It cannot be found out which of two rows of a shard has its position.
-
-    Args:
-        rows: Lease keys.
-        keys: Converts them.
-        source: Where the rows are, for messages.
-
-    Raises:
-        ConfigurationError: There are several forms; the message names a row of each.
+    A KCL application that first read one stream and now reads several has old and new rows; so has one with a stream
+    that was created again. It cannot be found out which of two rows of a shard has its position. `rows` are lease keys;
+    `source` says in messages where they are. The ConfigurationError names a row of each form.
     """
     found: dict[str, dict[str, str]] = {}
     for key in sorted(rows):

@@ -22,9 +22,7 @@ ANSWER_SECONDS: Final = 5.0
 class RunReplies:
     """The replies of runs.
 
-    Attributes:
-        answers: The replies, by the owner of the lease.
-        reasons: The errors of runs that did not reply, by owner.
+    `answers` has the replies, and `reasons` the errors of runs that did not reply, by the owner of the lease.
     """
 
     answers: Mapping[str, RunStatus]
@@ -44,9 +42,7 @@ class RunReplies:
 async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False) -> RunReplies:
     """Get the status of the holders of runs' leases, with one call each.
 
-    Args:
-        runs: The runs' rows, by stream.
-        query_shards: Whether to include each shard of each query, if there are several queries.
+    `query_shards` includes each shard of each query, if there are several queries.
     """
     request = StatusRequest(query_shards)
     holders = {row.owner: row for row in runs.values() if row.owner is not None}
@@ -80,11 +76,8 @@ def brought_up_to_date(
 ) -> dict[str, Lease]:
     """Update the rows of a stream's shards with the positions from its run.
 
-    Args:
-        rows: The rows, by shard id.
-        shards: The status from the run, by shard id.
-        key: Prefix of the key of a row that is not written yet.
-        now: The time, epoch seconds.
+    `rows` and `shards` are by shard id. `key` is the prefix of the key of a row that is not written yet; `now` is in
+    epoch seconds.
     """
     found = dict(rows)
     for shard, status in shards.items():

@@ -103,8 +103,7 @@ async def path_and_clock(clients: Clients, clock: Clock) -> list[Finding]:
 def spark(installed: Callable[[str], str] = version) -> Finding:
     """Check that PySpark, if it is installed here, can run the source.
 
-    Args:
-        installed: Returns the version of a package; raises PackageNotFoundError.
+    `installed` returns the version of a package, or raises PackageNotFoundError.
     """
     try:
         found = installed("pyspark")
@@ -124,10 +123,8 @@ def pythons(
 ) -> list[Finding]:
     """Check that the Pythons that Spark would start from here have this library; no finding if PySpark is not installed.
 
-    Args:
-        environment: Environment variables with `PYSPARK_PYTHON`, `PYSPARK_DRIVER_PYTHON` and `PATH`.
-        installed: Returns the version of a package; raises PackageNotFoundError.
-        here: Versions of this program's Python and library, which the driver would have.
+    `here` has the versions of this program's Python and library, which the driver would have. `installed` returns the
+    version of a package, or raises PackageNotFoundError.
     """
     try:
         installed("pyspark")
@@ -166,20 +163,12 @@ def _python(program: str, environment: Mapping[str, str], here: tuple[str, str])
 
 
 def decoding(chosen: core.Choice = core.CHOSEN) -> Finding:
-    """Report which decoder is used. An installed core that cannot be used is not a failure, because Python decodes.
-
-    Args:
-        chosen: The choice.
-    """
+    """Report which decoder is used. An installed core that cannot be used is not a failure, because Python decodes."""
     return Finding("decoding", Status.UNKNOWN if chosen.fix else Status.PASSED, chosen.detail, chosen.fix)
 
 
 def java(environment: Mapping[str, str] = os.environ) -> Finding:
-    """Check that Java, if it is installed here, can run Spark 4.
-
-    Args:
-        environment: Environment variables with `JAVA_HOME` and `PATH`.
-    """
+    """Check that Java, if it is installed here, can run Spark 4. `environment` is read for `JAVA_HOME` and `PATH`."""
     found = find_java(environment)
     status = {True: Status.PASSED, False: Status.FAILED, None: Status.UNKNOWN}[found.runs_spark]
     return Finding("Java", status, found.detail, found.fix)

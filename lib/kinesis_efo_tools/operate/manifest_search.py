@@ -20,14 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """A stream for a manifest.
-
-    Attributes:
-        name: Its logical name, the key in the manifest.
-        stream_name: Its name in Kinesis.
-        stream_arn: Its ARN; None if not given.
-        consumer_arn: The ARN of its consumer; None if not given.
-    """
+    """A stream for a manifest."""
 
     name: str
     stream_name: str
@@ -69,13 +62,8 @@ class StreamSpec:
 class Search:
     """The resources to find.
 
-    Attributes:
-        application: Name of the application.
-        environment: Name of its environment.
-        region: Region of all resources.
-        streams: The streams.
-        consumer: Name of the consumer of streams without a consumer's ARN; None: each has a single consumer.
-        lease_table: Name of the lease table.
+    `consumer` is the name of the consumer of streams whose spec has no consumer's ARN; None if each has a single
+    consumer.
     """
 
     application: str
@@ -88,12 +76,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The result of a search.
-
-    Attributes:
-        manifest: The manifest.
-        lease_table_arn: ARN of the lease table.
-    """
+    """The result of a search."""
 
     manifest: Manifest
     lease_table_arn: str
@@ -107,8 +90,7 @@ class SearchResult:
 async def search(clients: Clients, wanted: Search) -> SearchResult:
     """Look up the streams, their consumers and the lease table.
 
-    Raises:
-        ManifestError: Resources are missing or cannot be looked up. One message names all of them, with what to do.
+    Raises ManifestError if some are missing or cannot be looked up. One message names all of them, with what to do.
     """
     streams, table = await asyncio.gather(
         asyncio.gather(*(_stream(clients, each, wanted) for each in wanted.streams)),

@@ -48,12 +48,7 @@ class SubscriptionResult:
     error: Exception | None = None
 
     def add(self, event: Event, after: float) -> None:
-        """Count an event.
-
-        Args:
-            event: The event.
-            after: Seconds since the call.
-        """
+        """Count an event. `after` is seconds since the call."""
         if self.first_event_after is None:
             self.first_event_after = after
         size = len(event.payload)
@@ -74,11 +69,7 @@ class SubscriptionResult:
 class Measurement:
     """Subscriptions to one shard, one after the other.
 
-    Attributes:
-        stream: The stream, and the consumer that was subscribed.
-        shard: Id of the shard.
-        endpoint: URL of Kinesis.
-        subscriptions: One for each transport.
+    `stream` has the consumer that was subscribed; `subscriptions` has one entry for each transport.
     """
 
     stream: StreamRef

@@ -28,11 +28,7 @@ _ONCE: Final = AioConfig(
 
 
 def no_region(location: str) -> Finding:
-    """Make the finding that the region of a manifest is not known.
-
-    Args:
-        location: The manifest's location.
-    """
+    """Make the finding that the region of a manifest is not known."""
     return Finding(
         "region",
         Status.FAILED,
@@ -42,11 +38,7 @@ def no_region(location: str) -> Finding:
 
 
 async def obstacles(access: Access) -> list[Finding]:
-    """Find the faults with which all other checks fail; empty if there are none.
-
-    Args:
-        access: Clients with the query's region, endpoint and role.
-    """
+    """Find the faults with which all other checks fail; empty if there are none."""
     looks = (_credentials(access), _path(access))
     return [found for found in await asyncio.gather(*looks) if found is not None]
 

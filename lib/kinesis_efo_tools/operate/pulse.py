@@ -134,13 +134,8 @@ class QueryPulse:
 class Sum(NamedTuple):
     """The figures of several shards together. Rates are None while they are not known.
 
-    Attributes:
-        shards: Number of shards.
-        seconds: The lag of the slowest shard; None if no lag is known.
-        incoming: Bytes a second that arrive.
-        processed: Bytes a second that are processed.
-        records_in: Kinesis records a second that arrive.
-        records_out: Kinesis records a second that are processed.
+    `seconds` is the lag of the slowest shard. `incoming` and `processed` are bytes a second, `records_in` and
+    `records_out` Kinesis records a second.
     """
 
     shards: int
@@ -198,12 +193,7 @@ class Pulse:
         self._events: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
 
     def begin(self, at: float, text: str) -> None:
-        """Start again with another run.
-
-        Args:
-            at: The time, epoch seconds.
-            text: The event about it.
-        """
+        """Start again with another run."""
         self._seen.clear()
         self._shards.clear()
         self._events.append((at, text))

@@ -19,13 +19,7 @@ _ON_ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 class TailRecord(NamedTuple):
     """One record, or one user record of an aggregate.
 
-    Attributes:
-        shard: Id of its shard.
-        sequence: Its sequence number, or that of its aggregate.
-        sub: Its place in the aggregate; 0 without one.
-        key: Its partition key.
-        arrived: When it arrived in Kinesis.
-        data: Its data.
+    `sequence` is that of its aggregate if it is in one, `sub` its place there, else 0.
     """
 
     shard: str
@@ -40,9 +34,7 @@ class TailRecord(NamedTuple):
 class RecordFilter:
     """A filter of records.
 
-    Attributes:
-        key: Pattern of the partition key with `*`, `?` and `[...]`; None for any.
-        data: Regular expression that matches somewhere in the data; None for any.
+    `key` is a pattern with `*`, `?` and `[...]`. `data` may match anywhere in the data. None matches any.
 
     >>> record = TailRecord("shardId-0", "7", 0, "user-1", None, b'{"amount": 7}')
     >>> RecordFilter(key="user-*", data=re.compile(rb"amount.: [5-9]")).has(record), RecordFilter(key="user").has(record)

@@ -29,14 +29,7 @@ SUBJECT = "checkpoint"
 
 
 async def restart(access: Access, manifest: Manifest, location: str, clock: Clock) -> list[Finding]:
-    """Check what the next start of a query would do.
-
-    Args:
-        access: Provides the clients.
-        manifest: The streams that the query reads.
-        location: The query's `checkpointLocation`.
-        clock: Time.
-    """
+    """Check what the next start of a query would do."""
     leases: Mapping[ShardKey, Lease] = {}
     found: tuple[PlannedBatch, SourceEnd] | None = None
 

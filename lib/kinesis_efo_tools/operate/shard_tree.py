@@ -18,11 +18,8 @@ HASH_KEYS = 2**128
 class TreeEntry:
     """A shard at its place in the tree.
 
-    Attributes:
-        shard: The shard.
-        depth: 0 for the oldest shards, 1 for their children, ...
-        trimmed_parents: Parents that Kinesis does not list any more.
-        repeated: Whether it appeared before, below its other parent; its children are not repeated.
+    `depth` is 0 for the oldest shards. Kinesis does not list `trimmed_parents` any more. A `repeated` shard appeared
+    before, below its other parent; its children are not repeated.
     """
 
     shard: Shard

@@ -28,10 +28,8 @@ _KNOWN_VERSIONS: Final = ("v1", "v2")
 class PlannedBatch:
     """The last micro-batch that Spark planned.
 
-    Attributes:
-        batch: Its number.
-        finished: Whether Spark has noted that it is done. If not, the next start repeats it.
-        ends: Its start and end for each kinesis-efo source of the query.
+    If not `finished`, Spark has not noted that it is done, and the next start repeats it. `ends` has one entry for each
+    kinesis-efo source of the query.
     """
 
     batch: int
@@ -43,11 +41,8 @@ class PlannedBatch:
 class SourceEnd:
     """The start and the end of a micro-batch for one source.
 
-    Attributes:
-        begin: The offset from which the next start reads: the end if the micro-batch is finished. None if the first micro-batch of the
-            query is not finished, so the query starts again.
-        offset: The end.
-        sources: ARNs from which its streams were read, by logical name, as far as the offset has them.
+    The next start reads from `begin`: the end if the micro-batch is finished; None if the query's first is not, so the
+    query starts again. `sources` has the ARNs of its streams by logical name, as far as the offset has them.
     """
 
     begin: Offset | None
@@ -79,14 +74,8 @@ class Folder(Protocol):
 async def planned(folder: Folder) -> PlannedBatch | None:
     """Read the last micro-batch that a query planned; None if there is none.
 
-    Args:
-        folder: The checkpoint's directory.
-
-    Raises:
-        CheckFailed: It does not exist, or Spark refuses it.
-        CheckUnknown: Spark may refuse it, or skips a micro-batch that is not finished.
-        ConfigurationError: It is not a checkpoint that this library can read.
-        ClientError, OSError: It cannot be read.
+    Raises CheckFailed if the checkpoint does not exist or Spark refuses it, CheckUnknown if Spark may refuse it or
+    skips a micro-batch that is not finished, ConfigurationError if it is not one that this library can read.
     """
     if not await folder.exists():
         raise CheckFailed(
@@ -193,13 +182,6 @@ def _plain(text: str) -> Any:
 
 def folder_at(location: str, clients: Clients) -> Folder:
     """Return the directory at a checkpoint location: a path, or `s3://bucket/prefix`.
-
-    Args:
-        location: The value of `checkpointLocation`.
-        clients: Provides the client for S3.
-
-    Raises:
-        ConfigurationError: It is on another file system.
 
     >>> folder_at("hdfs:///checkpoints/lake", None)
     Traceback (most recent call last):

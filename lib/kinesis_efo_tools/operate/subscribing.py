@@ -51,11 +51,7 @@ Opens = Callable[[str], AbstractAsyncContextManager[Subscriber]]
 
 
 def over_aws(access: Access) -> Opens:
-    """Make the function that opens subscribers with a command's region, endpoint and role, each with its own connection.
-
-    Args:
-        access: The command's clients.
-    """
+    """Make the function that opens subscribers with a command's region, endpoint and role, each with its own connection."""
 
     @asynccontextmanager
     async def opened(transport: str) -> AsyncIterator[Subscriber]:
@@ -78,18 +74,9 @@ async def measured(
 ) -> Measurement:
     """Subscribe to the first open shard of a stream over each transport.
 
-    Args:
-        clients: Provides the client that lists the shards.
-        ref: The stream, and the consumer to subscribe. Another reader of the shard with this consumer is cut off.
-        opens: Opens the subscribers.
-        seconds: How long to read over each transport; longer if the first event takes longer.
-        clock: Time.
-        limits: Kinesis' time limits; tests shorten them.
-        tell: Receives a progress text.
-
-    Raises:
-        CheckFailed: The stream has no open shard.
-        ClientError, BotoCoreError, OSError: The shards cannot be listed.
+    It reads for `seconds` over each, longer if the first event takes longer. Another reader of the shard with the same
+    consumer is cut off. `limits` are Kinesis' time limits, which tests shorten; `tell` receives progress texts. Raises
+    CheckFailed if the stream has no open shard, and the AWS clients' errors if shards cannot be listed.
     """
     kinesis = await clients.client("kinesis")
     answer = await kinesis.list_shards(StreamARN=ref.stream_arn, ShardFilter={"Type": "AT_LATEST"}, MaxResults=1)

@@ -44,10 +44,8 @@ _LOOK_BACK: Final = (5, 60, 600, 3_600, 21_600, 86_400)
 class Until:
     """A time at which reading ends.
 
-    Attributes:
-        time: Epoch seconds; records that arrived at this time or later are dropped.
-        clock: Time.
-        reached: Called when every shard has been read to this time; may be called several times.
+    `time` is in epoch seconds; records that arrive then or later are dropped. `reached` is called when every shard has
+    been read to it, perhaps several times.
     """
 
     time: float
@@ -66,12 +64,8 @@ class Until:
 class Tail:
     """Passes the records of a stream to a function, in order within each shard.
 
-    Args:
-        stream: The stream.
-        name: Its name, for the records and messages.
-        take: Receives the records of one event. Reading pauses while it runs.
-        only: Ids of the shards to read; empty: all shards and their descendants.
-        until: When to end; None: never.
+    Reading pauses while `take` runs, with the records of one event. `only` has the ids of the shards to read; if empty,
+    all are read, with their descendants. Without `until`, reading does not end.
     """
 
     def __init__(
@@ -104,13 +98,8 @@ class Tail:
     async def run(self, start: Position, begin: Callable[[str], Awaitable[Position]] | None = None) -> None:
         """Read until cancelled, or until every shard has ended.
 
-        Args:
-            start: `TRIM_HORIZON` or `AT_TIMESTAMP`.
-            begin: Returns where a shard that is open at `start` begins; None: all begin at `start`.
-
-        Raises:
-            StreamError: The stream, or a shard, cannot be read.
-            ConfigurationError: The stream does not have a shard of `only`.
+        `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`; `begin` returns where a shard that is open then begins instead.
+        Raises StreamError if a shard cannot be read, ConfigurationError if the stream does not have a shard of `only`.
         """
         await self._stream.refresh()
         if missing := sorted(shard for shard in self._only if self._stream.shard(shard) is None):
@@ -148,13 +137,7 @@ class Tail:
             self._until.reached()
 
     def take(self, shard: str, event: Event, after: Position) -> None:
-        """Take the next event of a shard.
-
-        Args:
-            shard: Id of the shard.
-            event: The event.
-            after: The position up to which the shard was read before.
-        """
+        """Take the next event of a shard. `after` is the position up to which the shard was read before."""
         self._behind[shard] = event.head.millis_behind
         if event.head.children:
             self._stream.learn(shard, event.head.children)
@@ -212,13 +195,7 @@ async def stream_access(
 ) -> AsyncIterator[Stream]:
     """Open a stream for reading: with its consumer, or with GetRecords if it has none.
 
-    Args:
-        aws: Region, endpoint and role.
-        region: Region if the settings name none.
-        ref: The stream.
-        source: Where its ARNs came from, for messages.
-        clock: This machine's clock.
-        limits: Kinesis' time limits; tests shorten them.
+    `region` counts if the settings name none; `source` says in messages where the ARNs came from.
     """
     clients = AsyncClients(aws, region)
     config = AioConfig(**(POLLING_CONFIG if ref.polled else subscription_config()), max_pool_connections=_MOST_SHARDS)
@@ -243,17 +220,8 @@ async def stream_access(
 async def before_last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str, count: int) -> Position:
     """Return the position after which a shard has its last `count` records.
 
-    Kinesis reads only forwards, so this searches from further and further back.
-
-    Args:
-        kinesis: An aiobotocore client.
-        clock: Time.
-        stream_arn: The stream.
-        shard_id: The shard.
-        count: Number of Kinesis records, at least 1; an aggregate counts once. The shard may have fewer.
-
-    Raises:
-        ClientError: Kinesis refused; botocore's exception.
+    Kinesis reads only forwards, so this searches from further and further back. `count` is at least 1 and an aggregate
+    counts once; the shard may have fewer. Raises botocore's ClientError if Kinesis refuses.
     """
     now = clock.time()
     for seconds in _LOOK_BACK:

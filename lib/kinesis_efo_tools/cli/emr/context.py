@@ -42,15 +42,7 @@ def _no_target(given: ApplicationOptions, deployment: Deployment) -> str:
 
 @dataclass(slots=True)
 class Context:
-    """An application and its target.
-
-    Attributes:
-        aws: Region, endpoint and role.
-        deployment: The description of its job; None unless the command line has its name.
-        location: Location of its manifest.
-        manifest: Its manifest.
-        target: Where it runs.
-    """
+    """An application and its target. `deployment` is None unless the command line has its name."""
 
     aws: AwsSettings
     deployment: Deployment | None
@@ -67,11 +59,7 @@ class Context:
     def open(cls, given: TargetOptions) -> Iterator[Context]:
         """Identify the application, and load its manifest.
 
-        Args:
-            given: The options that identify it.
-
-        Raises:
-            UsageError: An option is missing, or the deployment or manifest cannot be read.
+        Raises UsageError if an option is missing, or the deployment or manifest cannot be read.
         """
         aws, deployment = given.aws, None
         if given.environment or given.application:
@@ -100,8 +88,7 @@ class Context:
     def deployed(cls, given: ApplicationOptions) -> Iterator[Deployment]:
         """Load the description of the named application's job.
 
-        Raises:
-            UsageError: A name is missing, or the application was not deployed.
+        Raises UsageError if a name is missing, or the application was not deployed.
         """
         if not (given.environment and given.application):
             raise UsageError("--environment and --application go together: give both")
@@ -123,8 +110,7 @@ class Context:
     def schedule(self) -> Schedule | None:
         """The declared schedule of the application's job; None if there is none.
 
-        Raises:
-            UsageError: The description lacks a group or a role, or the command line has another kind of target.
+        Raises UsageError if the description lacks a group or a role, or the command line has another kind of target.
         """
         deployed = self.deployment
         if deployed is None or deployed.schedule is None:
@@ -161,11 +147,7 @@ class Context:
     def store(self, artifacts: str | None) -> Store:
         """Return the S3 location of archives and programs.
 
-        Args:
-            artifacts: The location on the command line, if any.
-
-        Raises:
-            UsageError: Neither the command line nor the deployment has one.
+        `artifacts` is the location on the command line. Raises UsageError if neither that nor the deployment has one.
         """
         location = artifacts or (self.deployment.artifacts if self.deployment else None)
         if not location:
@@ -183,15 +165,8 @@ class Context:
     def mark(self, uri: str, artifacts: str | None) -> bool:
         """Write the stop marker of a run, but only at the location that `submission.plan` would choose.
 
-        Args:
-            uri: The marker's location in the run's settings.
-            artifacts: The S3 location on the command line, if any.
-
-        Returns:
-            Whether it was written.
-
-        Raises:
-            UsageError: No location is known.
+        Returns whether it was written. `uri` is the marker's location in the run's settings; `artifacts` is the S3
+        location on the command line. Raises UsageError if no location is known.
         """
         store, key = self.store(artifacts), f"stops/{self.name}/{uri.rpartition('/')[2]}"
         if uri != store.uri(key):

@@ -31,8 +31,7 @@ def package(given: Package) -> None:
 def platform(given: PackOptions, deployed: Deployment | None) -> PythonPlatform:
     """Return the platform to pack for: that of the command line, or of the deployment.
 
-    Raises:
-        UsageError: Packing does not support it.
+    Raises UsageError if packing does not support it.
     """
     python = given.python or (deployed.python if deployed else None) or "3.11"
     architecture = given.architecture or (deployed.architecture if deployed else None) or "x86_64"

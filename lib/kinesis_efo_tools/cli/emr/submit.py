@@ -75,10 +75,8 @@ def submit(given: Submit) -> None:
 async def _checked(context: Context, draft: JobRequest, clock: Clock, given: Submit) -> Situation:
     """Refuse a job that could not work; returns EMR's state.
 
-    Raises:
-        UsageError: A setting cannot be passed to EMR, or something is missing.
-        PlatformError: EMR refuses or cannot be reached, and this is not a dry run.
-        SubmissionRefusedError: The job could not work.
+    Raises UsageError if a setting cannot be passed to EMR or something is missing, PlatformError if EMR refuses and
+    this is not a dry run, SubmissionRefusedError if the job could not work.
     """
     platform = context.platform
     plan(draft, context.target.kind, context.store(given.artifacts), ())

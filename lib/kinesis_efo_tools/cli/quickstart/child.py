@@ -23,11 +23,8 @@ _END_WITHIN: Final = 10.0
 class Child:
     """The program. A context manager; leaving it kills every process that it started.
 
-    Args:
-        command: Program and arguments.
-        variables: Environment variables, in addition to those of this process.
-        log: File for its standard error.
-        shown: Whether it shares this process' standard output; if not, its output goes into the file, too.
+    `variables` are added to the environment of this process. `log` is the file for its standard error, and for its
+    output unless `shown`: then it shares this process' standard output.
     """
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str], log: Path, *, shown: bool = False) -> None:
@@ -62,9 +59,7 @@ class Child:
     def wait(self, seconds: float, *, end: bool = False) -> int | None:
         """Wait for its exit code; None if it has not ended in time.
 
-        Args:
-            seconds: How long to wait.
-            end: Whether to send it SIGTERM first, as an orchestrator does.
+        `end` sends it SIGTERM first, as an orchestrator does.
         """
         assert self._process is not None
         if end:
@@ -78,11 +73,7 @@ class Child:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def kill(self) -> int:
-        """Send SIGKILL to the program and all processes that it started.
-
-        Returns:
-            The number of processes killed.
-        """
+        """Send SIGKILL to the program and all processes that it started. Returns their number."""
         killed = set[int]()
         deadline = time.monotonic() + _END_WITHIN
         # Repeated, because a process that is just being started may be missed.

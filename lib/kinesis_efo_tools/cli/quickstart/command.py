@@ -84,8 +84,7 @@ def quickstart(given: Quickstart) -> None:
 def check(java: Java, spark: Finding) -> None:
     """Check Java and PySpark.
 
-    Raises:
-        ConfigurationError: Something is missing or too old; the message says how to get it.
+    Raises ConfigurationError if something is missing or too old; the message says how to get it.
     """
     if not java.runs_spark:
         raise ConfigurationError(java.remedy)
@@ -99,11 +98,7 @@ def template() -> str:
 
 
 def write(path: Path) -> bool:
-    """Write the program, unless the file exists.
-
-    Returns:
-        Whether the file differs from the template.
-    """
+    """Write the program, unless the file exists. Returns whether the file differs from the template."""
     if not path.exists():
         path.write_text(template())
     return path.read_text() != template()
@@ -112,9 +107,7 @@ def write(path: Path) -> bool:
 def program(path: Path, scratch: Path) -> Child:
     """Make the process of the program, which shares this process' standard output.
 
-    Args:
-        path: The program.
-        scratch: Directory for its errors and for Spark's files; the caller removes it.
+    `scratch` is the directory for its errors and for Spark's files; the caller removes it.
     """
     submit = [
         "--master", "local[2]",
@@ -148,10 +141,7 @@ def _declare(aws: LocalAws, asked: Declaration) -> Ready:
 def introduction(ready: Ready, width: int, *, own: bool) -> str:
     """Describe what runs, and how to look at it from another shell, in lines that can be copied.
 
-    Args:
-        ready: The local AWS.
-        width: Columns of the terminal.
-        own: Whether the user has changed the program.
+    `own`: the user has changed the program. `width` is the columns of the terminal.
     """
     kept = "has changes of yours, so it is left as it is" if own else "is yours to change: the rows below come from it"
     fill = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)

@@ -19,14 +19,8 @@ _AHEAD: Final = 0.02
 class Feeder:
     """Puts records until the context is left, or there are no more. A context manager.
 
-    Args:
-        records: Stream, data and partition key of each.
-        aws: How to reach Kinesis.
-        rate: Records a second.
-
-    Attributes:
-        error: The error that ended it; None if there was none.
-        done: Whether Kinesis has acknowledged all records.
+    `records` has stream, data and partition key of each; `rate` is records a second. `error` is the error that ended
+    it, else None. `done` says whether Kinesis has acknowledged all records.
     """
 
     def __init__(self, records: Iterable[tuple[str, bytes, str]], aws: AwsSettings, rate: float) -> None:

@@ -23,14 +23,7 @@ _LETTERS: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ"
 class Flight(msgspec.Struct, frozen=True):
     """One flight.
 
-    Attributes:
-        flight: Airline and number.
-        origin: Airport of departure.
-        dest: Airport of arrival.
-        aircraft: Registration of the aircraft.
-        scheduled: When it should leave.
-        delay: Minutes by which it leaves late; negative if it is early.
-        miles: Distance.
+    `origin` and `dest` are airports, `aircraft` is the registration. `delay` is minutes, negative if it is early.
     """
 
     flight: str
@@ -43,12 +36,7 @@ class Flight(msgspec.Struct, frozen=True):
 
 
 def flights(random: Random, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Iterator[Flight]:
-    """Generate flights that leave now, without end.
-
-    Args:
-        random: Source of the invented values; the same seed gives the same flights.
-        now: Returns the time.
-    """
+    """Generate flights that leave now, without end. The same seed of `random` gives the same flights."""
     aircraft = {
         (airline, dest): [
             f"N{random.randint(100, 999)}{''.join(random.sample(_LETTERS, 2))}" for _ in range(_AIRCRAFT_EACH)

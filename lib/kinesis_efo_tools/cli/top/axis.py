@@ -19,11 +19,8 @@ _USED_FROM: Final = 2
 class Axis(NamedTuple):
     """The scale of a chart, from 0 on.
 
-    Attributes:
-        unit: The size of the unit, in the figures' unit.
-        name: The unit's name.
-        step: The distance of two lines, in the unit.
-        steps: The number of lines above 0; the last is the top.
+    `unit` is the size of the unit, in the figures' unit; `step` is the distance of two lines, in the unit. The last of
+    `steps` lines above 0 is the top.
     """
 
     unit: float
@@ -37,11 +34,7 @@ class Axis(NamedTuple):
 
 
 def axis(most: float, units: tuple[tuple[float, str], ...]) -> Axis:
-    """Choose the scale for figures from 0 on.
-
-    Args:
-        most: The largest figure.
-        units: The units, the largest first, with their sizes in the figures' unit.
+    """Choose the scale for figures from 0 on. `units` has the largest first, with their sizes in the figures' unit.
 
     >>> axis(2_900.0, SECONDS)
     Axis(unit=60.0, name='m', step=20.0, steps=3)

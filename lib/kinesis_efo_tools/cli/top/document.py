@@ -43,11 +43,7 @@ _CHARTS: Final = (
 def document(application: str, look: Observation, history: History, since: float = 0.0) -> dict[str, Any]:
     """Make the contents of the page.
 
-    Args:
-        application: Name of the application.
-        look: The newest observation.
-        history: The last hour.
-        since: Time of the newest point that the page has, epoch seconds; it gets the points from there on.
+    The page gets the points from `since` on, the time of the newest point that it has, epoch seconds.
     """
     view = look.view
     points = history.since()

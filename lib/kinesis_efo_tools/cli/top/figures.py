@@ -53,11 +53,8 @@ T = TypeVar("T")
 class Column(NamedTuple, Generic[T]):
     """A column of the table of shards, or of queries.
 
-    Attributes:
-        title: Its heading.
-        cell: Returns the text for one shard or query; None if not known.
-        justify: The alignment of its texts.
-        spare: If there is no room, the column with the highest number is dropped first; 0 is never dropped.
+    `cell` returns None if the text is not known. Without room, the column with the highest `spare` is dropped first;
+    one with 0 never.
     """
 
     title: str

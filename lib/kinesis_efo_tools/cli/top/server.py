@@ -27,10 +27,7 @@ _NOTHING_ELSE: Final = {
 class Page:
     """Serves a page that polls the newest observation; its first request also gets the last hour.
 
-    Args:
-        application: Name of the application.
-        port: Port; 0: any free port.
-        pause: Seconds between two observations.
+    With `port` 0, it takes any free port. `pause` is the seconds between two observations.
     """
 
     def __init__(self, application: str, port: int, pause: float) -> None:
@@ -47,11 +44,7 @@ class Page:
         self._look = look
 
     async def start(self) -> str:
-        """Start serving; returns the page's URL.
-
-        Raises:
-            ConfigurationError: The port is in use.
-        """
+        """Start serving; returns the page's URL. Raises ConfigurationError if the port is in use."""
         app = web.Application(middlewares=[_known_host])
         app.router.add_get("/", _file("top.html", "text/html"))
         app.router.add_get("/top.js", _file("top.js", "text/javascript"))

@@ -35,14 +35,7 @@ _STYLES: Final = {Tone.GOOD: "green", Tone.BUSY: "yellow", Tone.BAD: "bold red",
 
 
 def show(application: str, look: Observation, width: int, height: int) -> RenderableType:
-    """Format an observation so that it fills a terminal.
-
-    Args:
-        application: Name of the application.
-        look: The observation.
-        width: Columns.
-        height: Lines; shards that do not fit are summed up.
-    """
+    """Format an observation so that it fills a terminal. Shards that do not fit into `height` lines are summed up."""
     shape = Shape.of(width)
     view = look.view
     parts: list[RenderableType] = [_title(application, look, shape)]

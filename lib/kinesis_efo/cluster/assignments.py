@@ -34,11 +34,9 @@ class Assignments:
     `timeout` seconds counts as dead; by then, it has stopped reading. `snapshots` has what fetchers have reported; that of a shard is
     dropped when the shard is taken from its fetcher. `listener` is told in which shards something happens.
 
-    Attributes:
-        coordinator: The run; set before the first call is answered.
-        changed: Notified when the fetcher of a shard changes, or a fetcher has closed a shard.
-        reached: The shards to read, with the position up to which each is processed.
-        empty_since: Since when there has been no fetcher, monotonic seconds, if there is none.
+    Set `coordinator`, the run, before the first call is answered. `changed` is notified when the fetcher of a shard changes, or a fetcher
+    has closed a shard. `reached` has the shards to read, with the position up to which each is processed. `empty_since` is the monotonic
+    time in seconds since which there has been no fetcher, if there is none.
     """
 
     def __init__(

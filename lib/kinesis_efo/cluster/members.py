@@ -16,13 +16,8 @@ from kinesis_efo.positions import Position, ShardKey
 class Member:
     """A fetcher that has asked for work, and what was sent to it.
 
-    Attributes:
-        request: Its last request, which says who and where it is.
-        heard_at: The time of that request, monotonic seconds.
-        shards: The shards that it may read.
-        revision: Grows whenever `shards` changes.
-        changed: Notified when there is something new for it.
-        number: The number of the last reply to it; 0 before the first.
+    `request` is its last request, received at `heard_at` (monotonic seconds). `number` is the number of the last reply to it, 0 before the
+    first. `revision` grows whenever `shards`, the shards that it may read, changes. `changed` is notified when there is news for it.
     """
 
     def __init__(self) -> None:

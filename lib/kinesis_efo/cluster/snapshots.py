@@ -24,7 +24,6 @@ class ShardSnapshot:
     Attributes:
         owner: The name of the fetcher.
         budget: Bytes that the fetcher may buffer.
-        index: The events.
         behind: Milliseconds by which reading lags; None if unknown.
         read_until: A time, epoch seconds, before which no record after the last event arrived; None if unknown.
         tip: The tip that the shard had when the fetcher began to read it; None if unknown.

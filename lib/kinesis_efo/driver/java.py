@@ -18,12 +18,9 @@ _FIX: Final = f"point JAVA_HOME to a Java of version {OLDEST} or later"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """The Java of a host.
+    """The Java of a host. `runs_spark`: whether Spark 4 runs on it; None if unknown.
 
-    Attributes:
-        runs_spark: Whether Spark 4 runs on this Java; None if unknown.
-        detail: What was found, for messages.
-        fix: What to do about a wrong or missing Java; empty if nothing has to be done.
+    `detail` says in messages what was found, and `fix` what to do about a wrong or missing Java; `fix` is empty if nothing has to be done.
     """
 
     runs_spark: bool | None

@@ -50,8 +50,7 @@ _making: Final = threading.Lock()
 def supervisor_of(spark: SparkSession, fetchers: int) -> Supervisor:
     """Return the supervisor of a session, which all DataFrames of the session share; the first call makes it.
 
-    Raises:
-        ConfigurationError: The fetchers would leave no core for micro-batches.
+    Raises ConfigurationError if the fetchers would leave no core for micro-batches.
     """
     check_cores(spark.sparkContext.master or "", fetchers, spark.sparkContext.defaultParallelism)
     with _making:
@@ -89,12 +88,9 @@ def _is_running(spark: SparkSession) -> bool:
 class Supervisor:
     """Starts and ends the fetchers for one session, until Spark is stopped. Use `supervisor_of` to get it.
 
-    Runs connect to the supervisor through a Unix socket in a directory that only this user can enter. It lives as long as Spark, because
-    any number of queries may be started from a DataFrame.
-
-    Attributes:
-        path: The path of the Unix socket.
-        ended: Whether the supervisor accepts no more runs: Spark was stopped, or accepting has failed.
+    Runs connect to the supervisor through a Unix socket at `path`, in a directory that only this user can enter. It lives as long as Spark,
+    because any number of queries may be started from a DataFrame. It has `ended` once it accepts no more runs, because Spark was stopped or
+    accepting has failed.
     """
 
     def __init__(self, spark: SparkSession) -> None:

@@ -22,7 +22,6 @@ class Lag(NamedTuple):
     """How far a run is behind in one stream, as of the last renewal of the stream's lease. The command line shows it.
 
     Attributes:
-        shards: Number of shards that are read.
         buffered: Bytes that were fetched from these shards and not yet processed.
         millis_behind: Milliseconds by which the slowest shard is behind its tip, including the time that its fetched records wait to be
             processed; None if nothing was fetched yet.

@@ -54,14 +54,14 @@ class Lease:
 
     Attributes:
         counter: Grows by one with every write, so that a write is refused if another writer was first.
-        owner: The name of the owner; None if there is none. Shards' rows have owners only if a KCL application wrote them.
+        owner: None if there is none. Shards' rows have owners only if a KCL application wrote them.
         checkpoint: The position of the last record that was read, if its sequence number is known, or the start position. None if a KCL
             application stored no position, but `LATEST`, or `AT_TIMESTAMP` with the time only in its configuration.
         sub: Sub-sequence number within an aggregated record, the last one if all of it was read; 0 for a plain record.
         continuation: Sequence number up to which the shard was read. It may be higher than the last record's, because Kinesis sends such
             sequence numbers for idle shards, too. None in rows of a KCL application, whose checkpoint may be inside of an aggregate.
         epoch: Grows with every run that takes the lease. In a shard's row, the epoch of the run that wrote the row.
-        stream: The stream that was read; None in rows of a KCL application, and in rows that were moved by hand.
+        stream: None in rows of a KCL application, and in rows that were moved by hand.
         written: The time at which a run wrote a shard's row, in epoch seconds of the run's own clock; None if not known.
         also: Names and values of text attributes that only rows for a KCL application have.
         ours: Whether this library certainly wrote the row, rather than a KCL application.

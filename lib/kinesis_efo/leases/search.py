@@ -30,12 +30,10 @@ class Free:
 
 
 class Search:
-    """Chooses the leases that a run takes, out of those that it wants.
+    """Chooses the leases that a run takes, which wants those of the streams in `wanted`.
 
-    Attributes:
-        subject: The name of the application or of its table, for messages.
-        wanted: The streams whose lease should be held.
-        refused: Streams of `extend` whose lease cannot be taken, each with the error.
+    `subject` is the name of the application or of its table, for messages. `refused` has the streams of `extend` whose lease cannot be
+    taken, each with the error.
     """
 
     def __init__(

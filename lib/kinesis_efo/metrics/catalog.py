@@ -23,15 +23,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric.
+    """One metric. `name` and `unit` are those in OpenTelemetry, and `cloudwatch` is its name in CloudWatch.
 
-    Attributes:
-        name: Name in OpenTelemetry.
-        cloudwatch: Name in CloudWatch.
-        kind: Counter or gauge.
-        unit: Unit in OpenTelemetry.
-        attributes: Names of the attributes, besides `application` and `environment` where those are known.
-        meaning: Description in one line.
+    `attributes` has the names of its attributes, besides `application` and `environment`. `meaning` describes it in one line.
     """
 
     name: str

@@ -33,8 +33,7 @@ class MetricsSettings:
 def report(source: Source, settings: MetricsSettings) -> Callable[[], None]:
     """Start reporting a source, which is read once per interval, in the exporter's thread.
 
-    Returns:
-        A function that sends the last values and ends the report, within a few seconds. Calling it again does nothing.
+    Returns a function that sends the last values and ends the report, within a few seconds. Calling it again does nothing.
     """
     match settings.export:
         case "emf":

@@ -16,12 +16,10 @@ from kinesis_efo.positions import Position
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a new query starts.
+    """Where a new query starts: at `position` in every shard, or at `bounds` if streams or shards differ.
 
-    Attributes:
-        position: A position for every shard, or None for `LATEST` and `LEASES`.
-        from_leases: Whether to start from the checkpoints in the lease table, such as those of a KCL application.
-        bounds: Positions of streams and shards if they differ; None if all shards have the same.
+    `position` is None for `LATEST` and `LEASES`. `from_leases`: whether to start from the checkpoints in the lease table, such as those of
+    a KCL application.
     """
 
     position: Position | None = None
@@ -44,12 +42,8 @@ class Deaggregation(Enum):
 class RetrySettings:
     """How often, and after which backoff, to open a failed subscription again.
 
-    Attributes:
-        max_retries: Maximum number of faults without any progress between them; None: only `timeout` limits retries.
-        base_ms: First backoff in milliseconds.
-        max_ms: Maximum backoff in milliseconds.
-        factor: Factor by which the backoff grows from one fault to the next.
-        timeout: Seconds without any progress after which there are no more retries.
+    There are at most `max_retries` faults without any progress between them (None: no maximum), and no retries after `timeout` seconds
+    without any progress. The backoff grows from `base_ms` to `max_ms`, by `factor` from one fault to the next.
     """
 
     max_retries: int | None = None

@@ -50,11 +50,7 @@ class RunEntry(msgspec.Struct, frozen=True):
 class RunFile:
     """The file of a run, opened by a client. It stays open, so the client sees whether the run lives even if the file is removed.
 
-    `entry` is the content of the file when it was opened.
-
-    Raises:
-        OSError: There is no such file.
-        msgspec.MsgspecError: The file is not fully written yet.
+    `entry` is the content of the file when it was opened. Raises msgspec.MsgspecError if the file is not fully written yet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -146,11 +142,7 @@ class Program:
 
     @classmethod
     def found(cls, directory: Path, jvm: Process, about: str) -> Self:
-        """Return the program of this process, after checking that files and locks work.
-
-        Raises:
-            FetcherError: Files or locks do not work.
-        """
+        """Return the program of this process. Raises FetcherError if files or locks do not work in `directory`."""
         program = cls(directory, jvm, about)
         try:
             if fcntl is None:
@@ -205,9 +197,6 @@ class Program:
         """Return the secret of all runs of the program, which tasks keep when a run is replaced. Call this only within `deciding`.
 
         `known` is the secret of this process's last run; empty if it has had none.
-
-        Raises:
-            OSError: The secret cannot be stored.
         """
         with self._lock_file() as file:
             if found := os.pread(file, 1 << 10, 0).decode():
@@ -216,11 +205,7 @@ class Program:
             return secret
 
     def begin(self, entry: RunEntry) -> OwnFile:
-        """Write the file of the run of this process, while the planner that has started this process is within `deciding`.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Write the file of the run of this process, while the planner that has started this process is within `deciding`."""
         return OwnFile(self._directory / f"{self._name}.{secrets.token_hex(4)}.json", entry)
 
     @contextlib.contextmanager

@@ -89,10 +89,8 @@ class RunLink:
     ) -> JoinReply:
         """Ask to become a client of the run. If the reply has no client name, the run refuses.
 
-        `reader` is the name of the query. A second request with the same name replaces the first, whose reply may have been lost.
-
-        Raises:
-            FetcherUnreachableError, FetcherRefusedError: The run has ended, or does not answer.
+        `reader` is the name of the query. A second request with the same name replaces the first, whose reply may have been lost. Raises
+        FetcherUnreachableError or FetcherRefusedError if the run has ended, or does not answer.
         """
         request = Join(reader, *process, dict(streams), dict(options.given))
         self.joined = self._connection.join(request)
@@ -101,9 +99,7 @@ class RunLink:
     def ask(self, call: Call[T]) -> T:
         """Make a call, however long it takes, even if the run is suspended meanwhile.
 
-        Raises:
-            RunLostError: The run has ended, or has dropped this client.
-            KinesisEfoError: The error of the call.
+        Raises RunLostError if the run has ended, or has dropped this client.
         """
         with self._lock:
             request = self._request(call)

@@ -134,10 +134,9 @@ class RunProcess:
         )
 
     def start(self, check: Callable[[], None]) -> None:
-        """Wait until queries can join the run, or its process has ended. `check` is called repeatedly meanwhile, and raises to give up.
+        """Wait until queries can join the run, or its process has ended. Raises the error if the run could not start.
 
-        Raises:
-            KinesisEfoError: The run could not start, or `check` gave up.
+        `check` is called repeatedly meanwhile, and raises to give up.
         """
         self._thread.start()
         try:

@@ -55,13 +55,10 @@ StartProcess = Callable[[str, Callable[[], None]], Callable[[], str]]
 class SharedRun:
     """The run of one query, whichever process it is in. Thread-safe.
 
-    Args:
-        start_process: Starts the process of a run and waits until the run can be joined. Its arguments are the secret, and a function
-            that is called meanwhile and raises to give up. Returns a function that describes how the process ended, or returns "".
+    `start_process` starts the process of a run and waits until the run can be joined. It gets the secret, and a function that is called
+    meanwhile and raises to give up. It returns a function that describes how the process ended, or returns "".
 
-    Attributes:
-        secret: The secret for tasks; empty before there is a run.
-        query_name: The name of the query for its tasks. It is the same in each run, because tasks outlive a run.
+    The attribute `secret`, for tasks, is empty before there is a run. `query_name` is the same in each run, because tasks outlive a run.
     """
 
     def __init__(
@@ -96,10 +93,7 @@ class SharedRun:
     def start(self) -> None:
         """Join the run of this program that reads the streams, or start one.
 
-        Raises:
-            OptionsError: The run has other options than this query.
-            ConfigurationError: Two runs each read some of the streams.
-            KinesisEfoError: The run cannot begin, or the query has ended.
+        Raises OptionsError if the run has other options than this query, ConfigurationError if two runs each read some of the streams.
         """
         with self._attaching:
             link = self._link = self._joined(self._streams)
@@ -116,11 +110,7 @@ class SharedRun:
         self._untold = mark
 
     def ask(self, call: Call[T]) -> T:
-        """Make a call, and wait for its result. If the run's process dies, the call goes to the process that replaces it.
-
-        Raises:
-            KinesisEfoError: Reading failed for good, or the query has ended.
-        """
+        """Make a call, and wait for its result. If the run's process dies, the call goes to the process that replaces it."""
         match call:
             case Begin():
                 self._known = replace(call, new=False)

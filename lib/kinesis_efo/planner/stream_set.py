@@ -51,9 +51,8 @@ class StreamSet:
     def read(self, data: Mapping[str, Any]) -> Offset:
         """Parse an offset from plain data, and leave out the streams that are gone.
 
-        Raises:
-            ConfigurationError: A stream is gone without `drop`, or has another logical name now, or the data is not an offset.
-            StreamReplacedError: A logical name stands for another stream now.
+        Raises ConfigurationError if a stream is gone without `drop`, or has another logical name now, or the data is not an offset; and
+        StreamReplacedError if a logical name stands for another stream now.
         """
         try:
             offset = Offset.from_dict(data)

@@ -25,11 +25,11 @@ class Call(msgspec.Struct, Generic[T], frozen=True, tag_field="call", tag=str.lo
 class Begin(Call[Offset | None], frozen=True):
     """Start a query in a run, or continue it in the next run. Returns the start offset of a new query, else None.
 
+    `new`: whether `startingPosition` decides where the query starts. If the leases that this needs are not held after `wait` seconds, the
+    result is None: call again.
+
     Attributes:
-        new: Whether the query is new, so that `startingPosition` decides where it starts. The result is None if the leases that this
-            needs are not held after `wait`: call again.
         mark: The mark for offsets that have none.
-        wait: Seconds to wait for the leases.
         resumed: The last planned offset in Spark's log when the query started; None if the query is new, or has called `Next` since.
         planned: The mark of the last micro-batch in Spark's log.
         kept: The offset from which the query's tasks may still read; None before its first micro-batch.
@@ -50,10 +50,7 @@ class Begin(Call[Offset | None], frozen=True):
 class TaskRange(NamedTuple):
     """A range that a task is to read.
 
-    Attributes:
-        wanted: The range.
-        fetcher: The address of the fetcher of its shard; None if the shard has none yet.
-        bytes: Bytes that the range has in the buffer; None if unknown.
+    `fetcher` is the address of the fetcher of its shard, if it has one; `bytes` is the size of the range in the buffer, if known.
     """
 
     wanted: ShardRange
@@ -64,10 +61,9 @@ class TaskRange(NamedTuple):
 class BatchPlan(msgspec.Struct, frozen=True):
     """The ranges of a micro-batch, possibly thousands, without those that are known to be empty.
 
-    Attributes:
-        fetchers: The addresses of the fetchers, each once, and None if a range has no fetcher yet.
-        shards: For each range: its shard, the index of its fetcher in `fetchers`, and its bytes in the buffer (None if unknown).
-        strict: The streams of which tasks leave out KPL aggregates whose records have hash keys of other shards.
+    `fetchers` has each address once, and None if a range has no fetcher yet. `shards` has for each range its shard, the index of its
+    fetcher in `fetchers`, and its bytes in the buffer, if known. `strict` names the streams of which tasks leave out KPL aggregates whose
+    records have hash keys of other shards.
     """
 
     fetchers: list[FetcherAddress | None]
@@ -86,10 +82,9 @@ class BatchPlan(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """How far the next micro-batch goes.
+    """How far the next micro-batch goes: up to `end`, or None if there is nothing to read.
 
     Attributes:
-        end: The end of the micro-batch; None if there is nothing to read.
         again: Whether to call again, because something that the query waits for was not known in time.
         bytes: Bytes of the micro-batch's events; None if unknown.
         data: Estimated bytes of the data in its records; None if unknown.
@@ -108,11 +103,9 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Next(Call[Step], frozen=True):
-    """Ask how far the next micro-batch may go.
+    """Ask how far a micro-batch that starts at `position` may go. Waits `wait` seconds if there is nothing to read.
 
     Attributes:
-        position: Where the micro-batch starts.
-        wait: Seconds to wait if there is nothing to read.
         done: The offset up to which everything is processed, if it has changed.
         hurry: Whether not to wait, because another source of the query has rows. Ignored if the query has an end.
         once: Whether this micro-batch reads everything up to the tips.
@@ -128,15 +121,10 @@ class Next(Call[Step], frozen=True):
 
 
 class Plan(Call[BatchPlan], frozen=True):
-    """Ask which fetchers serve a micro-batch that is in Spark's log.
+    """Ask which fetchers serve a micro-batch that is in Spark's log. Waits `wait` seconds until all its shards have a fetcher.
 
-    Call again while a shard has no fetcher: tasks that start earlier could take the cores that the fetchers need.
-
-    Attributes:
-        begin: The start of the micro-batch.
-        end: The end of the micro-batch.
-        wait: Seconds to wait until all shards have a fetcher.
-        first: Whether this is the first micro-batch since the query started, which an earlier run may have planned long ago.
+    Call again while a shard has no fetcher: tasks that start earlier could take the cores that the fetchers need. `first`: whether this
+    is the first micro-batch since the query started, which an earlier run may have planned long ago.
     """
 
     begin: Offset
@@ -148,10 +136,8 @@ class Plan(Call[BatchPlan], frozen=True):
 class Commit(Call[bool], frozen=True):
     """Commit the last micro-batches of a query that is stopping. Returns whether the driver has reported the very last one as done.
 
-    Attributes:
-        last: The mark of that micro-batch in Spark's log; None if there is none.
-        done: The offset up to which everything is processed, if it has changed.
-        wait: Seconds to wait for the driver's report.
+    Waits `wait` seconds for the driver's report. `last` is the mark of the very last micro-batch in Spark's log, if there is one. `done` is
+    the offset up to which everything is processed, if it has changed.
     """
 
     last: Mark | None = None

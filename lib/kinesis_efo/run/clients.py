@@ -78,11 +78,7 @@ class Clients:
         return len(self._clients)
 
     async def answer(self, kind: str, body: bytes) -> msgspec.Struct | None:
-        """The reply to the message `body` of the type `kind`; None if no client sends messages of that type.
-
-        Raises:
-            KinesisEfoError: The error of the call.
-        """
+        """The reply to the message `body` of the type `kind`; None if no client sends messages of that type."""
         if kind == JOIN:
             return await self._join(decoded(body, Join))
         if kind == CALL:

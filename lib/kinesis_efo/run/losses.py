@@ -34,10 +34,8 @@ class Losses:
     async def check(self, offset: Mapping[ShardKey, Position]) -> None:
         """Look for lost and new shards, if the offset has other shards than at the last check, or the streams were listed since.
 
-        Raises:
-            DataLossError: A shard is lost, and losses fail the query.
-            StreamReplacedError: A stream was deleted and created again.
-            AccessRefusedError, StreamNotFoundError: The check is not possible. Errors that may pass are only logged.
+        Raises DataLossError if a shard is lost and losses fail the query, StreamReplacedError if a stream was deleted and created again,
+        and AccessRefusedError or StreamNotFoundError if the check is not possible. Errors that may pass are only logged.
         """
         listings = self._streams.listings
         if listings == self._checked_listings and (offset is self._checked_offset or offset.keys() == self._checked):
@@ -57,8 +55,7 @@ class Losses:
     async def check_replay(self, begin: Mapping[ShardKey, Position], ranges: Iterable[ShardRange]) -> None:
         """Look for lost data in ranges from the offset `begin` on, which an earlier run may have planned long ago.
 
-        Raises:
-            DataLossError, AccessRefusedError, StreamNotFoundError: In the same cases as `check`.
+        Raises DataLossError, AccessRefusedError or StreamNotFoundError in the same cases as `check`.
         """
         for wanted in ranges:
             if wanted.after != TRIM_HORIZON:

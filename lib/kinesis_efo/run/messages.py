@@ -33,11 +33,8 @@ _KEPT_OFFSETS: Final = 4
 class Join(msgspec.Struct, frozen=True):
     """A process asks to be a client of the run.
 
-    Attributes:
-        reader: The name of its query. A second request with the same name replaces the first client.
-        pid, started: Identify the process, as in `Process`.
-        streams: The streams of its query, by logical name.
-        options: The options of its query, as given.
+    `reader` is the name of its query; a second request with the same name replaces the first client. `streams` and `options` are those of
+    the query, and `pid` and `started` identify the process, as in `Process`.
     """
 
     reader: str
@@ -48,14 +45,10 @@ class Join(msgspec.Struct, frozen=True):
 
 
 class JoinReply(msgspec.Struct, frozen=True):
-    """The reply to `Join`.
+    """The reply to `Join`. `client` is empty if the run refuses the client, and `faults` says why the query cannot share the run.
 
-    Attributes:
-        client: The client's name; empty if the run refuses the client.
-        address: The address at which tasks read shards, or ask for their fetchers.
-        by_planner: Whether tasks have to ask for the fetcher of a shard, because the fetchers are in other processes.
-        certificate: The TLS certificate of the services of the run and the client; None if they do not use TLS.
-        faults: Why the query cannot share the run.
+    Tasks read shards at `address`. If `by_planner` is true, they ask there for the fetcher of a shard, because the fetchers are in other
+    processes. `certificate` is for the services of the run and the client; None if they do not use TLS.
     """
 
     client: str = ""
@@ -129,8 +122,7 @@ class UnknownOffset(Exception):
 class OffsetsOfLink:
     """The offsets that two processes have sent each other. Each is sent once, as changes to an earlier one, to keep messages short.
 
-    Args:
-        first: The first number that this process uses: 0 for one process, 1 for the other. Both count in steps of two.
+    The processes number their offsets in steps of two. One begins with `first` 0, the other with 1.
     """
 
     def __init__(self, first: int) -> None:
@@ -154,9 +146,7 @@ class OffsetsOfLink:
     def decode(self, data: msgspec.Raw, kind: Any) -> Any:
         """Decode a message. An offset that was sent before is the same object again, which is cheap to compare.
 
-        Raises:
-            UnknownOffset: An offset is not known here, so the other process has to send its offsets whole.
-            msgspec.MsgspecError: The message is invalid.
+        Raises UnknownOffset if the other process has to send its offsets whole, msgspec.MsgspecError if the message is invalid.
         """
         told, body = msgspec.json.decode(data, type=tuple[list[_OffsetChanges], msgspec.Raw])
         for each in told:

@@ -129,9 +129,7 @@ class Query:
     async def wait_held(self, at_most: float) -> bool:
         """Wait at most `at_most` seconds until this run holds the lease on each of the query's streams. Returns whether it does.
 
-        Raises:
-            AlreadyRunningError: Another run holds one of them.
-            KinesisEfoError: The lease table cannot be used.
+        Raises AlreadyRunningError if another run holds one of them.
         """
         streams = self._run.streams.streams if self._streams is None else self._streams
         await within(self._run.clock, at_most, self._run.leases.wait_held(streams))
@@ -238,10 +236,7 @@ class Query:
         """Where the query ends: at the tips at the time of the first call, whose `offset` counts, or at the option's positions.
 
         Waits at most `at_most` seconds. Returns the ends known by now; reading reveals the rest. None if the shards are not known yet: call
-        again.
-
-        Raises:
-            ConfigurationError: The option names a stream or shard that does not exist, or a time in the future.
+        again. Raises ConfigurationError if the option names a stream or shard that does not exist, or a time in the future.
         """
         self._run.failure.raise_if_set()
         if self._ending is None:
@@ -257,12 +252,8 @@ class Query:
 
         Meanwhile the shards are read from the offset on. If they do not fit into the buffers, Kinesis is asked for the remaining tips.
 
-        Returns:
-            A position for each shard of the offset and each descendant that is reached, `SHARD_END` for shards that are read whole;
-            None if not known yet: call again.
-
-        Raises:
-            ConfigurationError: The option names a stream or shard that does not exist, or a time in the future.
+        Returns a position for each shard of the offset and each descendant that is reached, `SHARD_END` for shards that are read whole;
+        None if not known yet: call again. Raises ConfigurationError in the same cases as `ends`.
         """
         give_up_at = self._run.clock.monotonic() + at_most
         while (found := await self.ends(offset, max(0.0, give_up_at - self._run.clock.monotonic()))) is not None:

@@ -21,13 +21,11 @@ _MARGIN_SECONDS: Final = 60.0
 
 
 class EndPositions(NamedTuple):
-    """The known ends of a query.
+    """The known ends of a query. `complete`: whether all are known and final.
 
-    Attributes:
-        ends: The end of each shard that the query may reach; None if it can only be found by reading the shard. An end from the option
-            moves back to the shard's tip, if the tip turns out to be before it.
-        complete: Whether all ends are known and final.
-        lasts: The sequence number of the last record up to an end, if known without reading.
+    `ends` has each shard that the query may reach, with None if its end can only be found by reading the shard. An end from the option
+    moves back to the shard's tip, if the tip turns out to be before it. `lasts` has the sequence number of the last record up to an end, if
+    known without reading.
     """
 
     ends: Mapping[ShardKey, Position | None]
@@ -39,10 +37,8 @@ class Ends:
     """Finds the ends of one query that has come to `offset`, as of the time when this object is made.
 
     The shards of `streams` have just been listed. `apart`: whether to ask with GetRecords; see `Stream.tip`. The attribute `open` has the
-    open shards whose tips are still to be found, with their start positions.
-
-    Raises:
-        ConfigurationError: The option `endingPosition` names a stream or shard that does not exist, or a time in the future.
+    open shards whose tips are still to be found, with their start positions. Raises ConfigurationError if the option `endingPosition` names
+    a stream or shard that does not exist, or a time in the future.
     """
 
     def __init__(

@@ -31,11 +31,8 @@ _WAIT_SECONDS: Final = 0.2
 class Advance:
     """Turns replies to polls into the end offsets of a query's micro-batches.
 
-    Args:
-        ending: The end of the query.
-        idle_interval: Seconds after which the positions of idle shards are stored.
-        last_records: Returns the last record of each range that ends within an event.
-        now: Returns the monotonic time, seconds.
+    `idle_interval` is the time in seconds after which the positions of idle shards are stored. `last_records` returns the last record of
+    each range that ends within an event. `now` returns the monotonic time in seconds.
 
     Attributes:
         sizes: Bytes of the micro-batch by shard.
@@ -157,11 +154,7 @@ class QueryPlanner:
         self._planned_at = -inf
 
     async def answer(self, call: Call[Any]) -> Any:
-        """Make a call.
-
-        Raises:
-            KinesisEfoError: Reading failed for good, or the query has ended.
-        """
+        """Make a call. Raises KinesisEfoError if reading failed for good, or the query has ended."""
         match call:
             case Next():
                 return await self._next(call)

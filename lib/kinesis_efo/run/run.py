@@ -74,13 +74,8 @@ class Fetching(Protocol):
 class Run(LeaseListener):
     """One run. It reads a stream as long as it holds the stream's lease.
 
-    Args:
-        checkpoint_rate: Maximum number of checkpoints written per second.
-        patience: Seconds to wait for a lease without which a query cannot continue.
-
-    Attributes:
-        failure: The error that ended the run.
-        continued: The streams that queries continue from the lease table; see `Resumption`.
+    It writes at most `checkpoint_rate` checkpoints per second, and waits `patience` seconds for a lease without which a query cannot
+    continue. `failure` is the error that ended the run; `continued` has the streams that queries continue from the lease table.
     """
 
     def __init__(
@@ -124,10 +119,6 @@ class Run(LeaseListener):
         """Start the run: it takes the lease on each stream in the background, and reads a stream while it holds the stream's lease.
 
         The lease rows get `endpoint`, the address at which this run serves data, and `status`, how tools reach the status of this run.
-
-        Raises:
-            LeaseTableError: The lease table cannot be used.
-            StreamError: A stream cannot be listed.
         """
         self.fetching.start(self)
         await self.leases.start(self, endpoint, status)

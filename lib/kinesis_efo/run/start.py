@@ -23,11 +23,8 @@ async def start_offset(
 ) -> Offset:
     """The first offset of a new query, from the option `startingPosition`. The lease table is read only if that is `LEASES`.
 
-    `clock` is Kinesis' time. `LATEST` is stored as the present time, so that a restart before the first record skips nothing.
-
-    Raises:
-        StreamReplacedError: The leases are of another stream.
-        KinesisEfoError: A stream cannot be listed, or has no leases to start from.
+    `clock` is Kinesis' time. `LATEST` is stored as the present time, so that a restart before the first record skips nothing. Raises
+    StreamReplacedError if the leases are of another stream, and LeaseTableError if a stream has no leases to start from.
     """
     now = _now(clock)
     if start.from_leases:
@@ -53,11 +50,8 @@ async def added_offset(
 ) -> Offset:
     """Start positions for streams that were added to a query with a checkpoint, from the option `newStreamPosition`.
 
-    The lease table is read only if that is `LEASES`. A stream without rows then starts at TRIM_HORIZON.
-
-    Raises:
-        StreamReplacedError: The leases are of another stream.
-        KinesisEfoError: A stream cannot be listed.
+    The lease table is read only if that is `LEASES`. A stream without rows then starts at TRIM_HORIZON. Raises StreamReplacedError if the
+    leases are of another stream.
     """
     now = _now(clock)
     positions: dict[ShardKey, Position] = {}

@@ -38,14 +38,7 @@ _KEPT_LINES: Final = 1_000
 class RunThread:
     """Runs one run in a thread of this process.
 
-    Args:
-        manifest: The application, with the streams to read.
-        options: The options of the query.
-        listening: Where to listen for tasks.
-        secret: The secret of the run.
-        start_fetchers: Starts fetchers in other processes; None: one fetcher runs in this process.
-        clock: Time.
-        limits: Kinesis' time limits; tests shorten them.
+    `start_fetchers` starts fetchers in other processes; if it is None, one fetcher runs in this process.
     """
 
     def __init__(
@@ -71,11 +64,7 @@ class RunThread:
         self._whole: WholeRun | None = None
 
     def start(self) -> None:
-        """Start the thread and the run, which then fetches what its queries need.
-
-        Raises:
-            KinesisEfoError: The lease table, a stream or the credentials cannot be used.
-        """
+        """Start the thread and the run, which then fetches what its queries need."""
         self._thread.start()
         try:
             self._call(self._open())
@@ -186,12 +175,9 @@ class RunThread:
 
 
 def finished(future: Future[T], alive: Callable[[], bool]) -> T:
-    """Wait for the result of a call into the event loop of another thread.
+    """Wait for the result of a call into the event loop of another thread. Raises FetcherUnreachableError if the loop was stopped.
 
     `alive` returns whether the loop still runs, because a stopped event loop never completes its futures.
-
-    Raises:
-        FetcherUnreachableError: The loop was stopped.
     """
     while not wait((future,), _LOOK_SECONDS).done:
         if not alive():

@@ -83,14 +83,9 @@ class RunSetup:
 class WholeRun:
     """A run with all its parts.
 
-    Args:
-        setup: The settings of the run.
-        table: The lease table.
-        open_stream: Opens a stream, without listing its shards.
-        budget: The budget for the fetcher of this process.
-        clock: Time.
-        streams_changed: Called with the ARNs of the run's streams, by logical name, if a client adds some; and with {} if the run fails.
-        said: Log lines of the run. The next client that makes a call receives them with the reply, and writes them.
+    `open_stream` opens a stream without listing its shards. `streams_changed` is called with the ARNs of the run's streams, by logical
+    name, if a client adds some; and with {} if the run fails. `said` has log lines of the run; the next client that makes a call receives
+    them with the reply, and writes them.
 
     Attributes:
         cluster: The fetchers in other processes; None if the run has one fetcher in this process.
@@ -177,11 +172,7 @@ class WholeRun:
             self._fetchers.stop()
 
     async def start(self, stack: AsyncExitStack) -> None:
-        """Start the run, its fetchers in other processes, and its metrics; `stack` gets the callbacks that stop them.
-
-        Raises:
-            KinesisEfoError: The lease table or a stream cannot be used.
-        """
+        """Start the run, its fetchers in other processes, and its metrics; `stack` gets the callbacks that stop them."""
         begin_fetchers, manifest = self._setup.start_fetchers, self._setup.manifest
         stack.callback(self._end_fetchers)
         stack.push_async_callback(self.run.stop)

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 class ApartReading:
     """The shards in which one query catches up, and the fetcher that reads them.
 
-    Args:
-        group: The queries of the run.
-        listener: Told in which shards something happens.
-        failed: Called with an error that ends this query only.
+    `failed` is called with an error that ends this query only.
 
     Attributes:
         claims: For each shard in which the query catches up: the position from which on the query needs the shared buffer, because its
@@ -132,8 +129,7 @@ class QueryTasks:
     def may_restart(self) -> bool:
         """Whether a task may restart the shared subscription: if the run has one query, or no query may have a fetcher of its own.
 
-        Raises:
-            KinesisEfoError: The query has failed, or has left.
+        Raises KinesisEfoError if the query has failed, or has left.
         """
         self._query.failure.raise_if_set()
         return self._group.alone or not self._group.may_read_apart
@@ -145,8 +141,7 @@ class QueryTasks:
     def are_apart(self, key: ShardKey, position: Position) -> bool:
         """Whether tasks that read a shard from a position on read with the query's own fetcher.
 
-        Raises:
-            KinesisEfoError: The query has failed, or has left.
+        Raises KinesisEfoError if the query has failed, or has left.
         """
         if self.may_restart():
             return False

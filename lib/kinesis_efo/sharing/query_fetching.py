@@ -34,9 +34,7 @@ _SENT_SECONDS: Final = 2.0
 class QueryFetching:
     """Fetches for one query, which `name` identifies in the run.
 
-    Attributes:
-        failure: An error that ends this query only.
-        offset: How far it has planned, by its last poll; None before.
+    `failure` is an error that ends this query only. `offset` is how far the query has planned, by its last poll; None before.
     """
 
     def __init__(self, group: Sharing, name: str = "", max_skew: float | None = None) -> None:

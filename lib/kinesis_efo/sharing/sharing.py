@@ -72,14 +72,8 @@ class SharedBuffers(Buffers, Protocol):
 class Sharing:
     """The queries of one run; tells all of them in which shards something happens.
 
-    Args:
-        shared: The shared buffers.
-        budget: The budget of the buffers in this process.
-        apart: Makes a fetcher for a query that catches up; None if no query can catch up.
-        together: Whether queries stay together even if one starves: the option `slowQueries=hold`.
-
-    Attributes:
-        coordinator: The run, which decides what may be read.
+    `apart` makes a fetcher for a query that catches up; it is None if no query can catch up. `together` is the option `slowQueries=hold`:
+    whether queries stay together even if one starves. `coordinator` is the run, which decides what may be read.
     """
 
     def __init__(

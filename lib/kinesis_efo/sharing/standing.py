@@ -23,12 +23,8 @@ class ShardReader(Protocol):
 class Reads(NamedTuple):
     """How a query reads a shard.
 
-    Attributes:
-        by: The reader of the shard.
-        buffer: The reader's buffer; None if the shard is not read.
-        shared: The shared buffer; None if the shard is not read.
-        claim: The query's claim on the shared buffer; None if it has none.
-        apart: Whether the query catches up in the shard.
+    `buffer` is the buffer of the shard's reader `by`, and `shared` the shared buffer; both are None if the shard is not read. `claim` is
+    the query's claim on the shared buffer, if it has one. `apart`: whether the query catches up in the shard.
     """
 
     by: ShardReader
@@ -99,12 +95,9 @@ def slowest(
 
 
 def lag_of(shards: Iterable[ShardStatus], at: int | None = None, queries: Iterable[QueryStatus] = ()) -> Lag:
-    """The lag of a run in a stream, for the lease table.
+    """The lag of a run in a stream, for the lease table. `at` is the time in epoch milliseconds.
 
-    Args:
-        shards: The stream's shards.
-        at: The time, epoch milliseconds.
-        queries: The status of each query, if there are several, because a query may be further behind than the shared buffers.
+    `queries` has the status of each query if there are several, because a query may be further behind than the shared buffers.
 
     >>> lag_of([
     ...     ShardStatus("orders", "s-1", "AFTER:7", 0, 0, None, 0), ShardStatus("orders", "s-2", "AFTER:7", 5_000, 10, 1.5, 200)

@@ -27,10 +27,8 @@ _KEPT: Final = 4
 class Report(msgspec.Struct, frozen=True):
     """The planner's report of a micro-batch. In the progress it is `latestOffset`, as JSON.
 
-    Attributes:
-        lags: Milliseconds by which each shard is behind its tip, by stream and shard, if known.
-        bytes: Bytes of the micro-batch, as `maxBytesPerTrigger` counts them; None if unknown.
-        data: Estimated bytes of the records' data in the micro-batch; None if unknown.
+    `lags` has the milliseconds by which each shard is behind its tip, by stream and shard, if known. `bytes` is the size of the micro-batch
+    as `maxBytesPerTrigger` counts it, and `data` the estimated bytes of its records' data; None if unknown.
     """
 
     lags: dict[str, dict[str, int]] = msgspec.field(name="millisBehindLatest", default_factory=dict)
@@ -54,11 +52,8 @@ class Report(msgspec.Struct, frozen=True):
 class Lag:
     """The lags of a query's shards, and the size of its last planned micro-batch.
 
-    Args:
-        directory: Returns the directory of the files for Spark 4.0.
-
-    Attributes:
-        size: Bytes of the micro-batch, and estimated bytes of its data; None if unknown.
+    `directory` returns the directory of the files for Spark 4.0. `size` has the bytes of the micro-batch, and the estimated bytes of its
+    data, if known.
     """
 
     def __init__(self, directory: Callable[[], Path]) -> None:

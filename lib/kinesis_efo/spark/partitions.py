@@ -23,16 +23,11 @@ UNKNOWN_BYTES: Final = 4 << 20
 
 
 class KinesisPartition(InputPartition):
-    """The ranges that one task reads, one after the other.
+    """The ranges that one task reads, one after the other; at most one range per shard.
 
-    Attributes:
-        address: The address of the fetcher that has all the shards; None if the task has to ask the planner.
-        secret: The secret of the run; never shown.
-        ranges: The ranges, at most one per shard.
-        deaggregate: Whether the task unpacks KPL aggregates.
-        strict: Streams of which the task leaves out aggregates with records of other shards.
-        planner: The address of the planner's service, which says which fetcher has a shard.
-        query: The name of the query in its run.
+    `address` is that of the fetcher that has all the shards; None if the task has to ask the service of the planner, at `planner`. `secret`
+    is the secret of the run; never show it. `deaggregate`: whether the task unpacks KPL aggregates. `strict` names the streams of which the
+    task leaves out aggregates with records of other shards. `query` is the name of the query in its run.
     """
 
     def __init__(

@@ -134,10 +134,8 @@ _TABLE: Final = OptionTable(
 class Targets:
     """The streams that rows may go to.
 
-    Attributes:
-        default: The stream for rows that name no stream; None if every row must name one.
-        arns: ARNs by logical name; None without a manifest: rows then have the streams' own names or ARNs.
-        source: Where the names came from, for messages.
+    `default` is the stream for rows that name no stream; None if every row must name one. `arns` has the ARNs by logical name; it is None
+    without a manifest, when rows have the streams' own names or ARNs. `source` says in messages where the names came from.
     """
 
     default: str | None
@@ -170,8 +168,7 @@ class Targets:
     def target_of(self, name: str | None) -> str:
         """The name or ARN of the stream to which rows with `name` in column `stream` go; None or empty means the default.
 
-        Raises:
-            RecordRefusedError: There is no such stream. The message follows words such as "row 7 of this task".
+        Raises RecordRefusedError if there is no such stream. The message follows words such as "row 7 of this task".
         """
         wanted = name or self.default
         if wanted is None:

@@ -111,13 +111,10 @@ class StretchPartition(InputPartition):
 
 
 class KinesisBatchReader(DataSourceReader):
-    """Reads a part of the streams of a manifest in a batch.
+    """Reads a part of the streams of a manifest in a batch. `manifest` has only the streams of the read.
 
-    Args:
-        options: The read's options.
-        manifest: The application's manifest, reduced to the streams of the read.
-        loaded: When `load()` was called, epoch seconds: the read ends at the tips of that time.
-        here: Whether `loaded` is from this machine's clock. The clock of a client of Spark Connect may be off by an unknown time.
+    The read ends at the tips at `loaded`, when `load()` was called, in epoch seconds. `here`: whether that is from this machine's clock.
+    The clock of a client of Spark Connect may be off by an unknown time.
     """
 
     def __init__(self, options: BatchOptions, manifest: Manifest, loaded: float, *, here: bool = True) -> None:

@@ -181,9 +181,7 @@ class StreamPlanner:
 class QueryRun:
     """Joins the run of a query with the first call, makes the query's calls, and leaves the run.
 
-    Args:
-        join: Makes the `SharedRun` of the query, without starting it.
-        before_leaving: Called before the query leaves.
+    `join` makes the `SharedRun` of the query, without starting it. `before_leaving` is called before the query leaves.
 
     Attributes:
         ending: Set when this process has to end; long calls should return then.
@@ -306,9 +304,8 @@ class SparkOffsets(StreamSet):
 class Triggers:
     """Notes the triggers of a query. Warns if Spark has ended the query after one trigger, which may have left records unread.
 
-    Attributes:
-        had_nothing: Whether the last trigger found nothing to read.
-        ends_known: Whether the query has an end, and the positions at which it ends are known in all shards.
+    `had_nothing`: whether the last trigger found nothing to read. `ends_known`: whether the query has an end, and the positions at which it
+    ends are known in all shards.
     """
 
     def __init__(self) -> None:

@@ -63,11 +63,8 @@ class FetcherClient(Connection):
     def get(self, ranges: Sequence[ShardRange]) -> Generator[RangePayloads, None, None]:
         """Read the raw event payloads that cover some ranges, range by range, in order. Ranges without payloads may be missing.
 
-        Take all payloads of a range before you ask for the next range: those that are left are dropped.
-
-        Raises:
-            FetcherUnreachableError: The fetcher cannot be reached or is silent, or the call has lasted too long; call again for the rest.
-            KinesisEfoError: The fetcher's error.
+        Take all payloads of a range before you ask for the next range: those that are left are dropped. Raises the fetcher's error, or
+        FetcherUnreachableError if the fetcher cannot be reached or is silent, or the call has lasted too long; call again for the rest.
         """
         with self._limited() as give_up_at:
             ticket = msgspec.json.encode(GetTicket(ranges, self._query))

@@ -59,10 +59,8 @@ class RangeReader:
     def read(self, ranges: Sequence[ShardRange], fetcher: FetcherAddress | None) -> Iterator[RangePayloads]:
         """Read the raw event payloads that cover some ranges, in order. A range may come in several parts, each with its own bounds.
 
-        `fetcher` is the fetcher that had the shards when the ranges were planned; None: ask the planner for it.
-
-        Raises:
-            FetcherUnreachableError, FetcherRefusedError: A range could not be read from any fetcher in time.
+        `fetcher` is the fetcher that had the shards when the ranges were planned; None: ask the planner for it. Raises
+        FetcherUnreachableError or FetcherRefusedError if a range could not be read from any fetcher in time.
         """
         self._left = list(ranges)
         progress_at = self._now()

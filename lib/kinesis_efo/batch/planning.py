@@ -67,9 +67,7 @@ def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Positi
 async def plan(
     manifest: Manifest, options: BatchOptions, tip: Position, clock: Clock | None = None, *, here: bool = True
 ) -> list[Stretch]:
-    """Plan a read.
-
-    `tip` is the position for `LATEST`, by the clock of the machine on which the read was loaded; `here` is whether that is this machine.
+    """Plan a read. `tip` is the position for `LATEST` by the clock of the machine that loaded it; `here`: whether that is this machine.
 
     Raises `ConfigurationError` if the start or the end is not possible, `DataLossError` if the read begins before the stream's retention
     (and `failOnDataLoss` is set), `LeaseError` if a query reads with the consumer, or if it cannot be found out whether one does.
@@ -247,11 +245,9 @@ class StretchPlanner:
 
 
 async def check_consumers(manifest: Manifest, client: Any, lease_timeout: float, clock: Clock) -> None:
-    """Check that no query reads with the consumers of an application.
+    """Check that no query reads with the consumers of an application. Raises AlreadyRunningError if one does.
 
     A subscription ends an earlier one of the same consumer, so a batch read and a query would end each other's subscriptions.
-
-    Raises `AlreadyRunningError` if a query does.
     """
     keys = LeaseKeys(manifest.stream_names)
     table = LeaseTable(client, manifest.lease_table, declared_by=manifest.declared_by)

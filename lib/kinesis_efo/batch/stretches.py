@@ -17,11 +17,9 @@ from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
 class Stretch:
     """The part of one shard that is read.
 
-    Attributes:
-        hash_range: First and last hash key of the shard; None if no aggregates are left out because of their hash keys.
-        start: The start: `TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`.
-        end: The end: `AT_TIMESTAMP`, which is exclusive, or `AFTER` or `SHARD_END`, which are inclusive.
-        last: The shard's last sequence number if it was closed when the read was planned; else None.
+    It goes from `start` (`TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`) to `end` (`AT_TIMESTAMP`, exclusive, or `AFTER` or
+    `SHARD_END`, inclusive). `hash_range` is None if no aggregates are left out because of their hash keys. `last` is the
+    shard's last sequence number if it was closed when the read was planned.
     """
 
     key: ShardKey

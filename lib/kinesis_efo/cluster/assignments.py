@@ -33,7 +33,6 @@ class Assignments:
     `seconds` returns for how many seconds a stream may still be read, until the run's lease ends. A fetcher that has sent no request for
     `timeout` seconds counts as dead; by then, it has stopped reading. `snapshots` has what fetchers have reported; that of a shard is
     dropped when the shard is taken from its fetcher. `listener` is told in which shards something happens.
-
     Set `coordinator`, the run, before the first call is answered. `changed` is notified when the fetcher of a shard changes, or a fetcher
     has closed a shard. `reached` has the shards to read, with the position up to which each is processed. `empty_since` is the monotonic
     time in seconds since which there has been no fetcher, if there is none.

@@ -68,10 +68,7 @@ class Assignment:
         self._heard = Signal()
 
     def follow(self, work: Work, asked_at: float) -> tuple[dict[ShardKey, Position], frozenset[ShardKey]]:
-        """Apply the run's reply to a request for work that was sent after `asked_at`, monotonic seconds.
-
-        Returns the start positions of the shards that begin, and the shards that end.
-        """
+        """Apply the reply to a request sent after `asked_at`, monotonic seconds. Returns the starts of new shards, and the ended shards."""
         self._until = {stream: asked_at + seconds for stream, seconds in work.seconds.items()}
         before = self._shards
         if work.shards is not None:

@@ -19,11 +19,11 @@ from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
 
 class ShardSnapshot:
-    """The reported events of one shard, whose buffer began at `start`. Times that are passed in are monotonic, in seconds.
+    """The reported events of one shard, whose buffer began at `start`.
+
+    The fetcher `owner` may buffer `budget` bytes. Times that are passed in are monotonic, in seconds.
 
     Attributes:
-        owner: The name of the fetcher.
-        budget: Bytes that the fetcher may buffer.
         behind: Milliseconds by which reading lags; None if unknown.
         read_until: A time, epoch seconds, before which no record after the last event arrived; None if unknown.
         tip: The tip that the shard had when the fetcher began to read it; None if unknown.
@@ -127,10 +127,7 @@ class ShardSnapshots:
     # -- what fetchers report
 
     def note(self, fetcher: str, budget: int, news: ShardNews) -> int | None:
-        """Add a report of one shard by a fetcher that may buffer `budget` bytes.
-
-        Returns the bytes of the new events; None if earlier reports are missing.
-        """
+        """Add a fetcher's report of one shard. Returns the bytes of the new events; None if earlier reports are missing."""
         key, snapshot, now = news.key, self._snapshots.get(news.key), self._clock.monotonic()
         if news.start is not None:
             snapshot = ShardSnapshot(fetcher, news.start, budget, begun=news.start == self._begun.get(key))

@@ -18,10 +18,7 @@ _FIX: Final = f"point JAVA_HOME to a Java of version {OLDEST} or later"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """The Java of a host. `runs_spark`: whether Spark 4 runs on it; None if unknown.
-
-    `detail` says in messages what was found, and `fix` what to do about a wrong or missing Java; `fix` is empty if nothing has to be done.
-    """
+    """The Java of a host, and whether Spark 4 runs on it (None: unknown). `fix` says how to get a right Java; empty if this one is."""
 
     runs_spark: bool | None
     detail: str

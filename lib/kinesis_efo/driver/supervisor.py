@@ -48,10 +48,7 @@ _making: Final = threading.Lock()
 
 
 def supervisor_of(spark: SparkSession, fetchers: int) -> Supervisor:
-    """Return the supervisor of a session, which all DataFrames of the session share; the first call makes it.
-
-    Raises ConfigurationError if the fetchers would leave no core for micro-batches.
-    """
+    """Return the session's supervisor, which the first call makes. Raises ConfigurationError if no core is left for micro-batches."""
     check_cores(spark.sparkContext.master or "", fetchers, spark.sparkContext.defaultParallelism)
     with _making:
         _supervisors[:] = [each for each in _supervisors if not each.ended]

@@ -21,13 +21,9 @@ _REQUIRED: Final = object()
 class Lag(NamedTuple):
     """How far a run is behind in one stream, as of the last renewal of the stream's lease. The command line shows it.
 
-    Attributes:
-        buffered: Bytes that were fetched from these shards and not yet processed.
-        millis_behind: Milliseconds by which the slowest shard is behind its tip, including the time that its fetched records wait to be
-            processed; None if nothing was fetched yet.
-        shard: Id of the slowest shard.
-        records: Kinesis records fetched from all shards and not yet processed.
-        at: The time of this measurement in epoch milliseconds, from the run's own clock; None if not known.
+    `buffered` bytes and `records` Kinesis records were fetched from all shards and are not yet processed. `shard` is the slowest shard, and
+    `millis_behind` is how far it is behind its tip, including the time that its fetched records wait to be processed; None if nothing was
+    fetched yet. `at` is the time of this measurement in epoch milliseconds, from the run's own clock; None if not known.
     """
 
     shards: int

@@ -30,10 +30,9 @@ class Free:
 
 
 class Search:
-    """Chooses the leases that a run takes, which wants those of the streams in `wanted`.
+    """Chooses the leases that a run takes, out of those on the `wanted` streams.
 
-    `subject` is the name of the application or of its table, for messages. `refused` has the streams of `extend` whose lease cannot be
-    taken, each with the error.
+    `subject` names the application or its table in messages. `refused` has the errors of streams of `extend` that cannot be taken.
     """
 
     def __init__(

@@ -35,7 +35,6 @@ class ShardRow:
     Attributes:
         row: The row in the table; None if there is none, or if it is not known.
         stray: A row in the table that has the same key, but is of another stream.
-        wanted: Whether a query reads the shard now.
         info: The contents of a new row; None if the shard needs no row.
         pending: The last position that was stored or should be stored.
         written_at: Monotonic time of this run's last write, in seconds.

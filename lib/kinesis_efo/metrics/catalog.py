@@ -23,10 +23,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. `name` and `unit` are those in OpenTelemetry, and `cloudwatch` is its name in CloudWatch.
-
-    `attributes` has the names of its attributes, besides `application` and `environment`. `meaning` describes it in one line.
-    """
+    """One metric. `name` and `unit` are OpenTelemetry's. Each metric also has the attributes `application` and `environment`, if known."""
 
     name: str
     cloudwatch: str

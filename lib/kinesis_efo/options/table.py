@@ -22,7 +22,7 @@ class Option:
         name: Name as documented; matched in any case.
         read: Turns the text into a value; raises ValueError.
         rule: Completes "must be ..." in messages.
-        default: Default as documented; in backticks if it is a value that can be given.
+        default: As documented; in backticks if it is a value that can be given.
         field: Field of the settings, with a dot for one of a nested object: `aws.region`. Empty if the value is only checked.
         needs: Option that this one requires; `name=value` if that option must have a certain value.
         at_most: Option whose value this one must not exceed.

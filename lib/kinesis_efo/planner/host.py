@@ -35,10 +35,7 @@ _DRIVER_HOST_LINE: Final = re.compile(r"^\s*spark\.driver\.host(?:\s*[=:]\s*|\s+
 
 
 class SparkJvm(NamedTuple):
-    """What is known of Spark's JVM; the defaults if no JVM is visible.
-
-    `local`: whether the JVM is a driver that runs tasks itself, so that no task is on another host. `hosts` has its configured addresses.
-    """
+    """What is known of Spark's JVM; the defaults if no JVM is visible. `local`: whether it runs all tasks itself, on this host."""
 
     local: bool = False
     hosts: tuple[str, ...] = ()

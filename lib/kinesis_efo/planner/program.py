@@ -89,10 +89,7 @@ class RunFile:
 
 
 class OwnFile:
-    """The file of the run of this process. Clients find the run until the file is closed.
-
-    Raises `OSError` if the file exists or cannot be written.
-    """
+    """The file of the run of this process. Clients find the run until it is closed. Raises OSError if the file exists."""
 
     def __init__(self, path: Path, entry: RunEntry) -> None:
         self._path = path

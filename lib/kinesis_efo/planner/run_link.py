@@ -97,10 +97,7 @@ class RunLink:
         return self.joined
 
     def ask(self, call: Call[T]) -> T:
-        """Make a call, however long it takes, even if the run is suspended meanwhile.
-
-        Raises RunLostError if the run has ended, or has dropped this client.
-        """
+        """Make a call, however long it takes. Raises RunLostError if the run has ended, or has dropped this client."""
         with self._lock:
             request = self._request(call)
             while True:

@@ -234,10 +234,7 @@ def main(order_from: BinaryIO) -> None:
 
 
 class FetcherJob:
-    """Asks the supervisor in the driver's program for a Spark job of fetchers.
-
-    The job runs as long as the connection is open, so it ends when this process ends for any reason.
-    """
+    """Asks the driver's supervisor for a Spark job of fetchers. The job ends with the connection, and so with this process."""
 
     def __init__(self, path: str, plan: FetcherPlan) -> None:
         self._problem = ""

@@ -57,7 +57,6 @@ class SharedRun:
 
     `start_process` starts the process of a run and waits until the run can be joined. It gets the secret, and a function that is called
     meanwhile and raises to give up. It returns a function that describes how the process ended, or returns "".
-
     The attribute `secret`, for tasks, is empty before there is a run. `query_name` is the same in each run, because tasks outlive a run.
     """
 

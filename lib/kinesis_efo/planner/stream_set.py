@@ -72,10 +72,7 @@ class StreamSet:
         return offset.without(gone)
 
     def faults(self, offset: Offset, sources: Mapping[str, str]) -> list[ConfigurationError | StreamReplacedError]:
-        """The reasons why the query cannot continue from an offset.
-
-        `sources` has the ARNs from which the offset's streams were read, if known; see `sources_of`.
-        """
+        """The reasons why the query cannot continue from an offset. `sources` has the ARNs from which its streams were read."""
         known = {key.stream for key in offset}
         found: list[ConfigurationError | StreamReplacedError] = []
         gone = known - self._streams.keys()

@@ -48,10 +48,7 @@ class Begin(Call[Offset | None], frozen=True):
 
 
 class TaskRange(NamedTuple):
-    """A range that a task is to read.
-
-    `fetcher` is the address of the fetcher of its shard, if it has one; `bytes` is the size of the range in the buffer, if known.
-    """
+    """A range that a task is to read, the fetcher of its shard if it has one, and the range's bytes in the buffer if known."""
 
     wanted: ShardRange
     fetcher: FetcherAddress | None
@@ -84,13 +81,9 @@ class BatchPlan(msgspec.Struct, frozen=True):
 class Step(msgspec.Struct, frozen=True):
     """How far the next micro-batch goes: up to `end`, or None if there is nothing to read.
 
-    Attributes:
-        again: Whether to call again, because something that the query waits for was not known in time.
-        bytes: Bytes of the micro-batch's events; None if unknown.
-        data: Estimated bytes of the data in its records; None if unknown.
-        behind: Milliseconds by which each shard is behind its tip, for shards of which this has changed.
-        plan: What `Plan` would return for the micro-batch, if all shards have a fetcher.
-        ending: The state of the query's `Ending`, if changed.
+    `again`: whether to call again, because something that the query waits for was not known in time. `bytes` is the size of the events, and
+    `data` the estimated size of the data in their records; None if unknown. `behind` has the milliseconds by which a shard is behind its
+    tip, where this has changed. `plan` is what `Plan` would return, if all shards have a fetcher. `ending` is given if it has changed.
     """
 
     end: Offset | None = None

@@ -31,9 +31,9 @@ class GapWatch:
         self._said_at = -inf
 
     def look(self, now: float, status: Callable[[], QueryStatus] | None) -> None:
-        """Warn if the query has fallen further behind for `GROWS_SECONDS`. Checks this at most once a minute.
+        """Warn, at most once a minute, if the query has fallen further behind for `GROWS_SECONDS`. `now` is monotonic, in seconds.
 
-        `now` is in monotonic seconds. `status` returns the query's status with its shards; None if the query is not catching up.
+        `status` returns the query's status with its shards; None if the query is not catching up.
         """
         if status is None:
             self._gaps.clear()

@@ -53,10 +53,7 @@ class Losses:
         self._checked, self._checked_offset, self._checked_listings = frozenset(offset), offset, listings
 
     async def check_replay(self, begin: Mapping[ShardKey, Position], ranges: Iterable[ShardRange]) -> None:
-        """Look for lost data in ranges from the offset `begin` on, which an earlier run may have planned long ago.
-
-        Raises DataLossError, AccessRefusedError or StreamNotFoundError in the same cases as `check`.
-        """
+        """Look for lost data in ranges from the offset `begin` on, which an earlier run may have planned long ago. Raises like `check`."""
         for wanted in ranges:
             if wanted.after != TRIM_HORIZON:
                 continue  # the subscription checks this range, because its position has a time

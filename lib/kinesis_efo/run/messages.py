@@ -73,10 +73,7 @@ class Leave(msgspec.Struct, frozen=True):
 
 
 class FinishedBatches(msgspec.Struct, frozen=True):
-    """The driver reports micro-batches that Spark has finished, by the marks of their ends.
-
-    `query` is the name of their query in Spark, None if it has none; `alone`: whether the query has no other source.
-    """
+    """The driver reports micro-batches that Spark has finished, by the marks of their ends. `alone`: whether `query` has no other source."""
 
     marks: list[Mark]
     query: str | None
@@ -84,11 +81,10 @@ class FinishedBatches(msgspec.Struct, frozen=True):
 
 
 class CallReply(msgspec.Struct, frozen=True):
-    """The reply to a client's message.
+    """The reply to a client's message. `result` is that of the call, as `OffsetsOfLink` encodes it.
 
     Attributes:
         done: Whether the call is done. In the reply to `Leave`: whether the run ends, because its last client has left.
-        result: The result of the call, as `OffsetsOfLink` encodes it.
         known: Whether the run has this client.
         again: Whether to send the call again, with whole offsets and a new number, because the run does not know one of its offsets.
         said: Log lines of the run for the client to write, because the driver may have closed the run's own output.
@@ -102,10 +98,7 @@ class CallReply(msgspec.Struct, frozen=True):
 
 
 class _OffsetChanges(msgspec.Struct, frozen=True, array_like=True):
-    """An offset in a message, as changes to an earlier one: the shards that have `moved`, and those that have `left`.
-
-    `base` is the number of the earlier offset; None if the offset is sent whole.
-    """
+    """An offset in a message: the shards that `moved` or `left` since the offset number `base`, or all if `base` is None."""
 
     number: int
     base: int | None

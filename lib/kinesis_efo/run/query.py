@@ -136,10 +136,7 @@ class Query:
         return all(map(self._run.leases.is_held, streams))
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
-        """How far the next micro-batch may go, within `max_bytes` and `max_records`. Waits at most `at_most` seconds for something new.
-
-        `offset` is how far the query has come, with positions of all shards.
-        """
+        """How far the next micro-batch may go from `offset`, within the limits. Waits at most `at_most` seconds for something new."""
         self._run.failure.raise_if_set()
         begins = self._offset is None
         self._follow(offset)
@@ -251,7 +248,6 @@ class Query:
         """Where the query ends, if it reads everything from `offset` on in one micro-batch. Waits at most `at_most` seconds.
 
         Meanwhile the shards are read from the offset on. If they do not fit into the buffers, Kinesis is asked for the remaining tips.
-
         Returns a position for each shard of the offset and each descendant that is reached, `SHARD_END` for shards that are read whole;
         None if not known yet: call again. Raises ConfigurationError in the same cases as `ends`.
         """
@@ -305,10 +301,10 @@ class Query:
 
 
 class Resumption:
-    """Warns once if a query's checkpoint is behind the lease table, or if a new query's streams were read before. The rows of a stream are read when its lease is taken.
+    """Warns once if a query's checkpoint is behind the lease table, or if a new query's streams were read before.
 
-    `continued` has the streams for which no new query is warned, because another query of the run continues from their rows, or there was a
-    warning. All queries share the set, and add to it.
+    The rows of a stream are read when its lease is taken. `continued` has the streams for which no new query is warned, because another
+    query of the run continues from their rows, or there was a warning. All queries share the set, and add to it.
     """
 
     def __init__(self, keys: LeaseKeys, notes: RunNotes, continued: set[str]) -> None:

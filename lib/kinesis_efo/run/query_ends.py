@@ -98,10 +98,7 @@ class Ends:
                     self._set(key, tip)
 
     def found(self, tip: Callable[[ShardKey], Position | None]) -> EndPositions:
-        """The ends that are known by now.
-
-        `tip` returns the tip that a shard had when the search for the ends began; None if unknown.
-        """
+        """The ends that are known by now. `tip` returns the tip that a shard had when the search for the ends began, if known."""
         for key in list(self.open):
             if (at := tip(key)) is not None:
                 self._note(key, at)

@@ -31,13 +31,9 @@ _WAIT_SECONDS: Final = 0.2
 class Advance:
     """Turns replies to polls into the end offsets of a query's micro-batches.
 
-    `idle_interval` is the time in seconds after which the positions of idle shards are stored. `last_records` returns the last record of
-    each range that ends within an event. `now` returns the monotonic time in seconds.
-
-    Attributes:
-        sizes: Bytes of the micro-batch by shard.
-        data: Estimated bytes of the data in its records.
-        quiet: Since when each shard seems to have no more records, monotonic seconds.
+    Positions of idle shards are stored after `idle_interval` seconds. `last_records` returns the last record of each range that ends within
+    an event. `sizes` has the bytes of the micro-batch by shard, and `data` is the estimated size of its records' data. `quiet` says since
+    when each shard seems to have no more records. Times are monotonic, in seconds.
     """
 
     def __init__(
@@ -59,10 +55,7 @@ class Advance:
         self._empty: dict[ShardKey, ShardRange] = {}
 
     def to(self, position: Offset, reply: PollReply, mark: Mark | None) -> Offset | None:
-        """The offset after the reply to a poll at `position`, or None if the reply does not justify a micro-batch.
-
-        An offset without a mark gets `mark`.
-        """
+        """The offset after the reply to a poll, with `mark` if it had none; None if the reply does not justify a micro-batch."""
         starting = [key for key in reply.starting if self._ending.begins(key)]
         justified = bool(starting)
         moved: dict[ShardKey, Position] = {}

@@ -46,10 +46,7 @@ class Fetching(Protocol):
         """Stop fetching."""
 
     def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
-        """Add a query; `name` identifies it in the run.
-
-        `max_skew`: seconds by which shards may be ahead of the slowest; see `MicroBatchPlanner`.
-        """
+        """Add the query `name`. `max_skew`: seconds by which shards may be ahead of the slowest; see `MicroBatchPlanner`."""
 
     @property
     def reading(self) -> bool:

@@ -12,10 +12,7 @@ from kinesis_efo.manifest import Manifest, StreamRef
 
 
 class RunStreams:
-    """Opens the streams of a run, each of them once; `open_stream` opens one without listing its shards.
-
-    `opened` has the open streams, by logical name.
-    """
+    """Opens the streams of a run, each of them once. `open_stream` opens one without listing its shards."""
 
     def __init__(self, manifest: Manifest, open_stream: Callable[[StreamRef], Stream]) -> None:
         self.opened: Final = {name: open_stream(ref) for name, ref in manifest.streams.items()}

@@ -36,10 +36,7 @@ _KEPT_LINES: Final = 1_000
 
 
 class RunThread:
-    """Runs one run in a thread of this process.
-
-    `start_fetchers` starts fetchers in other processes; if it is None, one fetcher runs in this process.
-    """
+    """Runs one run in a thread of this process, with one fetcher there unless `start_fetchers` starts fetchers elsewhere."""
 
     def __init__(
         self,

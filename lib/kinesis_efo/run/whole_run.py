@@ -81,20 +81,14 @@ class RunSetup:
 
 
 class WholeRun:
-    """A run with all its parts.
+    """A run with all its parts. `cluster` has its fetchers in other processes; without a cluster, `fetcher` is in this process.
 
     `open_stream` opens a stream without listing its shards. `streams_changed` is called with the ARNs of the run's streams, by logical
     name, if a client adds some; and with {} if the run fails. `said` has log lines of the run; the next client that makes a call receives
     them with the reply, and writes them.
 
-    Attributes:
-        cluster: The fetchers in other processes; None if the run has one fetcher in this process.
-        fetcher: The fetcher in this process; None if the fetchers are in other processes.
-        service: The service at which tasks read, or ask for the fetcher of a shard.
-        options: The options of the run's first query.
-        certificate: The TLS certificate of the service; None if the service does not use TLS.
-        emptied: Set when the last client has left.
-        end_report: Reports the last metrics.
+    Tasks read at `service`, or ask it for the fetcher of a shard; `certificate` is None if it does not use TLS. `options` are those of the
+    run's first query. `emptied` is set when the last client has left. `end_report` reports the last metrics.
     """
 
     def __init__(

@@ -19,13 +19,10 @@ if TYPE_CHECKING:
 
 
 class ApartReading:
-    """The shards in which one query catches up, and the fetcher that reads them.
+    """The shards in which one query catches up, and the fetcher that reads them. `failed` gets an error that ends this query only.
 
-    `failed` is called with an error that ends this query only.
-
-    Attributes:
-        claims: For each shard in which the query catches up: the position from which on the query needs the shared buffer, because its
-            next micro-batch can be planned from there; None while the query is further behind.
+    `claims` has for each of these shards the position from which on the query needs the shared buffer, because its next micro-batch can be
+    planned from there; None while the query is further behind.
     """
 
     def __init__(self, group: Sharing, listener: ShardListener, failed: Callable[[KinesisEfoError], None]) -> None:
@@ -111,10 +108,7 @@ class ApartReading:
             self._fetcher.feeds.close([feed.key for feed in self._fetcher.feeds if feed.key.stream == stream])
 
     def read(self, wanted: ShardRange, asked_at: float | None) -> AsyncGenerator[list[bytes], None]:
-        """Read, with GetRecords, the payloads that cover a range, for as long as Kinesis allows that.
-
-        `asked_at` is when the range was requested, monotonic seconds; None: now. Raises the errors of `Fetcher.read`.
-        """
+        """Read the payloads of a range with GetRecords, while Kinesis allows that. `asked_at`, monotonic seconds: None means now."""
         return self.fetcher.read(wanted, asked_at, lambda: self._group.may_read_apart, lambda: True)
 
 
@@ -139,10 +133,7 @@ class QueryTasks:
         return self._group.alone
 
     def are_apart(self, key: ShardKey, position: Position) -> bool:
-        """Whether tasks that read a shard from a position on read with the query's own fetcher.
-
-        Raises KinesisEfoError if the query has failed, or has left.
-        """
+        """Whether tasks that read a shard from `position` on use the query's own fetcher. Raises KinesisEfoError if the query failed."""
         if self.may_restart():
             return False
         own, shared = self._apart.found(key), self._group.shared.found(key)

@@ -32,10 +32,7 @@ _SENT_SECONDS: Final = 2.0
 
 
 class QueryFetching:
-    """Fetches for one query, which `name` identifies in the run.
-
-    `failure` is an error that ends this query only. `offset` is how far the query has planned, by its last poll; None before.
-    """
+    """Fetches for one query. `failure` ends this query only; `offset` is how far it has planned, None before its first poll."""
 
     def __init__(self, group: Sharing, name: str = "", max_skew: float | None = None) -> None:
         self.name: Final = name
@@ -99,10 +96,7 @@ class QueryFetching:
             self._group.follow()
 
     def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
-        """Drop what the query has processed, which is everything up to `offset`, unless another query needs it.
-
-        Returns the last record before the new start of each buffer that now starts elsewhere, if known.
-        """
+        """Drop everything up to `offset` that no other query needs. Returns the last record before each new start of a buffer, if known."""
         self._check()
         self._committed = offset
         own = self._apart.commit(offset)

@@ -45,10 +45,7 @@ class SharedBuffers(Buffers, Protocol):
         """Set which shards are read, each with the position of one of its queries; `SHARD_END` only if all of them have reached that."""
 
     def commit(self, positions: Mapping[ShardKey, Position]) -> Mapping[ShardKey, LastRecord]:
-        """Drop what no query needs any more: what is before `positions`, the lowest claim of each shard.
-
-        Returns the last record before each position that has changed, if known.
-        """
+        """Drop what is before `positions`, the lowest claim of each shard. Returns the last record before each changed one, if known."""
 
     def last_record(self, wanted: ShardRange) -> int | None:
         """The sequence number of the last record of a range; None if there is none, or if it is unknown."""
@@ -97,10 +94,7 @@ class Sharing:
         self._kept: dict[ShardKey, Position] = {}
 
     def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
-        """Add a query; `name` identifies it in the run.
-
-        `max_skew`: seconds by which shards may be ahead of the slowest; see `MicroBatchPlanner`.
-        """
+        """Add the query `name`. `max_skew`: seconds by which shards may be ahead of the slowest; see `MicroBatchPlanner`."""
         query = QueryFetching(self, name, max_skew)
         self.queries.append(query)
         return query

@@ -75,10 +75,7 @@ def summed_up(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool) -
 def slowest(
     queries: Mapping[int, Mapping[ShardKey, Position]], ancestors: Callable[[ShardKey], Collection[ShardKey]]
 ) -> dict[ShardKey, tuple[int, Position]]:
-    """For each shard, the number and position of the query that is furthest behind; `TRIM_HORIZON` if it still reads an ancestor.
-
-    `queries` has the positions of each query, by the query's number.
-    """
+    """For each shard, the number and position of the query that is furthest behind; `TRIM_HORIZON` if it still reads an ancestor."""
     found = {}
     for key in {key for done in queries.values() for key in done}:
         at = {number: done[key] for number, done in queries.items() if key in done}

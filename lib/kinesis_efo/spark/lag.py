@@ -50,10 +50,9 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Lag:
-    """The lags of a query's shards, and the size of its last planned micro-batch.
+    """The lags of a query's shards, and the size of its last planned micro-batch: its bytes, and the estimated bytes of its data.
 
-    `directory` returns the directory of the files for Spark 4.0. `size` has the bytes of the micro-batch, and the estimated bytes of its
-    data, if known.
+    `directory` returns the directory of the files for Spark 4.0.
     """
 
     def __init__(self, directory: Callable[[], Path]) -> None:

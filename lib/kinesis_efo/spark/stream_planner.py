@@ -181,13 +181,9 @@ class StreamPlanner:
 class QueryRun:
     """Joins the run of a query with the first call, makes the query's calls, and leaves the run.
 
-    `join` makes the `SharedRun` of the query, without starting it. `before_leaving` is called before the query leaves.
-
-    Attributes:
-        ending: Set when this process has to end; long calls should return then.
-        start: The start of a new query; None until it is chosen.
-        done: The offset up to which everything is processed; None if unknown.
-        committed: The last `done` of which the run knows.
+    `join` makes the `SharedRun` of the query, without starting it. `before_leaving` is called before the query leaves. `ending` is set when
+    this process has to end; long calls should return then. `start` is the start of a new query, None until it is chosen. Everything up to
+    `done` is processed; `committed` is the last `done` of which the run knows.
     """
 
     def __init__(

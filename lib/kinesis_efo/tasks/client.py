@@ -27,10 +27,7 @@ CALL_SECONDS: Final = 300.0
 
 
 class RangePayloads(NamedTuple):
-    """The raw events that cover one range, in order.
-
-    `hash_range` has the first and last hash key of the range's shard; None if the fetcher does not know them.
-    """
+    """The raw events that cover one range, in order. `hash_range` is None if the fetcher does not know the hash keys of its shard."""
 
     wanted: ShardRange
     hash_range: tuple[int, int] | None

@@ -56,10 +56,7 @@ def tune() -> None:
 
 
 def acknowledge_quickly() -> int:
-    """Set `TCP_QUICKACK` on this process's loopback connections; the kernel clears the option again by itself.
-
-    Returns the number of these connections; 0 if the system has no such option.
-    """
+    """Set `TCP_QUICKACK` on this process's loopback connections, and return their number. The kernel clears the option by itself."""
     option = getattr(socket, "TCP_QUICKACK", None)
     if option is None or not sys.platform.startswith("linux"):
         return 0

@@ -73,7 +73,7 @@ class Leave(msgspec.Struct, frozen=True):
 
 
 class FinishedBatches(msgspec.Struct, frozen=True):
-    """The driver reports micro-batches that Spark has finished, by the marks of their ends. `alone`: whether `query` has no other source."""
+    """The driver reports micro-batches that Spark has finished, by the marks of their ends. `alone`: if `query` has no other source."""
 
     marks: list[Mark]
     query: str | None

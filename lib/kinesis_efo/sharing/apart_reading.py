@@ -133,7 +133,7 @@ class QueryTasks:
         return self._group.alone
 
     def are_apart(self, key: ShardKey, position: Position) -> bool:
-        """Whether tasks that read a shard from `position` on use the query's own fetcher. Raises KinesisEfoError if the query failed."""
+        """Whether tasks that read a shard from `position` on use the query's own fetcher. Raises an error if the query failed or left."""
         if self.may_restart():
             return False
         own, shared = self._apart.found(key), self._group.shared.found(key)

@@ -50,9 +50,9 @@ def tip_at(loaded: float) -> Position:
 
 
 def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Position:
-    """Correct a tip from `tip_at` to Kinesis' clock. The result is at most `SKEW_SECONDS` in the future.
+    """Adjust a tip of `tip_at` to Kinesis' clock. The result is at most `SKEW_SECONDS` in the future.
 
-    `here` is whether the read was loaded on this machine, so that the error of the clock that made the tip is known.
+    If `here`, the read was loaded on this machine, so the tip is from a clock whose error is known.
     """
     # Round the error to seconds, so that two actions on one DataFrame, which measure the error separately, see the same rows.
     off = round(clock.skew) if here and clock.skew > MOST_SKEW_SECONDS else 0

@@ -1,4 +1,4 @@
-"""Reads the stretches of a task concurrently, with GetRecords at a pace for each shard, or with subscriptions.
+"""Reads the stretches of a task concurrently, with GetRecords, paced for each shard, or with subscriptions.
 
 Fetching has a thread of its own, so that records arrive while others are decoded.
 """

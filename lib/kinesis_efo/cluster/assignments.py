@@ -90,7 +90,7 @@ class Assignments:
         self.share()
 
     def end(self, key: ShardKey) -> None:
-        """Stop reading a shard. Its fetcher learns that with the next change of the fetcher's shards."""
+        """Stop reading a shard. Its fetcher is told with the next change of its shards."""
         del self.reached[key]
         self._snapshots.end(key)
 

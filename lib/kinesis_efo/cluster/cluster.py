@@ -206,7 +206,7 @@ class Cluster:
         if left := reached.keys() - positions.keys() - self.sharing.positions().keys():
             for key in left:
                 self.assignments.end(key)
-            # A query has left before the end of these shards: close them now.
+            # The query that left was the only one that still read these shards: close them now.
             self.assignments.share()
         if moved:
             self.assignments.wake_all()

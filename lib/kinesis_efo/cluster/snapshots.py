@@ -68,7 +68,7 @@ class ShardSnapshot:
         return self.index.ended or (self._seen_until is not None and self._seen_until >= since)
 
     def status(self, key: ShardKey, fetcher: str | None, now: float) -> ShardStatus:
-        """The status of the shard, according to the last report. `fetcher` is the name of its fetcher for tools."""
+        """The status of the shard, according to the last report. `fetcher` is the name by which tools show its fetcher."""
         index, told, since = self.index, self._subscription, self._heard_at
         quiet = 0.0 if since is None else now - since
         silent = round(1000 * quiet) if quiet > QUIET_SECONDS and not index.ended else 0

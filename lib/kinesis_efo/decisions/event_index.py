@@ -186,7 +186,7 @@ class EventIndex:
         return self._since[news] if news < len(self._ends) else None
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
-        """Return as many whole events after the covered position `after` as fit into the limits; with `some`, at least one with records."""
+        """As many whole events after `after` as fit into the limits; if `some`, at least one with records, even if it does not fit."""
         first = self.index_after(after)
         by_bytes = bisect_right(self._bytes_through, self._bytes_through[first] + max_bytes, first + 1)
         by_records = bisect_right(self._records_through, self._records_through[first] + max_records, first + 1)

@@ -61,10 +61,10 @@ def is_behind(millis: int | None) -> bool:
 
 
 def may_wait(shards: Iterable[ShardProgress], least_bytes: int | None) -> bool:
-    """Whether a micro-batch that would read `shards` may wait: for `least_bytes`; if that is None, while all with records are behind.
+    """Whether a micro-batch that would read `shards` may wait for more records.
 
-    Not if the limits leave something out, if a shard ends, or if there is nothing to read. It waits for `least_bytes`, wherever the shards are;
-    if that is None, while each shard with records is behind.
+    It may not if the limits leave something out, a shard ends, or there is nothing to read. Else it waits for `least_bytes`, wherever the
+    shards are; if that is None, while each shard with records is behind.
     """
     size = 0
     for shard in shards:

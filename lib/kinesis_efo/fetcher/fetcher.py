@@ -357,7 +357,7 @@ class _RangeReading:
         return self._may_restart() or not (fetcher._apart or not fetcher.feeds.covers(left.key, left.after))
 
     async def _buffered(self, feed: ShardFeed) -> AsyncGenerator[list[bytes], None]:
-        """The payloads of the range from the present buffer of a feed. Ends with the range, or if the rest does not come from this buffer."""
+        """The payloads of the range from a feed's current buffer. Ends with the range, or if this buffer cannot supply the rest."""
         key, after, through, last = self._left
         buffer = _buffer_for(feed, self._left)
         with buffer.reading(after, through, last, self._asked_at) as cursor:

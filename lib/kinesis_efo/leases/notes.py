@@ -1,7 +1,7 @@
-"""Notes for later runs in a run's rows: whether Kinesis distributes a stream's records itself, and the furthest marks of checkpoints.
+"""Notes in a run's rows for later runs: whether Kinesis distributes a stream's records itself, and the furthest marks of checkpoints.
 
-The notes are written when a lease is renewed or released. A later run compares the marks with a query's checkpoint, to detect that this
-went back (for example, it was restored from a backup) or was deleted. A checkpoint's mark is certain evidence. A checkpoint that an
+The notes are written when a lease is renewed or released. A later run compares the marks with a query's checkpoint, to detect one
+that was deleted or reset (for example, from a backup). A checkpoint's mark is certain evidence. A checkpoint that an
 earlier version of the library wrote has no mark; then the rows of the shards are the evidence, unless another query has moved them.
 """
 

@@ -46,7 +46,7 @@ class RenewalEnd(Enum):
 class Renewal:
     """Renews one lease until it is lost, or has to be released.
 
-    `sent_at` is the monotonic time, in seconds, just before the write was sent that took the lease. Each renewal calls `lag` and writes
+    `sent_at` is the monotonic time, in seconds, just before the write that took the lease was sent. Each renewal calls `lag` and writes
     the result; before each write, `noting` adds notes to the row. `lease` is the row as it was last written, `trouble` the error of the
     last write, if it failed.
     """

@@ -59,7 +59,7 @@ class JoinReply(msgspec.Struct, frozen=True):
 
 
 class QueryCall(msgspec.Struct, frozen=True):
-    """A call of a client, with its number. `call` is a class of `access`, as `OffsetsOfLink` encodes it."""
+    """A call of a client, with its number. `call` is one of the calls in `access`, encoded by `OffsetsOfLink`."""
 
     client: str
     number: int

@@ -68,7 +68,7 @@ class Lag:
 
     @property
     def report(self) -> Report:
-        """What is known, as a report."""
+        """The lags and sizes that are known so far."""
         streams: dict[str, dict[str, int]] = {}
         for key, millis in sorted(self._millis.items()):
             if millis is not None:

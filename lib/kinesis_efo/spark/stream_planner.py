@@ -311,7 +311,7 @@ class Triggers:
         self._others_have_rows = False
 
     def begin(self) -> bool:
-        """Note that a trigger begins. Returns whether not to wait for data, because the last trigger had rows of other sources only."""
+        """Note that a trigger begins. Returns True if it must not wait for data: the last trigger had only rows of other sources."""
         self._asked += 1
         hurry = self._others_have_rows
         self._others_have_rows = self.had_nothing = False

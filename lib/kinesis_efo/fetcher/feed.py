@@ -17,7 +17,7 @@ from kinesis_efo.decisions.quiet import Quiet
 from kinesis_efo.errors import DataLossError, KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import ShardBuffer
-from kinesis_efo.kinesis.progress import EventSink
+from kinesis_efo.kinesis.delivery import EventSink
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.positions import Position, ShardKey
 from kinesis_efo.records.arrivals import last_arrival

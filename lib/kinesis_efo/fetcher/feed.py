@@ -211,7 +211,7 @@ def _tells_tip(event: Event, began: float) -> bool:
 
 def _is_stuck(quiet: Quiet) -> bool:
     """Whether the lag that the server reports is wrong, because it does not shrink while no record comes."""
-    return quiet.answers >= _STUCK_EVENTS and quiet.lasts(-inf) >= _STUCK_SECONDS
+    return quiet.answers >= _STUCK_EVENTS and quiet.seconds(-inf) >= _STUCK_SECONDS
 
 
 class _Filling:

@@ -207,7 +207,7 @@ class ShardSnapshots:
         return snapshot.index if snapshot is not None and self._covers(snapshot, position) else None
 
     def found(self, key: ShardKey) -> EventIndex | None:
-        """The events of a shard, at whichever position they start; None if none were reported."""
+        """The reported events of a shard; None if none were reported."""
         snapshot = self._snapshots.get(key)
         return snapshot.index if snapshot is not None else None
 

@@ -147,7 +147,7 @@ class ShardFeed:
 
     @property
     def unseen(self) -> float | None:
-        """Seconds such that all records that arrived in the stream longer ago are before the end of the buffer; None if unknown."""
+        """An upper bound for the age, in seconds, of records that the buffer has not received yet; None if unknown."""
         if self.millis_behind is None:
             return None
         return self._clock.monotonic() - self._heard_at + self.millis_behind / 1000

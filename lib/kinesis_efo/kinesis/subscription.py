@@ -316,7 +316,7 @@ class PlaceInLine:
         return self._waiting is not None
 
     async def arrive(self) -> None:
-        """Wait until there is room, if a wait has not ended yet."""
+        """Wait for this place's turn, which comes with the room for the next event; return at once if it has come."""
         if self._waiting is not None:
             await self._waiting
             self._waiting = None

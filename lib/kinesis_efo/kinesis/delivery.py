@@ -33,7 +33,7 @@ class EventSink(Protocol):
         ...
 
 
-class ShardProgress:
+class ShardDelivery:
     """Delivers the events of a shard, and tracks how far the shard was read.
 
     Attributes:

@@ -87,7 +87,7 @@ java ip faketime:
 
 quick: $(VENV)/.full
 	$(STYLE_AND_TYPES)
-	$(WITHOUT_JAVA) $(PYTHON) $(call TEST,logical) -q -m "not slow and not long" tests/unit
+	$(WITHOUT_JAVA) $(PYTHON) $(call TEST,4) -q -m "not slow and not long" tests/unit
 
 demo: $(VENV)/.demo java
 	@$(RUN) $(PYTHON) -m demo $(DEMO_ARGS)

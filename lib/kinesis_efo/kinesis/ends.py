@@ -9,7 +9,7 @@ from kinesis_efo.decisions.quiet import Quiet
 from kinesis_efo.errors import FrameError
 from kinesis_efo.kinesis.transport import EventStream
 from kinesis_efo.positions import Position, PositionKind
-from kinesis_efo.records.arrivals import read_marks
+from kinesis_efo.records.arrivals import read_arrivals
 from kinesis_efo.records.events import last_record
 
 _LOOK_BACK_SECONDS: Final = (30.0, 600.0)
@@ -71,17 +71,17 @@ async def last_before(
             head = event.head
             quiet.heard(head, now())
             if head.records:
-                marks = read_marks(event.payload, 0)
-                if not marks and timed:
+                arrivals = read_arrivals(event.payload, 0)
+                if not arrivals and timed:
                     raise FrameError(
                         "a record does not say when it arrived, so that the shard cannot be read up to a time. Give kinesis-efo option "
                         "'endingPosition' AFTER:<sequence number> for it"
                     )
-                for mark in marks:
-                    if mark.latest >= epoch_ms:
+                for group in arrivals:
+                    if group.latest >= epoch_ms:
                         return LookResult(last, complete=True, record=record)
-                    record, last = mark.through, Position.after(mark.through)
-                if not marks:
+                    record, last = group.through, Position.after(group.through)
+                if not arrivals:
                     # Do not keep the number of an earlier event's record, because this event's records come after it.
                     known = last_record(event.payload)
                     record = None if known is None else known.number

@@ -153,14 +153,20 @@ def started(
         options: Source options beside the defaults.
     """
 
+    rows = kinesis_efo.read_stream(spark, manifest=str(world.manifest), endpointUrl=aws.endpoint_url, **options)
+    return collected(rows, place, seen, trigger)
+
+
+def collected(rows: DataFrame, place: Path, seen: list[tuple[float, float]], trigger: str) -> StreamingQuery:
+    """The same with rows of any source, in `data`."""
+
     def take(batch: DataFrame, _: int) -> None:
-        rows = batch.selectExpr(f"cast(substring(data, 1, {TIME_BYTES}) as string) as sent").collect()
+        heads = batch.selectExpr(f"cast(substring(data, 1, {TIME_BYTES}) as string) as sent").collect()
         now = time.time()
-        seen.extend((float(row.sent), now) for row in rows)
+        seen.extend((float(row.sent), now) for row in heads)
 
     return (
-        kinesis_efo.read_stream(spark, manifest=str(world.manifest), endpointUrl=aws.endpoint_url, **options)
-        .writeStream.foreachBatch(take)
+        rows.writeStream.foreachBatch(take)
         .option("checkpointLocation", str(place / "checkpoint"))
         .trigger(processingTime=trigger)
         .start()

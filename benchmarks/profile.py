@@ -1,7 +1,8 @@
 """Where a micro-batch's time goes: wall clock and CPU of each stretch, and the memory of each process, beside Spark's own source.
 
 The query is that of the benchmark `latency`: 4 shards, 1,000 records/s, collected in `foreachBatch`. Spark's `rate-micro-batch` has as
-many rows in each micro-batch and never waits for them; `rate` has none until a second is over. The two take turns.
+many rows in each micro-batch and never waits for them; `rate` has none until a second is over. The two take turns, after
+`low_latency` with its daemon.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def run() -> list[Figure]:
     with (
         AwsProcess(settings=Settings(consumer_creating_seconds=0.0)) as aws,
         tempfile.TemporaryDirectory() as place,
-        spark_session() as spark,
+        spark_session(settings=latency.AT_START) as spark,
     ):
         kinesis_efo.low_latency(spark, checkpoint=place)
         often, each_second = Path(place, "often"), Path(place, "each second")

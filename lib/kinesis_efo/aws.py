@@ -80,7 +80,7 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
         return  # an object in S3 may be an HTML page
     body, status = response_dict["body"], response_dict["status_code"]
     if body == b"":
-        return  # this is no page, whatever the content type says
+        return  # not an HTML page, whatever the content type says
     begins = body[:100].strip().lower().startswith(_HTML) if isinstance(body, bytes) else False
     if not begins and "text/html" not in response_dict["headers"].get("content-type", ""):
         return

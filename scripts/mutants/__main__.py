@@ -59,7 +59,7 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "kinesis/stream",
         "kinesis/ends",
         "kinesis/subscription",
-        "kinesis/progress",
+        "kinesis/delivery",
     ): ("tests/unit/kinesis", "tests/unit/records", "tests/unit/decisions", "tests/emulator", "tests/unit/fetcher"),
     ("fetcher/shortfall",): ("tests/unit/fetcher", "tests/emulator"),
     (

@@ -21,7 +21,7 @@ from kinesis_efo.planner import program
 from kinesis_efo.planner.program import Program
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.positions import Position, ShardKey
-from kinesis_efo.records.events import reached
+from kinesis_efo.records.events import position_after
 from kinesis_efo.run.run import Run
 from kinesis_efo.tasks import ranges
 from tests.emulator.program import ProgramWorld
@@ -61,7 +61,7 @@ def summary(outcome: Outcome) -> tuple[int, int, Counter[str], Counter[str]]:
 
 def go_on_from_later(patch: pytest.MonkeyPatch) -> None:
     """A task whose fetcher is gone goes on behind records that it has not got."""
-    patch.setattr(ranges, "reached", lambda payload: Position.after(reached(payload).value + (1 << 122)))
+    patch.setattr(ranges, "position_after", lambda payload: Position.after(position_after(payload).value + (1 << 122)))
 
 
 def take_the_run_for_dead(patch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.test_reading import assert_once_and_in_order
 from tests.support.arriving import arriving, numbered
 from tests.support.cluster import fetchers
-from tests.support.driven import Driver
+from tests.support.driven import Driver, assert_once_and_in_order
 from tests.support.hosts import Hosts
 from tests.support.world import World, wait_until
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cluster.test_reading import assert_once_and_in_order
 from tests.support.arriving import numbered
 from tests.support.cluster import DAEMON, EXECUTOR, WORKERS
-from tests.support.driven import Driver
+from tests.support.driven import Driver, assert_once_and_in_order
 from tests.support.hosts import Host, Hosts
 from tests.support.world import World, wait_until
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,21 +9,12 @@ import pytest
 
 from tests.support.arriving import arriving, numbered
 from tests.support.cluster import MASTER, WORKERS, Cluster
-from tests.support.driven import Driver, Query, Row
+from tests.support.driven import Driver, Query, assert_once_and_in_order
 from tests.support.hosts import Hosts
 from tests.support.world import World
 
 pytestmark = pytest.mark.slow
 MakeWorld = Callable[..., World]
-
-
-def assert_once_and_in_order(rows: list[Row], count: int) -> None:
-    """Each of `count` numbers once, and within a shard in the order in which they were put."""
-    assert sorted(row.number for row in rows) == list(range(count))
-    by_shard = defaultdict(list)
-    for row in rows:
-        by_shard[row.shard].append(row.number)
-    assert [shard for shard, numbers in by_shard.items() if numbers != sorted(numbers)] == [], "out of order"
 
 
 def wait_for_both(query: Query) -> None:

@@ -6,6 +6,7 @@ These tests come last: the cluster's other drivers lose executors, too.
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -13,7 +14,6 @@ from random import Random
 import psutil
 import pytest
 
-from tests.cluster.test_reading import assert_once_and_in_order
 from tests.support.arriving import arriving
 from tests.support.cluster import (
     DAEMON,
@@ -27,7 +27,7 @@ from tests.support.cluster import (
     fetchers,
     fetchers_on,
 )
-from tests.support.driven import Driver, Query
+from tests.support.driven import Driver, Query, Sink, assert_once_and_in_order, reshard
 from tests.support.hosts import Hosts
 from tests.support.world import World, wait_until
 
@@ -35,6 +35,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 MakeWorld = Callable[..., World]
 NewDriver = Callable[..., Driver]
 TWO = {"fetchers": "2"}
+MANY = 1_000
 STILL_SECONDS = 60.0
 """Nobody stands still for longer."""
 
@@ -144,27 +145,6 @@ def test_ten_kills_at_random_with_reshards(
     assert_once_and_in_order(query.wait_for_rows(count[0], 300), count[0])
 
 
-class Sink:
-    """One of two queries of a program, with a sink of its own; its planner process may be killed."""
-
-    def __init__(self, driver: Driver, world: World, name: str, directory: Path) -> None:
-        self.name = name
-        self._driver = driver
-        self._world = world
-        self._directory = directory / name
-        self._starts = 0
-        self.start()
-
-    def start(self) -> None:
-        """Start it, or go on from its checkpoint."""
-        self._starts += 1
-        self.query = self._driver.start(f"{self.name}-{self._starts}", self._world, self._directory, options=TWO)
-
-    @property
-    def failed(self) -> bool:
-        return f"FAILED {self.name}-{self._starts} " in self._driver.said()
-
-
 def test_two_queries_of_one_program_outlive_ten_kills(
     world: MakeWorld, hosts: Hosts, new_driver: NewDriver, tmp_path: Path
 ) -> None:
@@ -177,7 +157,7 @@ def test_two_queries_of_one_program_outlive_ten_kills(
         return hosts[MASTER].processes(READER)
 
     with arriving(w, first=0) as count:
-        sinks = [Sink(driver, w, name, tmp_path) for name in ("one", "two")]
+        sinks = [Sink(driver, w, name, tmp_path, TWO) for name in ("one", "two")]
         for number in range(10):
             for sink in sinks:
                 sink.query.wait_for_rows(count[0] + 1, STILL_SECONDS)
@@ -211,16 +191,33 @@ def test_two_queries_of_one_program_outlive_ten_kills(
     assert not [row for row in w.leases().values() if "leaseOwner" in row], "the lease is free"
 
 
-def reshard(w: World, random: Random) -> None:
-    """Split a shard in the middle, or merge two."""
-    stream = w.streams["orders"]
-    shards = [each for each in w.shards() if "EndingSequenceNumber" not in each["SequenceNumberRange"]]
-    shards.sort(key=lambda each: int(each["HashKeyRange"]["StartingHashKey"]))
-    at = random.randrange(len(shards) - 1)
-    one, other = (each["ShardId"] for each in shards[at : at + 2])
-    if random.random() < 0.5:
-        w.kinesis.merge_shards(StreamName=stream, ShardToMerge=one, AdjacentShardToMerge=other)
-    else:
-        middle = sum(int(shards[at]["HashKeyRange"][name]) for name in ("StartingHashKey", "EndingHashKey")) // 2
-        w.kinesis.split_shard(StreamName=stream, ShardToSplit=one, NewStartingHashKey=str(middle))
-    w.wait_active()
+def test_fetchers_of_a_thousand_shards_join_the_next_run(
+    world: MakeWorld, hosts: Hosts, new_driver: NewDriver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run is killed; a record of each shard, put afterwards, comes once. Says how long it took."""
+    w = world({"orders": MANY})
+    keys = [f"key-{number}" for number in range(5 * MANY)]
+
+    def put(first: int) -> int:
+        return w.put((key, f"{number:08d}".encode()) for number, key in enumerate(keys, first))
+
+    query = new_driver().start("many", w, tmp_path, options=TWO)
+    count = put(0)
+    query.wait_for_rows(count, 300)
+    wait_until(lambda: fetchers(hosts) == 2, 60, "two fetchers")
+    before = [process.pid for name in WORKERS for process in fetchers_on(hosts[name])]
+    took = []
+    for _ in range(2):
+        w.reader().kill()
+        begun, first = time.monotonic(), count + 1
+        count += put(count)
+        query.wait_for_rows(first, 300)
+        took.append(time.monotonic() - begun)
+        query.wait_for_rows(count, 300)
+        took.append(time.monotonic() - begun)
+    rows = query.wait_for_rows(count)
+    assert_once_and_in_order(rows, count)
+    assert len({row.shard for row in rows}) == MANY
+    assert sorted(before) == sorted(process.pid for name in WORKERS for process in fetchers_on(hosts[name]))
+    with capsys.disabled():
+        print("run killed twice, s until the first and the last record:", *(f"{each:.1f}" for each in took))  # noqa: T201

@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
@@ -167,6 +169,56 @@ class Query:
             columns = pq.read_table(file, columns=["data", "shardId", "host"]).to_pylist()
             self._known[file] = [Row(batch, int(row["data"][:8]), row["shardId"], row["host"]) for row in columns]
         return self._known[file]
+
+
+class Sink:
+    """One of several queries of a program, with a sink of its own; its planner process may be killed."""
+
+    def __init__(
+        self, driver: Driver, world: World, name: str, directory: Path, options: Mapping[str, str] = {}
+    ) -> None:
+        self.name = name
+        self._driver = driver
+        self._world = world
+        self._directory = directory / name
+        self._options = options
+        self._starts = 0
+        self.start()
+
+    def start(self) -> None:
+        """Start it, or go on from its checkpoint."""
+        self._starts += 1
+        self.query = self._driver.start(
+            f"{self.name}-{self._starts}", self._world, self._directory, options=dict(self._options)
+        )
+
+    @property
+    def failed(self) -> bool:
+        return f"FAILED {self.name}-{self._starts} " in self._driver.said()
+
+
+def assert_once_and_in_order(rows: list[Row], count: int) -> None:
+    """Each of `count` numbers once, and within a shard in the order in which they were put."""
+    assert sorted(row.number for row in rows) == list(range(count))
+    by_shard = defaultdict(list)
+    for row in rows:
+        by_shard[row.shard].append(row.number)
+    assert [shard for shard, numbers in by_shard.items() if numbers != sorted(numbers)] == [], "out of order"
+
+
+def reshard(w: World, random: Random) -> None:
+    """Split a shard in the middle, or merge two."""
+    stream = w.streams["orders"]
+    shards = [each for each in w.shards() if "EndingSequenceNumber" not in each["SequenceNumberRange"]]
+    shards.sort(key=lambda each: int(each["HashKeyRange"]["StartingHashKey"]))
+    at = random.randrange(len(shards) - 1)
+    one, other = (each["ShardId"] for each in shards[at : at + 2])
+    if random.random() < 0.5:
+        w.kinesis.merge_shards(StreamName=stream, ShardToMerge=one, AdjacentShardToMerge=other)
+    else:
+        middle = sum(int(shards[at]["HashKeyRange"][name]) for name in ("StartingHashKey", "EndingHashKey")) // 2
+        w.kinesis.split_shard(StreamName=stream, ShardToSplit=one, NewStartingHashKey=str(middle))
+    w.wait_active()
 
 
 def _number(batch: Path) -> int:

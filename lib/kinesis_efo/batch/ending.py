@@ -41,11 +41,11 @@ class Completion:
             self._quiet.heard(event.head, now)
         if self._is_reached(event) or self._has_nothing_more:
             return True
-        if self._quiet.lasts(0.0) >= self._timeout:
+        if self._quiet.seconds(0.0) >= self._timeout:
             stretch = self._stretch
             raise RetriesExhaustedError(
                 f"shard {stretch.key} does not get to {f'its end at AFTER:{stretch.last}' if stretch.last else stretch.end}, where the read "
-                f"of it ends, for {self._quiet.lasts(0.0):.0f} s: {self._quiet}. Not a record is known to be missing; read it again, and see "
+                f"of it ends, for {self._quiet.seconds(0.0):.0f} s: {self._quiet}. Not a record is known to be missing; read it again, and see "
                 "whether Kinesis has a problem"
             )
         return False

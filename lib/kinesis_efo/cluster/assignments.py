@@ -219,7 +219,7 @@ class Assignments:
         self.changed.notify()
 
     def _close(self, shards: frozenset[ShardKey]) -> None:
-        """Take shards from their fetchers."""
+        """Assign shards to no fetcher any more."""
         self.members.share(self._rates.weights(self.reached), withheld=self._not_read() | shards)
         for key in shards:
             self._snapshots.forget(key)

@@ -11,7 +11,7 @@ from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.fetcher.buffer import BufferedEvent
 from kinesis_efo.fetcher.status import ShardStatus, Subscription
 from kinesis_efo.fetcher.work import ShardNews
-from kinesis_efo.kinesis.stats import QUIET_SECONDS
+from kinesis_efo.kinesis.stats import SILENCE_SECONDS
 from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
 
@@ -63,7 +63,7 @@ class ShardSnapshot:
         """The status of the shard, according to the last report. `fetcher` is the name by which tools show its fetcher."""
         index, told, since = self.index, self._subscription, self._heard_at
         quiet = 0.0 if since is None else now - since
-        silent = round(1000 * quiet) if quiet > QUIET_SECONDS and not index.ended else 0
+        silent = round(1000 * quiet) if quiet > SILENCE_SECONDS and not index.ended else 0
         return ShardStatus(
             *key,
             str(index.end),
@@ -81,7 +81,9 @@ class ShardSnapshot:
         for event in events:
             record = event.last_record
             last = None if record is None else record.number
-            if self.index.append(event.through.sequence_number, event.size, event.records, now, event.marks, last=last):
+            if self.index.append(
+                event.through.sequence_number, event.size, event.records, now, event.arrivals, last=last
+            ):
                 self._lasts.append(record)
             size += event.size
         return size
@@ -197,7 +199,7 @@ class ShardSnapshots:
         return snapshot.index if snapshot is not None and self._covers(snapshot, position) else None
 
     def found(self, key: ShardKey) -> EventIndex | None:
-        """The events of a shard, at whichever position they start; None if none were reported."""
+        """The reported events of a shard; None if none were reported."""
         snapshot = self._snapshots.get(key)
         return snapshot.index if snapshot is not None else None
 

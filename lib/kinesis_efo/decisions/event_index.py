@@ -12,7 +12,7 @@ from math import inf
 from typing import Any, Final, NamedTuple
 
 from kinesis_efo.positions import SHARD_END, Position, PositionKind
-from kinesis_efo.records.arrivals import Mark
+from kinesis_efo.records.arrivals import Arrivals
 
 _COMPACT_AFTER: Final = 1024
 _BEHIND_ALL: Final = 10**400
@@ -49,7 +49,7 @@ class EventIndex:
         self._since: list[float] = []
         self._bytes_through = [0]
         self._records_through = [0]
-        self._marks: list[Sequence[Mark]] = []
+        self._arrivals: list[Sequence[Arrivals]] = []
         self._newest_through: list[float] = []
         self._last_through: list[int] = []
         self.lowest = _BEHIND_ALL if start.is_end else start.sequence_number
@@ -86,7 +86,7 @@ class EventIndex:
         size: int,
         records: int,
         now: float,
-        marks: Sequence[Mark] = (),
+        arrivals: Sequence[Arrivals] = (),
         *,
         first: int | None = None,
         last: int | None = None,
@@ -94,7 +94,7 @@ class EventIndex:
         """Add the next event, received at `now`, monotonic seconds. Returns whether it got a slot of its own.
 
         Successive events without records share a slot. `continuation` is None at the end of the shard; `size` its bytes in the buffer, 0 if
-        it has no records and is not the end. `marks` tell when its records arrived in the stream. The first event of a buffer that
+        it has no records and is not the end. `arrivals` tell when its records arrived in the stream. The first event of a buffer that
         `starts_unnumbered` needs `first`, the number of its first record.
         """
         end = _BEHIND_ALL if continuation is None else continuation
@@ -114,8 +114,8 @@ class EventIndex:
         self._since.append(now)
         self._bytes_through.append(self._bytes_through[-1] + size)
         self._records_through.append(self._records_through[-1] + records)
-        self.newest = max(self.newest, _newest(marks))
-        self._marks.append(marks)
+        self.newest = max(self.newest, _newest(arrivals))
+        self._arrivals.append(arrivals)
         self._newest_through.append(self.newest)
         before = self._last_through[-1] if self._last_through else 0
         self._last_through.append(before if not records else 0 if last is None else max(last, before))
@@ -209,17 +209,17 @@ class EventIndex:
         last = self._last_through[stop - 1] if stop > self.gone else 0
         return last if last and after.precedes(last) else None
 
-    def marks(self, index: int) -> Sequence[Mark]:
+    def arrivals(self, index: int) -> Sequence[Arrivals]:
         """When the records of an event arrived in the stream."""
-        return self._marks[index]
+        return self._arrivals[index]
 
     def arrived_behind(self, after: Position) -> float | None:
         """When the first record after `after`, a position that the index covers, arrived in the stream, epoch milliseconds; else None."""
         number = after.value if after.kind is PositionKind.AFTER else -1
-        for marks in islice(self._marks, self.index_after(after), None):
-            for mark in marks:
-                if mark.through > number:
-                    return mark.earliest
+        for arrivals in islice(self._arrivals, self.index_after(after), None):
+            for group in arrivals:
+                if group.through > number:
+                    return group.earliest
         return None
 
     def portion_before(
@@ -227,7 +227,7 @@ class EventIndex:
     ) -> Portion:
         """Return as many records after the covered position `after` as fit into the limits and arrived up to `horizon`, epoch milliseconds.
 
-        The portion may end within an event, at a mark. With `some`, it has at least the records of the first mark, if `horizon` allows.
+        The portion may end within an event, after a group of arrivals. With `some`, it has at least the records of the first group, if `horizon` allows.
         """
         first = self.index_after(after)
         whole = self.portion(after, max_bytes, max_records)
@@ -235,16 +235,16 @@ class EventIndex:
         size = self._bytes_through[stop] - self._bytes_through[first]
         records = self._records_through[stop] - self._records_through[first]
         number = after.value if after.kind is PositionKind.AFTER else -1
-        if stop < len(self._ends) and (marks := [mark for mark in self._marks[stop] if mark.through > number]):
+        if stop < len(self._ends) and (arrivals := [group for group in self._arrivals[stop] if group.through > number]):
             event_size, event_records = self.sizes(stop)
             taken, through = 0, 0
-            for mark in marks:
-                more = taken + mark.records
+            for group in arrivals:
+                more = taken + group.records
                 # Assume that the event's records are of equal size.
                 fits = records + more <= max_records and size + event_size * more // event_records <= max_bytes
-                if mark.latest > horizon or not (fits or (some and not records and not taken)):
+                if group.latest > horizon or not (fits or (some and not records and not taken)):
                     break
-                taken, through = more, mark.through
+                taken, through = more, group.through
             if taken:
                 return Portion(
                     Position.after(through),
@@ -264,7 +264,7 @@ class EventIndex:
         """The index of the first event from `first` on with a record that arrived after `horizon`; `last` if there is none."""
         index = bisect_right(self._newest_through, horizon, first, last)
         # Look at each event, because records may have arrived out of order.
-        while index < last and _newest(self._marks[index]) <= horizon:
+        while index < last and _newest(self._arrivals[index]) <= horizon:
             index += 1
         return index
 
@@ -300,7 +300,7 @@ class EventIndex:
             self._since,
             self._bytes_through,
             self._records_through,
-            self._marks,
+            self._arrivals,
             self._newest_through,
             self._last_through,
         )
@@ -315,8 +315,8 @@ class EventIndex:
         return index
 
 
-def _newest(marks: Sequence[Mark]) -> float:
-    return max((mark.latest for mark in marks), default=-inf)
+def _newest(arrivals: Sequence[Arrivals]) -> float:
+    return max((group.latest for group in arrivals), default=-inf)
 
 
 def _position(end: int) -> Position:

@@ -67,7 +67,7 @@ class Processed:
         return found
 
     def _counted(self, query: _Query, key: ShardKey) -> Position | None:
-        """A query's position in a shard; None if the query does not count there."""
+        """The position up to which a query has processed a shard; None if the shard's position does not depend on this query."""
         position = query.done.get(key)
         if position is None:
             before = [each for each in self._ancestors(key) if each in query.done and self._counts(query, each)]

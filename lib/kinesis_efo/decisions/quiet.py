@@ -69,7 +69,7 @@ class Quiet:
         counted = [at for at in self._counted if at >= asked_at]
         return len(counted) >= self._needed and counted[-1] - counted[0] >= QUIET_SECONDS
 
-    def lasts(self, since: float) -> float:
+    def seconds(self, since: float) -> float:
         """Return for how many seconds no response has had records. Time before `since` does not count."""
         return self.heard_at - max(self.since, since) if self.answers else 0.0
 

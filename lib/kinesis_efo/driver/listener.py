@@ -226,7 +226,7 @@ class FinishedListener(ProgressListener):
         self._jvm = jvm
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Report the micro-batch of each source. A run that misses the report learns the same when Spark asks for the next micro-batch."""
+        """Tell the runs that a micro-batch of each source is finished. A run that misses this learns it when Spark asks for the next one."""
         sources = event.progress.sources
         marks = [mark for source in sources if (mark := mark_of(source.endOffset)) is not None]
         if not marks:

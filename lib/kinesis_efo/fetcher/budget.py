@@ -147,7 +147,7 @@ class Account:
         return False
 
     def wait(self, size: int) -> Coroutine[None, None, None]:
-        """Wait in line for bytes from this call on (not from its first await), and take them.
+        """Take bytes once there is room. The place in the line is that of this call, not of its first await.
 
         Raises `CancelledError`, and takes nothing, if the task was cancelled or the shard has left the budget.
         """
@@ -233,7 +233,7 @@ class ShardRoom:
 
     @property
     def share(self) -> int:
-        """Bytes that may be received without room, because the budget keeps them free for each shard."""
+        """Bytes that may be received without waiting, because the budget keeps them free for each shard."""
         return self._account.share
 
     def take(self, size: int) -> bool:

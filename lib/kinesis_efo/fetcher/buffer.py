@@ -17,7 +17,7 @@ from kinesis_efo.decisions.quiet import Quiet
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD, Budget, ShardRoom
 from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey, ShardRange
-from kinesis_efo.records.arrivals import Mark, read_marks
+from kinesis_efo.records.arrivals import Arrivals, read_arrivals
 from kinesis_efo.records.events import Event, first_number, has_record, last_record
 
 logger = logging.getLogger(__name__)
@@ -47,22 +47,22 @@ class BufferedEvent(NamedTuple):
     """The description of a buffered event: the position at its end, its bytes in the buffer, and the number of its Kinesis records.
 
     `last` is its last record, if it has one and its payload is still buffered. The number 0 stands for a last record at `through`, as most
-    events have: this makes reports a tenth shorter. `marks` say when its records arrived in the stream, if that is noted.
+    events have: this makes reports a tenth shorter. `arrivals` say when its records arrived in the stream, if that is noted.
     """
 
     through: Position
     size: int
     records: int
     last: LastRecord | None
-    marks: Sequence[Mark]
+    arrivals: Sequence[Arrivals]
 
     @classmethod
     def of(
-        cls, through: Position, size: int, records: int, last: LastRecord | None, marks: Sequence[Mark]
+        cls, through: Position, size: int, records: int, last: LastRecord | None, arrivals: Sequence[Arrivals]
     ) -> BufferedEvent:
         """Describe an event."""
         is_at_end = last is not None and last == (through.value, 0) and through.kind is PositionKind.AFTER
-        return cls(through, size, records, _AT_END if is_at_end else last, marks)
+        return cls(through, size, records, _AT_END if is_at_end else last, arrivals)
 
     @property
     def last_record(self) -> LastRecord | None:
@@ -123,9 +123,9 @@ class ShardBuffer(EventIndex):
     def _append(self, event: Event, size: int, now: float) -> None:
         head = event.head
         step = self._arrival_step
-        marks = read_marks(event.payload, step) if step is not None and head.records else ()
+        arrivals = read_arrivals(event.payload, step) if step is not None and head.records else ()
         first = first_number(event.payload) if self.starts_unnumbered and not len(self) and head.records else None
-        if self.append(head.continuation, size, head.records, now, marks, first=first, last=head.last):
+        if self.append(head.continuation, size, head.records, now, arrivals, first=first, last=head.last):
             self._payloads.append(event.payload if head.records else None)
         self._drop_what_exceeds(self.end)
         self._arrived()
@@ -154,7 +154,7 @@ class ShardBuffer(EventIndex):
         for slot in range(first, len(self)):
             payload = self._payloads[slot]
             last = last_record(payload) if payload is not None else None
-            entries.append(BufferedEvent.of(self.end_of(slot), *self.sizes(slot), last, self.marks(slot)))
+            entries.append(BufferedEvent.of(self.end_of(slot), *self.sizes(slot), last, self.arrivals(slot)))
         return entries, self.compacted + len(self)
 
     # -- reading

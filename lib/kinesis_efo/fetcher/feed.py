@@ -14,7 +14,7 @@ from kinesis_efo.decisions.quiet import Quiet
 from kinesis_efo.errors import DataLossError, KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import ShardBuffer
-from kinesis_efo.kinesis.progress import EventSink
+from kinesis_efo.kinesis.delivery import EventSink
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.positions import Position, ShardKey
 from kinesis_efo.records.arrivals import last_arrival
@@ -144,7 +144,7 @@ class ShardFeed:
 
     @property
     def unseen(self) -> float | None:
-        """Seconds such that all records that arrived in the stream longer ago are before the end of the buffer; None if unknown."""
+        """An upper bound for the age, in seconds, of records that the buffer has not received yet; None if unknown."""
         if self.millis_behind is None:
             return None
         return self._clock.monotonic() - self._heard_at + self.millis_behind / 1000
@@ -208,7 +208,7 @@ def _tells_tip(event: Event, began: float) -> bool:
 
 def _is_stuck(quiet: Quiet) -> bool:
     """Whether the lag that the server reports is wrong, because it does not shrink while no record comes."""
-    return quiet.answers >= _STUCK_EVENTS and quiet.lasts(-inf) >= _STUCK_SECONDS
+    return quiet.answers >= _STUCK_EVENTS and quiet.seconds(-inf) >= _STUCK_SECONDS
 
 
 class _Filling:

@@ -24,7 +24,7 @@ from kinesis_efo.fetcher.feeds import Feeds
 from kinesis_efo.fetcher.shortfall import Shortfall
 from kinesis_efo.fetcher.status import ShardStatus, Subscription
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.kinesis.progress import EventSink
+from kinesis_efo.kinesis.delivery import EventSink
 from kinesis_efo.kinesis.stats import SubscriptionStats
 from kinesis_efo.kinesis.subscription import ShardSubscription, Subscriptions
 from kinesis_efo.positions import Position, PositionKind, ShardKey, ShardRange

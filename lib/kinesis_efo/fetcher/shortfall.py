@@ -70,7 +70,7 @@ class Shortfall:
         Returns whether the range ends here, as `failOnDataLoss=false` asks. If that has lasted too long, raises DataLossError if the range
         has a known last record, else RetriesExhaustedError.
         """
-        seconds = quiet.lasts(self._progress_at)
+        seconds = quiet.seconds(self._progress_at)
         if seconds < self._timeout:
             return False
         if self._wanted.last is not None:

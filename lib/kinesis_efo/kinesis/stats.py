@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-QUIET_SECONDS: Final = 10.0
+SILENCE_SECONDS: Final = 10.0
 """Twice the number of seconds between two events of an idle shard: a longer silence counts as lag."""
 
 
@@ -67,4 +67,4 @@ class SubscriptionStats:
         silence = self.silence(now)
         if silence is None or self.millis_behind is None:
             return None
-        return self.millis_behind + (round(silence * 1000) if silence > QUIET_SECONDS else 0)
+        return self.millis_behind + (round(silence * 1000) if silence > SILENCE_SECONDS else 0)

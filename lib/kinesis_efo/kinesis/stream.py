@@ -13,9 +13,9 @@ from kinesis_efo.aws_errors import CALL_ERRORS, describe
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.lineage import Lineage, Shard, announced
 from kinesis_efo.errors import InvalidRequestError
+from kinesis_efo.kinesis.delivery import EventSink
 from kinesis_efo.kinesis.ends import End, first_end, last_before, look_from
 from kinesis_efo.kinesis.faults import Backoff, Verdict, classify, fatal, replaced, report_loss
-from kinesis_efo.kinesis.progress import EventSink
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, ReadContext
 from kinesis_efo.kinesis.retention import Retention, predates
 from kinesis_efo.kinesis.subscription import ShardSubscription, Subscriptions

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import DataLossError, FrameError
+from kinesis_efo.kinesis.delivery import EventSink, ShardDelivery
 from kinesis_efo.kinesis.faults import classify
-from kinesis_efo.kinesis.progress import EventSink, ShardProgress
 from kinesis_efo.kinesis.recovery import Limits, ReadContext, Recovery
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import State, SubscriptionStats
@@ -62,26 +62,26 @@ class ShardSubscription:
         self._context = context
         self._recovery = recovery or Recovery(context, shard_id)
         self.stats: SubscriptionStats = self._recovery.stats
-        self._progress = ShardProgress(context, shard_id, start, sink, self.stats, retention, read_until)
+        self._delivery = ShardDelivery(context, shard_id, start, sink, self.stats, retention, read_until)
         self._place = PlaceInLine(sink.room, context.clock, context.limits.full)
         self._may_open = may_open
 
     @property
     def position(self) -> Position:
         """The position after the last event that the sink admitted."""
-        return self._progress.position
+        return self._delivery.position
 
     @property
     def read_until(self) -> float | None:
         """All records that arrived before this time, epoch seconds, lie at or before `position`; None: not known."""
-        return self._progress.read_until
+        return self._delivery.read_until
 
     def close_at(self, last: int, children: tuple[ChildShard, ...]) -> None:
         """Set the last sequence number and the children of the shard, which ListShards shows as closed.
 
         Once the position has reached `last`, the end of the shard is delivered, even if Kinesis does not announce it in an event.
         """
-        self._progress.closing = (last, children)
+        self._delivery.closing = (last, children)
 
     async def run(self) -> None:
         """Read until the shard's end has been delivered. Cancelling closes the connection immediately.
@@ -89,7 +89,7 @@ class ShardSubscription:
         Raises DataLossError if the trim horizon has passed the position or the shard is gone, StreamError if it cannot be read any more.
         """
         clock = self._context.clock
-        self._progress.heard_at = clock.monotonic()
+        self._delivery.heard_at = clock.monotonic()
         try:
             while not self.position.is_end:
                 await self._wait_for_turn()
@@ -116,7 +116,7 @@ class ShardSubscription:
         if self._place.waits:
             self.stats.state = State.PAUSED
             await self._place.arrive()
-        while (ahead := self._progress.seconds_ahead) > 0:
+        while (ahead := self._delivery.seconds_ahead) > 0:
             # Wait, because Kinesis refuses a position in its future.
             self.stats.state = State.WAITING
             await clock.sleep(min(ahead, _LOOK_SECONDS))
@@ -128,8 +128,8 @@ class ShardSubscription:
 
     async def _subscribe_once(self) -> _Outcome:
         """Open a subscription and read until it ends. Raises errors of the sink, and DataLossError."""
-        progress, stats, clock, limits = self._progress, self.stats, self._context.clock, self._context.limits
-        if await progress.deliver_known_end():
+        delivery, stats, clock, limits = self._delivery, self.stats, self._context.clock, self._context.limits
+        if await delivery.deliver_known_end():
             return _CLOSED
         stats.state = State.OPENING
         try:
@@ -143,7 +143,7 @@ class ShardSubscription:
         self._recovery.opened()
         stats.opened += 1
         stats.state = State.STREAMING
-        logger.debug("%s: %s at %s", progress, "polled" if self._context.stream.polled else "subscribed", self.position)
+        logger.debug("%s: %s at %s", delivery, "polled" if self._context.stream.polled else "subscribed", self.position)
         before = stats.events
         events = self._place.subscription = OpenSubscription(stream, clock, limits, stats)
         outcome = _Outcome("stopped")
@@ -154,7 +154,7 @@ class ShardSubscription:
             self._place.release()
             logger.debug(
                 "%s: %s ended after %.1f s and %d events at %s: %s",
-                progress,
+                delivery,
                 self._context.way,
                 clock.monotonic() - opened,
                 stats.events - before,
@@ -166,22 +166,22 @@ class ShardSubscription:
         return outcome
 
     async def _open(self) -> EventStream:
-        context, progress = self._context, self._progress
-        start = TRIM_HORIZON if await progress.is_passed() else self.position
+        context, delivery = self._context, self._delivery
+        start = TRIM_HORIZON if await delivery.is_passed() else self.position
         self._recovery.next_call = context.clock.monotonic() + context.limits.between_calls
-        subscribe = context.transport.subscribe(context.stream, progress.shard_id, start, self._place)
+        subscribe = context.transport.subscribe(context.stream, delivery.shard_id, start, self._place)
         stream = await within(context.clock, context.limits.opening, subscribe, discard=lambda late: late.close())
         if stream is None:
             raise TimeoutError(f"the {context.way} did not begin within {context.limits.opening:g} s")
         return stream
 
     async def _read(self, events: OpenSubscription, opened: float) -> _Outcome:
-        progress, first = self._progress, self.stats.events
+        delivery, first = self._delivery, self.stats.events
         while True:
             try:
                 event = await events.next()
                 if event is not None and event.head.records and self.read_until is not None:
-                    await progress.is_passed()  # check again, because the trim horizon may overtake a slow reader
+                    await delivery.is_passed()  # check again, because the trim horizon may overtake a slow reader
             except DataLossError:
                 raise
             except NoRoom:
@@ -190,21 +190,21 @@ class ShardSubscription:
                 return _Outcome(describe(error), error)
             if event is None:
                 any_event = self.stats.events > first
-                closed = not any_event and await progress.deliver_listed_end()
+                closed = not any_event and await delivery.deliver_listed_end()
                 return _CLOSED if closed else self._clean_end(opened, any_event=any_event)
             events.expect_room()
             self._recovery.progressed()
-            await progress.deliver(event)
+            await delivery.deliver(event)
             if self.position.is_end:
                 return _Outcome("the shard has ended")
             if events.timed_out:
                 return _FULL
-            if await progress.deliver_known_end():
+            if await delivery.deliver_known_end():
                 return _CLOSED
 
     def _clean_end(self, opened: float, *, any_event: bool) -> _Outcome:
         now, limits = self._context.clock.monotonic(), self._context.limits
-        if not any_event and (now - opened < limits.too_short or now - self._progress.heard_at > limits.silence):
+        if not any_event and (now - opened < limits.too_short or now - self._delivery.heard_at > limits.silence):
             # A proxy may respond in place of Kinesis. Renewing the subscription for ever would be a silent stall.
             return _Outcome(
                 "ended without an event", FrameError(f"the {self._context.way} ended without a single event")
@@ -316,7 +316,7 @@ class PlaceInLine:
         return self._waiting is not None
 
     async def arrive(self) -> None:
-        """Wait until there is room, if a wait has not ended yet."""
+        """Wait for this place's turn, which comes with the room for the next event; return at once if it has come."""
         if self._waiting is not None:
             await self._waiting
             self._waiting = None

@@ -20,8 +20,8 @@ from kinesis_efo.marks import Mark
 from kinesis_efo.positions import SHARD_END, Offset, Position, PositionKind, ShardKey
 
 KEPT: Final = 16
-"""Maximum number of marks in one row. Each takes about 40 bytes, and DynamoDB bills writes per 1 KB. The mark of a deleted checkpoint stays
-until newer marks take its place."""
+"""Maximum number of checkpoints whose marks (`Mark`) one row has. Each takes about 40 bytes, and DynamoDB bills writes per 1 KB. The mark
+of a deleted checkpoint stays until newer marks take its place."""
 
 LEFT_OUT: Final = "a file sink silently skips each micro-batch whose number it already has"
 """The part of all messages about a checkpoint that went back which says what is lost."""

@@ -246,7 +246,7 @@ class Lease:
 
 
 def strays(rows: Iterable[Lease], present: StreamIdentity) -> str | None:
-    """Describe, for a message, those of a stream's rows that are certainly of another stream than `present`; None if there are none.
+    """Describe, for a message, the rows that an earlier stream, and certainly not `present`, has left; None if there are none.
 
     All streams have the same shard ids, so the rows of an earlier stream have the same keys as those of the present one.
     """

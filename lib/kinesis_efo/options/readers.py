@@ -24,7 +24,7 @@ EVERY: Final = "*"
 
 
 class UnsupportedValue(ValueError):
-    """A value that is well formed but not supported; its message replaces the option's rule."""
+    """Raised for a value that is well formed but not supported. Its message is shown in place of the values that are allowed."""
 
 
 class NoUnit(ValueError):

@@ -161,7 +161,7 @@ class BlockingProducer:
     ) -> None:
         self._finish(lambda: self._producer.__aexit__(kind, error, trace))
 
-    # -- parts
+    # -- helpers
 
     def _call(self, coroutine: Any) -> Any:
         assert self._loop is not None

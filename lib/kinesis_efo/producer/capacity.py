@@ -160,7 +160,7 @@ class Capacity:
                 self._change(waiter.shard, -1, -waiter.size)
 
     def release(self, usages: Mapping[str, Usage]) -> None:
-        """Return the capacity of records, by shard, and admit waiters."""
+        """Give back the capacity that records used, by shard, and admit waiters."""
         with self._changed():
             for shard, use in usages.items():
                 self._change(shard, -use.records, -use.bytes)

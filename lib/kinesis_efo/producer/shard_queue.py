@@ -65,7 +65,7 @@ class Fifo:
         return iter(self._records)
 
     def extend(self, records: Sequence[Record]) -> None:
-        """Add records that were put."""
+        """Append records that are to be sent."""
         self._records.extend(records)
         self.bytes += sum([record.size for record in records])
 

@@ -13,7 +13,7 @@ _NAME: Final = b'"ApproximateArrivalTimestamp"'
 _ARRIVAL: Final = re.compile(rb'"ApproximateArrivalTimestamp"\s*:\s*([-+0-9.eE]+)')
 
 
-class Mark(NamedTuple):
+class Arrivals(NamedTuple):
     """Consecutive records that arrived between `earliest` and `latest`, epoch milliseconds; `through` is the last one's sequence number."""
 
     earliest: int
@@ -27,31 +27,31 @@ class _Arrival(msgspec.Struct, rename="pascal", gc=False):
     approximate_arrival_timestamp: float | None = None
 
 
-class _Arrivals(msgspec.Struct, rename="pascal"):
+class _Event(msgspec.Struct, rename="pascal"):
     records: list[_Arrival] = []
 
 
-_DECODER = msgspec.json.Decoder(_Arrivals)
+_DECODER = msgspec.json.Decoder(_Event)
 
 
-def read_marks(payload: bytes, step: int) -> tuple[Mark, ...]:
-    """Read the arrival times of an event's records, as marks that span at most `step` milliseconds each, in the order of the records.
+def read_arrivals(payload: bytes, step: int) -> tuple[Arrivals, ...]:
+    """Read the arrival times of an event's records, in groups that span at most `step` milliseconds each, in the order of the records.
 
-    There are no marks if a record has no arrival time or cannot be read. (The decoder of the event raises the error.)
+    There are no groups if a record has no arrival time or cannot be read. (The decoder of the event raises the error.)
 
     >>> payload = b'{"Records":[%b,%b,%b]}' % tuple(
     ...     b'{"SequenceNumber":"%d","ApproximateArrivalTimestamp":%d,"Data":""}' % each for each in ((1, 10), (2, 11), (3, 60))
     ... )
-    >>> for mark in read_marks(payload, 5_000):
-    ...     print(mark)
-    Mark(earliest=10000, latest=11000, through=2, records=2)
-    Mark(earliest=60000, latest=60000, through=3, records=1)
+    >>> for group in read_arrivals(payload, 5_000):
+    ...     print(group)
+    Arrivals(earliest=10000, latest=11000, through=2, records=2)
+    Arrivals(earliest=60000, latest=60000, through=3, records=1)
     """
     try:
         records = _DECODER.decode(payload).records
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ()
-    marks: list[Mark] = []
+    groups: list[Arrivals] = []
     earliest = latest = count = 0
     last = ""
     for record in records:
@@ -59,14 +59,14 @@ def read_marks(payload: bytes, step: int) -> tuple[Mark, ...]:
             return ()
         arrived = round(record.approximate_arrival_timestamp * 1000)
         if count and not latest - step <= arrived <= earliest + step:
-            marks.append(Mark(earliest, latest, sequence_number("SequenceNumber", last), count))
+            groups.append(Arrivals(earliest, latest, sequence_number("SequenceNumber", last), count))
             count = 0
         earliest, latest = (min(earliest, arrived), max(latest, arrived)) if count else (arrived, arrived)
         count += 1
         last = record.sequence_number
     if count:
-        marks.append(Mark(earliest, latest, sequence_number("SequenceNumber", last), count))
-    return tuple(marks)
+        groups.append(Arrivals(earliest, latest, sequence_number("SequenceNumber", last), count))
+    return tuple(groups)
 
 
 def last_arrival(payload: bytes) -> float | None:

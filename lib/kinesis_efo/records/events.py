@@ -264,7 +264,7 @@ def has_record(payload: bytes, number: int) -> bool:
     return False
 
 
-def reached(payload: bytes) -> Position:
+def position_after(payload: bytes) -> Position:
     """Return the position after an event, or after a GetRecords response with records. Raises the errors of `read_head` and `read_answer`."""
     # With the colon, because it may also be the partition key of a record.
     if _CONTINUATION.search(payload):

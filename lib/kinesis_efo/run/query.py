@@ -175,7 +175,7 @@ class Query:
         """Drop what is processed, and move the checkpoints. Everything up to `offset` is processed."""
         self._run.failure.raise_if_set()
         if self._offset is None:
-            # There was no poll: the one micro-batch of `catchUp` was planned from the tips.
+            # A poll follows the shards. There was none, because the one micro-batch of `catchUp` is planned from the tips.
             self._follow(offset)
         if self._committed is None:
             self._resumption.processed({key.stream for key in offset})

@@ -21,11 +21,11 @@ _MARGIN_SECONDS: Final = 60.0
 
 
 class EndPositions(NamedTuple):
-    """The known ends of a query. `complete`: whether all are known and final.
+    """The positions at which a query ends, shard by shard. `complete`: whether all are known and final.
 
     `ends` has each shard that the query may reach, with None if its end can only be found by reading the shard. An end from the option
-    moves back to the shard's tip, if the tip turns out to be before it. `lasts` has the sequence number of the last record up to an end, if
-    known without reading.
+    `endingPosition` moves back to the shard's tip, if the tip turns out to be before it. `lasts` has the sequence number of the last record
+    up to an end, if known without reading.
     """
 
     ends: Mapping[ShardKey, Position | None]

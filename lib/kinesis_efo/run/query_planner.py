@@ -120,7 +120,7 @@ class Advance:
 
 
 class QueryPlanner:
-    """Carries out the calls of one query. Its tasks know it by `name`; `streams` has the logical names of the streams that it reads."""
+    """Carries out, in the run, the calls of one query's planner. The query is called `name`, and reads the logical `streams`."""
 
     def __init__(
         self, run: WholeRun, query: Query, name: str, options: SourceOptions, streams: Collection[str]

@@ -121,7 +121,7 @@ class QueryTasks:
         self._apart = apart
 
     def may_restart(self) -> bool:
-        """Whether a task may restart the shared subscription: if the run has one query, or no query may have a fetcher of its own.
+        """Whether a task may restart the shared subscription: if the run has one query, or queries are not allowed to catch up.
 
         Raises KinesisEfoError if the query has failed, or has left.
         """

@@ -35,7 +35,7 @@ class QueryBuffers:
         self._shared = group.shared
 
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
-        """Decide whether the query shares the buffer of a shard, moves the subscription, or catches up; see `Buffers`."""
+        """Implements `Buffers`: the shared buffer or the query's own. May move the subscription for the query, or let it catch up."""
         shared = self._shared
         if self._group.alone:
             return shared.buffered(key, position)

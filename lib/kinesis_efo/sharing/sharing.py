@@ -222,7 +222,7 @@ class Sharing:
         self._share_budget()
 
     def forbid_apart(self, why: AccessRefusedError) -> None:
-        """Let no query catch up any more, because Kinesis refuses GetRecords."""
+        """Stop queries from catching up by themselves, because Kinesis refuses GetRecords."""
         if self._apart is None:
             return
         self._apart = None

@@ -219,7 +219,7 @@ class QueryRun:
 
     @property
     def news(self) -> Offset | None:
-        """`done`, if the run does not know it yet; else None."""
+        """The offset up to which Spark has processed everything, if the run does not know it yet; else None."""
         return self.done if self.done != self.committed else None
 
     def initial(self) -> Offset:

@@ -13,7 +13,7 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher.work import PlannerClient, WhereRequest
 from kinesis_efo.positions import ShardRange
-from kinesis_efo.records.events import reached
+from kinesis_efo.records.events import position_after
 from kinesis_efo.tasks.client import FetcherClient, RangePayloads
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class RangeReader:
         except (FetcherUnreachableError, FetcherRefusedError) as error:
             self._note(error)
             if last is not None:
-                self._left[0] = ShardRange(wanted.key, reached(bytes(last)), wanted.through, wanted.last)
+                self._left[0] = ShardRange(wanted.key, position_after(bytes(last)), wanted.through, wanted.last)
                 if self._left[0].is_over:
                     del self._left[0]
 

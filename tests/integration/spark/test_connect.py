@@ -21,9 +21,8 @@ import pytest
 import kinesis_efo
 from kinesis_efo.driver.tuning import DAEMON, MANAGER
 from kinesis_efo_local import LocalAws
-from tests.cluster.test_reading import assert_once_and_in_order
 from tests.support.arriving import arriving, numbered
-from tests.support.driven import Driver
+from tests.support.driven import Driver, assert_once_and_in_order
 from tests.support.ports import free_ports
 from tests.support.world import World, wait_until
 

@@ -9,7 +9,7 @@ from kinesis_efo.cluster.snapshots import ShardSnapshot
 from kinesis_efo.fetcher.buffer import BufferedEvent
 from kinesis_efo.fetcher.status import Subscription
 from kinesis_efo.fetcher.work import ShardNews
-from kinesis_efo.kinesis.stats import QUIET_SECONDS
+from kinesis_efo.kinesis.stats import SILENCE_SECONDS
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey, ShardRange
 
 KEY = ShardKey("orders", "shardId-000000000000")
@@ -114,9 +114,9 @@ def test_records_never_wait_for_less_than_no_time() -> None:
 @pytest.mark.parametrize(
     ("silent", "ended", "behind"),
     [
-        (QUIET_SECONDS, False, 700),
-        (QUIET_SECONDS + 1, False, 700 + 1000 * (QUIET_SECONDS + 1)),
-        (QUIET_SECONDS + 1, True, 700),
+        (SILENCE_SECONDS, False, 700),
+        (SILENCE_SECONDS + 1, False, 700 + 1000 * (SILENCE_SECONDS + 1)),
+        (SILENCE_SECONDS + 1, True, 700),
     ],
 )
 def test_a_shard_of_which_nothing_is_heard_falls_behind_unless_it_has_ended(

@@ -116,6 +116,6 @@ def test_what_is_not_remembered_makes_it_no_more_than_a_step_later(
 
 def test_it_tells_how_long_it_lasts() -> None:
     quiet = heard((polled(behind=7), at) for at in (10, 11, 13))
-    assert (quiet.lasts(since=0), quiet.lasts(since=12)) == (3.0, 1.0)
+    assert (quiet.seconds(since=0), quiet.lasts(since=12)) == (3.0, 1.0)
     assert str(quiet) == "3 answers in 3 s brought no record; the last said that reading is 7 ms behind"
-    assert Quiet().lasts(since=0) == 0.0
+    assert Quiet().seconds(since=0) == 0.0

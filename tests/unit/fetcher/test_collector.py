@@ -8,7 +8,7 @@ from typing import Any
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.feed import ShardFeed
-from kinesis_efo.kinesis.stats import QUIET_SECONDS, State, SubscriptionStats
+from kinesis_efo.kinesis.stats import SILENCE_SECONDS, State, SubscriptionStats
 from kinesis_efo.leases.run import LeaseStats
 from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.metrics.catalog import Metric
@@ -85,7 +85,7 @@ def test_what_queries_read_apart_is_counted_by_itself() -> None:
 def test_silence_becomes_lag() -> None:
     world = World()
     stats = world.read("s0", millis_behind=40, last_event=100.0)
-    world.now += QUIET_SECONDS
+    world.now += SILENCE_SECONDS
     assert world.value(metrics.LAG, shard="s0") == 40
     world.now += 50
     assert world.value(metrics.LAG, shard="s0") == 40 + 60_000

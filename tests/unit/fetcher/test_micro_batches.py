@@ -16,7 +16,7 @@ from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD
 from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
-from kinesis_efo.records.arrivals import Mark
+from kinesis_efo.records.arrivals import Arrivals
 from kinesis_efo.records.events import data_in
 from tests.support.virtual_time import LoopClock, run
 
@@ -43,7 +43,7 @@ class Buffers:
         self.until: dict[ShardKey, float] = {}
 
     def add(self, key: ShardKey, end: int | None, records: int = 1, arrived: int | None = None) -> None:
-        marks = [Mark(arrived, arrived, end or 0, records)] if arrived is not None else []
+        marks = [Arrivals(arrived, arrived, end or 0, records)] if arrived is not None else []
         size = SIZE * records
         self.indexes[key].append(end, size, records, LoopClock().monotonic(), marks, last=end)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.records.arrivals import read_marks
+from kinesis_efo.records.arrivals import read_arrivals
 
 
 def payload(*arrivals: float | None) -> bytes:
@@ -21,9 +21,9 @@ def payload(*arrivals: float | None) -> bytes:
 
 @given(st.lists(st.integers(0, 100_000), max_size=50), st.integers(1, 20_000))
 def test_every_record_is_in_one_mark_that_is_no_longer_than_the_step(arrivals: list[int], step: int) -> None:
-    marks = read_marks(payload(*(each / 1000 for each in arrivals)), step)
+    groups = read_arrivals(payload(*(each / 1000 for each in arrivals)), step)
     left = list(enumerate(arrivals))
-    for mark in marks:
+    for mark in groups:
         some, left = left[: mark.records], left[mark.records :]
         assert mark.earliest == min(arrived for _, arrived in some)
         assert mark.latest == max(arrived for _, arrived in some)
@@ -33,11 +33,11 @@ def test_every_record_is_in_one_mark_that_is_no_longer_than_the_step(arrivals: l
 
 
 def test_a_steady_trickle_is_a_few_marks() -> None:
-    marks = read_marks(payload(*(1_700_000_000 + second for second in range(1200))), 3_000)
-    assert len(marks) == 300
-    assert marks[0].earliest == 1_700_000_000_000 and marks[-1].latest == 1_700_001_199_000
+    groups = read_arrivals(payload(*(1_700_000_000 + second for second in range(1200))), 3_000)
+    assert len(groups) == 300
+    assert groups[0].earliest == 1_700_000_000_000 and groups[-1].latest == 1_700_001_199_000
 
 
 @pytest.mark.parametrize("wrong", [payload(1.0, None, 3.0), b"", b"[]", b'{"Records":[{}]}', b"\xff", payload()])
 def test_where_it_cannot_be_told_there_are_no_marks(wrong: bytes) -> None:
-    assert read_marks(wrong, 1_000) == ()
+    assert read_arrivals(wrong, 1_000) == ()

@@ -24,7 +24,7 @@ from kinesis_efo.records.events import (
     first_number,
     has_record,
     last_record,
-    reached,
+    position_after,
     read_answer,
     read_head,
 )
@@ -232,18 +232,18 @@ def test_an_answer_says_whether_the_iterator_has_moved() -> None:
 def test_how_far_a_payload_reads_is_told_of_events_and_of_answers() -> None:
     records = [{"SequenceNumber": "42", "Data": "eA==", "PartitionKey": "k"}]
     event = {"ContinuationSequenceNumber": "50", "MillisBehindLatest": 0, "Records": records}
-    assert reached(json.dumps(event).encode()) == Position.after(50)
+    assert position_after(json.dumps(event).encode()) == Position.after(50)
     answer = {"Records": records, "NextShardIterator": "i", "MillisBehindLatest": 0}
-    assert reached(json.dumps(answer).encode()) == Position.after(42)
+    assert position_after(json.dumps(answer).encode()) == Position.after(42)
 
 
 def test_a_partition_key_may_be_the_name_of_a_field() -> None:
     record = {"SequenceNumber": "42", "Data": "eA==", "PartitionKey": "ContinuationSequenceNumber"}
     answer = {"Records": [record], "NextShardIterator": "i", "MillisBehindLatest": 0}
-    assert reached(json.dumps(answer).encode()) == Position.after(42)
+    assert position_after(json.dumps(answer).encode()) == Position.after(42)
     record["PartitionKey"] = '"ContinuationSequenceNumber":"7"'
-    assert reached(json.dumps(answer).encode()) == Position.after(42)
-    assert reached(b'{"ContinuationSequenceNumber" : "50","Records":[]}') == Position.after(50)
+    assert position_after(json.dumps(answer).encode()) == Position.after(42)
+    assert position_after(b'{"ContinuationSequenceNumber" : "50","Records":[]}') == Position.after(50)
 
 
 def test_a_record_is_found_by_its_number_and_by_nothing_else() -> None:

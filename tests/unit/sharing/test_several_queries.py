@@ -377,6 +377,46 @@ async def test_a_slow_query_holds_no_fast_one_up() -> None:
         assert program.budget.limit in (64 << 10, 48 << 10)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("fetchers", [0, 2])
+def test_beside_a_query_that_is_behind_one_at_the_tip_stays_there_although_one_shard_of_a_thousand_is_hot(
+    fetchers: int,
+) -> None:
+    """With `bufferBytes=1m`; the one behind reads 1 MB/s with GetRecords, and catches up."""
+
+    async def main() -> None:
+        hot, backlog, each_second = 500, [50_000] * 400, [50_000] * 8
+        stream = ModelStream(shards=1000, event_records=(4,))
+        for number in range(1000):
+            stream.put(number, 30)
+        stream.put(hot, *backlog)
+        at_tip = Offset({key(number): Position.after(stream[number].records[-1][0]) for number in range(1000)})
+        async with Program(stream, fetchers=fetchers) as program:
+            tip, behind = program.join(at_tip), program.join(horizon(stream))
+            missing = []
+
+            async def write() -> None:
+                for second in range(60):
+                    stream.put(hot, *each_second)
+                    stream.put(second, 30)
+                    await asyncio.sleep(1)
+                    missing.append(tip.expected().total() - len(tip.rows))
+
+            writing = asyncio.create_task(write())
+            both = [
+                asyncio.create_task(query.until(lambda query=query: writing.done() and query.has_all))  # type: ignore[misc]
+                for query in (tip, behind)
+            ]
+            await asyncio.gather(writing, *both)
+            assert max(missing[10:]) <= 5 * (len(each_second) + 1), "five seconds behind at most, once both read"
+            assert program.polled.opened
+            assert not stream.collisions
+            for query in (tip, behind):
+                query.check()
+
+    run(asyncio.wait_for(main(), 3600))
+
+
 @scenario
 async def test_queries_that_stay_together_wait_for_the_slowest() -> None:
     stream = ModelStream(shards=1, event_records=(4,))

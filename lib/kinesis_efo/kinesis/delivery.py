@@ -33,7 +33,7 @@ class EventSink(Protocol):
         ...
 
 
-class ShardProgress:
+class ShardDelivery:
     """Delivers the events of a shard, up to `position`, after the last event that the sink admitted.
 
     All records that arrived before `read_until`, epoch seconds, lie at or before `position`; None: not known. `heard_at` is when the last

@@ -1,0 +1,100 @@
+"""SIGKILL of single processes of a program with two queries, again and again, while shards split: each query has each record once, in order.
+
+`KINESIS_EFO_KILLS=50` says how many.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import psutil
+import pyspark
+import pytest
+
+from tests.support.arriving import arriving
+from tests.support.cluster import READER, RUN
+from tests.support.driven import Driver, Sink, assert_once_and_in_order, local_driver, reshard
+from tests.support.world import World, wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+
+KILLS: Final = int(os.environ.get("KINESIS_EFO_KILLS", "5"))
+JVM: Final = "org.apache.spark.deploy.SparkSubmit"
+VICTIMS: Final = {"run": (RUN,), "planner": (READER,), "run and planner": (RUN, READER), "JVM": (JVM,), "all": ()}
+"""Words in the command lines of what is killed; all at once without one."""
+RESHARD_EVERY: Final = 4
+STILL_SECONDS: Final = 120.0
+"""Nobody stands still for longer. A new program has to start its Spark."""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Callable[[], Driver]]:
+    """Starts Spark programs; all are killed in the end."""
+    started: list[Driver] = []
+
+    def start() -> Driver:
+        started.append(local_driver(tmp_path / f"driver{len(started)}.log"))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+
+
+@pytest.mark.timeout(120 + 60 * KILLS)
+@pytest.mark.parametrize("options", [{}, {"readMode": "polling"}], ids=["EFO", "polling"])
+def test_two_queries_outlive_kills_of_each_part(
+    world: Callable[..., World], program: Callable[[], Driver], tmp_path: Path, options: dict[str, str]
+) -> None:
+    random = Random(f"{pyspark.__version__} 50")
+    w = world({"orders": 3})
+    driver = program()
+    killed: Counter[str] = Counter()
+
+    def sinks_of(driver: Driver) -> list[Sink]:
+        return [Sink(driver, w, name, tmp_path, options) for name in ("one", "two")]
+
+    with arriving(w, first=0) as count:
+        sinks = sinks_of(driver)
+        for number in range(KILLS):
+            for sink in sinks:
+                sink.query.wait_for_rows(count[0] + 1, STILL_SECONDS)
+            time.sleep(random.uniform(0, 1.5))
+            # Each kind comes once before any comes again.
+            kind = list(VICTIMS)[number % len(VICTIMS)]
+            killed[kind] += 1
+            for word in VICTIMS[kind]:
+                random.choice(_processes(driver, word)).kill()
+            if kind in ("JVM", "all"):
+                driver.kill()
+                driver = program()
+                sinks = sinks_of(driver)
+            elif READER in VICTIMS[kind]:
+                (failed,) = wait_until(lambda: [sink for sink in sinks if sink.failed], 60, "the end of one query")  # noqa: B023
+                failed.start()
+            if number % RESHARD_EVERY == RESHARD_EVERY - 1:
+                reshard(w, random)
+        for sink in sinks:
+            sink.query.wait_for_rows(count[0] + 1, STILL_SECONDS)
+    for sink in sinks:
+        assert_once_and_in_order(sink.query.wait_for_rows(count[0], STILL_SECONDS), count[0])
+    assert killed.total() == KILLS
+
+
+def _processes(driver: Driver, word: str) -> list[psutil.Process]:
+    """Those that a driver has started, directly or not, with a word in their command lines."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.Process(driver.process.pid).children(recursive=True):
+        with suppress(psutil.Error):
+            # What a process is just starting still carries its command line.
+            if word in " ".join(process.cmdline()) and process.ppid() not in found:
+                found[process.pid] = process
+    assert found, f"no process has {word} in its command line; {driver.log}"
+    return list(found.values())

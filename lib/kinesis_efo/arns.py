@@ -25,11 +25,7 @@ ROLE_ARN: Final = re.compile(rf"arn:{_WORD}:iam::{_ACCOUNT}:role/\S+")
 
 
 class StreamIdentity(NamedTuple):
-    """The identity of a stream. A stream that is deleted and created again has the same ARN as before, and shards with the same ids.
-
-    Attributes:
-        arn: Its ARN.
-        created: When it was created, epoch seconds; None if not known.
+    """The ARN of a stream and its creation time (epoch seconds; None if unknown). If it is created again, ARN and shard ids are the same.
 
     >>> print(StreamIdentity("arn:aws:kinesis:eu-west-1:123456789012:stream/orders", 1700000000))
     arn:aws:kinesis:eu-west-1:123456789012:stream/orders, created 2023-11-14T22:13:20+00:00

@@ -19,9 +19,6 @@ def stopped() -> FetcherUnreachableError:
 class Failure:
     """Keeps the first error. It belongs to one event loop and is not thread-safe, but any thread may read `error`.
 
-    Attributes:
-        error: The first error; None before there is one.
-
     >>> failure = Failure()
     >>> failure.adopt(KinesisEfoError("first"))
     >>> failure.adopt(KinesisEfoError("second"))

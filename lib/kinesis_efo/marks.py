@@ -12,11 +12,7 @@ _TEXT: Final = re.compile(r"([0-9a-z]{1,32}):([0-9]{1,18})", re.ASCII)
 
 
 class Mark(NamedTuple):
-    """The checkpoint that an offset belongs to, and its place in it.
-
-    Attributes:
-        checkpoint: A random id, chosen when the query was new.
-        moved: How many micro-batches have moved a position so far.
+    """The checkpoint that an offset belongs to (a random id), and how many of its micro-batches have moved a position so far.
 
     >>> str(Mark("7c1f09ab").moved_on()), Mark.parse("7c1f09ab:812")
     ('7c1f09ab:1', Mark(checkpoint='7c1f09ab', moved=812))

@@ -40,9 +40,8 @@ class PositionKind(Enum):
 class Position(NamedTuple):
     """How far a shard has been read: all records up to this position are done.
 
-    Attributes:
-        value: Epoch milliseconds for `AT_TIMESTAMP`; a sequence number for `AFTER` and `INSIDE`; otherwise 0.
-        sub: For `INSIDE`, the sub-sequence number of the last user record that is done; otherwise 0.
+    `value` is epoch milliseconds for `AT_TIMESTAMP`, a sequence number for `AFTER` and `INSIDE`, otherwise 0. For `INSIDE`, `sub` is the
+    sub-sequence number of the last user record that is done; otherwise 0.
 
     >>> str(Position.after("49590338271490256608559692538361571095921575989136588898"))
     'AFTER:49590338271490256608559692538361571095921575989136588898'
@@ -162,10 +161,7 @@ def lowest(positions: Iterable[Position]) -> Position:
 
 
 class LastRecord(NamedTuple):
-    """The last record up to a position, for checkpoints of the KCL.
-
-    Attributes:
-        sub: The index of its last user record if it is a KPL aggregate; else 0.
+    """The last record up to a position, for KCL checkpoints; `sub` is the index of its last user record in a KPL aggregate, else 0.
 
     >>> str(LastRecord(42, 7)), str(LastRecord(42)), LastRecord.parse("42:7")
     ('42:7', '42', LastRecord(number=42, sub=7))
@@ -184,13 +180,10 @@ class LastRecord(NamedTuple):
 
 
 class ShardRange(NamedTuple):
-    """The records of one shard in `(after, through]`.
+    """The records of one shard in `(after, through]`; through `SHARD_END` is everything up to the shard's end.
 
-    Attributes:
-        after: Where the range starts; exclusive.
-        through: Where it ends; inclusive. `SHARD_END` for everything up to the shard's end.
-        last: The sequence number of the last record in the range when it was planned; the range is over after that record. None if there
-            was no record, or if the number is not known: then the range is over at `through`.
+    `last` is the number of the last record in the range when it was planned; the range is over after that record. None if there was no
+    record, or the number is not known: then the range is over at `through`.
     """
 
     key: ShardKey
@@ -205,17 +198,11 @@ class ShardRange(NamedTuple):
 
 
 class OffsetDocument(msgspec.Struct):
-    """The form of an offset in Spark's offset log, as plain data. Unknown keys are ignored, so that earlier versions can read offsets of
-    later ones.
+    """The form of an offset in Spark's offset log, as plain data. Earlier versions ignore keys of later ones.
 
-    Attributes:
-        version: Version of the form.
-        streams: Positions by shard id, by logical name of the stream.
-        sources: The ARN from which each stream was read, by logical name.
-        lasts: Distance from the last record to the position, by shard id, by logical name of the stream.
-        mark: The checkpoint's mark; empty in offsets of earlier versions.
-        begin: Only in the end of a checkpoint's micro-batch 0, else None: where that micro-batch begins, in the form of `streams`, because
-            Spark's log does not have this. Empty if the micro-batch begins at `streams`, and so reads nothing.
+    `streams` has positions, and `lasts` the distance from the last record to the position, by logical stream and shard id; `sources` the
+    ARN of each stream. `mark` is the checkpoint's; empty from earlier versions. `begin`, only in the end of micro-batch 0, is where that
+    begins, in the form of `streams`, as Spark's log lacks this; empty if it begins at `streams`, and so reads nothing.
     """
 
     version: int

@@ -28,14 +28,10 @@ _NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 
 class FetcherAddress(msgspec.Struct, frozen=True):
-    """The address of a service.
+    """The address of a service: the names and addresses of its `hosts`, in the order to try, and its TCP port.
 
-    Attributes:
-        namespace: The network namespace in which it listens on loopback, from `network_namespace`; empty if it does not listen there.
-        port: Its TCP port.
-        hosts: Names and addresses at which other hosts may reach it, in the order to try.
-        certificate: Its TLS certificate, PEM; None if it does not use TLS.
-        nearby: The name of its Unix socket in that namespace; empty if it has none.
+    `certificate` is the PEM of its TLS certificate, None without TLS. `namespace` is the network namespace in which it listens on loopback,
+    and `nearby` its Unix socket there; empty if it has none.
     """
 
     namespace: str
@@ -121,10 +117,9 @@ def listen_nearby() -> socket.socket | None:
 
 
 def connect_nearby(name: str, seconds: float) -> socket.socket:
-    """Connect to a socket that `listen_nearby` made. `name` is its name without the leading zero byte.
+    """Connect to a socket of `listen_nearby`. Raises `OSError` if it is not in this network namespace, or is another user's.
 
-    Raises:
-        OSError: There is no such socket in this network namespace, or it belongs to another user's process.
+    `name` is its name without the leading zero byte.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -87,14 +87,9 @@ if hasattr(os, "register_at_fork"):  # Windows has no such function, and does no
 class Connection:
     """One connection to one service, for one thread; the secret is that of the run.
 
-    The first call connects, to the first host that answers. If the connection was broken, the next call connects again.
-
-    Args:
-        namespace: The network namespace of this process.
-        connect_seconds: Seconds to connect to each host but the last.
-        last_connect_seconds: Seconds to connect to the last host.
-        kept: Keeps connections within the machine open for the next task; None: `close` closes them.
-        allocate: Makes the memory for a frame's body, given its size in bytes.
+    The first call connects, to the first host that answers: within `connect_seconds` for each host, `last_connect_seconds` for the last. If
+    the connection was broken, the next call connects again. `kept` keeps connections within the machine open for the next task; if it is
+    None, `close` closes them. `allocate` makes the memory for a frame's body, given its bytes.
     """
 
     service = "fetcher"
@@ -140,12 +135,7 @@ class Connection:
         self.drop()
 
     def action(self, name: str, request: msgspec.Struct, answer: type[T], seconds: float) -> T:
-        """Make a call whose reply is one message of the type `answer`; wait for it at most `seconds`.
-
-        Raises:
-            FetcherUnreachableError: The service cannot be reached, or does not reply in time.
-            KinesisEfoError: The error of the other side.
-        """
+        """Make a call and wait `seconds` for its reply, an `answer`. Raises `FetcherUnreachableError`, or the other side's error."""
         with self.translated():
             body = msgspec.json.encode(request)
             _, frame = self.call(Request(name), body, seconds)

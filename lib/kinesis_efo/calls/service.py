@@ -79,23 +79,15 @@ class Call:
         return self._wire.speaks or self._wire.unheard
 
     def send(self, kind: Kind, head: bytes = b"", parts: Iterable[Data] = ()) -> None:
-        """Send the reply, or a part of it; see `Wire.send`.
-
-        Raises:
-            LostError: The caller has gone.
-            TimeoutError: The time of the call is over.
-        """
+        """Send the reply, or a part of it. Raises `LostError` if the caller has gone, `TimeoutError` if the call's time is over."""
         self._wire.send(kind, head, parts, self._give_up_at)
 
 
 class Service:
     """Serves, at `address`, callers that prove a secret. Call `shutdown` to end it. Raises `FetcherError` if it cannot listen.
 
-    Args:
-        loop: The event loop for calls; None if `act` needs none.
-        certificate: The certificate for TLS on TCP connections; None: they do not use TLS.
-        desk: The call for tools; None: tools are refused.
-        more: Replies to calls that the service itself does not know; returns None if it does not know them either.
+    `loop` is the event loop for calls, None if `act` needs none. Without a `certificate`, TCP connections do not use TLS; without a `desk`,
+    tools are refused. `more` replies to calls that the service does not know, and returns None if it does not know them either.
     """
 
     what = "fetcher"

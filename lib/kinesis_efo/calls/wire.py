@@ -101,10 +101,7 @@ class Wire:
         """Let the caller prove that it knows one of `secrets`, and prove to the caller that this service knows it, too.
 
         Proofs are bound to the fingerprint `channel`. Returns the index of the secret; None if the caller was refused, as it knows none.
-
-        Raises:
-            LostError: The connection is closed or broken.
-            TimeoutError: The time `give_up_at`, in monotonic seconds, has passed.
+        Raises `LostError` if the connection is lost, and `TimeoutError` after `give_up_at`, in monotonic seconds.
         """
         own = os.urandom(PROOF_BYTES)
         self._send(GREETING + own, give_up_at)
@@ -120,11 +117,8 @@ class Wire:
     def prove(self, secret: str, channel: bytes, give_up_at: float) -> bool:
         """Respond to the challenge of a service; returns whether the service accepts the secret, and proves that it knows the secret, too.
 
-        Proofs are bound to the fingerprint `channel`.
-
-        Raises:
-            LostError: The connection is closed or broken, or the other side is not a service that knows the secret.
-            TimeoutError: The time `give_up_at`, in monotonic seconds, has passed.
+        Proofs are bound to the fingerprint `channel`. Raises `LostError` if the connection is lost or the other side does not know the
+        secret, and `TimeoutError` after `give_up_at`, in monotonic seconds.
         """
         greeting = bytes(self._fill(bytearray(len(GREETING)), None, give_up_at))
         if greeting != GREETING:
@@ -141,11 +135,9 @@ class Wire:
     # -- sending
 
     def send(self, kind: Kind, head: bytes = b"", parts: Iterable[Data] = (), give_up_at: float = inf) -> None:
-        """Send a frame: its type, its message, and the parts of its body.
+        """Send a frame: its type, its message, and the parts of its body. Raises `LostError` if the connection is lost.
 
-        Raises:
-            LostError: The connection is closed or broken.
-            TimeoutError: The frame was not sent before `give_up_at`, in monotonic seconds. The connection cannot be used any more.
+        Raises `TimeoutError` after `give_up_at`, in monotonic seconds; the connection cannot be used any more.
         """
         parts = list(parts)
         prefix = _PREFIX.pack(kind, len(head), sum(map(len, parts)))
@@ -160,11 +152,9 @@ class Wire:
     # -- receiving
 
     def receive(self, seconds: float | None, most_head: int = MOST_HEAD, most_body: float = inf) -> Frame:
-        """Wait for the next frame and return it. `most_head` and `most_body` are the maximum bytes of its head and body.
+        """Return the next frame, of at most `most_head` and `most_body` bytes. Raises `TimeoutError` after `seconds` without a byte.
 
-        Raises:
-            LostError: The connection is closed or broken, or the received data is not a frame, or too large.
-            TimeoutError: No byte was received for `seconds`.
+        Raises `LostError` if the connection is lost, or the received data is not a frame, or too large.
         """
         kind, head, body = _PREFIX.unpack(self._fill(bytearray(_PREFIX.size), seconds))
         if kind not in list(Kind) or head > most_head or body > most_body:

@@ -1,7 +1,4 @@
-"""What the run knows of the buffers in other processes, from the reports of the fetchers. Micro-batches are planned from it.
-
-All of this happens in the run's event loop.
-"""
+"""What the run's event loop knows of buffers in other processes, from the reports of fetchers. Micro-batches are planned from it."""
 
 from __future__ import annotations
 
@@ -19,16 +16,11 @@ from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
 
 class ShardSnapshot:
-    """The reported events of one shard, whose buffer began at `start`.
+    """The reported events of one shard, whose buffer began at `start`. The fetcher `owner` may buffer `budget` bytes.
 
-    The fetcher `owner` may buffer `budget` bytes. Times that are passed in are monotonic, in seconds.
-
-    Attributes:
-        behind: Milliseconds by which reading lags; None if unknown.
-        read_until: A time, epoch seconds, before which no record after the last event arrived; None if unknown.
-        tip: The tip that the shard had when the fetcher began to read it; None if unknown.
-        begun: Whether the run's first query began at `start`, so that this query has no position before it; False once an event was
-            dropped.
+    Times that are passed in are monotonic, in seconds. `behind` is the lag in milliseconds; `read_until` a time, epoch seconds, before
+    which no record after the last event arrived; `tip` the tip when the fetcher began. Each is None if unknown. `begun` is whether the
+    run's first query began at `start`, so that it has no position before it; False once an event was dropped.
     """
 
     def __init__(self, owner: str, start: Position, budget: int, *, begun: bool = False) -> None:

@@ -23,15 +23,9 @@ def choose(
 ) -> Choice:
     """Decide how a query at `position` reads a shard, when a micro-batch is planned and when a task reads it.
 
-    While other queries use the subscription, it moves back only if queries may not catch up, and moves forward only for a query that
-    has waited. So two queries do not take the subscription from each other.
-
-    Args:
-        position: Where the query is.
-        buffer: The shared buffer; None while the shard is not read.
-        others: Whether another query uses it.
-        apart: Whether the query is catching up in the shard, with GetRecords, which `may_read_apart` allows.
-        has_waited: Whether the query has waited long enough for the buffer to reach its position.
+    While other queries (`others`) use the subscription, it moves back only if queries may not catch up, and moves forward only for a query
+    that has waited long enough for the buffer to reach its position. So two queries do not take the subscription from each other. `buffer`
+    is None while the shard is not read. `apart`: the query catches up in the shard with GetRecords, which `may_read_apart` allows.
     """
     covers = buffer is not None and buffer.covers(position) is not False
     if buffer is None or not (others or covers):

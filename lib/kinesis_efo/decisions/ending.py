@@ -32,16 +32,10 @@ class EndingState(msgspec.Struct, frozen=True):
 class Ending:
     """Holds the positions at which one query ends (its targets), and decides when the query has reached them.
 
-    With `catch_up`, the first micro-batch reads up to all targets, because Spark before 4.2 ends the query after one micro-batch. `ends` is the
-    option `endingPosition`; `patience`, the seconds to wait for the end of a closed shard.
-
-    Attributes:
-        wanted: Whether the targets have to be found next.
-        in_one_batch: Whether the first micro-batch reads up to the targets.
-        over: Whether nothing more is read.
-        targets: The positions at which the query ends, by shard, None if not known yet; None if the query has no end.
-        complete: Whether all targets are known.
-        changed: Whether the state to store has changed since `state` or `go_on` was called.
+    With `catch_up`, the first micro-batch reads up to all targets (`in_one_batch`), because Spark before 4.2 ends the query after one
+    micro-batch. `ends` is the option `endingPosition`; `patience`, the seconds to wait for the end of a closed shard. `targets` has the
+    positions by shard, None if not known yet; it is None if the query has no end, and `complete` once all are known. `wanted`: they have to
+    be found next. `over`: nothing more is read. `changed`: the state to store has changed since `state` or `go_on` was called.
     """
 
     def __init__(self, *, catch_up: bool, ends: Bounds, patience: float = inf) -> None:

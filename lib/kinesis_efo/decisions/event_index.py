@@ -21,8 +21,7 @@ _BEHIND_ALL: Final = 10**400
 class Portion(NamedTuple):
     """The extent of the next events after a position, up to the end of the last one.
 
-    `last` is the sequence number of the last record; None if there is none or it is unknown. `events` is an upper bound of the number of
-    events with records.
+    `last` is the number of the last record; None if there is none or it is unknown. At most `events` events have records.
     """
 
     through: Position
@@ -35,13 +34,9 @@ class Portion(NamedTuple):
 class EventIndex:
     """The events of one shard after the position `start`, in order and without gaps.
 
-    Attributes:
-        start: Position before the first event that was not dropped.
-        waiting_since: When the oldest records in the index were received, monotonic seconds; None if the index has no records.
-        lowest: The lowest sequence number after which the index is known to have everything; None if no such number is known yet.
-        newest: The latest arrival time of all records that were ever in the index, epoch milliseconds; `-inf` if unknown.
-        gone: The number of dropped events that still have a slot.
-        compacted: The number of dropped events without a slot.
+    `waiting_since` is when its oldest records were received, monotonic seconds; None without records. It has everything after the sequence
+    number `lowest`; None if unknown. `newest` is the latest arrival of all records that it ever had, epoch milliseconds; `-inf` if unknown.
+    Of the dropped events, `gone` still have a slot and `compacted` have none.
     """
 
     def __init__(self, start: Position) -> None:
@@ -96,15 +91,11 @@ class EventIndex:
         first: int | None = None,
         last: int | None = None,
     ) -> bool:
-        """Add the next event, received at `now`, monotonic seconds. Returns whether it got a new slot: successive events without records share one.
+        """Add the next event, received at `now`, monotonic seconds. Returns whether it got a slot of its own.
 
-        Args:
-            continuation: The sequence number at its end; None at the end of the shard.
-            size: Its bytes in the buffer; 0 if it has no records and is not the end of the shard.
-            records: Kinesis records in it.
-            arrivals: When its records arrived in the stream, if noted.
-            first: The sequence number of its first record, if known. Only the first event of a buffer that `starts_unnumbered` needs it.
-            last: The sequence number of its last record, if it has one.
+        Successive events without records share a slot. `continuation` is None at the end of the shard; `size` its bytes in the buffer, 0 if
+        it has no records and is not the end. `arrivals` tell when its records arrived in the stream. The first event of a buffer that
+        `starts_unnumbered` needs `first`, the number of its first record.
         """
         end = _BEHIND_ALL if continuation is None else continuation
         if self.starts_unnumbered and not self._ends:

@@ -133,10 +133,9 @@ class Lineage:
         )
 
     def lost(self, positions: Mapping[str, Position]) -> list[str]:
-        """Return shards that were trimmed before they were read to their end.
+        """Return shards that were trimmed before they were read to their end. A new query, with an empty offset, loses nothing.
 
-        These are shards of the offset, and unread descendants of them, that are no longer listed. With an empty offset, there are none:
-        a new query loses nothing.
+        These are shards of the offset, and unread descendants of them, that are no longer listed.
         """
         cut_off = set(self.vanished(positions))
         if positions:

@@ -17,17 +17,12 @@ BEHIND_MILLIS: Final = 1000
 
 
 class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
-    """How far one shard may be read in the next micro-batch.
+    """How far one shard may be read in the next micro-batch: through a position up to which records are buffered and within the limits.
 
-    Attributes:
-        through: Position up to which records are buffered and within the limits.
-        records: Kinesis records up to there.
-        bytes: Their bytes in the buffer.
-        millis_behind: Milliseconds by which reading lags, by the last event; None before the first.
-        last: The number of the last of these records; None if there are none or it is unknown.
-        quiet: Seconds for which the shard seems to have no more records; 0 if it may have some, or that is unknown.
-        data: Estimated bytes of the records' data.
-        more: Whether the limits leave out events that are buffered.
+    `records` and `bytes` (in the buffer) count what lies up to there; `data` is the estimated bytes of the data. `millis_behind` is the lag
+    by the last event, None before the first. `last` is the number of the last record; None if there is none or it is unknown. `quiet` are
+    the seconds for which the shard seems to have no more records; 0 if it may have some, or that is unknown. `more`: the limits leave out
+    buffered events.
     """
 
     key: ShardKey
@@ -42,12 +37,9 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PollReply(msgspec.Struct, frozen=True, array_like=True):
-    """The reply to a poll.
+    """The reply to a poll: the shards that can advance, children that start, and ended shards whose children are all in the offset.
 
-    Attributes:
-        shards: The shards that can advance.
-        starting: Children whose parents are read to their end with this micro-batch; they start at the trim horizon.
-        finished: Ended shards that can leave the offset, since all their children are in it.
+    Children in `starting` start at the trim horizon: this micro-batch reads their parents to their end.
     """
 
     shards: list[ShardProgress]

@@ -26,13 +26,10 @@ _STEP_SECONDS: Final = QUIET_SECONDS / 16
 
 
 class Quiet:
-    """Counts successive responses (or events) without records.
+    """Counts successive responses (or events) without records: `answers` of them from `since` to `heard_at`, monotonic seconds.
 
     The shard has no more records if they report no lag, or a lag that does not shrink although the iterator moves. If the lag shrinks,
     reading progresses through a time without records, and the count starts again.
-
-    Attributes:
-        answers: How many successive responses had no records; the first came at `since`, the last at `heard_at`, monotonic seconds.
 
     >>> quiet = Quiet()
     >>> for second in range(3):

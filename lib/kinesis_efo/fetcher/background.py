@@ -35,10 +35,7 @@ def in_background(work: Coroutine[Any, Any, None], what: str, failure: Failure) 
 
 
 async def all_of(*work: Coroutine[Any, Any, T]) -> list[T]:
-    """Run coroutines at the same time, and return their results. If one fails, cancel the rest, and raise its error when all have ended.
-
-    `asyncio.gather` would let the rest run on.
-    """
+    """Run coroutines together; return their results. If one fails, cancel the rest (`gather` does not), and raise its error at the end."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         return await asyncio.gather(*tasks)

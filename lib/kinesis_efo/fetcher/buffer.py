@@ -108,10 +108,7 @@ class ShardBuffer(EventIndex):
     # -- filling
 
     async def admit(self, event: Event, now: float) -> None:
-        """Add the subscription's next event, which arrived at `now`, monotonic seconds, in the room reserved for it.
-
-        A small event waits for room here.
-        """
+        """Add the subscription's next event, arrived at `now` (monotonic seconds), in its reserved room. A small event waits for room."""
         self.quiet.heard(event.head, now)
         if event.head.still:
             self.room.release()
@@ -258,13 +255,10 @@ class ShardBuffer(EventIndex):
 
 
 class Cursor:
-    """The position of one reader in a buffer.
+    """The position of one reader in a buffer: the end of the last event that it took; `settled` is that of the last with records.
 
-    Attributes:
-        position: The end of the last event that the reader took.
-        settled: The end of the last event with records that the reader took.
-        beyond: If the next event goes beyond the last record of the range without having it: its payload, or [] if it has none. Else None.
-        given_up: Whether no events are kept for the reader, because it did not move while another one waited.
+    `beyond`: if the next event goes beyond the last record of the range without having it, its payload, or [] if it has none; else None.
+    `given_up`: no events are kept for the reader, because it did not move while another one waited.
     """
 
     __slots__ = (

@@ -1,7 +1,4 @@
-"""Fetches one shard: a subscription fills a buffer, and restarts if a reader needs what the buffer does not cover.
-
-A feed lives in the fetcher's event loop.
-"""
+"""Fetches one shard, in the fetcher's loop: a subscription fills a buffer, and restarts for a reader whose range the buffer lacks."""
 
 from __future__ import annotations
 

@@ -76,13 +76,10 @@ class Coordinator(Protocol):
 
 
 class Fetcher:
-    """Fetches shards, and serves ranges of them.
+    """Fetches shards, and serves ranges of them. `refused` is called if Kinesis refuses access; if None, that ends all reading.
 
-    If it is `apart`, it reads with GetRecords for one query that catches up; the run's fetcher then watches the streams.
-
-    Attributes:
-        shared: Whether several queries share this fetcher, and the run in another process decides which of them catch up.
-        refused: Called if Kinesis refuses access; None: such an error ends all reading.
+    If it is `apart`, it reads with GetRecords for one query that catches up; the run's fetcher then watches the streams. If it is `shared`,
+    several queries use it, and the run in another process decides which of them catch up.
     """
 
     def __init__(
@@ -206,16 +203,11 @@ class Fetcher:
     ) -> AsyncGenerator[list[bytes], None]:
         """The payloads that cover a range, some at a time. What is not in the buffer is read from Kinesis again.
 
-        Args:
-            asked_at: When the range was requested, monotonic seconds; None: now.
-            may_restart: Returns whether the subscription may restart if the buffer does not have the range; raises if the query has failed.
-                None: it may if the fetcher is not `shared`.
-            alone: Returns whether a failed read of the range fails the fetcher, and not only this task; None: if the fetcher is not `shared`.
-
-        Raises:
-            DataLossError: The last record of the range is lost, and losses fail the query.
-            RetriesExhaustedError: The end of the range is not reached in time.
-            NotBufferedError: The subscription may not restart, and the buffer has lost the rest or does not get there.
+        `asked_at` is when the range was requested, monotonic seconds; None: now. `may_restart` returns whether the subscription may restart
+        if the buffer does not have the range, and raises if the query has failed. `alone` returns whether a failed read fails the fetcher,
+        and not only this task. None: both are so unless the fetcher is `shared`. Raises `DataLossError` if the last record of the range is
+        lost and losses fail the query; `RetriesExhaustedError` if the end is not reached in time; `NotBufferedError` if the subscription
+        may not restart, and the buffer has lost the rest or does not get there.
         """
         return _RangeReading(self, wanted, asked_at, may_restart or self._is_alone, alone or self._is_alone).payloads()
 

@@ -1,7 +1,6 @@
 """The messages of calls to fetchers, and of calls to a run that has fetchers in other processes; and a client for the latter.
 
-Tasks call fetchers and the run. A fetcher in another process makes up to two calls to the run at a time: `work` waits for work, `report`
-sends what has arrived.
+Such a fetcher makes up to two calls to the run at a time: `work` waits for work, `report` sends what has arrived.
 """
 
 from __future__ import annotations
@@ -44,17 +43,10 @@ class RangeLabel(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkRequest(msgspec.Struct, frozen=True):
-    """A fetcher asks for work.
+    """A fetcher asks for work, by a unique `name` that it has chosen. It may buffer `budget` bytes; `host` is for messages.
 
-    Attributes:
-        name: A unique name, which the fetcher has chosen.
-        place: Its number in the run. Another attempt of the same Spark task has the same number.
-        host: The name of its host, for messages.
-        budget: Bytes that it may buffer.
-        revision: The revision of its shards that it has applied; 0 if it reads nothing.
-        done: The number of the last reply whose `done` it has applied.
-        wait: Seconds to wait if there is nothing new.
-        reading: Whether a task is reading a range from it.
+    `place` is its number in the run; another attempt of the same Spark task has the same. It has applied the `revision` of its shards (0 if
+    it has none) and the `done` of reply number `done`. It waits `wait` seconds if nothing is new. `reading`: a task reads from it.
     """
 
     name: str
@@ -77,18 +69,13 @@ class Shard(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Work(msgspec.Struct, frozen=True):
-    """The reply to a request for work.
+    """The reply to a request for work. `standing` is `working`, `standby`, `unknown` or `over` (the run has ended).
 
-    Attributes:
-        standing: `working`; `standby`: another attempt of its Spark task is alive, ask again; `unknown`: the fetcher counted as dead, so
-            close everything and ask as a new fetcher; `over`: the run has ended.
-        revision: The revision of `shards`.
-        shards: All shards of the fetcher; None if the fetcher has the newest revision.
-        seconds: Seconds for which each stream may be read, counted from before the request was sent.
-        number: The number of this reply.
-        done: The positions up to which shards are processed, if they have changed since the reply that the request names.
-        shared: Whether several queries share the shards. No subscription is then restarted for a task.
-        streams: The streams of `shards`, by logical name; a client may have added some.
+    `standby`: another attempt of its Spark task is alive, ask again. `unknown`: the fetcher counted as dead, so close everything and ask as
+    a new fetcher. `shards` are all shards of the fetcher, in `revision`; None if it has the newest. `seconds` is for how long each stream
+    may be read, from before the request was sent. `done` has the positions up to which shards are processed, if changed since the reply
+    that the request names. If several queries share the shards (`shared`), no subscription is restarted for a task. `streams` are those of
+    `shards`, by logical name; a client may have added some.
     """
 
     standing: str
@@ -102,18 +89,14 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class ShardNews(msgspec.Struct, frozen=True):
-    """What has happened in one shard since the last report.
+    """What has happened in one shard since the last report. What is None is unknown.
 
-    Attributes:
-        start: The start of the shard's buffer, if the buffer is new; earlier reports of the shard are then void.
-        behind: Milliseconds by which the last event was behind the tip; None before the first event.
-        unseen: Seconds such that all records that arrived longer ago are before the end of the last event; None if unknown.
-        read_until: A time, epoch seconds, before which no record after the last event arrived; None if unknown.
-        children: The shard's children, if the shard has ended.
-        tip: The shard's tip when fetching began; None if unknown.
-        quiet: Seconds for which the shard seems to have had no more records; 0 if it may have some.
-        lowest: The lowest sequence number that the buffer is known to cover, if the buffer starts at a time or at the trim horizon.
-        before_end: The query's end in the shard, and the sequence number of the last record up to that end; None if unknown.
+    A `start` is that of a new buffer, and voids earlier reports of the shard. `behind` are the milliseconds by which the last event was
+    behind the tip, None before the first. All records that arrived more than `unseen` seconds ago are before the end of the last event;
+    none after it arrived before `read_until`, epoch seconds. `children` are given if the shard has ended. `tip` is the tip when fetching
+    began. `quiet` are the seconds for which the shard seems to have had no more records; 0 if it may have some. `lowest` is the lowest
+    sequence number that the buffer is known to cover, if it starts at a time or at the trim horizon. `before_end` is the query's end in the
+    shard, and the number of the last record up to it.
     """
 
     key: ShardKey
@@ -144,13 +127,9 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class ReportReply(msgspec.Struct, frozen=True):
-    """The reply to a report.
+    """The reply to a report; `known` is whether the run counts the fetcher as alive. `revision` is the newest of its shards.
 
-    Attributes:
-        known: Whether the run counts the fetcher as alive.
-        again: Whether the fetcher has to report everything, because a report is missing.
-        revision: The newest revision of the fetcher's shards.
-        pause: Seconds between two reports, to limit the reports of all fetchers.
+    `again`: the fetcher has to report everything, because a report is missing. `pause` are the seconds to the next report.
     """
 
     known: bool

@@ -49,13 +49,8 @@ class WindowOverflow(Exception):
 class HttpFacts:
     """The protocol of a response, and the service's settings of HTTP/2: None with HTTP/1.1, or if the service has not sent them.
 
-    Attributes:
-        version: `HTTP/2` or `HTTP/1.1`.
-        tls: Version of TLS, such as `TLSv1.3`; None without TLS.
-        most_streams: Maximum streams at a time on one connection (SETTINGS_MAX_CONCURRENT_STREAMS).
-        initial_window: Bytes that a client may send on a new stream before the service opens the window further.
-        largest_frame: Maximum bytes of a frame that the service accepts.
-        header_list: Maximum bytes of headers that the service accepts.
+    `tls` is for example `TLSv1.3`, None without TLS; `most_streams` is SETTINGS_MAX_CONCURRENT_STREAMS. A client may at first send
+    `initial_window` bytes on a stream; the service accepts frames of `largest_frame` and headers of `header_list` bytes.
     """
 
     version: str
@@ -114,10 +109,7 @@ class Response:
             await self._more()
 
     async def readany(self) -> bytes:
-        """Wait for bytes, return all that have arrived, and reopen the window. Returns no bytes after the end of the response.
-
-        Raises the same errors as `opened`.
-        """
+        """Wait for bytes, return all that have arrived (none after the end), and reopen the window. Raises the same errors as `opened`."""
         while not self._chunks and not self._ended:
             await self._more()
         if not self._chunks:
@@ -165,11 +157,7 @@ class Response:
         self._wake()
 
     def arrive(self, piece: memoryview | bytes, padding: int = 0) -> None:
-        """Take the next bytes, which are copied, and the number of bytes of padding, which use the window, too.
-
-        Raises:
-            WindowOverflow: The bytes and the padding exceed the window.
-        """
+        """Take the next bytes, which are copied, and the bytes of padding. Raises `WindowOverflow` if both exceed the window."""
         size = len(piece)
         if size + padding > self._window:
             raise WindowOverflow(f"{size + padding} bytes where {self._window} were allowed")

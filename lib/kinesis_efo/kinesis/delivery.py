@@ -34,13 +34,10 @@ class EventSink(Protocol):
 
 
 class ShardDelivery:
-    """Delivers the events of a shard, and tracks how far the shard was read.
+    """Delivers the events of a shard, up to `position`, after the last event that the sink admitted.
 
-    Attributes:
-        position: The position after the last event that the sink admitted.
-        read_until: All records that arrived before this time, epoch seconds, lie at or before `position`; None: not known.
-        heard_at: When the last event came or was admitted, seconds on the monotonic clock.
-        closing: The last sequence number and the children of the shard, once ListShards shows it as closed.
+    All records that arrived before `read_until`, epoch seconds, lie at or before `position`; None: not known. `heard_at` is when the last
+    event came or was admitted, monotonic seconds; `closing` the last number and the children, once ListShards shows the shard as closed.
     """
 
     def __init__(

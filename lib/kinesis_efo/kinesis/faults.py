@@ -114,11 +114,9 @@ def _verdict(error: Exception) -> Verdict:
 
 
 class Backoff:
-    """Counts successive failures and their duration. Any progress resets both.
+    """Counts successive failures, and the seconds from the first to the last. Any progress resets both.
 
-    Attributes:
-        first: The first of these errors; later ones may only be its consequences.
-        seconds: Time from the first to the last of these failures.
+    `first` is the first of these errors; later ones may only be its consequences.
     """
 
     def __init__(self, settings: RetrySettings, random: Callable[[], float]) -> None:

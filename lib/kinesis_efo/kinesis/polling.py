@@ -1,8 +1,7 @@
 """Reads shards with GetRecords: the transport of `readMode=polling`, with the same events, positions and errors as subscriptions.
 
 Kinesis allows five calls and 2 MB per second for each shard, which all programs that poll it share, and responses of up to 10 MB
-(https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html). Responses stay raw, because botocore would decode
-every record.
+(https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html). Responses stay raw: botocore would decode records.
 """
 
 from __future__ import annotations
@@ -77,14 +76,10 @@ def polling_limits(limits: Limits, rate: int | None = None) -> Limits:
 
 @dataclass(slots=True)
 class Pace:
-    """When a shard may be polled again, and for how many records.
+    """When a shard may be polled again (`next_call`, monotonic seconds), and for how many records (`limit`).
 
-    Attributes:
-        next_call: When the next call may be made, seconds on the monotonic clock.
-        limit: Maximum number of records in the next response.
-        size: Bytes to expect at most in the next response, with data in base64: at first the maximum of GetRecords, later somewhat more
-            than `answer_bytes`.
-        call_seconds: Minimum number of seconds between two calls.
+    At least `call_seconds` pass between two calls. `size` is the most bytes to expect in the next response, with data in base64: at first
+    the maximum of GetRecords, later somewhat more than `answer_bytes`.
 
     >>> pace = Pace()
     >>> pace.asking(now=100.0), pace.next_call
@@ -130,9 +125,9 @@ def apart_pace(rate: int) -> Pace:
 class PollingTransport:
     """Reads shards with GetRecords through an aiobotocore client; implements `Transport`. `pace` makes the pace of a new shard.
 
-    The aiobotocore client is made with `POLLING_CONFIG`, and used for nothing else; the caller closes it. `interval` is the minimum number of
-    seconds between two calls to a shard that had no more records. With many shards it becomes longer, so that they make at most
-    `CALLS_FOR_NOTHING` calls per second.
+    The client is made with `POLLING_CONFIG`, and used for nothing else; the caller closes it. `interval` is the minimum number of seconds
+    between two calls to a shard without more records; with many shards it grows, so that they make at most `CALLS_FOR_NOTHING` calls a
+    second.
     """
 
     def __init__(self, client: Any, clock: Clock, interval: float, pace: Callable[[], Pace] = Pace) -> None:
@@ -159,9 +154,8 @@ class PollingTransport:
 class PolledEvents:
     """The events of one shard from an iterator on; implements `EventStream`.
 
-    They end at the shard's end, or when the iterator expires after five minutes without a call. Then the reader subscribes again after
-    the last event, as it does after the five minutes of SubscribeToShard. `interval` returns the seconds between two calls if the shard
-    has no more records.
+    They end at the shard's end, or when the iterator expires after five minutes without a call. Then the reader subscribes again after the
+    last event, as with SubscribeToShard. `interval` returns the seconds between two calls if the shard has no more records.
     """
 
     def __init__(

@@ -49,13 +49,10 @@ class Retention:
     ) -> bool:
         """Whether the trim horizon has passed a position, so that reading can only continue at the horizon.
 
-        Args:
-            read_until: All records that arrived before this time, epoch seconds, were read; None: not known. A time later than that of
-                the position counts instead of it, because the position of an idle shard may not move.
-            grace: By how many seconds the horizon may have passed the position without a loss being reported.
-
-        Raises `DataLossError` if it has, and `fail` is set; `ClientError` if the stream's retention cannot be read. The other checks raise the
-        same.
+        All records that arrived before `read_until`, epoch seconds, were read; None: not known. If it is later than the position's time it
+        counts instead, because the position of an idle shard may not move. The horizon may have passed the position by `grace` seconds
+        without a loss. Like the other checks, raises `DataLossError` if it has and `fail` is set; `ClientError` if the retention cannot be
+        read.
         """
         now = self._clock.time()
         if read_until is not None and now - read_until <= self._shortest:

@@ -27,14 +27,9 @@ class State(Enum):
 class SubscriptionStats:
     """Statistics of a shard's subscriptions: plain numbers, read from other threads.
 
-    Attributes:
-        opened: Successful SubscribeToShard calls.
-        renewed: Normal ends, after which the subscription was opened again.
-        paused: How often the subscription was closed because the sink was full.
-        failures: The number of errors, by code.
-        events: Events delivered, with `records` Kinesis records and payloads of `bytes` bytes.
-        millis_behind: The lag according to the last event, in milliseconds; None before the first.
-        last_event: When the last event came, seconds on the monotonic clock; None before the first.
+    `opened` counts successful SubscribeToShard calls, `renewed` normal ends, `paused` closures because the sink was full, `failures` errors
+    by code. `events` were delivered, with `records` Kinesis records in `bytes` bytes. Before the first, its lag `millis_behind` and its
+    time `last_event` (monotonic seconds) are None.
     """
 
     state: State = State.CLOSED

@@ -37,12 +37,10 @@ slower than the records arrive would never stop."""
 
 
 class Stream:
-    """A stream and its consumer. `source` is where the manifest came from, for messages.
+    """A stream and its consumer. `source` is where the manifest came from, for messages; `listings`, how often shards were listed.
 
-    Attributes:
-        listings: How often its shards were listed.
-        apart: Subscriptions with GetRecords, for queries that catch up; None if these are not allowed.
-        identity: The ARN and, after `identify`, the time of creation.
+    `apart` makes subscriptions with GetRecords, for queries that catch up; None if not allowed. `identity` has the ARN
+    and, after `identify`, the time of creation.
     """
 
     def __init__(
@@ -138,12 +136,8 @@ class Stream:
     async def check_loss(self, positions: Mapping[str, Position], *, resumed: bool) -> None:
         """Report shards of which all or the first records were trimmed before they were read, and positions of an earlier stream.
 
-        `positions` is the offset of this stream, by shard id. `resumed` is whether the query may have been stopped before this offset.
-
-        Raises:
-            DataLossError: Such a shard was found, and losses fail the query.
-            StreamReplacedError: The stream was deleted and created again since.
-            StreamError: The shards or the retention cannot be read.
+        `positions` is the offset of this stream. `resumed`: the query may have been stopped before it. Raises `DataLossError` for a loss
+        that fails the query, `StreamReplacedError` for an earlier stream, and `StreamError` if shards or retention cannot be read.
         """
         ended = any(position.is_end for position in positions.values())
         if lost := set(self._missing(positions, ended)) - self._lost:
@@ -207,13 +201,9 @@ class Stream:
     ) -> ShardSubscription:
         """Make a subscription to one shard, without starting it. An earlier subscription to the shard must have ended.
 
-        Args:
-            read_until: All records that arrived before this time, epoch seconds, lie at or before `start`; None: not known.
-            may_open: Is awaited before each SubscribeToShard call, and returns once the call is allowed; None: always allowed.
-            apart: Whether to read with GetRecords, for a query that catches up.
-
-        Raises:
-            StreamReplacedError: The position is older than the shard, and so belongs to an earlier stream.
+        All records that arrived before `read_until`, epoch seconds, lie at or before `start`; None: not known. `may_open` is awaited before
+        each SubscribeToShard call; None: always allowed. `apart`: read with GetRecords, for a query that catches up. Raises
+        `StreamReplacedError` if the position is older than the shard.
         """
         shard = self.shard(shard_id)
         if shard is not None and predates(start, shard):
@@ -226,8 +216,8 @@ class Stream:
     async def tip(self, shard_id: str, position: Position, *, apart: bool = False) -> End:
         """Find the tip of a shard that was read up to `position`. Raises `StreamError` if the shard cannot be read.
 
-        Its last record is found only if it arrived in the last 10 minutes, or if GetRecords is used: if `apart`, because a new subscription
-        would end the run's.
+        Its last record is found if it arrived in the last 10 minutes, or if GetRecords is used: if `apart`, because
+        a new subscription would end the run's.
         """
         by, now = self._by(apart), round(self._clock.time() * 1000)
         polled = by.context.stream.polled

@@ -115,10 +115,7 @@ class EventStream(Protocol):
     def __aiter__(self) -> AsyncIterator[Event]:
         """Iterate over the events, in order, until Kinesis ends the subscription: after five minutes or at the shard's end.
 
-        Raises:
-            EventStreamError: Kinesis ended the subscription with an error. It is botocore's exception, with the code.
-            FrameError: The bytes are not a valid event stream, or not a valid event.
-            Exception: An error of the transport: the connection has broken or fallen silent.
+        Raises botocore's `EventStreamError` if Kinesis ended it with an error, `FrameError` for invalid bytes, and the transport's errors.
         """
         ...
 
@@ -131,14 +128,10 @@ class Transport(Protocol):
     """Subscribes to shards."""
 
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> EventStream:
-        """Subscribe to a shard.
+        """Subscribe to a shard, after `position`; None: at the tip, by Kinesis' own clock. Raises `ClientError` if Kinesis refused.
 
-        Args:
-            position: Where to start. None: at the tip, by Kinesis' own clock. `SHARD_END` is refused with ValueError.
-            room: Grants room before an event larger than the share is read, and before any other event with records is returned. The
-                room then belongs to the receiver of the event.
-
-        Raises botocore's `ClientError` if Kinesis refused the call, and other errors of the transport.
+        `SHARD_END` raises ValueError. `room` grants room before an event larger than the share is read, and before any other event with
+        records is returned. The room then belongs to the receiver of the event.
         """
         ...
 

@@ -30,14 +30,10 @@ class PendingCheckpoint:
 
 @dataclass(slots=True)
 class ShardRow:
-    """The row of one shard: as it is in the table, and as it should be.
+    """The row of one shard: as it is in the table (None if absent or unknown), and as it should be.
 
-    Attributes:
-        row: The row in the table; None if there is none, or if it is not known.
-        stray: A row in the table that has the same key, but is of another stream.
-        info: The contents of a new row; None if the shard needs no row.
-        pending: The last position that was stored or should be stored.
-        written_at: Monotonic time of this run's last write, in seconds.
+    `stray` is a row of another stream with the same key. `info` has the contents of a new row; None if none is needed. `pending` is the
+    last position that was or should be stored; `written_at`, when this run last wrote, monotonic seconds.
     """
 
     key: str

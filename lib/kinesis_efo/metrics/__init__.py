@@ -1,7 +1,6 @@
 """The library's metrics, exported through OpenTelemetry or as CloudWatch EMF lines.
 
-Fetcher and producer only increment plain numbers. An exporter reads these once per interval through a `Source`, so that metrics cost
-nothing per record.
+Fetcher and producer only increment plain numbers. An exporter reads these once per interval through a `Source`: a record costs nothing.
 """
 
 from __future__ import annotations

@@ -16,17 +16,11 @@ Settings = TypeVar("Settings")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of a table of options.
+    """One row of a table of options: its name as documented, matched in any case, and how to `read` its text (ValueError: invalid).
 
-    Attributes:
-        name: Name as documented; matched in any case.
-        read: Turns the text into a value; raises ValueError.
-        rule: Completes "must be ..." in messages.
-        default: As documented; in backticks if it is a value that can be given.
-        field: Field of the settings, with a dot for one of a nested object: `aws.region`. Empty if the value is only checked.
-        needs: Option that this one requires; `name=value` if that option must have a certain value.
-        at_most: Option whose value this one must not exceed.
-        of_run: Whether queries that share a run must give it the same value: how the run reads, its memory, AWS identity and addresses.
+    `rule` completes "must be ..." in messages. `default` is as documented, in backticks if it can be given. `field` is that of the
+    settings, such as `aws.region`; empty if the value is only checked. `needs` is an option that this one requires, or `name=value`;
+    `at_most`, one whose value it must not exceed. `of_run`: queries that share a run must give the same value.
     """
 
     name: str

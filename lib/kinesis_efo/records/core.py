@@ -60,12 +60,10 @@ class CoreFrames(Protocol):
 
 
 class EventReaders(NamedTuple):
-    """The core's functions that read events. `read_head` and `read_answer` return None for what the core declines.
+    """The core's functions that read events; both return None for what the core declines.
 
-    Attributes:
-        read_head: Reads an event's continuation, lag in milliseconds, number of records, and last sequence number.
-        read_answer: Reads the iterator of a GetRecords response, its lag in milliseconds, number of records, last sequence number, and
-            bytes of data and keys.
+    `read_head` reads an event's continuation, lag in milliseconds, number of records, and last number. `read_answer` reads the iterator of
+    a GetRecords response, its lag in milliseconds, number of records, last number, and bytes of data and keys.
     """
 
     new_frames: Callable[[], CoreFrames]
@@ -74,13 +72,10 @@ class EventReaders(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The decoder that this process uses, and why.
+    """The decoder that this process uses; `detail` says which, for the log.
 
-    Attributes:
-        new_batch: Makes a batch of the core, given whether to split KPL aggregates; None: Python decodes.
-        detail: Which decoder is used, for the log.
-        fix: What to do about an installed core that cannot be used; empty if it can, or is not installed.
-        events: The core's functions that read events; None: Python reads them.
+    `new_batch` makes a batch of the core, given whether to split KPL aggregates, and `events` read events; None: Python does. `fix` is what
+    to do about an installed core that cannot be used, else empty.
     """
 
     new_batch: Callable[[bool], CoreBatch] | None

@@ -72,17 +72,12 @@ class Decoder:
         through: Position,
         hash_range: tuple[int, int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Decode a range, and yield the batches that have become full.
+        """Decode a range, and yield the batches that have become full. Raises `FrameError` if a payload is not an event with records.
 
-        Args:
-            payloads: Raw events of the shard, in order, that cover the range.
-            after: Where the range starts, exclusive. Earlier records are dropped. A start (`TRIM_HORIZON`, `AT_TIMESTAMP`) drops
-                nothing; `INSIDE` drops the delivered part of an aggregate.
-            through: Where it ends, inclusive. `SHARD_END` drops nothing. Reading stops at the first record after it.
-            hash_range: First and last hash key of the shard, to leave out aggregates with records of another shard; None leaves
-                out nothing.
-
-        Raises `FrameError` if a payload is not an event with records.
+        `payloads` are raw events of the shard that cover the range, in order. Records up to `after` are dropped; a start (`TRIM_HORIZON`,
+        `AT_TIMESTAMP`) drops nothing, `INSIDE` the delivered part of an aggregate. Reading stops at the first record after `through`;
+        `SHARD_END` drops nothing. `hash_range` has the first and last hash key of the shard, to leave out aggregates with records of
+        another one; None leaves out nothing.
         """
         cutter = _Cutter(key, after, through)
         builder, core = self._builder, self._core
@@ -124,12 +119,7 @@ class Decoder:
 
 
 class _Cutter:
-    """Decodes events and keeps the records of a range, ascending, each once: those after `floor` (-1: all), up to `ceiling` (None: all).
-
-    Attributes:
-        large: Whether the last event had large records.
-        done: Whether the last event reached the end of the range.
-    """
+    """Decodes events and keeps the records of a range, ascending, each once: those after `floor` (-1: all), up to `ceiling` (None: all)."""
 
     def __init__(self, key: ShardKey, after: Position, through: Position) -> None:
         self.done = False

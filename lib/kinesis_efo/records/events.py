@@ -33,16 +33,11 @@ class ChildShard(NamedTuple):
 
 
 class EventHead(NamedTuple):
-    """The facts about an event that the fetcher needs.
+    """The facts about an event that the fetcher needs: its lag in milliseconds, and Kinesis records (an aggregate counts once).
 
-    Attributes:
-        continuation: Sequence number after which reading continues; None if the shard ends.
-        millis_behind: How far the event lags behind the shard's tip, in milliseconds.
-        records: Number of Kinesis records in it; aggregated ones count once.
-        children: The children of the shard; only if it ends.
-        still: Whether the position stays the same, because a GetRecords response without records has no new position.
-        last: The sequence number of its last record; None if it has no records, or the number cannot be read.
-        stuck: Whether GetRecords returned the same iterator as that of the request.
+    Reading continues after `continuation`; None if the shard ends, and has `children`. `last` is the number of the last record, None if
+    there is none or it cannot be read. `still`: the position stays, because a GetRecords response without records has none. `stuck`:
+    GetRecords returned the iterator of the request.
     """
 
     continuation: int | None
@@ -118,10 +113,7 @@ class _StoredRecords(msgspec.Struct, rename="pascal"):
 class GetRecordsAnswer(NamedTuple):
     """A response of GetRecords, as one event, or as two if it has both the last records and the end of the shard.
 
-    Attributes:
-        iterator: The iterator of the next call; None at the shard's end.
-        millis_behind: How far the response lags behind the shard's tip, in milliseconds.
-        bytes: Bytes of data and partition keys, which Kinesis counts against the shard's throughput; exact to a few bytes per record.
+    `iterator` is None at the shard's end. `bytes` of data and keys count against the shard's throughput; exact to a few per record.
     """
 
     events: tuple[Event, ...]
@@ -194,12 +186,9 @@ def sequence_number(name: str, text: str) -> int:
 
 
 def read_head(payload: bytes) -> EventHead:
-    """Read the head of an event.
+    """Read the head of an event. Raises `FrameError` if it is not valid, `SequenceNumberError` if a number has leading zeros.
 
-    Raises:
-        FrameError: The payload is not JSON or not an event; or it has neither a continuation nor children, or both; or the continuation
-            lies before the last record.
-        SequenceNumberError: A sequence number has leading zeros.
+    An event has either a continuation, which does not lie before the last record, or children.
 
     >>> read_head(b'{"ContinuationSequenceNumber":"42","MillisBehindLatest":7,"Records":[{"SequenceNumber":"41"}]}')
     EventHead(continuation=42, millis_behind=7, records=1, children=(), still=False, last=41, stuck=False)
@@ -226,11 +215,7 @@ def read_head(payload: bytes) -> EventHead:
 
 
 def read_answer(body: bytes, asked: str | None = None) -> GetRecordsAnswer:
-    """Read a response of GetRecords. `asked` is the iterator of the request, to set `EventHead.stuck`.
-
-    Raises:
-        FrameError: The body is not JSON or not such a response; or it has neither an iterator nor children, or both.
-        SequenceNumberError: A sequence number has leading zeros.
+    """Read a response of GetRecords; `asked` is the request's iterator, to set `EventHead.stuck`. Raises as `read_head`.
 
     >>> answer = read_answer(b'{"Records":[{"Data":"eA==","SequenceNumber":"42"}],"NextShardIterator":"i"}')
     >>> str(answer.events[0].through)

@@ -33,12 +33,9 @@ HeaderValue = str | bytes | bool
 
 
 class Frame(NamedTuple):
-    """One frame; its checksums were right.
+    """One frame, whose checksums were right; the payload of a SubscribeToShard stream is JSON.
 
-    Attributes:
-        headers: The headers by name, for example `:message-type` and `:event-type`. Numbers, times and UUIDs stay raw bytes, because
-            no header that this library reads has such a value.
-        payload: The body; JSON in a SubscribeToShard stream.
+    `headers` has for example `:event-type`. Numbers, times and UUIDs stay raw bytes: no header that this library reads has these.
     """
 
     headers: dict[str, HeaderValue]
@@ -64,11 +61,10 @@ class FrameDecoder:
         self._core = None if core is None else core.new_frames()
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
-        """Decode the next bytes, and return the frames that they completed, in order.
+        """Return the frames that the next bytes complete, in order. Raises `FrameError` for an impossible length or a wrong checksum.
 
-        Raises:
-            FrameError: A length is impossible or a checksum is wrong. If the chunk completes frames before that, they are returned, and
-                the next call raises the error. The decoder does not recover, because it cannot know where the next frame begins.
+        If the chunk completes frames before that, they are returned, and the next call raises the error. The decoder does not recover,
+        because it cannot know where the next frame begins.
         """
         if self._core is None or self._begun:
             return self._feed(chunk)

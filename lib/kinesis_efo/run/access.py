@@ -26,15 +26,10 @@ class Begin(Call[Offset | None], frozen=True):
     """Start a query in a run, or continue it in the next run. Returns the start offset of a new query, else None.
 
     `new`: whether `startingPosition` decides where the query starts. If the leases that this needs are not held after `wait` seconds, the
-    result is None: call again.
-
-    Attributes:
-        mark: The mark for offsets that have none.
-        resumed: The last planned offset in Spark's log when the query started; None if the query is new, or has called `Next` since.
-        planned: The mark of the last micro-batch in Spark's log.
-        kept: The offset from which the query's tasks may still read; None before its first micro-batch.
-        end: The end of the last micro-batch that was planned or is in Spark's log.
-        ending: The state that the query's `Ending` had in the run before.
+    result is None: call again. `mark` is for offsets that have none. `resumed` is the last planned offset in Spark's log at the start of
+    the query; None if it is new, or has called `Next`. `planned` is the mark of the last micro-batch in the log; `end`, the end of the last
+    one planned or in the log. Tasks may read from `kept`; None before the first micro-batch. `ending` is the state of `Ending` in the run
+    before.
     """
 
     new: bool = False
@@ -98,11 +93,8 @@ class Step(msgspec.Struct, frozen=True):
 class Next(Call[Step], frozen=True):
     """Ask how far a micro-batch that starts at `position` may go. Waits `wait` seconds if there is nothing to read.
 
-    Attributes:
-        done: The offset up to which everything is processed, if it has changed.
-        hurry: Whether not to wait, because another source of the query has rows. Ignored if the query has an end.
-        once: Whether this micro-batch reads everything up to the tips.
-        available_now: Whether the query ends at the tips as they are at its first `Next`.
+    Everything up to `done` is processed; None if unchanged. `hurry`: do not wait, because another source has rows; ignored if the query has
+    an end. `once`: read up to the tips. `available_now`: the query ends at the tips of its first `Next`.
     """
 
     position: Offset

@@ -1,7 +1,6 @@
 """The messages between a run and its clients.
 
-A client numbers its calls. If a call takes long or its reply was lost, the client asks again with the same number, and the run does
-not repeat the call.
+A client numbers its calls and repeats one with the same number if it takes long or its reply was lost; the run does it only once.
 """
 
 from __future__ import annotations
@@ -81,13 +80,10 @@ class FinishedBatches(msgspec.Struct, frozen=True):
 
 
 class CallReply(msgspec.Struct, frozen=True):
-    """The reply to a client's message. `result` is that of the call, as `OffsetsOfLink` encodes it.
+    """The reply to a client's message. `result` is that of the call, as `OffsetsOfLink` encodes it; `known`: the run has this client.
 
-    Attributes:
-        done: Whether the call is done. In the reply to `Leave`: whether the run ends, because its last client has left.
-        known: Whether the run has this client.
-        again: Whether to send the call again, with whole offsets and a new number, because the run does not know one of its offsets.
-        said: Log lines of the run for the client to write, because the driver may have closed the run's own output.
+    `done`: the call is done; for `Leave`, the run ends with its last client. `again`: send the call with whole offsets and a new number:
+    the run does not know one of its offsets. `said` are log lines for the client to write, as the driver may have closed the run's output.
     """
 
     done: bool = False

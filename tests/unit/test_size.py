@@ -29,10 +29,10 @@ def _lines(path: Path) -> int:
     ("what", "most"),
     [
         # 102 of them let micro-batches wait for more records while a query is behind.
-        ("lines of the runtime", 30_473),
+        ("lines of the runtime", 30_500),
         # Seven of them are the `__init__` of folders: none has more than 16 modules.
         ("modules of the runtime", 187),
-        ("lines of lib", 48_007),
+        ("lines of lib", 48_034),
         # 1,190 of them are the argument for exactness, 200 say where to begin and what the size is for.
         ("words of the pages", 39_970),
     ],

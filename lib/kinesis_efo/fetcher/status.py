@@ -42,12 +42,20 @@ class Subscription(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
-    """The status of one shard of the logical stream `stream`. What is None is unknown.
+    """The status of one shard.
 
-    Up to `fetched`, `buffered` bytes with `records` Kinesis records are not yet processed; the oldest waits for `waiting` seconds, None if
-    none waits. `behind` are the milliseconds by which the last event was behind the tip, plus the silence since if that is longer than
-    usual; None before the first event. `fetcher` is `<number> on <host>`, None if the run has only one. The slowest query, number `query`
-    (None if the run has only one), has processed up to `done`.
+    Attributes:
+        stream: Logical name of its stream.
+        fetched: The position up to which it was fetched.
+        buffered: Bytes fetched and not yet processed.
+        records: Kinesis records in them.
+        waiting: Seconds for which the oldest of these records has waited to be processed; None if none waits.
+        behind: Milliseconds by which the last event was behind the tip, plus the silence since if that is longer than usual; None before
+            the first event.
+        fetcher: Its fetcher, as `<number> on <host>`; None if the run has only one.
+        subscription: The counts of its subscriptions; None if unknown.
+        done: The position up to which the slowest query has processed it; None if unknown.
+        query: The number of that query; None if the run has only one.
     """
 
     stream: str
@@ -95,13 +103,20 @@ class QueryShard(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QueryStatus(msgspec.Struct, frozen=True):
-    """The status of one query of a run, `number` in the order of joining. `streams` are logical names.
+    """The status of one query of a run.
 
-    `checkpoint` is the id of Spark's checkpoint, from the marks of its offsets; None before the query has begun. `millis` is its lag behind
-    the tip in its worst shard, `shard` of `stream`; None if unknown for all. `records` Kinesis records in events of `bytes` bytes are
-    fetched and not yet processed; `records_done` were processed in micro-batches planned since it joined. Its claims keep `held` bytes in
-    the shared buffers. In `apart` shards it catches up, with GetRecords: `calls` responses of `arrived` bytes. `shards` are there if
-    requested; `name` is its name in Spark, None if it has none or it is unknown.
+    Attributes:
+        number: Its number in the run, in the order of joining.
+        streams: Logical names of its streams.
+        checkpoint: The id of Spark's checkpoint, from the marks of the query's offsets; None before the query has begun.
+        millis: Milliseconds by which it is behind the tip in its worst shard, `shard` of `stream`; None if unknown for all shards.
+        records: Kinesis records fetched for it and not yet processed; `bytes` are those of their events.
+        records_done: The same for those processed in micro-batches that were planned since it joined.
+        held: Bytes that its claims keep in the shared buffers.
+        apart: The number of shards in which it catches up, with GetRecords.
+        calls: The number of responses to its GetRecords calls, of `arrived` bytes.
+        shards: Its shards, if requested.
+        name: Its name in Spark; None if it has none or it is unknown.
     """
 
     number: int
@@ -142,7 +157,7 @@ class StatusRequest(msgspec.Struct, frozen=True):
 
 
 class RunStatus(msgspec.Struct, frozen=True):
-    """The status of a run at a time in epoch seconds, by the run's clock. Its fetchers may buffer `room` bytes.
+    """The status of a run at the time `at`, epoch seconds by the run's clock. Its fetchers may buffer `room` bytes.
 
     `cpu` are CPU seconds of its process, with a fetcher in it. `queries` are there if they are several, or the only one catches up.
     """

@@ -69,13 +69,18 @@ class Shard(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Work(msgspec.Struct, frozen=True):
-    """The reply to a request for work. `standing` is `working`, `standby`, `unknown` or `over` (the run has ended).
+    """The reply to a request for work.
 
-    `standby`: another attempt of its Spark task is alive, ask again. `unknown`: the fetcher counted as dead, so close everything and ask as
-    a new fetcher. `shards` are all shards of the fetcher, in `revision`; None if it has the newest. `seconds` is for how long each stream
-    may be read, from before the request was sent. `done` has the positions up to which shards are processed, if changed since the reply
-    that the request names. If several queries share the shards (`shared`), no subscription is restarted for a task. `streams` are those of
-    `shards`, by logical name; a client may have added some.
+    Attributes:
+        standing: `working`; `standby`: another attempt of its Spark task is alive, ask again; `unknown`: the fetcher counted as dead, so
+            close everything and ask as a new fetcher; `over`: the run has ended.
+        revision: The revision of `shards`.
+        shards: All shards of the fetcher; None if the fetcher has the newest revision.
+        seconds: Seconds for which each stream may be read, counted from before the request was sent.
+        number: The number of this reply.
+        done: The positions up to which shards are processed, if they have changed since the reply that the request names.
+        shared: Whether several queries share the shards. No subscription is then restarted for a task.
+        streams: The streams of `shards`, by logical name; a client may have added some.
     """
 
     standing: str
@@ -89,14 +94,18 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class ShardNews(msgspec.Struct, frozen=True):
-    """What has happened in one shard since the last report. What is None is unknown.
+    """What has happened in one shard since the last report.
 
-    A `start` is that of a new buffer, and voids earlier reports of the shard. `behind` are the milliseconds by which the last event was
-    behind the tip, None before the first. All records that arrived more than `unseen` seconds ago are before the end of the last event;
-    none after it arrived before `read_until`, epoch seconds. `children` are given if the shard has ended. `tip` is the tip when fetching
-    began. `quiet` are the seconds for which the shard seems to have had no more records; 0 if it may have some. `lowest` is the lowest
-    sequence number that the buffer is known to cover, if it starts at a time or at the trim horizon. `before_end` is the query's end in the
-    shard, and the number of the last record up to it.
+    Attributes:
+        start: The start of the shard's buffer, if the buffer is new; earlier reports of the shard are then void.
+        behind: Milliseconds by which the last event was behind the tip; None before the first event.
+        unseen: An upper bound for the age, in seconds, of records after the last event; None if unknown.
+        read_until: A time, epoch seconds, before which no record after the last event arrived; None if unknown.
+        children: The shard's children, if the shard has ended.
+        tip: The shard's tip when fetching began; None if unknown.
+        quiet: Seconds for which the shard seems to have had no more records; 0 if it may have some.
+        lowest: The lowest sequence number that the buffer is known to cover, if the buffer starts at a time or at the trim horizon.
+        before_end: The query's end in the shard, and the sequence number of the last record up to that end; None if unknown.
     """
 
     key: ShardKey

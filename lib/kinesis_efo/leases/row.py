@@ -52,18 +52,21 @@ class LeaseInfo:
 class Lease:
     """A row of the lease table: a run's lease on a stream, or the checkpoint of a shard. `docs/lease-table.md` has all attributes.
 
-    `counter` grows with every write, so that a write is refused if another writer was first; `epoch` with every run that takes the lease. A
-    shard's row has the `epoch` of the run that wrote it, at `written` (epoch seconds of the run's clock; None if unknown), and an `owner`
-    only if a KCL application wrote it.
-
-    `checkpoint` is the position of the last record that was read, if its number is known, or the start position; None if a KCL application
-    stored `LATEST`, or `AT_TIMESTAMP` with the time only in its configuration. `sub` is its sub-sequence number in an aggregate, the last
-    one if all was read; 0 for a plain record. `continuation` is the number up to which the shard was read, which Kinesis raises for idle
-    shards, too; None in rows of a KCL application, whose checkpoint may be inside of an aggregate. All records that arrived before
-    `read_until`, epoch seconds, lie at or before it (None if unknown): nothing else shows how far a polled idle shard was read.
-
-    `stream` is None in rows of a KCL application and rows moved by hand. `also` has text attributes that only rows for a KCL application
-    have. `ours`: this library certainly wrote the row.
+    Attributes:
+        counter: Grows by one with every write, so that a write is refused if another writer was first.
+        owner: None if there is none. Shards' rows have owners only if a KCL application wrote them.
+        checkpoint: The position of the last record that was read, if its sequence number is known, or the start position. None if a KCL
+            application stored no position, but `LATEST`, or `AT_TIMESTAMP` with the time only in its configuration.
+        sub: Sub-sequence number within an aggregated record, the last one if all of it was read; 0 for a plain record.
+        continuation: Sequence number up to which the shard was read. It may be higher than the last record's, because Kinesis sends such
+            sequence numbers for idle shards, too. None in rows of a KCL application, whose checkpoint may be inside of an aggregate.
+        epoch: Grows with every run that takes the lease. In a shard's row, the epoch of the run that wrote the row.
+        stream: None in rows of a KCL application, and in rows that were moved by hand.
+        written: The time at which a run wrote a shard's row, in epoch seconds of the run's own clock; None if not known.
+        also: Names and values of text attributes that only rows for a KCL application have.
+        ours: Whether this library certainly wrote the row, rather than a KCL application.
+        read_until: Epoch seconds; all records that arrived before this time lie at or before the row's position. None if not known. If
+            a shard is polled and idle, nothing else shows how far it was read.
     """
 
     key: str

@@ -22,9 +22,9 @@ CONNECTOR: Final = "SPARK_SQL_KINESIS_JAR"
 """The variable that names the jar of AWS' connector for Spark: no repository has it."""
 TRIGGERS: Final = {
     "0 seconds": "no trigger",
-    "250 milliseconds": "trigger of 250 ms",
-    "1 second": "trigger of 1 s",
-    "5 seconds": "trigger of 5 s",
+    "250 milliseconds": "each 250 ms",
+    "1 second": "each 1 s",
+    "5 seconds": "each 5 s",
 }
 """The triggers with which this library is measured, and their names in the table."""
 _PASSWORD: Final = "changeit"
@@ -78,7 +78,7 @@ def readers(place: Path) -> tuple[list[Reader], list[str]]:
         missing.append(f"spark-sql-kinesis-connector is left out: {CONNECTOR} does not name its jar")
     else:
         version = Path(jar).stem.partition("_2.13-")[2]
-        name = f"spark-sql-kinesis-connector {version}, Spark {pyspark.__version__}"
+        name = f"spark-sql-kinesis-connector {version}"
         found.append(Reader(name, lambda source: _connector(source, jar)))
     for key, made in (("flink", _flink), ("kcl", _kcl)):
         try:

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Final
 
 from benchmarks.figures import Figure
+from benchmarks.peers.running import PYTHON
 
 P50: Final = "p50"
 P99: Final = "p99"
@@ -36,7 +37,7 @@ def table(figures: Iterable[Figure]) -> str:
     return "\n".join(lines)
 
 
-_COLUMNS: Final = ("p50 / p99, ms", "CPU s for a GB", "memory, MB")
+_COLUMNS: Final = ("p50 / p99, ms", "CPU s for a GB (Python)", "MB (Python)")
 
 
 def _cells(values: dict[str, float] | None) -> list[str]:
@@ -46,10 +47,10 @@ def _cells(values: dict[str, float] | None) -> list[str]:
 
 
 def _by_kind(values: dict[str, float], what: str, form: str) -> str:
-    """A sum, and its parts if there are several kinds of processes."""
-    found = {name.removeprefix(f"{what}, "): value for name, value in values.items() if name.startswith(what)}
-    parts = [f"{kind} {value:{form}}" for kind, value in found.items() if value > 0]
-    return f"{sum(found.values()):{form}}" + (f" ({', '.join(parts)})" if len(parts) > 1 else "")
+    """A sum, and Python's part of it if there is one: the rest is the JVM's."""
+    total = sum(value for name, value in values.items() if name.startswith(what))
+    python = values[f"{what}, {PYTHON}"]
+    return f"{total:{form}}" + (f" ({python:{form}})" if python > total / 100 else "")
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -31,13 +31,13 @@ def test_a_row_has_medians_of_one_reader_by_the_number_of_shards() -> None:
     ]
     head, rule, *rows = table(found).splitlines()
     assert head == (
-        "|  | 4 shards: p50 / p99, ms | 4 shards: CPU s for a GB | 4 shards: memory, MB "
-        "| 64 shards: p50 / p99, ms | 64 shards: CPU s for a GB | 64 shards: memory, MB |"
+        "|  | 4 shards: p50 / p99, ms | 4 shards: CPU s for a GB (Python) | 4 shards: MB (Python) "
+        "| 64 shards: p50 / p99, ms | 64 shards: CPU s for a GB (Python) | 64 shards: MB (Python) |"
     )
     assert rule == "| --- | --- | --- | --- | --- | --- | --- |"
     ours = (
-        "| ours, Spark 4 | 70 / 1,234 | 9.2 (JVM 5.2, Python 4.0) | 1,740 (JVM 1,700, Python 40) "
-        "| 80 / 1,234 | 11.0 (JVM 6.0, Python 5.0) | 1,750 (JVM 1,700, Python 50) |"
+        "| ours, Spark 4 | 70 / 1,234 | 9.2 (4.0) | 1,740 (40) "
+        "| 80 / 1,234 | 11.0 (5.0) | 1,750 (50) |"
     )
     assert rows == [ours, "| theirs | 2 / 1,234 | 9.0 | 1,700 | - | - | - |"]
 

@@ -222,8 +222,11 @@ def arn_faults(ref: StreamRef, region: str) -> list[str]:
         faults.append(
             f"consumerArn {ref.consumer_arn!r} is not the ARN of a stream consumer (.../consumer/<name>:<creation time>)"
         )
-    elif consumer["stream"] != ref.stream_arn:
-        faults.append(f"consumerArn {ref.consumer_arn!r} is not a consumer of streamArn {ref.stream_arn!r}")
+    elif stream and consumer["stream"] != ref.stream_arn:
+        faults.append(
+            f"consumerArn {ref.consumer_arn!r} is not a consumer of streamArn {ref.stream_arn!r}, but of {consumer['stream']!r}. "
+            "Give a consumerArn that begins with this streamArn, or this consumer's stream as streamArn"
+        )
     return faults
 
 

@@ -144,7 +144,8 @@ def test_a_stream_of_another_name() -> None:
 def test_a_consumer_of_another_account_stream_or_region(change: tuple[str, str]) -> None:
     other = CONSUMER.replace(*change)
     assert refused(stream(consumerArn=other)) == (
-        f"manifest m.json: 'streams.orders': consumerArn {other!r} is not a consumer of streamArn {STREAM!r}"
+        f"manifest m.json: 'streams.orders': consumerArn {other!r} is not a consumer of streamArn {STREAM!r}, but of "
+        f"{STREAM.replace(*change)!r}. Give a consumerArn that begins with this streamArn, or this consumer's stream as streamArn"
     )
 
 
@@ -152,7 +153,9 @@ def test_a_consumer_of_another_account_stream_or_region(change: tuple[str, str])
     "arn", ["orders", STREAM + "/x", STREAM.replace("kinesis", "sqs"), STREAM.replace("123456789012", "1")]
 )
 def test_a_text_that_is_not_a_streams_arn(arn: str) -> None:
-    assert f"streamArn {arn!r} is not the ARN of a Kinesis stream" in refused(stream(streamArn=arn))
+    # The consumer's ARN is not compared with it: a remedy for the consumer would be wrong.
+    fault = f"streamArn {arn!r} is not the ARN of a Kinesis stream"
+    assert refused(stream(streamArn=arn)) == f"manifest m.json: 'streams.orders': {fault}"
 
 
 def test_a_text_that_is_not_a_consumers_arn() -> None:

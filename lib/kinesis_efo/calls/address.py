@@ -117,10 +117,7 @@ def listen_nearby() -> socket.socket | None:
 
 
 def connect_nearby(name: str, seconds: float) -> socket.socket:
-    """Connect to a socket of `listen_nearby`. Raises `OSError` if it is not in this network namespace, or is another user's.
-
-    `name` is its name without the leading zero byte.
-    """
+    """Connect to the socket `name`, without its leading zero byte. Raises `OSError` if it is not in this namespace, or is another user's."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(seconds)

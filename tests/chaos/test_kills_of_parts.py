@@ -19,7 +19,7 @@ import pyspark
 import pytest
 
 from tests.support.arriving import arriving
-from tests.support.cluster import READER, RUN
+from tests.support.cluster import READER
 from tests.support.driven import Driver, Sink, assert_once_and_in_order, local_driver, reshard
 from tests.support.world import World, wait_until
 
@@ -27,8 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 KILLS: Final = int(os.environ.get("KINESIS_EFO_KILLS", "5"))
 JVM: Final = "org.apache.spark.deploy.SparkSubmit"
-VICTIMS: Final = {"run": (RUN,), "planner": (READER,), "run and planner": (RUN, READER), "JVM": (JVM,), "all": ()}
-"""Words in the command lines of what is killed; all at once without one."""
+KINDS: Final = ("run", "planner", "run and planner", "JVM", "all")
 RESHARD_EVERY: Final = 4
 STILL_SECONDS: Final = 120.0
 """Nobody stands still for longer. A new program has to start its Spark."""
@@ -68,15 +67,22 @@ def test_two_queries_outlive_kills_of_each_part(
                 sink.query.wait_for_rows(count[0] + 1, STILL_SECONDS)
             time.sleep(random.uniform(0, 1.5))
             # Each kind comes once before any comes again.
-            kind = list(VICTIMS)[number % len(VICTIMS)]
+            kind = KINDS[number % len(KINDS)]
             killed[kind] += 1
-            for word in VICTIMS[kind]:
-                random.choice(_processes(driver, word)).kill()
+            if "run" in kind:
+                # A run whose first planner was killed is nobody's child.
+                wait_until(lambda: _reader(w), 60, "a run that holds the lease").kill()
+            if "planner" in kind:
+                random.choice(_processes(driver, READER)).kill()
             if kind in ("JVM", "all"):
+                if kind == "JVM":
+                    run = wait_until(lambda: _reader(w), 60, "a run that holds the lease")
+                    _processes(driver, JVM)[0].kill()
+                    run.wait(30)  # it ends by itself
                 driver.kill()
                 driver = program()
                 sinks = sinks_of(driver)
-            elif READER in VICTIMS[kind]:
+            elif "planner" in kind:
                 (failed,) = wait_until(lambda: [sink for sink in sinks if sink.failed], 60, "the end of one query")  # noqa: B023
                 failed.start()
             if number % RESHARD_EVERY == RESHARD_EVERY - 1:
@@ -86,6 +92,12 @@ def test_two_queries_outlive_kills_of_each_part(
     for sink in sinks:
         assert_once_and_in_order(sink.query.wait_for_rows(count[0], STILL_SECONDS), count[0])
     assert killed.total() == KILLS
+
+
+def _reader(w: World) -> psutil.Process | None:
+    with suppress(ValueError, psutil.Error):
+        return w.reader()
+    return None
 
 
 def _processes(driver: Driver, word: str) -> list[psutil.Process]:

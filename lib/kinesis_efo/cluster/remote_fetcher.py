@@ -154,7 +154,7 @@ class RemoteFetcher:
 
     async def run(self) -> None:
         """Fetch until the run has ended. Raises `FetcherUnreachableError` if it has not answered for too long."""
-        await self._streams.refresh()
+        await self._streams.refresh(patient=True)
         self._fetcher.start(self._assignment, self._reporter)
         tasks = [asyncio.create_task(each) for each in (self._work(), self._report(), self._expire(), self._open())]
         try:

@@ -22,6 +22,7 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, ShardRange
 from tests.support.model_stream import ModelStream
+from tests.support.transports import refused
 from tests.support.virtual_time import LoopClock, run
 
 REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
@@ -205,6 +206,32 @@ async def test_it_says_who_it_is_and_asks_again_at_once_for_what_is_new(host: Ho
     await asyncio.sleep(0.01)
     assert host.read == {FIRST}
     assert host.last_request.revision == host.planner.revision
+
+
+class RefusingStream(ModelStream):
+    """A stream whose first listings are throttled."""
+
+    def __init__(self, refusals: int) -> None:
+        super().__init__(shards=1)
+        self.refusals = refusals
+
+    async def shards(self, stream_arn: str) -> Any:
+        if self.refusals:
+            self.refusals -= 1
+            raise refused("LimitExceededException", "Rate exceeded", operation="ListShards")
+        return await super().shards(stream_arn)
+
+
+def test_a_fault_of_its_first_listing_that_passes_does_not_end_it() -> None:
+    """Its end would be that of all fetchers: they are tasks of one Spark job."""
+
+    async def main() -> None:
+        async with Host(RefusingStream(refusals=3)) as host:
+            host.planner.give(FIRST)
+            await asyncio.sleep(60)
+            assert host.read == {FIRST}
+
+    run(asyncio.wait_for(main(), 3600))
 
 
 @scenario()

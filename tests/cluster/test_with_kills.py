@@ -191,10 +191,10 @@ def test_two_queries_of_one_program_outlive_ten_kills(
     assert not [row for row in w.leases().values() if "leaseOwner" in row], "the lease is free"
 
 
-def test_fetchers_of_a_thousand_shards_join_the_next_run(
+def test_the_next_run_of_a_thousand_shards_reads_on(
     world: MakeWorld, hosts: Hosts, new_driver: NewDriver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The run is killed; a record of each shard, put afterwards, comes once. Says how long it took."""
+    """The run is killed, and its fetchers end with it; records of each shard, put afterwards, come once. Says how long it took."""
     w = world({"orders": MANY})
     keys = [f"key-{number}" for number in range(5 * MANY)]
 
@@ -205,7 +205,6 @@ def test_fetchers_of_a_thousand_shards_join_the_next_run(
     count = put(0)
     query.wait_for_rows(count, 300)
     wait_until(lambda: fetchers(hosts) == 2, 60, "two fetchers")
-    before = [process.pid for name in WORKERS for process in fetchers_on(hosts[name])]
     took = []
     for _ in range(2):
         w.reader().kill()
@@ -218,6 +217,5 @@ def test_fetchers_of_a_thousand_shards_join_the_next_run(
     rows = query.wait_for_rows(count)
     assert_once_and_in_order(rows, count)
     assert len({row.shard for row in rows}) == MANY
-    assert sorted(before) == sorted(process.pid for name in WORKERS for process in fetchers_on(hosts[name]))
     with capsys.disabled():
         print("run killed twice, s until the first and the last record:", *(f"{each:.1f}" for each in took))  # noqa: T201

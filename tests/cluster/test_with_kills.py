@@ -196,10 +196,9 @@ def test_the_next_run_of_a_thousand_shards_reads_on(
 ) -> None:
     """The run is killed, and its fetchers end with it; records of each shard, put afterwards, come once. Says how long it took."""
     w = world({"orders": MANY})
-    keys = [f"key-{number}" for number in range(5 * MANY)]
 
     def put(first: int) -> int:
-        return w.put((key, f"{number:08d}".encode()) for number, key in enumerate(keys, first))
+        return w.put((f"key-{number}", f"{number:08d}".encode()) for number in range(first, first + 5 * MANY))
 
     query = new_driver().start("many", w, tmp_path, options=TWO)
     count = put(0)

@@ -225,7 +225,7 @@ def _watched(session: SessionT, clock: Clock) -> SessionT:
 
 
 def _assuming(fetcher: Any, client: Callable[..., Any], credentials: Any, settings: AwsSettings) -> Any:
-    """Make a fetcher, of botocore or aiobotocore, that assumes the role of the settings."""
+    """Make credentials that assume the role of the settings, with the class `fetcher` of botocore or aiobotocore."""
     if credentials is None:
         raise ConfigurationError(
             f"kinesis-efo option 'roleArn' is {settings.role_arn!r}, but there are no AWS credentials to assume it with; "

@@ -119,7 +119,7 @@ def test_epoch_seconds_are_answered_with_the_milliseconds_that_they_mean(option:
 @pytest.mark.parametrize("text", ["LATEST", '{"orders": "latest"}', '{"orders": {"shardId-000000000000": "LATEST"}}'])
 def test_a_start_at_the_tip_is_refused_with_what_reads_from_there(text: str) -> None:
     (fault,) = faults(startingPosition=text)
-    assert "Behind the tip there is nothing yet; spark.readStream reads what comes" in fault
+    assert "After the tip there is nothing yet; spark.readStream reads what comes" in fault
 
 
 def test_a_start_from_leases_is_refused() -> None:

@@ -206,7 +206,7 @@ class Cluster:
         if left := reached.keys() - positions.keys() - self.sharing.positions().keys():
             for key in left:
                 self.assignments.end(key)
-            # The query that left was the only one that still read these shards: close them now.
+            # The query that left may have been the last one to read some shards: end their subscriptions now.
             self.assignments.share()
         if moved:
             self.assignments.wake_all()

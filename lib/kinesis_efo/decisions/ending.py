@@ -19,7 +19,7 @@ _HEARD_AGAIN_SECONDS: Final = 12.0
 
 
 class EndingState(msgspec.Struct, frozen=True):
-    """The state of an `Ending`, from which the next run continues."""
+    """What is decided about where a query ends (`Ending`); the next run continues with it."""
 
     wanted: bool
     in_one_batch: bool

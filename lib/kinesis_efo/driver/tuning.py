@@ -94,7 +94,7 @@ def _set_manager(spark: SparkSession, place: str, done: LowLatency) -> None:
 
 
 def manager_class(version: str) -> str:
-    """The class of a Spark version that writes checkpoints without starting a process for each file."""
+    """The name of the checkpoint file manager that, in a Spark version, starts no process for each file."""
     major, minor = (int(part) for part in re.findall(r"\d+", version)[:2])
     package = _STREAMING if (major, minor) < (4, 1) else f"{_STREAMING}checkpointing."
     return f"{package}FileSystemBasedCheckpointFileManager"

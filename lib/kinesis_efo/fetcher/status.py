@@ -170,7 +170,7 @@ class RunStatus(msgspec.Struct, frozen=True):
 
 
 class StatusAccess(msgspec.Struct, frozen=True):
-    """How tools reach a run: the address of its service, and the secret for this action only.
+    """How tools reach a run: the address of its service, and a secret that is for asking alone.
 
     It is in the run's lease rows, so access to the table gives access to the status, but not to data.
     """

@@ -320,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
     def _forget(self, stream_id: int) -> None:
         if self._responses.pop(stream_id, None) is not None:
             with suppress(H2Error):
-                # This fails if both sides have ended the stream. If not, the service may have responded before it had the whole request.
+                # The stream may be half open, if the service responded before it had the whole request. This fails if both sides ended it.
                 self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
             self._outbox.room.set()
             self.give_place()

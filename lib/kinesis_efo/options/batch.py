@@ -25,7 +25,7 @@ class BatchOptions:
 
     @property
     def start_name(self) -> str:
-        """The name of the start in messages: the argument or the option that gave it."""
+        """The name of the argument or the option that said where to start, for messages."""
         return "since" if "since" in self.source.times else "kinesis-efo option 'startingPosition'"
 
     @property
@@ -41,7 +41,7 @@ class BatchOptions:
         Traceback (most recent call last):
             ...
         kinesis_efo.errors.OptionsError: kinesis-efo option 'startingPosition' must be where there is something to read: \
-TRIM_HORIZON or AT_TIMESTAMP:<time>. Behind the tip there is nothing yet; spark.readStream reads what comes; got 'LATEST'
+TRIM_HORIZON or AT_TIMESTAMP:<time>. After the tip there is nothing yet; spark.readStream reads what comes; got 'LATEST'
         """
         given = {name.lower(): text for name, text in options.items()}
         start = given.pop("startingposition", "TRIM_HORIZON")

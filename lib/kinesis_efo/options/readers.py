@@ -32,7 +32,7 @@ class NoUnit(ValueError):
 
 
 class BareTime(ValueError):
-    """A time without `AT_TIMESTAMP:`."""
+    """Raised for a time in front of which `AT_TIMESTAMP:` is missing."""
 
 
 def text(text: str) -> str:
@@ -210,7 +210,7 @@ def _start(text: str, of_shard: bool) -> Position:
         case "LATEST":
             raise UnsupportedValue(
                 "must be where there is something to read: TRIM_HORIZON or AT_TIMESTAMP:<time>. "
-                "Behind the tip there is nothing yet; spark.readStream reads what comes"
+                "After the tip there is nothing yet; spark.readStream reads what comes"
             )
         case "LEASES":
             raise UnsupportedValue("must be TRIM_HORIZON or AT_TIMESTAMP:<time>: a batch read knows no leases")

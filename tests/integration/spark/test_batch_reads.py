@@ -195,7 +195,7 @@ def test_a_cancelled_job_stops_reading(spark: SparkSession, world: MakeWorld) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"startingPosition": "LATEST"}, "Behind the tip there is nothing yet"),
+        ({"startingPosition": "LATEST"}, "After the tip there is nothing yet"),
         ({"readMode": "efo", "batch.maxRate": "1m"}, "'batch.maxRate' is for batch reads with readMode=polling"),
         ({"endingPosition": "AT_TIMESTAMP:2999-01-01T00:00:00Z"}, "'endingPosition' must not lie in the future"),
         ({"startingPosition": "AT_TIMESTAMP:2020-01-01T00:00:00Z", "endingPosition": "AT_TIMESTAMP:2019-01-01T00:00:00Z"}, "lies before the start"),
@@ -215,7 +215,7 @@ def test_options_of_batch_reads_are_checked_at_load_where_they_tell_that_it_is_o
     spark: SparkSession, world: MakeWorld
 ) -> None:
     w = world()
-    with pytest.raises(kinesis_efo.OptionsError, match="Behind the tip there is nothing yet"):
+    with pytest.raises(kinesis_efo.OptionsError, match="After the tip there is nothing yet"):
         kinesis_efo.read(spark, manifest=str(w.manifest), startingPosition="LATEST")
 
 

@@ -349,6 +349,7 @@ def test_a_dry_run_that_is_throttled_says_nothing(
         ("KMSInvalidStateException", "failed", "alias/ours: KMSInvalidStateException"),
         ("NotFoundException", "failed", "alias/ours: NotFoundException"),
         ("ThrottlingException", "unknown", "ThrottlingException"),
+        ("InvalidCiphertextException", "unknown", "the endpoint knows no dry run of kms:Decrypt"),
     ],
 )
 def test_the_key_is_checked_apart_because_no_dry_run_of_kinesis_does(

@@ -34,6 +34,8 @@ def repository(aws: LocalAws, tmp_path: Path) -> Callable[..., subprocess.Comple
         check=False,
     )
     assert written.returncode == 0, written.stderr
+    settings = tmp_path / "environments" / "streaming-dev.yaml"
+    settings.write_text(settings.read_text().replace("region: us-east-1", f"region: {aws.settings.region}"))
     (tmp_path / ".venv").symlink_to(Path(sys.prefix))
     (tmp_path / ".venv-checkov").symlink_to(ROOT / ".venv-checkov")
     place = {"LocationConstraint": "eu-west-1"}

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from benchmarks.profile import OURS, RATE, profile
+from benchmarks.spark_processes import PLANNER
 from kinesis_efo_local import LocalAws
 
 
@@ -25,7 +26,7 @@ def test_a_profile_measures_every_stretch_of_both_queries(
             assert figures[source, what].runs[0] > 0, (source, what)
     for what in (
         "planner: latestOffset", "planner: partitions", "worker: receiving", "worker: decoding",
-        "worker: handing rows over", "CPU: planner", "memory: workers",
+        "worker: handing rows over", f"CPU: {PLANNER}", "memory: workers",
     ):  # fmt: skip
         assert figures[OURS, what].runs[0] > 0, what
         assert (RATE, what) not in figures or what.startswith(("CPU", "memory"))

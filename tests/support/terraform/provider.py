@@ -258,6 +258,9 @@ def create(kind: str, planned: Json) -> Json:
                 DeletionProtectionEnabled=bool(planned.get("deletion_protection_enabled")),
             )
             return {"arn": answer["TableDescription"]["TableArn"]}
+        case "aws_kms_key":
+            key = client("kms").create_key()["KeyMetadata"]
+            return {"arn": key["Arn"], "key_id": key["KeyId"]}
         case "aws_kinesis_resource_policy":
             client("kinesis").put_resource_policy(ResourceARN=planned["resource_arn"], Policy=planned["policy"])
         case "aws_emrserverless_application":

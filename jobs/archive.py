@@ -16,12 +16,12 @@ interrupted before it began to read.
 
 from __future__ import annotations
 
+import argparse
 import logging
-from collections.abc import Iterable
-from typing import Annotated, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pyspark
-import typer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, date_format
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -31,28 +31,21 @@ from kinesis_efo import ConfigurationError, LagListener, job, read_stream
 SPARK_VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 
 
+class WrongArgument(ValueError):
+    """An argument of the command line is wrong."""
+
+
 def archive(
-    manifest: Annotated[str, typer.Option(help="The application's manifest: a path, ssm:///name or s3://bucket/key.")],
-    output: Annotated[str, typer.Option(help="Directory for the Parquet files.")],
-    checkpoint: Annotated[str, typer.Option(help="Directory for the query's progress; one for each output.")],
-    streams: Annotated[
-        str | None, typer.Option(help="Logical stream names, comma separated; by default all in the manifest.")
-    ] = None,
-    starting_position: Annotated[
-        str | None,
-        typer.Option(help="LATEST, TRIM_HORIZON, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>; new queries only."),
-    ] = None,
-    trigger: Annotated[
-        str, typer.Option(help="Time between micro-batches, such as '1 minute'. A longer one makes larger files.")
-    ] = "1 minute",
-    available_now: Annotated[
-        bool, typer.Option("--available-now", help="Read what is in the streams now, then end.")
-    ] = False,
-    option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Any other option of the source; may be repeated.")
-    ] = None,
+    manifest: str,
+    output: str,
+    checkpoint: str,
+    streams: str | None = None,
+    starting_position: str | None = None,
+    trigger: str = "1 minute",
+    available_now: bool = False,
+    option: Sequence[str] = (),
 ) -> None:
-    """Archive Kinesis streams as Parquet, each record exactly once."""
+    """Archive Kinesis streams as Parquet, each record exactly once. The arguments are those of the command line."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # At INFO, py4j logs every message between Python and the JVM.
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -64,7 +57,7 @@ def archive(
         "catchUp": "true" if available_now and SPARK_VERSION < (4, 2) else None,
     }
     given = [f"{name}={value}" for name, value in named.items() if value is not None]
-    options = pairs([*given, *(option or [])])
+    options = pairs([*given, *option])
     names = options.pop("streams", None)
     spark = SparkSession.builder.appName("kinesis-efo archive").getOrCreate()
     # The partitions' dates and hours are in the session's time zone.
@@ -149,15 +142,46 @@ def pairs(texts: list[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise typer.BadParameter(f"--option must be NAME=VALUE, such as bufferBytes=64m; got {text!r}")
+            raise WrongArgument(f"--option must be NAME=VALUE, such as bufferBytes=64m; got {text!r}")
         # Names of options are case-insensitive.
         if before := next((known for known in found if known.lower() == name.lower()), None):
-            raise typer.BadParameter(f"option {name} is given twice: {found[before]!r} and {value!r}; leave one out")
+            raise WrongArgument(f"option {name} is given twice: {found[before]!r} and {value!r}; leave one out")
         found[name] = value
     return found
 
 
+def main() -> None:
+    """Run the job with the arguments of the command line. It needs nothing that an environment archive has not."""
+    parser = argparse.ArgumentParser(
+        description="Archive Kinesis streams as Parquet, each record exactly once.", allow_abbrev=False
+    )
+    told = parser.add_argument
+    told("--manifest", required=True, help="The application's manifest: a path, ssm:///name or s3://bucket/key.")
+    told("--output", required=True, help="Directory for the Parquet files.")
+    told("--checkpoint", required=True, help="Directory for the query's progress; one for each output.")
+    told("--streams", help="Logical stream names, comma separated; by default all in the manifest.")
+    told(
+        "--starting-position",
+        help="LATEST, TRIM_HORIZON, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>; new queries only.",
+    )
+    told(
+        "--trigger",
+        default="1 minute",
+        help="Time between micro-batches, such as '1 minute' (the default). A longer one makes larger files.",
+    )
+    told("--available-now", action="store_true", help="Read what is in the streams now, then end.")
+    told(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="Any other option of the source; may be repeated.",
+    )
+    try:
+        archive(**vars(parser.parse_args()))
+    except WrongArgument as error:
+        parser.error(str(error))
+
+
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(archive)
-    app()
+    main()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-import typer
+import ast
+import sys
+from pathlib import Path
 
-from jobs.archive import pairs, refuse_if_ahead
+import pytest
+
+from jobs import archive
+from jobs.archive import WrongArgument, pairs, refuse_if_ahead
 from kinesis_efo import ConfigurationError
 
 
@@ -15,13 +19,13 @@ def test_options_may_hold_equals_signs() -> None:
 
 @pytest.mark.parametrize("text", ["bufferBytes", "=64m", ""])
 def test_an_option_without_name_or_value_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="NAME=VALUE") as refused:
+    with pytest.raises(WrongArgument, match="NAME=VALUE") as refused:
         pairs([text])
     assert repr(text) in str(refused.value)
 
 
 def test_an_option_given_twice_is_refused() -> None:
-    with pytest.raises(typer.BadParameter, match="given twice: '64m' and '1g'"):
+    with pytest.raises(WrongArgument, match="given twice: '64m' and '1g'"):
         pairs(["bufferBytes=64m", "BufferBytes=1g"])
 
 
@@ -46,3 +50,29 @@ def test_a_checkpoint_that_is_older_than_its_output_is_refused(
 )
 def test_a_checkpoint_that_has_planned_what_was_written_is_not(written: list[str], planned: list[str]) -> None:
     refuse_if_ahead(written, planned, "out", "checkpoint")
+
+
+def test_it_imports_nothing_that_an_environment_archive_has_not() -> None:
+    tree = ast.parse(Path(archive.__file__).read_text())
+    imported = {alias.name for each in ast.walk(tree) if isinstance(each, ast.Import) for alias in each.names}
+    imported |= {each.module or "" for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in imported} - sys.stdlib_module_names == {"pyspark", "kinesis_efo"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "the following arguments are required: --manifest, --output, --checkpoint"),
+        (["--option", "bufferBytes"], "--option must be NAME=VALUE, such as bufferBytes=64m; got 'bufferBytes'"),
+        (["--avail"], "unrecognized arguments: --avail"),
+    ],
+)
+def test_a_wrong_argument_is_told_before_spark_starts(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needed = ["--manifest", "m.json", "--output", "out", "--checkpoint", "checkpoint"] if arguments else []
+    monkeypatch.setattr(sys, "argv", ["archive.py", *needed, *arguments])
+    with pytest.raises(SystemExit) as ended:
+        archive.main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err

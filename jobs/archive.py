@@ -150,33 +150,40 @@ def pairs(texts: list[str]) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    """Run the job with the arguments of the command line. It needs nothing that an environment archive has not."""
+def command_line() -> argparse.ArgumentParser:
+    """The command line, with nothing that an environment archive has not."""
     parser = argparse.ArgumentParser(
         description="Archive Kinesis streams as Parquet, each record exactly once.", allow_abbrev=False
     )
-    told = parser.add_argument
-    told("--manifest", required=True, help="The application's manifest: a path, ssm:///name or s3://bucket/key.")
-    told("--output", required=True, help="Directory for the Parquet files.")
-    told("--checkpoint", required=True, help="Directory for the query's progress; one for each output.")
-    told("--streams", help="Logical stream names, comma separated; by default all in the manifest.")
-    told(
+    parser.add_argument(
+        "--manifest", required=True, help="The application's manifest: a path, ssm:///name or s3://bucket/key."
+    )
+    parser.add_argument("--output", required=True, help="Directory for the Parquet files.")
+    parser.add_argument("--checkpoint", required=True, help="Directory for the query's progress; one for each output.")
+    parser.add_argument("--streams", help="Logical stream names, comma separated; by default all in the manifest.")
+    parser.add_argument(
         "--starting-position",
         help="LATEST, TRIM_HORIZON, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>; new queries only.",
     )
-    told(
+    parser.add_argument(
         "--trigger",
         default="1 minute",
         help="Time between micro-batches, such as '1 minute' (the default). A longer one makes larger files.",
     )
-    told("--available-now", action="store_true", help="Read what is in the streams now, then end.")
-    told(
+    parser.add_argument("--available-now", action="store_true", help="Read what is in the streams now, then end.")
+    parser.add_argument(
         "--option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="Any other option of the source; may be repeated.",
     )
+    return parser
+
+
+def main() -> None:
+    """Run the job with the arguments of the command line."""
+    parser = command_line()
     try:
         archive(**vars(parser.parse_args()))
     except WrongArgument as error:

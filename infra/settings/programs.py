@@ -1,6 +1,6 @@
 """What the program of a job takes. Its command line is read from its source, which is not run: it needs Spark, and AWS.
 
-Known are programs of Typer, as `jobs/archive.py`, and of argparse. Of another one, nothing is said.
+Known are programs of argparse, as `jobs/archive.py`, and of Typer. Of another one, nothing is said.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
 from infra.errors import SettingsError
@@ -46,9 +46,7 @@ def parse(program: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -
     """Have a program parse arguments, and end if it refuses them."""
     given = ["--manifest", "ssm:///m", *arguments]
     if program == PROGRAM:
-        app = typer.Typer(add_completion=False)
-        app.command()(archive.archive)
-        typer.main.get_command(app).make_context(program, given)
+        archive.command_line().parse_args(given)
         return
     (source,) = [block.text for block in blocks("python") if "ArgumentParser" in block.text and program == "orders.py"]
     monkeypatch.setattr(sys, "argv", [program, *given])
@@ -73,13 +71,10 @@ def test_there_are_documented_jobs() -> None:
 
 def test_what_the_archive_refuses_is_told_from_its_source() -> None:
     """The command line that is read from the source is that of the program."""
-    app = typer.Typer(add_completion=False)
-    app.command()(archive.archive)
-    command = typer.main.get_command(app)
+    usage = archive.command_line().format_usage()
     real = {
-        (tuple(each.opts), not getattr(each, "is_flag", False), each.required)
-        for each in command.params
-        if each.param_type_name == "option" and "--help" not in each.opts
+        ((name,), bool(value), not optional)
+        for optional, name, value in re.findall(r"(\[)?(--[a-z-]+)(\s+[A-Z_=]+)?", usage)
     }
     read = command_line(Path(archive.__file__).read_text(encoding="utf-8"))
     assert read is not None

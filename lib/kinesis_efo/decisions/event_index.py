@@ -227,7 +227,7 @@ class EventIndex:
     ) -> Portion:
         """Return as many records after the covered position `after` as fit into the limits and arrived up to `horizon`, epoch milliseconds.
 
-        The portion may end within an event, after a group of arrivals. With `some`, it has at least the records of the first group, if `horizon` allows.
+        The portion may end within an event. With `some`, it has at least the first group of arrivals, if `horizon` allows.
         """
         first = self.index_after(after)
         whole = self.portion(after, max_bytes, max_records)

@@ -72,6 +72,8 @@ ALERTS: Final = (
           f"Another run took a lease of {_WHO}.", "leaselosterror"),
     Alert("LeaseNotRenewed", grew(metrics.LEASES_LOST, APPLICATION, "15m", 0, reason="not renewed"), "0m", "warning",
           f"A lease of {_WHO} was not renewed in time.", "alarm-leases-throttled"),
+    Alert("RecordsLost", grew(metrics.LOSSES, STREAM, "15m", 0), "0m", "critical",
+          f"Retention took records of {_OF} before they were read, and options allow that.", "datalosserror"),
     Alert("AggregatesLeftOut", f"{_now(metrics.LEFT_OUT, STREAM)} > 0", "30m", "warning",
           f"KPL aggregates of {_OF} are left out, longer than a reshard explains.", "kpl-aggregates-are-left-out"),
     Alert("WritesThrottled",

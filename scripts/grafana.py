@@ -56,6 +56,7 @@ ROWS: Final = {
         Panel("Opened, renewed, paused", (metrics.OPENED, metrics.RENEWED, metrics.PAUSED)),
         Panel("Failures", (metrics.FAILED,), ("stream", "error")),
         Panel("KPL aggregates left out", (metrics.LEFT_OUT,)),
+        Panel("Losses that options allow", (metrics.LOSSES,)),
     ),
     "Queries of one program": (
         Panel("Queries, and those that read apart", (metrics.QUERIES, metrics.QUERIES_APART), ()),

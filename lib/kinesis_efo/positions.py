@@ -202,7 +202,8 @@ class OffsetDocument(msgspec.Struct):
 
     `streams` has positions, and `lasts` the distance from the last record to the position, by logical stream and shard id; `sources` the
     ARN of each stream. `mark` is the checkpoint's; empty from earlier versions. `begin`, only in the end of micro-batch 0, is where that
-    begins, in the form of `streams`, as Spark's log lacks this; empty if it begins at `streams`, and so reads nothing.
+    begins, in the form of `streams`, as Spark's log lacks this; empty if it begins at `streams`, and so reads nothing. `horizons` has the
+    trim horizons, epoch milliseconds, of the streams that the query begins to read there.
     """
 
     version: int
@@ -211,13 +212,15 @@ class OffsetDocument(msgspec.Struct):
     lasts: dict[str, dict[str, str]] = {}
     mark: str = ""
     begin: dict[str, dict[str, str]] | None = None
+    horizons: dict[str, int] = {}
 
 
 class Offset(Mapping[ShardKey, Position]):
     """The positions of a query in all its shards, as stored in Spark's offset log.
 
     A position need not be the sequence number of a record. So an offset also has the sequence number of the last record in each shard
-    of which its micro-batch has records. Offsets of earlier versions have neither these numbers nor the mark; such versions ignore both.
+    of which its micro-batch has records. While shards are at the trim horizon at which the query started, `horizons` has the time of that
+    horizon by stream, epoch seconds. Offsets of earlier versions have none of these, and such versions ignore them.
 
     >>> key = ShardKey("orders", "shardId-000000000000")
     >>> Offset({key: TRIM_HORIZON}).to_json()
@@ -229,17 +232,19 @@ class Offset(Mapping[ShardKey, Position]):
     True
     """
 
-    __slots__ = ("_has_ends", "_positions", "lasts", "mark")
+    __slots__ = ("_has_ends", "_positions", "horizons", "lasts", "mark")
 
     def __init__(
         self,
         positions: Mapping[ShardKey, Position],
         lasts: Mapping[ShardKey, int] | None = None,
         mark: Mark | None = None,
+        horizons: Mapping[str, float] | None = None,
     ) -> None:
         self._positions = dict(positions)
         self.lasts: Final[Mapping[ShardKey, int]] = dict(lasts or {})
         self.mark: Final = mark
+        self.horizons: Final[Mapping[str, float]] = dict(horizons or {})
         self._has_ends: bool | None = None
 
     def __getitem__(self, key: ShardKey) -> Position:
@@ -300,14 +305,18 @@ class Offset(Mapping[ShardKey, Position]):
         return {key: position for key, position in self._positions.items() if known.get(key) != position}
 
     def moved_to(
-        self, positions: Mapping[ShardKey, Position], lasts: Mapping[ShardKey, int], mark: Mark | None = None
+        self,
+        positions: Mapping[ShardKey, Position],
+        lasts: Mapping[ShardKey, int],
+        mark: Mark | None = None,
+        horizons: Mapping[str, float] | None = None,
     ) -> Offset:
         """Return the offset after a micro-batch that begins at this one; this offset itself if no position has changed.
 
         Spark treats a different text as a new micro-batch, so last records and marks alone must not change the text.
 
         `lasts` are the sequence numbers of the last records read, by shard. `mark` is the mark to continue if this offset has none, because an
-        earlier version wrote it.
+        earlier version wrote it. `horizons` are those of streams that are new in `positions`.
         """
         if self._positions == positions:
             return self
@@ -316,6 +325,7 @@ class Offset(Mapping[ShardKey, Position]):
             positions,
             {key: last for key, last in lasts.items() if positions.get(key) != self.get(key)},
             known and known.moved_on(),
+            _needed({**self.horizons, **(horizons or {})}, positions),
         )
 
     def to_dict(self, sources: Mapping[str, str] | None = None) -> dict[str, object]:
@@ -330,7 +340,9 @@ class Offset(Mapping[ShardKey, Position]):
             if (last := self.lasts.get(key)) is not None:
                 lasts.setdefault(key.stream, {})[key.shard] = _beside(position, last)
         told = {name: sources[name] for name in streams if name in sources} if sources else {}
+        horizons = {name: round(1000 * horizon) for name, horizon in sorted(self.horizons.items())}
         return {
+            **({"horizons": horizons} if horizons else {}),
             **({"lasts": lasts} if lasts else {}),
             **({"mark": str(self.mark)} if self.mark else {}),
             **({"sources": told} if told else {}),
@@ -364,7 +376,8 @@ class Offset(Mapping[ShardKey, Position]):
             for stream, shards in document.lasts.items()
             for shard, text in shards.items()
         }
-        return cls(positions, lasts, Mark.parse(document.mark) if document.mark else None)
+        horizons = {stream: millis / 1000 for stream, millis in document.horizons.items()}
+        return cls(positions, lasts, Mark.parse(document.mark) if document.mark else None, horizons)
 
     @classmethod
     def from_json(cls, text: str) -> Offset:
@@ -397,12 +410,21 @@ class Offset(Mapping[ShardKey, Position]):
             {key: at for key, at in self._positions.items() if key.stream not in streams},
             {key: last for key, last in self.lasts.items() if key.stream not in streams},
             self.mark,
+            {stream: horizon for stream, horizon in self.horizons.items() if stream not in streams},
         )
 
 
 def sources_of(data: Mapping[str, object]) -> dict[str, str]:
     """Return, by logical name, the ARN from which each stream of an offset was read; empty if the offset has no ARNs."""
     return msgspec.convert(data.get("sources", {}), dict[str, str])
+
+
+def _needed(horizons: Mapping[str, float], positions: Mapping[ShardKey, Position]) -> Mapping[str, float]:
+    """Return the horizons of the streams with a shard that is still at its beginning."""
+    if not horizons:  # the usual case, with thousands of shards
+        return horizons
+    begin = {key.stream for key, position in positions.items() if position == TRIM_HORIZON}
+    return {stream: horizon for stream, horizon in horizons.items() if stream in begin}
 
 
 def _beside(position: Position, last: int) -> str:

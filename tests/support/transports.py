@@ -90,6 +90,8 @@ class Opening:
 class OpenSink(Unlimited):
     """Has room for everything; implements `EventSink` but for what becomes of the events."""
 
+    committed: Position | None = None
+
     @property
     def room(self) -> Self:
         return self

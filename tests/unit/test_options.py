@@ -44,6 +44,7 @@ WRONG = {
     "slowQueries": ["wait", "Apart!", ""],
     "apartRate": ["63k", "3m", "1m/s", "0"],
     "failOnDataLoss": ["yes", "1", "", "nein"],
+    "acceptDataLoss": ["", "true", '{"orders": "AFTER:1"}', '{"orders": {"shardId-000000000000": "LATEST"}}'],
     "deaggregate": ["on", "TRUE!", "every"],
     "fetchers": ["1001", "executors", "0", "-1", "2.5"],
     "fetcherHost": [" ", "0.0.0.0", "::", "10.0.0.7:40000", "grpc://driver", "10.0.0.256", "10.0.0", "fe80::1%eth0", "a b", "x" * 64],

@@ -19,8 +19,8 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
+from kinesis_efo.decisions.losses import Known
 from kinesis_efo.errors import KinesisEfoError, LeaseTableError, ManifestError, StreamNotFoundError
-from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.leases.keys import LeaseKeys
@@ -141,8 +141,7 @@ async def start_from_horizon(aws: Aws) -> None:
 
 
 async def check_begun(aws: Aws) -> None:
-    retention = Retention(REF, Topology(aws, aws.clock), aws.clock, fail=True, shortest=0.0)
-    await Patience(RETRY, aws.clock).call("DescribeStreamSummary", partial(retention.reaches_back_to, 0))
+    await stream(aws).check_position("shardId-000000000000", Position.at_timestamp(0), Known())
 
 
 CALLS: dict[str, tuple[str, Callable[[Aws], Awaitable[None]]]] = {

@@ -38,6 +38,7 @@ OF_QUERY = frozenset(
         "minBytesPerTrigger",
         "maxTriggerDelay",
         "deaggregate",
+        "acceptDataLoss",
         "latencyHooks",
         "pollTimeout",
         "idleCheckpointInterval",

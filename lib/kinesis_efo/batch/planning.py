@@ -18,10 +18,10 @@ from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.stretches import Side, Stretch, stretches
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.lineage import Shard
+from kinesis_efo.decisions.losses import written_at
 from kinesis_efo.errors import AlreadyRunningError, ConfigurationError, ManifestError
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
-from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.kinesis.topology import ShardLister, Topology, explained, told_distribution
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.owner import readable

@@ -22,6 +22,7 @@ from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.ending import SETTLED_SECONDS, Completion, first_position, rows_of
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.decisions.losses import Known
 from kinesis_efo.errors import DataLossError, first_of
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, Pace, PollingTransport, polling_limits
@@ -120,6 +121,7 @@ class _StretchSink:
     take: Callable[[StretchEvent], Awaitable[None]]
     clock: Clock
     after: Position
+    committed: Position | None = None
 
     async def admit(self, event: Event) -> None:
         # This comes before any await, so that the server's time is that of this event.
@@ -150,9 +152,9 @@ async def read_stretch(
     """
     stretch = progress.stretch
     sink = _StretchSink(progress, Completion(stretch, patience), server_time, take, clock, stretch.start)
-    since = None if stretch.since is None else stretch.since / 1000
+    since = server_time() if stretch.since is None else stretch.since / 1000
     try:
-        subscription = stream.subscribe(stretch.key.shard, first_position(stretch), sink, read_until=since)
+        subscription = stream.subscribe(stretch.key.shard, first_position(stretch), sink, Known(since))
         if stretch.last is not None:
             subscription.close_at(stretch.last, ())
         await subscription.run()

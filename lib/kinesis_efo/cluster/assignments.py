@@ -139,7 +139,7 @@ class Assignments:
         shards, refs = None, {}
         if member.revision != revision:
             shards = [
-                Shard(key, start, self.coordinator.read_until(key, start))
+                Shard(key, start, self.coordinator.known(key, start))
                 for key in sorted(member.shards)
                 if (start := self.reached.get(key)) is not None
             ]

@@ -13,6 +13,7 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.wire import pack_error
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.cluster.reporter import Reporter
+from kinesis_efo.decisions.losses import NOTHING_KNOWN, Known
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.budget import Signal
@@ -114,9 +115,10 @@ class Assignment:
         known = "nothing was heard of the run lately" if shard in self._shards else "another fetcher reads it"
         return FetcherUnreachableError(f"shard {shard} is not read here for {seconds:.0f} s now: {known}")
 
-    def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        known = self._shards.get(shard)
-        return known.read_until if known is not None and known.start == position else None
+    def known(self, shard: ShardKey, position: Position) -> Known:
+        if (assigned := self._shards.get(shard)) is None:
+            return NOTHING_KNOWN
+        return assigned.known if assigned.start == position else Known(accepted=assigned.known.accepted)
 
 
 class RemoteFetcher:

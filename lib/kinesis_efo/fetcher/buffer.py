@@ -74,7 +74,7 @@ class ShardBuffer(EventIndex):
     """The events of one shard between `start` and `end`: an index of them, and their payloads.
 
     Arrival times are noted with a resolution of `arrival_step` milliseconds; if that is None, they are not noted. `last_record` is the last
-    record before `start` that this buffer has held; None if there was none. `quiet` decides whether the shard has no more records for now.
+    record before `start` that this buffer has held; None if there was none. Queries have committed everything up to `committed`; None: nothing yet. `quiet` decides whether the shard has no more records for now.
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class ShardBuffer(EventIndex):
         super().__init__(start)
         self.key = key
         self.last_record: LastRecord | None = None
+        self.committed: Position | None = None
         self._budget = budget
         self._account = budget.join(key)
         self.room = ShardRoom(self._account, self._exceed_if_starving)
@@ -179,6 +180,7 @@ class ShardBuffer(EventIndex):
     def commit(self, position: Position) -> None:
         """Drop the events before a position, because no query needs them any more."""
         if self.covers(position):
+            self.committed = position
             self._evict(self.index_after(position))
 
     def last_up_to(self, through: Position, after: Position) -> int | None:

@@ -51,6 +51,8 @@ class FetcherCollector:
         """The samples of all present values. Each count of a stream comes as one sample per shard; these have to be added up."""
         if self._fetcher is not None:
             yield from self._of_fetcher(self._fetcher)
+        for name, stream in list(self._streams.items()):
+            yield Sample(metrics.LOSSES, stream.losses, (*self._about, ("stream", name)))
         if self._leases is not None:
             yield from self._of_leases(self._leases)
         if self._queries is not None:

@@ -178,10 +178,11 @@ class ShardFeed:
                 subscription.close_at(*self._closing)
             await subscription.run()
         except DataLossError as error:
-            if self._fail_on_data_loss:
+            accepted = self._subscription is not None and self._subscription.accepts_loss
+            if self._fail_on_data_loss and not accepted:
                 self._failed(error)
             else:
-                logger.warning("%s: going on without it, as option failOnDataLoss=false asks", error)
+                logger.warning("%s: going on without it, as options allow", error)
                 await buffer.admit(_END, self._clock.monotonic())
         except KinesisEfoError as error:
             self._failed(error)
@@ -219,6 +220,10 @@ class _Filling:
         self.room = buffer.room
         self._buffer = buffer
         self._began = feed._clock.time()
+
+    @property
+    def committed(self) -> Position | None:
+        return self._buffer.committed
 
     async def admit(self, event: Event) -> None:
         feed = self._feed

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.decisions.losses import Known
 from kinesis_efo.errors import AccessRefusedError, DataLossError, KinesisEfoError, RetriesExhaustedError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.background import in_background
@@ -71,8 +72,8 @@ class Coordinator(Protocol):
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
         """The error of a read that has waited `seconds` in vain for permission to read its shard."""
 
-    def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        """A time, epoch seconds by Kinesis' clock, before which no record after `position` arrived; None if unknown."""
+    def known(self, shard: ShardKey, position: Position) -> Known:
+        """What is known about a position of a shard besides the position itself."""
 
 
 class Fetcher:
@@ -214,10 +215,15 @@ class Fetcher:
     async def _timeout(self, wanted: ShardRange) -> float:
         """Seconds without progress after which a range fails."""
         settings, stream, last = self._settings, self._streams.stream(wanted.key.stream), wanted.last
-        if last is not None and not settings.fail_on_data_loss and await stream.is_past(wanted.key.shard, last):
+        if last is not None and not self._fails(wanted) and await stream.is_past(wanted.key.shard, last):
             # Continue soon without that record. Otherwise each range would wait for long, while more records expire.
             return min(settings.timeout, _PAST_SECONDS)
         return settings.timeout
+
+    def _fails(self, wanted: ShardRange) -> bool:
+        """Whether the loss of a range's records fails the query."""
+        accepted = self._coordinator.known(wanted.key, wanted.after).accepts(wanted.after)
+        return self._settings.fail_on_data_loss and not accepted
 
     def _waits_for(self, key: ShardKey) -> str:
         if not self._coordinator.may_read(key):
@@ -246,10 +252,10 @@ class Fetcher:
         )
 
     def _subscribe(self, key: ShardKey, start: Position, sink: EventSink) -> ShardSubscription:
-        read_until = self._coordinator.read_until(key, start)
+        known = self._coordinator.known(key, start)
         may_open = partial(self._coordinator.may_open, key)
         stream = self._streams.stream(key.stream)
-        return stream.subscribe(key.shard, start, sink, read_until, may_open, apart=self._apart)
+        return stream.subscribe(key.shard, start, sink, known, may_open, apart=self._apart)
 
     def _failed(self, error: KinesisEfoError) -> None:
         if self.refused is not None and isinstance(error, AccessRefusedError):
@@ -304,7 +310,7 @@ class _RangeReading:
     async def payloads(self) -> AsyncGenerator[list[bytes], None]:
         """The payloads that cover the range; see `Fetcher.read`."""
         fetcher, wanted = self._fetcher, self._left
-        fails, waits_for = fetcher._settings.fail_on_data_loss, partial(fetcher._waits_for, wanted.key)
+        fails, waits_for = fetcher._fails(wanted), partial(fetcher._waits_for, wanted.key)
         timeout = await fetcher._timeout(wanted)
         self._shortfall = Shortfall(wanted, timeout, self._clock.monotonic(), waits_for, fail=fails)
         fetcher._readings.add(self)

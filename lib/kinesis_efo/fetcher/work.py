@@ -12,6 +12,7 @@ import msgspec
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.connection import Connection
+from kinesis_efo.decisions.losses import NOTHING_KNOWN, Known
 from kinesis_efo.fetcher.buffer import BufferedEvent
 from kinesis_efo.fetcher.status import Subscription
 from kinesis_efo.manifest import StreamRef
@@ -61,11 +62,11 @@ class WorkRequest(msgspec.Struct, frozen=True):
 
 
 class Shard(msgspec.Struct, frozen=True, array_like=True):
-    """A shard that a fetcher may read from `start` on. No record after `start` arrived before `read_until`, epoch seconds."""
+    """A shard that a fetcher may read from `start` on, and what is known about that position."""
 
     key: ShardKey
     start: Position
-    read_until: float | None = None
+    known: Known = NOTHING_KNOWN
 
 
 class Work(msgspec.Struct, frozen=True):

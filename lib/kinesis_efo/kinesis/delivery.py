@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import Final, Protocol
+from typing import Protocol
 
 from kinesis_efo.aws_errors import describe
+from kinesis_efo.decisions.losses import Known
 from kinesis_efo.kinesis.recovery import ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import SubscriptionStats
@@ -14,10 +15,6 @@ from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 from kinesis_efo.records.events import ChildShard, Event, EventHead
 
 logger = logging.getLogger(__name__)
-
-AT_HORIZON_SECONDS: Final = 600.0
-"""A reader that begins at the trim horizon reads records that are about to be trimmed. While the reader is near the horizon, the horizon
-may be this many seconds ahead of it, which does not count as a loss."""
 
 
 class EventSink(Protocol):
@@ -28,6 +25,11 @@ class EventSink(Protocol):
         """Where the transport takes room for the next event."""
         ...
 
+    @property
+    def committed(self) -> Position | None:
+        """The position up to which queries have committed what this sink received; None if they have committed nothing."""
+        ...
+
     async def admit(self, event: Event) -> None:
         """Take the next event and the room that the transport took for it. If the transport took none, wait for room."""
         ...
@@ -36,8 +38,8 @@ class EventSink(Protocol):
 class ShardDelivery:
     """Delivers the events of a shard, up to `position`, after the last event that the sink admitted.
 
-    All records that arrived before `read_until`, epoch seconds, lie at or before `position`; None: not known. `heard_at` is when the last
-    event came or was admitted, monotonic seconds; `closing` the last number and the children, once ListShards shows the shard as closed.
+    `known` is what is known about `position`. `heard_at` is when the last event came or was admitted, monotonic seconds; `closing` the last
+    number and the children, once ListShards shows the shard as closed.
     """
 
     def __init__(
@@ -48,32 +50,33 @@ class ShardDelivery:
         sink: EventSink,
         stats: SubscriptionStats,
         retention: Retention | None,
-        read_until: float | None,
+        known: Known,
     ) -> None:
         self.shard_id = shard_id
         self.position = start
-        self.read_until = read_until
+        self.known = known
         self.heard_at: float
         self.closing: tuple[int, tuple[ChildShard, ...]] | None = None
         self._context = context
         self._sink = sink
         self._stats = stats
         self._retention = retention
-        self._at_horizon = start == TRIM_HORIZON
+        # The end of the first event that was read at the trim horizon; None before that event.
+        self._first: Position | None = None
+        self._from_horizon = start == TRIM_HORIZON
 
     async def deliver(self, event: Event) -> None:
         """Deliver an event, and note the position after it."""
-        stats, head, clock, limits = self._stats, event.head, self._context.clock, self._context.limits
+        stats, head, clock = self._stats, event.head, self._context.clock
         read_until = clock.time() - head.millis_behind / 1000
         self.heard_at = stats.last_event = clock.monotonic()
         stats.millis_behind = head.millis_behind
         await self._sink.admit(event)
         self.heard_at = clock.monotonic()
-        self.read_until = read_until
-        if clock.time() - read_until < limits.shortest_retention - AT_HORIZON_SECONDS:
-            self._at_horizon = False
+        self.known = Known(read_until, self.known.horizon, self.known.accepted)
         if not head.still:
             self.position = event.through
+            self._first = self._first or event.through
         stats.events += 1
         stats.records += head.records
         stats.bytes += len(event.payload)
@@ -102,10 +105,19 @@ class ShardDelivery:
         """Whether the trim horizon has passed the position. Raises `DataLossError` if it has, and lost records fail the query."""
         if self._retention is None:
             return False
-        grace = AT_HORIZON_SECONDS if self._at_horizon else 0.0
-        passed = await self._retention.check(self.shard_id, self.position, self.read_until, grace)
-        self._at_horizon = self._at_horizon or passed
+        passed = await self._retention.check(self.shard_id, self.position, self.known, begins=self._begins)
+        if passed and not self._begins:
+            # Reading begins again, at the horizon, where a reader may be late once more.
+            horizon = await self._retention.horizon()
+            self.known = Known(self.known.read_until, horizon, self.known.accepted)
+            self._from_horizon, self._first = True, None
         return passed
+
+    @property
+    def _begins(self) -> bool:
+        """Whether the reader began at the trim horizon, and no query has committed its first event yet."""
+        committed = self._sink.committed
+        return self._from_horizon and (self._first is None or committed is None or not committed.reaches(self._first))
 
     @property
     def seconds_ahead(self) -> float:

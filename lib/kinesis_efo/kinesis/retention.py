@@ -1,31 +1,49 @@
-"""Detects records that were trimmed before they were read, from the time of a position.
-
-If the trim horizon has passed a position, Kinesis silently begins at the horizon. A sequence number contains the time at which it
-was assigned, and that of its shard's creation, in seconds. AWS does not promise that layout, but the KCL reads it, too
-(SequenceNumberValidator). A number with another layout counts as recent. Times are compared with Kinesis' clock.
-"""
+"""Checks whether records of a stream were trimmed before they were read, and reports that. `decisions.losses` decides."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from math import inf
 from typing import Final
+
+import msgspec
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.lineage import Shard
-from kinesis_efo.kinesis.faults import report_loss
+from kinesis_efo.decisions.losses import (
+    NOTHING_KNOWN,
+    START_SECONDS,
+    Gap,
+    Known,
+    gap,
+    is_whole,
+    low_watermark,
+    own_start,
+    time_of,
+)
+from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, ShardLister, SharedCall
 from kinesis_efo.manifest import StreamRef
-from kinesis_efo.positions import Position, PositionKind
+from kinesis_efo.positions import TRIM_HORIZON, Position
+
+logger = logging.getLogger(__name__)
 
 _FRESH_SECONDS: Final = 60.0
 
+_AGAIN_SECONDS: Final = 60.0
+"""A warning covers what is lost in the same shard for this long. A reader at the trim horizon may lose records with each event."""
+
 
 class Retention:
-    """Checks whether records after a position may be gone, and raises or warns once per shard, as `fail` says.
+    """Checks whether records after a position may be gone. Raises or warns, as `fail` and the accepted losses say.
 
-    It reports every loss that sequence numbers and the stream's present retention show. It may also report a loss in a shard that was
+    It reports every loss that positions, listed shards and the stream's present retention show. It may also report a loss in a shard that was
     idle all the time, because Kinesis does not say whether there were records. It asks for the stream's retention only if a position is
     older than `shortest` seconds, for which every stream keeps its records.
+
+    `shard` returns a shard as listed, or None if it is too new. `warnings` counts the losses that were only logged.
     """
 
     def __init__(
@@ -33,38 +51,61 @@ class Retention:
         stream: StreamRef,
         lister: ShardLister,
         clock: Clock,
+        shard: Callable[[str], Awaitable[Shard | None]],
         *,
         fail: bool,
         shortest: float,
     ) -> None:
+        self.warnings = 0
         self._stream = stream
         self._clock = clock
+        self._shard = shard
         self._fail = fail
         self._shortest = shortest
         self._retention = SharedCall(lambda: lister.retention(stream.stream_arn), clock, _FRESH_SECONDS)
-        self._warned: set[str] = set()
+        self._covered: dict[str, float] = {}
 
     async def check(
-        self, shard_id: str, position: Position, read_until: float | None = None, grace: float = 0.0
+        self,
+        shard_id: str,
+        position: Position,
+        known: Known = NOTHING_KNOWN,
+        *,
+        begins: bool = False,
+        least: float = START_SECONDS,
     ) -> bool:
         """Whether the trim horizon has passed a position, so that reading can only continue at the horizon.
 
-        All records that arrived before `read_until`, epoch seconds, were read; None: not known. If it is later than the position's time it
-        counts instead, because the position of an idle shard may not move. The horizon may have passed the position by `grace` seconds
-        without a loss. Like the other checks, raises `DataLossError` if it has and `fail` is set; `ClientError` if the retention cannot be
-        read.
+        Args:
+            shard_id: The shard.
+            position: How far it has been read.
+            known: What else is known about the position.
+            begins: Whether no query has committed any record of the shard yet.
+            least: How far, in seconds, the horizon may move after a start there before anything is read.
+
+        Raises:
+            DataLossError: Records may be gone, and neither `failOnDataLoss` nor `acceptDataLoss` allows that.
+            ClientError: Kinesis does not say how long the stream keeps its records.
         """
         now = self._clock.time()
-        if read_until is not None and now - read_until <= self._shortest:
+        if known.read_until is not None and now - known.read_until <= self._shortest:
             return False  # the fast path: this runs for every event
-        since = _time_of(shard_id, position, now + SKEW_SECONDS)
-        if read_until is not None and (since is None or read_until > since):
-            since = read_until
-        return since is not None and await self._has_passed(shard_id, since, f"was read up to {position} only", grace)
+        shard, latest = None, now + SKEW_SECONDS
+        since = low_watermark(shard_id, shard, position, known, latest)
+        if position == TRIM_HORIZON and (since is None or now - since > self._shortest):
+            shard = await self._shard(shard_id)
+            since = low_watermark(shard_id, shard, position, known, latest)
+        if since is None or now - since <= self._shortest:
+            return False
+        found = gap(since, await self.horizon(), own_start(shard, known) if begins else None, least)
+        if found is None or is_whole(await self._shard(shard_id), position):
+            return False
+        self._report(shard_id, position, known, found)
+        return True
 
     async def is_past(self, shard_id: str, number: int) -> bool:
         """Whether the record with sequence number `number` is older than the stream's retention."""
-        written = written_at(number, shard_id, self._clock.time() + SKEW_SECONDS)
+        written = time_of(shard_id, Position.after(number), self._clock.time() + SKEW_SECONDS)
         return written is not None and not await self.reaches_back_to(round(written * 1000))
 
     async def reaches_back_to(self, epoch_ms: int) -> bool:
@@ -72,78 +113,64 @@ class Retention:
         age = self._clock.time() - epoch_ms / 1000
         return age <= self._shortest or age <= await self._retention.get()
 
-    async def check_begun(self, shard: Shard) -> None:
-        """Report records that were trimmed from the beginning of a shard whose parents were read to their end."""
-        # Use the time of the shard's creation, because the shard's first sequence number contains no other time.
-        if (born := _born(shard)) is not None:
-            await self._has_passed(shard.shard_id, born, "has not been read yet, although its parents have")
+    async def horizon(self) -> float:
+        """Return the trim horizon, epoch seconds."""
+        return self._clock.time() - await self._retention.get()
 
-    async def check_range(self, shard: Shard, through: Position) -> None:
-        """Report records that are gone because the trim horizon has passed the end of a range that begins where the shard begins."""
-        until = _time_of(shard.shard_id, through, self._clock.time() + SKEW_SECONDS)
-        if until is not None:
-            state = f"is to be read again from its beginning up to {through}, as an unfinished micro-batch was planned,"
-            began = _born(shard)
-            await self._has_passed(shard.shard_id, until, state, began=until if began is None else began)
+    def report_gone(self, shard_id: str, position: Position | None, known: Known) -> None:
+        """Report that a shard is gone, with all its records after `position`; None: it was not read at all."""
+        read = "was not read" if position is None else f"was read up to {position} only"
+        self._say(
+            shard_id,
+            position or TRIM_HORIZON,
+            known,
+            f"stream {self._stream.name!r}, shard {shard_id} does not exist any more, and {read}: its unread records are gone (retention)",
+        )
 
-    async def _has_passed(
-        self, shard_id: str, since: float, state: str, grace: float = 0.0, began: float | None = None
-    ) -> bool:
-        if self._clock.time() - since <= self._shortest + grace:
-            return False
-        horizon = self._clock.time() - await self._retention.get()
-        if since >= horizon - grace:
-            return False
-        if shard_id not in self._warned:
-            report_loss(
-                f"stream {self._stream.name!r}, shard {shard_id} {state}, and the stream does not keep records for so long: any "
-                f"records between {_text(since if began is None else began)} and {_text(horizon)} are gone",
-                fail=self._fail,
-                remedy="; a longer retention period of the stream gives more time",
+    def _report(self, shard_id: str, position: Position, known: Known, found: Gap) -> None:
+        if found.horizon <= self._covered.get(shard_id, -inf):
+            return
+        since, horizon = _text(found.since), _text(found.horizon)
+        read = "has not been read yet" if position == TRIM_HORIZON else f"was read up to {position} only"
+        lost = (
+            f"stream {self._stream.name!r}, shard {shard_id} {read}, and the stream does not keep records for so long: any records "
+            f"between {since} and {horizon} are gone"
+        )
+        if found.tolerated and not known.accepts(position):
+            assert known.horizon is not None
+            self._warn(
+                shard_id,
+                found,
+                f"{lost}. Reading began at the trim horizon, which moved from {_text(known.horizon)} to {horizon} before the first "
+                "records there were committed",
             )
-            self._warned.add(shard_id)
-        return True
+            return
+        self._say(shard_id, position, known, lost, "; a longer retention period of the stream gives more time", found)
 
+    def _say(
+        self, shard_id: str, position: Position, known: Known, lost: str, remedy: str = "", found: Gap | None = None
+    ) -> None:
+        if known.accepts(position):
+            self._warn(shard_id, found, f"{lost}; option acceptDataLoss accepts that")
+        elif self._fail:
+            accept = msgspec.json.encode({self._stream.name: {shard_id: str(position)}}).decode()
+            raise DataLossError(
+                f"{lost}. To go on without them once, set kinesis-efo option 'acceptDataLoss' to {accept} (`kinesis-efo doctor --checkpoint` "
+                f"prints it for all shards); option 'failOnDataLoss=false' accepts every loss{remedy}"
+            )
+        else:
+            self._warn(shard_id, found, f"{lost}; going on without it, as option failOnDataLoss=false asks")
 
-def written_at(number: int, shard_id: str, latest: float) -> float | None:
-    """Return the time at which a sequence number of a shard was assigned, in epoch seconds.
-
-    None if the number has another layout, or a time after `latest`, the latest possible one.
-
-    >>> written_at(49590338271490256608559692538361571095921575989136588898, "shardId-000000000006", 2e9)
-    1545084650.0
-    """
-    index = shard_id.rpartition("-")[2]
-    if not _is_version_2(number) or not index.isdecimal() or number >> 4 & 0xFFFFFFFF != int(index):
-        return None
-    second = number >> 36 & _36_BITS
-    return float(second) if number >> 148 & _36_BITS <= second <= latest else None
-
-
-def predates(position: Position, shard: Shard) -> bool:
-    """Whether a position is older than its shard, and so belongs to an earlier stream of the same name."""
-    number = position.sequence_number
-    return number is not None and _is_version_2(number) and _is_version_2(shard.first) and number < shard.first
-
-
-def _is_version_2(number: int) -> bool:
-    """Whether a number consists of, from the highest of its 186 bits: the value 2 (2 bits), the time of the shard's creation (36), the
-    shard's index modulo 16 (4), a counter (64), a byte, the time of assignment (36), the shard's index (32), and the value 2 (4)."""
-    return number.bit_length() == 186 and number & 0xF == 2
-
-
-def _born(shard: Shard) -> float | None:
-    """Return when a shard was created, epoch seconds, from its first sequence number; None if that number has another layout."""
-    return float(shard.first >> 148 & _36_BITS) if _is_version_2(shard.first) else None
-
-
-_36_BITS: Final = (1 << 36) - 1
-
-
-def _time_of(shard_id: str, position: Position, latest: float) -> float | None:
-    if position.sequence_number is not None:
-        return written_at(position.sequence_number, shard_id, latest)
-    return position.value / 1000 if position.kind is PositionKind.AT_TIMESTAMP else None
+    def _warn(self, shard_id: str, found: Gap | None, message: str) -> None:
+        self.warnings += 1
+        if found is None:
+            logger.warning("%s", message)
+            return
+        self._covered[shard_id] = found.horizon + _AGAIN_SECONDS
+        logger.warning(
+            "%s. While the shard is read at the horizon, further records may go; there is another warning in a minute",
+            message,
+        )
 
 
 def _text(epoch: float) -> str:

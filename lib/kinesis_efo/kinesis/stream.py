@@ -12,12 +12,13 @@ from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.aws_errors import CALL_ERRORS, describe
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.lineage import Lineage, Shard, announced
+from kinesis_efo.decisions.losses import NOTHING_KNOWN, START_SECONDS, Known, predates
 from kinesis_efo.errors import InvalidRequestError
 from kinesis_efo.kinesis.delivery import EventSink
 from kinesis_efo.kinesis.ends import End, first_end, last_before, look_from
-from kinesis_efo.kinesis.faults import Backoff, Verdict, classify, fatal, replaced, report_loss
+from kinesis_efo.kinesis.faults import Backoff, Verdict, classify, fatal, replaced
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, ReadContext
-from kinesis_efo.kinesis.retention import Retention, predates
+from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.subscription import ShardSubscription, Subscriptions
 from kinesis_efo.kinesis.topology import ShardLister, explained, identified, starting_positions, told_distribution
 from kinesis_efo.kinesis.transport import EventStream, Transport, Unlimited
@@ -65,8 +66,10 @@ class Stream:
         self._clock = clock
         context = ReadContext(ref, source, transport, lister, retry, limits, clock)
         self._patience = Patience(retry, clock, context.random)
-        self._fail_on_data_loss = fail_on_data_loss
-        self._retention = Retention(ref, lister, clock, fail=fail_on_data_loss, shortest=limits.shortest_retention)
+        self._presence = context.presence
+        self._retention = Retention(
+            ref, lister, clock, self._find, fail=fail_on_data_loss, shortest=limits.shortest_retention
+        )
         self._lost: set[str] = set()
         self._learned: dict[str, tuple[ChildShard, ...]] = {}
         self.subscriptions: Final = Subscriptions(context, self._retention)
@@ -133,32 +136,46 @@ class Stream:
         """Return the children of a shard, in the form in which its last event announces them."""
         return announced(self.lineage[child] for child in self.lineage.children(shard_id))
 
-    async def check_loss(self, positions: Mapping[str, Position], *, resumed: bool) -> None:
-        """Report shards of which all or the first records were trimmed before they were read, and positions of an earlier stream.
+    async def check_loss(self, positions: Mapping[str, Position], known: Callable[[str, Position], Known]) -> None:
+        """Report shards that were trimmed as a whole before they were read to their end, and positions of an earlier stream.
 
-        `positions` is the offset of this stream. `resumed`: the query may have been stopped before it. Raises `DataLossError` for a loss
-        that fails the query, `StreamReplacedError` for an earlier stream, and `StreamError` if shards or retention cannot be read.
+        `positions` is the offset of this stream; `known` returns what else is known about a position. Raises `DataLossError` for a loss that
+        fails the query, `StreamReplacedError` for an earlier stream, and `StreamError` if shards or retention cannot be read.
         """
         ended = any(position.is_end for position in positions.values())
         if lost := set(self._missing(positions, ended)) - self._lost:
             await self.refresh()  # a shard may have been missing only because it was too new
             for shard_id in sorted(lost.intersection(self._missing(positions, ended))):
-                report_loss(
-                    f"stream {self.ref.name!r}, shard {shard_id} does not exist any more and was not read to its end: its unread records "
-                    "are gone (retention)",
-                    fail=self._fail_on_data_loss,
-                )
+                position = positions.get(shard_id)
+                self._retention.report_gone(shard_id, position, known(shard_id, position or TRIM_HORIZON))
                 self._lost.add(shard_id)
         for shard_id, position in positions.items():
             shard = self.shard(shard_id)
             if shard is not None and predates(position, shard):
                 raise replaced(self.ref, shard_id, position, self._source)
-            if resumed and shard is not None and position == TRIM_HORIZON and self._follows(shard, positions):
-                await self._listed(self._retention.check_begun(shard))
 
-    async def check_position(self, shard_id: str, position: Position, read_until: float | None = None) -> None:
-        """Report records that are gone after a position, as a subscription from there would. Raises the same errors as `check_loss`."""
-        await self._listed(self._retention.check(shard_id, position, read_until))
+    async def check_position(self, shard_id: str, position: Position, known: Known, *, planned: bool = False) -> None:
+        """Report records that are gone after a position, of which no query has committed a record in the shard if it is `TRIM_HORIZON`.
+
+        `planned`: whether a micro-batch from the position was planned before. Raises the same errors as `check_loss`.
+        """
+        check = partial(
+            self._retention.check,
+            shard_id,
+            position,
+            known,
+            begins=position == TRIM_HORIZON,
+            least=0.0 if planned else START_SECONDS,
+        )
+        await self._waited("DescribeStreamSummary", check)
+
+    async def horizon(self) -> float | None:
+        """Return the trim horizon, epoch seconds; None if Kinesis does not say how long the stream keeps its records."""
+        try:
+            return await self._retention.horizon()
+        except CALL_ERRORS as error:
+            logger.info("stream %r: its retention is not known for now: %s", self.ref.name, describe(error))
+            return None
 
     async def is_past(self, shard_id: str, number: int) -> bool:
         """Whether the record with sequence number `number` is older than the retention; False if that is not known."""
@@ -168,24 +185,19 @@ class Stream:
             logger.info("stream %r: its retention is not known for now: %s", self.ref.name, describe(error))
             return False
 
-    async def check_replay(self, shard_id: str, through: Position, positions: Mapping[str, Position]) -> None:
-        """Report records that are gone from a planned range, up to `through`, that begins at a shard's trim horizon.
-
-        The range ends at `through`. `positions` is the offset at which the micro-batch starts, in this stream, by shard id.
-        """
-        shard = self.shard(shard_id)
-        if shard is None:
-            return  # the shard is gone, so reading it will fail
-        if shard_id not in positions or self._follows(shard, positions):
-            # Check the beginning of the shard, because the range begins with the shard's first record.
-            await self._waited("DescribeStreamSummary", partial(self._retention.check_begun, shard))
-        await self._waited("DescribeStreamSummary", partial(self._retention.check_range, shard, through))
+    @property
+    def losses(self) -> int:
+        """How many losses were only logged, because options allow them or a query had just started at the trim horizon."""
+        return self._retention.warnings
 
     def _missing(self, positions: Mapping[str, Position], ended: bool) -> list[str]:
         return self.lineage.lost(positions) if ended else self.lineage.vanished(positions)
 
-    def _follows(self, shard: Shard, positions: Mapping[str, Position]) -> bool:
-        return any(parent in positions and positions[parent].is_end for parent in shard.parents)
+    async def _find(self, shard_id: str) -> Shard | None:
+        """Return a shard as listed, from a new list if it is not in the last one."""
+        if (shard := self.shard(shard_id)) is not None:
+            return shard
+        return next((each for each in await self._presence.shards() if each.shard_id == shard_id), None)
 
     # -- subscribing
 
@@ -194,21 +206,20 @@ class Stream:
         shard_id: str,
         start: Position,
         sink: EventSink,
-        read_until: float | None = None,
+        known: Known = NOTHING_KNOWN,
         may_open: Callable[[], Awaitable[None]] | None = None,
         *,
         apart: bool = False,
     ) -> ShardSubscription:
         """Make a subscription to one shard, without starting it. An earlier subscription to the shard must have ended.
 
-        All records that arrived before `read_until`, epoch seconds, lie at or before `start`; None: not known. `may_open` is awaited before
-        each SubscribeToShard call; None: always allowed. `apart`: read with GetRecords, for a query that catches up. Raises
-        `StreamReplacedError` if the position is older than the shard.
+        `known` is what is known about `start`. `may_open` is awaited before each SubscribeToShard call; None: always allowed. `apart`: read
+        with GetRecords, for a query that catches up. Raises `StreamReplacedError` if the position is older than the shard.
         """
         shard = self.shard(shard_id)
         if shard is not None and predates(start, shard):
             raise replaced(self.ref, shard_id, start, self._source)
-        return self._by(apart).make(shard_id, start, sink, read_until, may_open)
+        return self._by(apart).make(shard_id, start, sink, known, may_open)
 
     def _by(self, apart: bool) -> Subscriptions:
         return self.apart if apart and self.apart is not None else self.subscriptions

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import Clock, within
+from kinesis_efo.decisions.losses import NOTHING_KNOWN, Known
 from kinesis_efo.errors import DataLossError, FrameError
 from kinesis_efo.kinesis.delivery import EventSink, ShardDelivery
 from kinesis_efo.kinesis.faults import classify
@@ -55,14 +56,14 @@ class ShardSubscription:
         sink: EventSink,
         *,
         retention: Retention | None = None,
-        read_until: float | None = None,
+        known: Known = NOTHING_KNOWN,
         recovery: Recovery | None = None,
         may_open: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._context = context
         self._recovery = recovery or Recovery(context, shard_id)
         self.stats: SubscriptionStats = self._recovery.stats
-        self._delivery = ShardDelivery(context, shard_id, start, sink, self.stats, retention, read_until)
+        self._delivery = ShardDelivery(context, shard_id, start, sink, self.stats, retention, known)
         self._place = PlaceInLine(sink.room, context.clock, context.limits.full)
         self._may_open = may_open
 
@@ -74,7 +75,12 @@ class ShardSubscription:
     @property
     def read_until(self) -> float | None:
         """All records that arrived before this time, epoch seconds, lie at or before `position`; None: not known."""
-        return self._delivery.read_until
+        return self._delivery.known.read_until
+
+    @property
+    def accepts_loss(self) -> bool:
+        """Whether the loss of the records after `position` is accepted."""
+        return self._delivery.known.accepts(self.position)
 
     def close_at(self, last: int, children: tuple[ChildShard, ...]) -> None:
         """Set the last sequence number and the children of the shard, which ListShards shows as closed.
@@ -180,7 +186,7 @@ class ShardSubscription:
         while True:
             try:
                 event = await events.next()
-                if event is not None and event.head.records and self.read_until is not None:
+                if event is not None and (event.head.records or self.stats.events == first):
                     await delivery.is_passed()  # check again, because the trim horizon may overtake a slow reader
             except DataLossError:
                 raise
@@ -346,7 +352,7 @@ class Subscriptions:
         shard_id: str,
         start: Position,
         sink: EventSink,
-        read_until: float | None,
+        known: Known,
         may_open: Callable[[], Awaitable[None]] | None,
     ) -> ShardSubscription:
         """Make a subscription to one shard. The arguments are those of `Stream.subscribe`."""
@@ -358,7 +364,7 @@ class Subscriptions:
             start,
             sink,
             retention=self._retention,
-            read_until=read_until,
+            known=known,
             recovery=recovery,
             may_open=may_open,
         )

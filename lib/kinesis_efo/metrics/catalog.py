@@ -88,6 +88,10 @@ FAILED: Final = Metric(
     "kinesis_efo.subscriptions.failed", "SubscriptionsFailed", Kind.COUNTER, "{failure}", ("stream", "error"),
     "failed SubscribeToShard calls and broken subscriptions, by error code",
 )  # fmt: skip
+LOSSES: Final = Metric(
+    "kinesis_efo.losses", "Losses", Kind.COUNTER, "{loss}", ("stream",),
+    "losses that retention caused and that were only logged, as options allow; at most one a minute for each shard",
+)  # fmt: skip
 LEFT_OUT: Final = Metric(
     "kinesis_efo.aggregates.left_out", "AggregatesLeftOut", Kind.COUNTER, "{aggregate}", ("stream",),
     "KPL aggregates left out because their records' hash keys belong to other shards; counted in the tasks that unpack them",

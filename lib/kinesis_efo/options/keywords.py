@@ -33,6 +33,7 @@ class SourceKeywords(TypedDict, total=False):
     slowQueries: Value
     apartRate: Value
     failOnDataLoss: Value
+    acceptDataLoss: Value
     deaggregate: Value
     fetchers: Value
     fetcherHost: Value

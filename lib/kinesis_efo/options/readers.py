@@ -205,6 +205,19 @@ def _bounds(text: str, read: Callable[[str, bool], Position | None], default: Po
     return Bounds(everywhere, streams, shards)
 
 
+def positions(text: str) -> dict[ShardKey, Position]:
+    """Read a position for each of some shards, by stream and shard, as JSON."""
+    try:
+        given = msgspec.json.decode(text, type=dict[str, dict[str, str]])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise ValueError(text) from None
+    return {
+        ShardKey(stream, shard): Position.parse(position)
+        for stream, shards in given.items()
+        for shard, position in shards.items()
+    }
+
+
 def _start(text: str, of_shard: bool) -> Position:
     match text.upper():
         case "LATEST":

@@ -22,7 +22,7 @@ from kinesis_efo.options.settings import (
     Start,
 )
 from kinesis_efo.options.table import Option, OptionTable
-from kinesis_efo.positions import TRIM_HORIZON, Position
+from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.units import parse_size, parse_time
 
 
@@ -64,6 +64,7 @@ class SourceOptions:
     slow_queries: str = "apart"
     apart_rate: int = 1 << 20
     fail_on_data_loss: bool = True
+    accepted_losses: Mapping[ShardKey, Position] = field(default_factory=dict)
     deaggregate: Deaggregation = Deaggregation.ALL
     fetcher_host: str | None = None
     fetcher_bind_host: str | None = None
@@ -206,6 +207,8 @@ SOURCE_OPTIONS: Final = (
            "most bytes in a second that a query alone reads from a shard; with `1m`, at most one GetRecords", "apart_rate", of_run=True),
     Option("failOnDataLoss", read.flag, "true or false", "`true`",
            "fail if records expired before they were read; else log a warning and continue", "fail_on_data_loss", of_run=True),
+    Option("acceptDataLoss", read.positions, 'JSON such as {"orders": {"shardId-000000000003": "AFTER:4959..."}}', "-",
+           "for each shard, the position after which a loss is accepted, as the error names it; a later loss is an error again", "accepted_losses"),
     Option("deaggregate", _deaggregation, "true, false or strict", "`true`",
            "unpack KPL aggregates, with every record in them; `strict`: leave out those whose records' hash keys belong to other shards, as the KCL does", "deaggregate"),
     Option("fetchers", _fetchers, "driver, or a number of tasks from 1 to 1000", "`driver`",

@@ -40,7 +40,8 @@ class StreamSet:
         data = offset.to_dict({name: _read_from(ref) for name, ref in self._streams.items()})
         if begin is None:
             return data
-        return {"begin": {} if begin is offset else begin.to_dict()["streams"], **data}
+        horizons = {"horizons": told} if (told := begin.to_dict().get("horizons")) else {}
+        return {"begin": {} if begin is offset else begin.to_dict()["streams"], **data, **horizons}
 
     def read_begin(self, data: Mapping[str, Any]) -> Offset | None:
         """The start of the micro-batch that ends at an offset that `read` has accepted, if the offset has this start; else None."""

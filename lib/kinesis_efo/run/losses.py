@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import Final
 
+from kinesis_efo.decisions.losses import Known
 from kinesis_efo.errors import (
     AccessRefusedError,
     DataLossError,
@@ -17,6 +20,8 @@ from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
+_FATAL: Final = (DataLossError, AccessRefusedError, StreamNotFoundError, StreamReplacedError)
+
 
 class Losses:
     """Compares the offsets of one query with the shards that Kinesis lists.
@@ -24,17 +29,18 @@ class Losses:
     `appeared` has the shards without parents that are newer than every shard in the offset of the last `check`.
     """
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: Streams, known: Callable[[ShardKey, Position], Known]) -> None:
         self.appeared: list[ShardKey] = []
         self._streams = streams
-        self._checked: frozenset[ShardKey] = frozenset()
+        self._known = known
+        self._checked: Collection[ShardKey] = frozenset()
         self._checked_offset: Mapping[ShardKey, Position]
         self._checked_listings = -1
 
     async def check(self, offset: Mapping[ShardKey, Position]) -> None:
         """Look for lost and new shards, if the offset has other shards than at the last check, or the streams were listed since.
 
-        Raises DataLossError if a shard is lost and losses fail the query, StreamReplacedError if a stream was deleted and created again,
+        Raises DataLossError if records are lost and losses fail the query, StreamReplacedError if a stream was deleted and created again,
         and AccessRefusedError or StreamNotFoundError if the check is not possible. Errors that may pass are only logged.
         """
         listings = self._streams.listings
@@ -42,29 +48,37 @@ class Losses:
             self._checked_offset = offset
             return
         self._note_appeared(offset)
-        for name, positions in by_stream(offset).items():
-            try:
-                await self._streams.stream(name).check_loss(positions, resumed=not self._checked)
-            except (DataLossError, AccessRefusedError, StreamNotFoundError, StreamReplacedError):
-                raise
-            except StreamError as error:
-                logger.warning("stream %s: cannot tell whether shards were lost, trying again: %s", name, error)
-                return
+        try:
+            for name, positions in by_stream(offset).items():
+                await self._streams.stream(name).check_loss(positions, partial(self._known_in, name))
+            # A shard that enters the offset at the horizon. Later, whoever opens the shard checks its position.
+            entering = offset.keys() - self._checked
+            await self._check({key: at for key, at in offset.items() if key in entering and at == TRIM_HORIZON})
+        except _FATAL:
+            raise
+        except StreamError as error:
+            logger.warning("cannot tell whether records were lost, trying again: %s", error)
+            return
         self._checked, self._checked_offset, self._checked_listings = frozenset(offset), offset, listings
 
-    async def check_replay(self, begin: Mapping[ShardKey, Position], ranges: Iterable[ShardRange]) -> None:
-        """Look for lost data in ranges from the offset `begin` on, which an earlier run may have planned long ago. Raises like `check`."""
-        for wanted in ranges:
-            if wanted.after != TRIM_HORIZON:
-                continue  # the subscription checks this range, because its position has a time
-            stream, shard = wanted.key
-            positions = {key.shard: position for key, position in begin.items() if key.stream == stream}
-            try:
-                await self._streams.stream(stream).check_replay(shard, wanted.through, positions)
-            except (DataLossError, AccessRefusedError, StreamNotFoundError):
-                raise
-            except StreamError as error:
-                logger.warning("shard %s: cannot tell whether records were lost: %s", wanted.key, error)
+    async def check_replay(self, ranges: Iterable[ShardRange]) -> None:
+        """Look for lost data in ranges that may have been planned long ago. Raises like `check`."""
+        # The subscription checks other positions, which have a time.
+        from_horizon = {wanted.key: wanted.after for wanted in ranges if wanted.after == TRIM_HORIZON}
+        try:
+            await self._check(from_horizon, planned=True)
+        except _FATAL:
+            raise
+        except StreamError as error:
+            logger.warning("cannot tell whether records were lost: %s", error)
+
+    async def _check(self, positions: Mapping[ShardKey, Position], *, planned: bool = False) -> None:
+        for key, position in positions.items():
+            known = self._known(key, position)
+            await self._streams.stream(key.stream).check_position(key.shard, position, known, planned=planned)
+
+    def _known_in(self, stream: str, shard: str, position: Position) -> Known:
+        return self._known(ShardKey(stream, shard), position)
 
     def _note_appeared(self, offset: Mapping[ShardKey, Position]) -> None:
         appeared = [

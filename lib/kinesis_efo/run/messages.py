@@ -102,6 +102,7 @@ class _OffsetChanges(msgspec.Struct, frozen=True, array_like=True):
     left: list[ShardKey]
     lasts: list[tuple[ShardKey, int]]
     mark: Mark | None
+    horizons: dict[str, float] = {}
 
 
 class UnknownOffset(Exception):
@@ -154,7 +155,11 @@ class OffsetsOfLink:
         self._keep(number, offset)
         moved, lasts = list(offset.changes_since(base).items()), list(offset.lasts.items())
         left = [] if base is None else [key for key in base if key not in offset]
-        told.append(_OffsetChanges(number, None if base is None else self._heard, moved, left, lasts, offset.mark))
+        told.append(
+            _OffsetChanges(
+                number, None if base is None else self._heard, moved, left, lasts, offset.mark, dict(offset.horizons)
+            )
+        )
         return number
 
     def _hear(self, told: _OffsetChanges) -> None:
@@ -166,7 +171,7 @@ class OffsetsOfLink:
             for key in told.left:
                 del positions[key]
         positions.update(told.moved)
-        self._keep(told.number, Offset(positions, dict(told.lasts), told.mark))
+        self._keep(told.number, Offset(positions, dict(told.lasts), told.mark, told.horizons))
 
     def _named(self, _kind: type[Any], number: Any) -> Offset:
         if (offset := self._known.get(number)) is None:

@@ -46,6 +46,7 @@ class Query:
         name: str = "",
         max_skew: float | None = None,
         streams: Collection[str] | None = None,
+        accepted: Mapping[ShardKey, Position] | None = None,
     ) -> None:
         self._run = run
         self._streams = streams
@@ -54,7 +55,9 @@ class Query:
         self._offset: Offset | None = None
         self._committed: Offset | None = None
         self._unlisted: list[ShardKey] = []
-        self._losses = Losses(run.streams)
+        self._losses = Losses(run.streams, run.known)
+        self._accepted = accepted or {}
+        self._replayed: Offset | None = None
         self._resumption = Resumption(run.lease_keys, run.leases.notes, run.continued)
         self._ending: asyncio.Task[Ends] | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -78,6 +81,16 @@ class Query:
     def done(self) -> Mapping[ShardKey, Position]:
         """The position up to which each shard is processed, if known."""
         return self._committed or self._offset or {}
+
+    def horizon(self, key: ShardKey) -> float | None:
+        """The trim horizon when the query chose to start there in a shard of which it has not committed anything, epoch seconds; else None."""
+        offset = self._committed or self._offset or self._replayed
+        begins = offset is not None and offset.get(key, TRIM_HORIZON) == TRIM_HORIZON
+        return offset.horizons.get(key.stream) if offset is not None and begins else None
+
+    def accepted(self, key: ShardKey) -> Position | None:
+        """The position up to which the loss of a shard's records is accepted; None if it is not."""
+        return self._accepted.get(key)
 
     @property
     def reads_apart(self) -> bool:
@@ -205,8 +218,9 @@ class Query:
         if self._offset is None:
             # Its tasks read before its first poll: keep what they need, even if other queries are further.
             self._fetching.follow(begin)
+            self._replayed = begin
         try:
-            await self._losses.check_replay(begin, ranges)
+            await self._losses.check_replay(ranges)
         except KinesisEfoError as error:
             self._fail(error)
             raise

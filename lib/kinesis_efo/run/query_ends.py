@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.decisions.losses import written_at
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.ends import End
-from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.options import Bounds
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
 

@@ -208,7 +208,8 @@ class QueryPlanner:
         # An earlier run that is ending moves the rows until it releases its lease.
         if start.from_leases and not await self._has_leases(call.wait):
             return None
-        return Offset(await self._run.initial(start, self._streams, query), mark=self._mark)
+        initial = await self._run.initial(start, self._streams, query)
+        return Offset(initial, mark=self._mark, horizons=initial.horizons)
 
     async def _next(self, call: Next) -> Step:
         position, ending = call.position, self._ending
@@ -227,13 +228,13 @@ class QueryPlanner:
         added = await self._added_streams(position)
         if added and not (ending.wanted and ending.in_one_batch):
             # A micro-batch that reads nothing of them puts their start into Spark's log.
-            return self._step(position.moved_to({**position, **added}, {}, self._mark))
+            return self._step(position.moved_to({**position, **added}, {}, self._mark, added.horizons))
         if ending.wanted and ending.in_one_batch:
             if (tips := await self.query.tips(position, call.wait)) is None:
                 return self._step(again=True)
             ending.found(tips, self._run.clock.monotonic(), complete=True)
             # The added streams are read by the next run.
-            end = position.moved_to({**ending.whole(position), **added}, tips.lasts, self._mark)
+            end = position.moved_to({**ending.whole(position), **added}, tips.lasts, self._mark, added.horizons)
             return self._step(end, size=None)
         if ending.wanted and not await self._look_for_ends(position, call.wait):
             return self._step(again=True)
@@ -349,12 +350,12 @@ class QueryPlanner:
         self._may_read = self._may_read or await self.query.wait_held(at_most)
         return self._may_read
 
-    async def _added_streams(self, position: Offset) -> Mapping[ShardKey, Position]:
+    async def _added_streams(self, position: Offset) -> Offset:
         """The start of streams that are not in the query's offset, chosen once; empty if there are none."""
         if self._knows_all or not (names := self._streams - {key.stream for key in position}):
             # So do all later offsets.
             self._knows_all = True
-            return {}
+            return Offset({})
         if self._added is None:
             self._added = await self._run.added(self._options.new_stream_start, sorted(names))
         return self._added

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec.structs import replace
 
 from kinesis_efo.clock import Clock, within
+from kinesis_efo.decisions.losses import Known
 from kinesis_efo.decisions.processed import Processed
 from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
 from kinesis_efo.fetcher.background import all_of
@@ -24,7 +25,7 @@ from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.run import LeaseListener, RunLease
 from kinesis_efo.leases.store import LeaseStore
-from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Offset, Position, ShardKey
 from kinesis_efo.run.strictness import Strictness
 from kinesis_efo.sharing.query_fetching import QueryFetching
 from kinesis_efo.sharing.standing import lag_of, slowest
@@ -263,5 +264,11 @@ class Run(LeaseListener):
             "does not answer; `kinesis-efo leases list` shows its owner: stop that query"
         )
 
-    def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        return self._checkpoints.read_until(shard, position)
+    def known(self, shard: ShardKey, position: Position) -> Known:
+        horizons = [query.horizon(shard) for query in self.queries] if position == TRIM_HORIZON else []
+        accepted = [query.accepted(shard) for query in self.queries]
+        return Known(
+            self._checkpoints.read_until(shard, position),
+            min((each for each in horizons if each is not None), default=None),
+            next((each for each in accepted if each is not None), None),
+        )

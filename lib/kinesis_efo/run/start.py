@@ -36,13 +36,12 @@ async def start_offset(
                     f"{_unreadable(scan.unreadable)}. Copy them from the KCL application's table with `kinesis-efo leases "
                     "import-kcl`, or start at TRIM_HORIZON or LATEST"
                 )
-        return Offset(positions)
-    if start.bounds is not None:
-        return Offset(await _from_bounds(start.bounds, streams, now))
-    position = start.position or now
-    positions = await _from_position(streams, position)
-    logger.debug("new query: %d shards from %s", len(positions), position)
-    return Offset(positions)
+    elif start.bounds is not None:
+        positions = await _from_bounds(start.bounds, streams, now)
+    else:
+        positions = await _from_position(streams, start.position or now)
+    logger.debug("new query: %d shards from %s", len(positions), start)
+    return Offset(positions, horizons=await _horizons(positions, streams))
 
 
 async def added_offset(
@@ -64,7 +63,14 @@ async def added_offset(
         shards = sum(key.stream == name for key in positions)
         where = "the checkpoints in the lease table" if name in known else position
         logger.warning("stream %s is new to this query: its %d shards begin at %s", name, shards, where)
-    return Offset(positions)
+    return Offset(positions, horizons=await _horizons(positions, streams))
+
+
+async def _horizons(positions: Mapping[ShardKey, Position], streams: Mapping[str, Stream]) -> dict[str, float]:
+    """The present trim horizons of the streams that are read from there, so that it is known later whether the horizon has moved."""
+    names = sorted({key.stream for key, position in positions.items() if position == TRIM_HORIZON})
+    horizons = {name: await streams[name].horizon() for name in names}
+    return {name: horizon for name, horizon in horizons.items() if horizon is not None}
 
 
 def _now(clock: Clock) -> Position:

@@ -238,7 +238,14 @@ class WholeRun:
 
     def new_query(self, name: str, streams: Collection[str], options: SourceOptions) -> QueryPlanner:
         """Add a query, and return its planner. The query's tasks identify it by `name`."""
-        query = Query(self.run, options.ends, name=name, max_skew=self.options.max_shard_skew, streams=streams)
+        query = Query(
+            self.run,
+            options.ends,
+            name=name,
+            max_skew=self.options.max_shard_skew,
+            streams=streams,
+            accepted=options.accepted_losses,
+        )
         return QueryPlanner(self, query, name, options, streams)
 
     def close(self, *, only_if_alone: bool = False) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from kinesis_efo.decisions.losses import Known
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.buffer import NotBufferedError, ShardBuffer
@@ -174,8 +175,8 @@ class _ApartCoordinator:
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
         return self._run.refusal(shard, seconds)
 
-    def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        return self._run.read_until(shard, position)
+    def known(self, shard: ShardKey, position: Position) -> Known:
+        return self._run.known(shard, position)
 
     def _tell(self) -> None:
         try:

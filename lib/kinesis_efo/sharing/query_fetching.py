@@ -147,7 +147,7 @@ class QueryFetching:
                 continue
             if self._shared.millis_behind(key) == 0 or buffer.end.kind is PositionKind.AT_TIMESTAMP:
                 moved[key] = buffer.end
-        found = offset if moved == offset else Offset(moved, offset.lasts, offset.mark)
+        found = offset if moved == offset else Offset(moved, offset.lasts, offset.mark, offset.horizons)
         self.follow(found)
         return found
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from kinesis_efo.aws_errors import CALL_ERRORS, cause_of, describe
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.lineage import Lineage, Shard
-from kinesis_efo.kinesis.retention import written_at
+from kinesis_efo.decisions.losses import written_at
 from kinesis_efo.kinesis.topology import SKEW_SECONDS
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import Lease

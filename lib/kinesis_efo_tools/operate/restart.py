@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+import msgspec
 from aiobotocore.config import AioConfig
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.decisions.losses import Known, written_at
+from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.polling import CALL_SECONDS, POLLING_CONFIG, PollingTransport
-from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, Topology
 from kinesis_efo.leases.keys import LeaseKeys, run_key
@@ -18,7 +20,7 @@ from kinesis_efo.leases.row import Lease, strays
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.planner.stream_set import StreamSet
-from kinesis_efo.positions import Offset, Position, PositionKind, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, PositionKind, ShardKey
 from kinesis_efo_tools.operate.access import Access
 from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Finding, Status, finding, what_and_fix
 from kinesis_efo_tools.operate.lease_checkup import open_table
@@ -106,13 +108,7 @@ async def _goes_on(stream: Stream, name: str, end: SourceEnd, rows: Mapping[str,
             "stream has",
         )
     if end.begin is not None:
-        await stream.check_loss(positions, resumed=True)
-        for shard, position in positions.items():
-            if position.is_end:
-                continue
-            row = rows.get(shard)
-            read_until = row.read_until if row is not None and row.reached == position else None
-            await stream.check_position(shard, position, read_until)
+        await _check_losses(stream, positions, rows, end.begin.horizons.get(name))
     # Without a mark, only the rows are evidence, although other queries move them, too.
     unmarked = rows.items() if end.offset.mark is None else ()
     if ahead := sorted(shard for shard, row in unmarked if shard in planned and is_ahead(row, planned[shard])):
@@ -128,6 +124,34 @@ async def _goes_on(stream: Stream, name: str, end: SourceEnd, rows: Mapping[str,
     return (
         f"goes on with {len(open_ones)} {'shard' if len(open_ones) == 1 else 'shards'}{_since(positions, clock.time())}"
     )
+
+
+async def _check_losses(
+    stream: Stream, positions: Mapping[str, Position], rows: Mapping[str, Lease], horizon: float | None
+) -> None:
+    """Check what a start checks. Raises CheckFailed with the value of 'acceptDataLoss' that covers the losses of all shards."""
+
+    def known(shard: str, position: Position) -> Known:
+        row = rows.get(shard)
+        return Known(row.read_until if row is not None and row.reached == position else None, horizon)
+
+    lost = {shard: positions.get(shard, TRIM_HORIZON) for shard in stream.lineage.lost(positions)}
+    first: DataLossError | None = None
+    for shard, position in [*positions.items(), *lost.items()]:
+        try:
+            await stream.check_position(shard, position, known(shard, position))
+        except DataLossError as error:
+            lost[shard], first = position, first or error
+    try:
+        await stream.check_loss(positions, known)
+    except DataLossError as error:
+        first = first or error
+    if first is not None:
+        value = msgspec.json.encode({stream.ref.name: {shard: str(at) for shard, at in sorted(lost.items())}}).decode()
+        raise CheckFailed(
+            f"the next start fails for {len(lost)} shards; {what_and_fix(first)[0]}",
+            f"to go on without these records once, give the query the option 'acceptDataLoss' with the value {value}",
+        )
 
 
 def _of(offset: Offset, stream: str) -> dict[str, Position]:

@@ -177,6 +177,7 @@ class _TailSink:
     """Takes the events of one shard; implements `EventSink`."""
 
     room: Final = Unlimited()
+    committed: Final = None
 
     def __init__(self, tail: Tail, shard: str, position: Position) -> None:
         self._tail = tail

@@ -6,6 +6,7 @@ import asyncio
 from math import inf
 
 from kinesis_efo.cluster.remote_fetcher import Assignment
+from kinesis_efo.decisions.losses import Known
 from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.fetcher.work import Shard, Work
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
@@ -32,7 +33,7 @@ def work(*shards: Shard, revision: int = 2, orders: float = 10.0, clicks: float 
 
 
 def shard(key: ShardKey, start: str = "TRIM_HORIZON", read_until: float | None = None) -> Shard:
-    return Shard(key, Position.parse(start), read_until)
+    return Shard(key, Position.parse(start), Known(read_until))
 
 
 def assignment(clock: Clock | None = None) -> Assignment:
@@ -99,9 +100,9 @@ def test_who_begins_anew_reads_nothing_and_asks_as_a_new_one() -> None:
 def test_the_time_up_to_which_was_read_is_that_of_the_start_alone() -> None:
     made = assignment()
     made.follow(work(shard(FIRST, "AFTER:5", 1_700_000_000.0)), 100.0)
-    assert made.read_until(FIRST, Position.after(5)) == 1_700_000_000.0
-    assert made.read_until(FIRST, Position.after(6)) is None
-    assert made.read_until(SECOND, Position.after(5)) is None
+    assert made.known(FIRST, Position.after(5)) == Known(1_700_000_000.0)
+    assert made.known(FIRST, Position.after(6)) == Known()
+    assert made.known(SECOND, Position.after(5)) == Known()
 
 
 def test_a_refusal_says_who_is_to_blame() -> None:

@@ -13,6 +13,7 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.wire import pack_error
 from kinesis_efo.cluster.cluster import Cluster
 from kinesis_efo.cluster.snapshots import ShardSnapshots
+from kinesis_efo.decisions.losses import Known
 from kinesis_efo.decisions.planning import ShardProgress
 from kinesis_efo.errors import DataLossError, FetcherError, FetcherUnreachableError
 from kinesis_efo.failure import Failure
@@ -58,8 +59,8 @@ class Coordinator:
     def may_read(self, shard: ShardKey) -> bool:
         return True
 
-    def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        return self.until.get((shard, position))
+    def known(self, shard: ShardKey, position: Position) -> Known:
+        return Known(self.until.get((shard, position)))
 
 
 class Centre:
@@ -189,7 +190,7 @@ async def test_a_fetcher_is_told_its_shards_where_they_begin_and_for_how_long(ce
         [(FIRST, TRIM_HORIZON), (SECOND, TRIM_HORIZON)],
     )
     assert work.shards is not None
-    assert [(shard.key, shard.start, shard.read_until) for shard in work.shards] == [
+    assert [(shard.key, shard.start, shard.known.read_until) for shard in work.shards] == [
         (FIRST, TRIM_HORIZON, 1_700_000_000.0),
         (SECOND, TRIM_HORIZON, None),
     ]

@@ -31,8 +31,8 @@ class World:
         self.queries = (1, 0)
         apart = SimpleNamespace(stats=self.apart)
         streams: Any = {
-            "orders": SimpleNamespace(subscriptions=SimpleNamespace(stats=self.stats), apart=apart),
-            "polled": SimpleNamespace(subscriptions=SimpleNamespace(stats={}), apart=None),
+            "orders": SimpleNamespace(subscriptions=SimpleNamespace(stats=self.stats), apart=apart, losses=2),
+            "polled": SimpleNamespace(subscriptions=SimpleNamespace(stats={}), apart=None, losses=0),
         }
         self.collector = FetcherCollector(
             self, streams, leases, dict(ABOUT), shards, lambda: self.now, lambda: self.queries

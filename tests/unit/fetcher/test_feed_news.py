@@ -224,6 +224,8 @@ def test_whoever_plans_is_told_once_nothing_more_is_believed_to_be_there_however
 )
 def test_the_error_of_a_subscription_is_told(error: Exception, said: str) -> None:
     class Broken:
+        accepts_loss = False
+
         async def run(self) -> None:
             raise error
 

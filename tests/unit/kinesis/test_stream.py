@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.decisions.lineage import Shard
+from kinesis_efo.decisions.losses import Known
 from kinesis_efo.errors import (
     AccessRefusedError,
     DataLossError,
@@ -238,7 +239,7 @@ def test_a_shard_that_is_not_listed_any_more_is_lost_once_a_new_list_says_so() -
         made = stream(lister)
         await made.refresh()
         with pytest.raises(DataLossError, match=f"{name(3)} does not exist any more"):
-            await made.check_loss({name(3): after(3), name(5): TRIM_HORIZON}, resumed=False)
+            await made.check_loss({name(3): after(3), name(5): TRIM_HORIZON}, nothing_known)
         assert lister.asked == ["shards", "shards"]
 
     run(main())
@@ -250,7 +251,7 @@ def test_a_shard_that_a_list_left_out_once_is_not_lost() -> None:
         lister.later = [shard(3), shard(5)]
         made = stream(lister)
         await made.refresh()
-        await made.check_loss({name(3): after(3)}, resumed=False)
+        await made.check_loss({name(3): after(3)}, nothing_known)
         assert lister.asked == ["shards", "shards"]
 
     run(main())
@@ -262,7 +263,7 @@ def test_what_is_lost_is_told_once_and_not_asked_for_again(caplog: pytest.LogCap
         made = stream(lister, fail=False)
         await made.refresh()
         for _ in range(3):
-            await made.check_loss({name(3): after(3)}, resumed=False)
+            await made.check_loss({name(3): after(3)}, nothing_known)
         assert lister.asked == ["shards", "shards"]
 
     with caplog.at_level(logging.WARNING):
@@ -280,8 +281,8 @@ def test_the_unread_descendants_of_a_shard_are_lost_only_if_one_has_ended() -> N
         made = stream(lister)
         await made.refresh()
         with pytest.raises(DataLossError, match=name(1)):
-            await made.check_loss({name(0): SHARD_END}, resumed=False)
-        await made.check_loss({name(4): after(4)}, resumed=False)
+            await made.check_loss({name(0): SHARD_END}, nothing_known)
+        await made.check_loss({name(4): after(4)}, nothing_known)
 
     run(main())
 
@@ -292,12 +293,16 @@ def test_a_position_older_than_its_shard_is_of_an_earlier_stream() -> None:
         await made.refresh()
         old = Position.after(number(0, 2 * 3600, AGES_AGO))
         with pytest.raises(StreamReplacedError, match="deleted and created again since"):
-            await made.check_loss({name(0): old}, resumed=False)
+            await made.check_loss({name(0): old}, nothing_known)
         with pytest.raises(StreamReplacedError, match="deleted and created again since"):
             made.subscribe(name(0), old, OpenSink())  # type: ignore[arg-type]
         made.subscribe(name(9), old, OpenSink())  # type: ignore[arg-type]  # of a shard that is not listed, nothing is known
 
     run(main())
+
+
+def nothing_known(_shard: str, _position: Position) -> Known:
+    return Known()
 
 
 def at_the_horizon(parent: Position = SHARD_END) -> tuple[Lister, dict[str, Position]]:
@@ -306,49 +311,74 @@ def at_the_horizon(parent: Position = SHARD_END) -> tuple[Lister, dict[str, Posi
     return lister, {name(0): parent, name(1): TRIM_HORIZON}
 
 
-@pytest.mark.parametrize(
-    ("parent", "resumed", "lost"),
-    [(SHARD_END, True, True), (SHARD_END, False, False), (after(0), True, False), (None, True, False)],
-)
-def test_the_beginning_of_a_child_is_lost_if_nobody_read_for_longer_than_retention(
-    parent: Position | None, resumed: bool, lost: bool
-) -> None:
-    async def main() -> None:
-        lister, positions = at_the_horizon(parent or SHARD_END)
-        if parent is None:
-            del positions[name(0)]
-        made = stream(lister)
-        await made.refresh()
-        if not lost:
-            await made.check_loss(positions, resumed=resumed)
-            return
-        with pytest.raises(DataLossError, match=f"{name(1)} has not been read yet, although its parents have"):
-            await made.check_loss(positions, resumed=resumed)
-
-    run(main())
-
-
-def test_a_child_of_which_something_was_read_is_not_lost_from_its_beginning() -> None:
+def test_lost_beginning_of_a_child_is_an_error_whenever_it_is_checked() -> None:
     async def main() -> None:
         lister, positions = at_the_horizon()
         made = stream(lister)
         await made.refresh()
-        read = Position.after(number(1, 60, NOW - 40 * 24 * 3600))
-        await made.check_loss(positions | {name(1): read}, resumed=True)
-        assert "retention" not in lister.asked
+        lister.faults = [refused("LimitExceededException", operation="DescribeStreamSummary")]
+        with pytest.raises(DataLossError, match=f"{name(1)} has not been read yet, .* are gone"):
+            await made.check_position(name(1), positions[name(1)], Known())
+        assert lister.asked.count("retention") == 2, "it waits for what passes"
+        await made.check_position(name(1), Position.after(number(1, 60, NOW - 40 * 24 * 3600)), Known())
 
     run(main())
+
+
+def test_child_that_is_not_listed_yet_is_listed_again() -> None:
+    async def main() -> None:
+        lister = Lister(shard(0))
+        made = stream(lister)
+        await made.refresh()
+        lister.listed.append(shard(1, 0, created=NOW - 40 * 24 * 3600))
+        with pytest.raises(DataLossError, match=name(1)):
+            await made.check_position(name(1), TRIM_HORIZON, Known())
+        await made.check_position(name(2), TRIM_HORIZON, Known())
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("moved", "planned", "error", "warns"),
+    [(30, False, False, False), (30, True, False, True), (300, False, False, True), (700, False, True, False)],
+)
+def test_start_at_the_horizon_tolerates_ten_minutes(
+    moved: float, planned: bool, error: bool, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        made = stream(Lister(shard(0)))
+        await made.refresh()
+        known = Known(horizon=NOW - 24 * HOUR - moved)
+        if error:
+            with pytest.raises(DataLossError, match="acceptDataLoss"):
+                await made.check_position(name(0), TRIM_HORIZON, known, planned=planned)
+        else:
+            await made.check_position(name(0), TRIM_HORIZON, known, planned=planned)
+
+    run(main())
+    assert any("the trim horizon, which moved from" in message for message in caplog.messages) == warns
 
 
 def test_a_position_is_checked_as_a_subscription_does() -> None:
     async def main() -> None:
         made = stream(Lister(shard(0)))
-        await made.check_position(name(0), after(0, 3600))
+        await made.check_position(name(0), after(0, 3600), Known())
         with pytest.raises(DataLossError, match=f"{name(0)} was read up to"):
-            await made.check_position(name(0), after(0, 30 * 24 * 3600))
-        await made.check_position(name(0), after(0, 30 * 24 * 3600), read_until=NOW - 60)
+            await made.check_position(name(0), after(0, 30 * 24 * 3600), Known())
+        await made.check_position(name(0), after(0, 30 * 24 * 3600), Known(NOW - 60))
 
     run(main())
+
+
+def test_accepted_loss_of_a_whole_shard_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        made = stream(Lister(shard(5)))
+        await made.refresh()
+        await made.check_loss({name(3): after(3)}, lambda _shard, position: Known(accepted=position))
+        assert made.losses == 1
+
+    run(main())
+    assert "option acceptDataLoss accepts that" in caplog.text
 
 
 def test_whether_a_record_is_past_retention() -> None:
@@ -360,48 +390,6 @@ def test_whether_a_record_is_past_retention() -> None:
         assert await made.is_past(name(0), old) is False, "it is not known"
         assert await made.is_past(name(0), old) is True
         assert await made.is_past(name(0), number(0, 60)) is False
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    ("positions", "through", "error"),
-    [
-        # From its horizon on, a shard without parents holds what the range's end says.
-        ({name(1): TRIM_HORIZON, name(0): after(0)}, after(1, 60), None),
-        (
-            {name(1): TRIM_HORIZON, name(0): after(0)},
-            after(1, 30 * 24 * 3600),
-            "is to be read again from its beginning",
-        ),
-        # A child was to be read from its first record on.
-        ({name(0): after(0)}, after(1, 60), "although its parents have"),
-        ({name(1): TRIM_HORIZON, name(0): SHARD_END}, after(1, 60), "although its parents have"),
-    ],
-)
-def test_what_is_gone_of_a_range_from_the_horizon_that_was_planned(
-    positions: dict[str, Position], through: Position, error: str | None
-) -> None:
-    async def main() -> None:
-        lister, _ = at_the_horizon()
-        made = stream(lister)
-        await made.refresh()
-        lister.faults = [refused("LimitExceededException", operation="DescribeStreamSummary")]
-        if error is None:
-            await made.check_replay(name(1), through, positions)
-            return
-        with pytest.raises(DataLossError, match=error):
-            await made.check_replay(name(1), through, positions)
-        assert lister.asked.count("retention") == 2, "it waits for what passes"
-
-    run(main())
-
-
-def test_the_range_of_a_shard_that_is_not_listed_is_left_to_its_reader() -> None:
-    async def main() -> None:
-        lister = Lister()
-        await stream(lister).check_replay(name(7), after(7, 30 * 24 * 3600), {})
-        assert lister.asked == []
 
     run(main())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from aiohttp import ClientConnectionError, ClientPayloadError, SocketTimeoutErro
 from botocore.exceptions import NoCredentialsError
 
 from kinesis_efo.decisions.lineage import Shard
+from kinesis_efo.decisions.losses import NOTHING_KNOWN, Known
 from kinesis_efo.errors import (
     AccessRefusedError,
     ConsumerNotFoundError,
@@ -101,6 +103,10 @@ class TransportPerShard:
         return await self._transports[shard_id].subscribe(stream, shard_id, position, room)
 
 
+async def not_listed(_: str) -> None:
+    """Nothing is known about any shard."""
+
+
 class ScriptedWorld:
     """A subscription with everything around it scripted."""
 
@@ -112,6 +118,7 @@ class ScriptedWorld:
         delays: dict[int, float] | None = None,
         retry: RetrySettings = TEN,
         fail_on_data_loss: bool | None = None,
+        known: Known = NOTHING_KNOWN,
     ) -> None:
         self.clock = LoopClock()
         self.began = self.clock.monotonic()
@@ -123,8 +130,8 @@ class ScriptedWorld:
         )
         retention = None
         if fail_on_data_loss is not None:
-            retention = Retention(STREAM, self.topology, self.clock, fail=fail_on_data_loss, shortest=DAY)
-        self.subscription = self.subscribe(start, retention=retention)
+            retention = Retention(STREAM, self.topology, self.clock, not_listed, fail=fail_on_data_loss, shortest=DAY)
+        self.subscription = self.subscribe(start, retention=retention, known=known)
 
     def subscribe(self, start: Position = TRIM_HORIZON, **more: Any) -> ShardSubscription:
         return ShardSubscription(self.context, SHARD, start, self.sink, **more)
@@ -927,22 +934,62 @@ async def test_a_reader_that_falls_behind_the_horizon_while_it_reads_is_reported
     assert len(world.sink.events) == 1
 
 
+AT_START = Known(horizon=1_700_001_000 - DAY)
+"""What is known of a query that starts at the trim horizon when a test begins."""
+
+
 @virtual
-async def test_a_reader_that_begins_at_the_horizon_may_be_minutes_late_at_first() -> None:
+async def test_reader_at_the_horizon_may_be_late_before_the_first_commit(caplog: pytest.LogCaptureFixture) -> None:
     edge = [step for n in range(60) for step in (Wait(5), payload(aged(DAY - 2 * n), 1, behind=(DAY + 3 * n) * 1000))]
-    world = ScriptedWorld(edge, edge, [END], fail_on_data_loss=True)
-    await world.ends()
-    assert world.transport.positions[1].startswith("AFTER")
+    world = ScriptedWorld(edge, edge, [END], fail_on_data_loss=True, known=AT_START)
+    with caplog.at_level(logging.WARNING):
+        await world.ends()
+    assert world.transport.positions[1] == "TRIM_HORIZON"
+    assert "the trim horizon, which moved from 2023-11-13T22:30:00+00:00 to 2023-11-13T22:30:" in caplog.messages[0]
+    assert len(caplog.messages) <= 11, "one warning a minute"
 
-    late = payload(aged(DAY), 1, behind=DAY * 1000)
-    stuck = ScriptedWorld(
-        [late, payload(aged(DAY - 1), 1, behind=DAY * 1000)], delays={1: 1200}, fail_on_data_loss=True
+
+@virtual
+async def test_reader_at_the_horizon_fails_ten_minutes_after_its_start() -> None:
+    late = [payload(aged(DAY), 1, behind=DAY * 1000), payload(aged(DAY - 1), 1, behind=DAY * 1000)]
+    await ScriptedWorld(late, delays={1: 1200}, fail_on_data_loss=True, known=AT_START).fails(DataLossError, SHARD)
+
+
+@virtual
+async def test_reader_at_the_horizon_fails_if_late_after_the_first_commit() -> None:
+    script = [payload(aged(DAY), 1, behind=DAY * 1000), Wait(60), payload(aged(DAY - 60), 1, behind=DAY * 1000)]
+    world = ScriptedWorld(script, fail_on_data_loss=True, known=AT_START)
+    world.sink.committed = Position.after(aged(DAY))
+    await world.fails(DataLossError, SHARD)
+    assert len(world.sink.events) == 1
+
+
+@virtual
+async def test_each_loss_is_reported_if_losses_are_allowed(caplog: pytest.LogCaptureFixture) -> None:
+    world = ScriptedWorld(
+        [payload(aged(DAY), 1, behind=DAY * 1000)],
+        [END],
+        start=Position.after(aged(2 * DAY)),
+        delays={0: 6 * 3600},
+        fail_on_data_loss=False,
     )
-    await stuck.fails(DataLossError, SHARD)
+    with caplog.at_level(logging.WARNING):
+        await world.ends()
+    gaps = [re.findall(r"between (\S+) and (\S+) are gone", message) for message in caplog.messages]
+    assert [gap for gap in gaps if gap] == [
+        [("2023-11-12T22:30:00+00:00", "2023-11-13T22:30:00+00:00")],
+        [("2023-11-13T22:30:00+00:00", "2023-11-14T04:30:00+00:00")],
+    ]
 
-    away = payload(aged(60), 1, behind=(DAY - 700) * 1000)
-    back = payload(aged(60), 1, behind=(DAY + 60) * 1000)
-    await ScriptedWorld([late, away, back, late], fail_on_data_loss=True).fails(DataLossError, SHARD)
+
+@virtual
+async def test_accepted_loss_is_reported_once_and_the_next_one_fails() -> None:
+    start = Position.after(aged(2 * DAY))
+    script = [payload(aged(DAY), 1, behind=DAY * 1000)]
+    world = ScriptedWorld(script, start=start, delays={0: 3600}, fail_on_data_loss=True, known=Known(accepted=start))
+    await world.fails(DataLossError, f"AFTER:{aged(DAY)}")
+    assert world.transport.positions == ["TRIM_HORIZON"]
+    assert len(world.sink.events) == 1
 
 
 @virtual

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from kinesis_efo.decisions.losses import Known
 from kinesis_efo.errors import StreamError
 from kinesis_efo.positions import Offset, Position, ShardKey
 from kinesis_efo.run.losses import Losses
@@ -20,7 +22,7 @@ class Streams:
     listings = 1
 
     def __init__(self) -> None:
-        self.looked: list[bool] = []
+        self.looked: list[list[str]] = []
         self.lineage = self
 
     def stream(self, _: str) -> Any:
@@ -29,8 +31,8 @@ class Streams:
     def appeared(self, _: object) -> list[str]:
         return []
 
-    async def check_loss(self, _: object, *, resumed: bool) -> None:
-        self.looked.append(resumed)
+    async def check_loss(self, positions: Mapping[str, Position], _: object) -> None:
+        self.looked.append(list(positions))
         if len(self.looked) == 1:
             raise StreamError("throttled")
 
@@ -38,10 +40,10 @@ class Streams:
 def test_a_check_that_kinesis_did_not_answer_is_made_again_as_the_first_one(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         streams: Any = Streams()
-        losses = Losses(streams)
+        losses = Losses(streams, lambda *_: Known())
         for _ in range(3):
             await losses.check(OFFSET)
-        assert streams.looked == [True, True]
+        assert streams.looked == [["shardId-000000000000"]] * 2
 
     run(main())
-    assert "cannot tell whether shards were lost, trying again: throttled" in caplog.text
+    assert "cannot tell whether records were lost, trying again: throttled" in caplog.text

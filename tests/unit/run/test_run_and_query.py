@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo.decisions.losses import Known
 from kinesis_efo.decisions.planning import ShardProgress
 from kinesis_efo.errors import (
     DataLossError,
@@ -392,7 +393,7 @@ def test_shards_are_named_for_their_rows_when_they_change_or_more_is_known_of_th
         # A restart from a child that no listing has yet.
         centre.stream.split(0)
         child = Offset({SHARDS[1]: TRIM_HORIZON, SHARDS[2]: TRIM_HORIZON})
-        centre.access.check_loss = nothing_lost  # type: ignore[method-assign]
+        centre.access.check_loss = centre.access.check_position = nothing_lost  # type: ignore[method-assign]
         await centre.poll(child)
         await centre.poll(child)
         assert named[2:] == [[SHARDS[1], SHARDS[2]]]
@@ -404,28 +405,36 @@ def test_shards_are_named_for_their_rows_when_they_change_or_more_is_known_of_th
     test()
 
 
-async def nothing_lost(_positions: Mapping[str, Position], *, resumed: bool) -> None:
+async def nothing_lost(*_: object, **__: object) -> None:
     """Instead of `Stream.check_loss`, which lists again where shards are missing."""
 
 
 @scenario()
 async def test_losses_are_looked_for_when_an_offset_names_other_shards_and_after_each_listing(centre: Centre) -> None:
     """With each poll, thousands of shards would be compared. Only the first look after a start knows no earlier one."""
-    looked: list[tuple[list[str], bool]] = []
+    looked: list[list[str]] = []
+    entered: list[str] = []
 
-    async def look(positions: Mapping[str, Position], *, resumed: bool) -> None:
-        looked.append((sorted(positions), resumed))
+    async def look(positions: Mapping[str, Position], _known: object) -> None:
+        looked.append(sorted(positions))
+
+    async def enter(shard: str, _position: Position, _known: Known, *, planned: bool) -> None:
+        assert not planned
+        entered.append(shard)
 
     centre.access.check_loss = look  # type: ignore[method-assign]
+    centre.access.check_position = enter  # type: ignore[method-assign]
     await centre.poll(ONE)
     await centre.poll(Offset({FIRST: Position.after(20)}))
-    assert looked == [([FIRST.shard], True)]
+    assert looked == [[FIRST.shard]]
     await centre.access.refresh()
     await centre.poll(Offset({FIRST: Position.after(20)}))
-    assert looked[1:] == [([FIRST.shard], False)]
+    assert looked[1:] == [[FIRST.shard]]
+    await centre.poll(Offset({FIRST: Position.after(20), SECOND: TRIM_HORIZON}))
+    assert entered == [FIRST.shard, SECOND.shard], "each once, when it enters the offset at the horizon"
     other = Query(centre.run)
     await other.poll(ONE, 10, 20, 0.0)
-    assert looked[2:] == [([FIRST.shard], True)], "another query has looked at nothing yet"
+    assert entered[2:] == [FIRST.shard], "another query has looked at nothing yet"
 
 
 @scenario()
@@ -565,19 +574,20 @@ async def test_aggregates_are_left_out_of_streams_whose_records_have_keys(centre
 async def test_a_range_of_a_former_run_of_which_records_are_gone_ends_the_query(
     centre: Centre,
 ) -> None:
-    asked: list[tuple[str, Position, Mapping[str, Position]]] = []
+    asked: list[tuple[str, Position]] = []
 
-    async def check(shard: str, through: Position, positions: Mapping[str, Position]) -> None:
-        asked.append((shard, through, positions))
+    async def check(shard: str, position: Position, _known: Known, *, planned: bool) -> None:
+        assert planned
+        asked.append((shard, position))
         if len(asked) > 1:
             raise DataLossError("its beginning is gone")
 
-    centre.access.check_replay = check  # type: ignore[method-assign]
+    centre.access.check_position = check  # type: ignore[method-assign]
     begun = ShardRange(SECOND, Position.after(10), Position.after(20))
     wanted = [begun, ShardRange(FIRST, TRIM_HORIZON, Position.after(20))]
     await centre.query.check_replay(ONE, wanted)
     assert centre.calls("follow") == [("follow", ONE)], "what its tasks need is kept before its first poll"
-    assert asked == [(FIRST.shard, Position.after(20), {FIRST.shard: TRIM_HORIZON})], "reading shows it behind a number"
+    assert asked == [(FIRST.shard, TRIM_HORIZON)], "reading shows it behind a number"
     for _ in range(2):
         with pytest.raises(DataLossError, match="its beginning is gone"):
             await centre.query.check_replay(ONE, wanted)
@@ -590,8 +600,8 @@ async def test_the_time_up_to_which_a_shard_was_read_comes_from_its_row(centre: 
     await centre.poll(ONE)
     await centre.query.commit(Offset({FIRST: Position.after(20)}))
     await asyncio.sleep(6)
-    assert centre.run.read_until(FIRST, Position.after(20)) == 1_700_000_000.0
-    assert centre.run.read_until(SECOND, Position.after(20)) is None
+    assert centre.run.known(FIRST, Position.after(20)) == Known(1_700_000_000.0)
+    assert centre.run.known(SECOND, Position.after(20)) == Known()
 
 
 # -- where a query ends

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo.decisions.losses import Known
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError, LeaseTableError
 from kinesis_efo.failure import Failure
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, ShardRange
@@ -124,8 +125,8 @@ class Started:
     def refusal(self, shard: ShardKey, seconds: float) -> FetcherError:
         return FetcherError(f"{shard} {seconds}")
 
-    def read_until(self, shard: ShardKey, position: Position) -> float:
-        return 77.0 + position.value
+    def known(self, shard: ShardKey, position: Position) -> Known:
+        return Known(77.0 + position.value)
 
 
 def test_what_reads_apart_asks_the_run() -> None:
@@ -135,7 +136,7 @@ def test_what_reads_apart_asks_the_run() -> None:
     asked = rules.started_with
     assert (asked.may_read(key(0)), asked.may_read(key(1))) == (True, False)
     assert str(asked.refusal(key(0), 5.0)) == f"{key(0)} 5.0"
-    assert asked.read_until(key(0), Position.after(3)) == 80.0
+    assert asked.known(key(0), Position.after(3)) == Known(80.0)
     error = LeaseTableError("the table is gone")
     rules.failure.adopt(error)
     assert asked.failure.error is error

@@ -1,0 +1,141 @@
+"""Decides whether records of a shard were trimmed before they were read, from positions, times and the list of shards.
+
+If the trim horizon has passed a position, Kinesis silently continues at the horizon. A sequence number contains the second in which it was
+assigned, and that in which its shard was created. AWS does not promise this layout, but the KCL reads it, too (SequenceNumberValidator).
+Numbers with another layout have no time. All times are epoch seconds by Kinesis' clock.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Final, NamedTuple
+
+import msgspec
+
+from kinesis_efo.decisions.lineage import Shard
+from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
+
+TOLERATED_SECONDS: Final = 600.0
+"""How far the trim horizon may move, while the first records at the horizon are read, before that is an error."""
+
+START_SECONDS: Final = 60.0
+"""A start at the trim horizon begins where the horizon is when the shard is opened: up to this much later than when the start was chosen."""
+
+_36_BITS: Final = (1 << 36) - 1
+
+
+class Known(msgspec.Struct, frozen=True, array_like=True):
+    """What is known about a position besides the position itself.
+
+    Attributes:
+        read_until: All records that arrived before this time lie at or before the position; None if unknown.
+        horizon: The trim horizon at the time when a query chose `TRIM_HORIZON` as its start in this stream; None if no query did.
+        accepted: A loss after this or an earlier position is accepted (option `acceptDataLoss`); None if none is.
+    """
+
+    read_until: float | None = None
+    horizon: float | None = None
+    accepted: Position | None = None
+
+    def accepts(self, position: Position) -> bool:
+        """Whether the loss of records after a position is accepted."""
+        return self.accepted is not None and self.accepted.reaches(position)
+
+
+NOTHING_KNOWN: Final = Known()
+
+
+class Gap(NamedTuple):
+    """Records that arrived between two times were trimmed before they were read, if there were any.
+
+    Attributes:
+        since: The low watermark of the position: every record that arrived earlier was read.
+        horizon: The trim horizon when the shard is read.
+        tolerated: Whether only a warning is needed, because the horizon moved while the first records of a start at the horizon were read.
+    """
+
+    since: float
+    horizon: float
+    tolerated: bool
+
+
+def low_watermark(shard_id: str, shard: Shard | None, position: Position, known: Known, latest: float) -> float | None:
+    """Return a time before which no unread record of a shard arrived; None if nothing shows such a time.
+
+    Args:
+        shard_id: The shard.
+        shard: The shard as ListShards returns it, or None.
+        position: How far the shard has been read.
+        known: What else is known about the position.
+        latest: The latest possible time in a sequence number, epoch seconds.
+    """
+    if position.is_end:
+        return inf
+    times = [known.read_until, time_of(shard_id, position, latest)]
+    if position == TRIM_HORIZON:
+        times += [known.horizon, None if shard is None else created_at(shard)]
+    return max((time for time in times if time is not None), default=None)
+
+
+def is_whole(shard: Shard | None, position: Position) -> bool:
+    """Whether a closed shard has no record after a position."""
+    return shard is not None and shard.last is not None and position.value >= shard.last
+
+
+def gap(since: float | None, horizon: float, start: float | None, least: float = 0.0) -> Gap | None:
+    """Return the gap between a low watermark and the trim horizon; None if no unread record can have been trimmed.
+
+    Args:
+        since: The low watermark of the position, from `low_watermark`.
+        horizon: The trim horizon now.
+        start: The trim horizon at the start of a query, if it starts at the horizon of this shard and has committed none of its records.
+        least: How far, in seconds, the horizon may move after `start` before anything is read.
+    """
+    if since is None or since >= horizon:
+        return None
+    if start is not None and since <= start and horizon - start <= least:
+        return None
+    return Gap(since, horizon, tolerated=start is not None and horizon - start <= TOLERATED_SECONDS)
+
+
+def own_start(shard: Shard | None, known: Known) -> float | None:
+    """Return the trim horizon when a query chose to start at the horizon of this shard; None for a shard that was created later."""
+    created = None if shard is None else created_at(shard)
+    return known.horizon if known.horizon is not None and (created is None or created <= known.horizon) else None
+
+
+def written_at(number: int, shard_id: str, latest: float) -> float | None:
+    """Return the time at which a sequence number of a shard was assigned; None if the number has another layout, or a time after `latest`.
+
+    >>> written_at(49590338271490256608559692538361571095921575989136588898, "shardId-000000000006", 2e9)
+    1545084650.0
+    """
+    index = shard_id.rpartition("-")[2]
+    if not _is_version_2(number) or not index.isdecimal() or number >> 4 & 0xFFFFFFFF != int(index):
+        return None
+    second = number >> 36 & _36_BITS
+    return float(second) if number >> 148 & _36_BITS <= second <= latest else None
+
+
+def created_at(shard: Shard) -> float | None:
+    """Return when a shard was created, from its first sequence number; None if that number has another layout."""
+    return float(shard.first >> 148 & _36_BITS) if _is_version_2(shard.first) else None
+
+
+def time_of(shard_id: str, position: Position, latest: float) -> float | None:
+    """Return the time in a position; None if it has none."""
+    if position.sequence_number is not None:
+        return written_at(position.sequence_number, shard_id, latest)
+    return position.value / 1000 if position.kind is PositionKind.AT_TIMESTAMP else None
+
+
+def predates(position: Position, shard: Shard) -> bool:
+    """Whether a position is older than its shard, and so belongs to an earlier stream of the same name."""
+    number = position.sequence_number
+    return number is not None and _is_version_2(number) and _is_version_2(shard.first) and number < shard.first
+
+
+def _is_version_2(number: int) -> bool:
+    """Whether a number consists of, from the highest of its 186 bits: the value 2 (2 bits), the time of the shard's creation (36), the
+    shard's index modulo 16 (4), a counter (64), a byte, the time of assignment (36), the shard's index (32), and the value 2 (4)."""
+    return number.bit_length() == 186 and number & 0xF == 2

@@ -1,0 +1,157 @@
+"""Retention expires records while a query runs, or between two runs. In virtual time: either every record is read, or an error names the gap."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import Random
+
+import pytest
+
+from kinesis_efo.errors import DataLossError
+from kinesis_efo.positions import TRIM_HORIZON, Offset
+from tests.emulator.memory_world import MemoryWorld
+from tests.emulator.query import Query
+from tests.emulator.test_each_fault import virtual
+from tests.support.lease_store import MemoryLeaseStore
+
+HOUR = 3600.0
+
+
+class Steady(Random):
+    """Spark repeats nothing by chance."""
+
+    def random(self) -> float:
+        return 0.999
+
+    def shuffle(self, _: object) -> None: ...
+
+
+def world(**more: object) -> MemoryWorld:
+    return MemoryWorld(Steady(), **more)  # type: ignore[arg-type]
+
+
+def fill(w: MemoryWorld, hours: int) -> None:
+    """Put a record every minute for some hours."""
+    for minute in range(60 * hours):
+        w.put(f"key{minute % 7}", 50_000)
+        later(w, 60.0)
+
+
+def later(w: MemoryWorld, seconds: float) -> None:
+    """Let time pass in which nobody does anything."""
+    w.clock.jump += seconds
+    w.application.clock.jump += seconds
+
+
+async def produce(w: MemoryWorld, every: float) -> None:
+    for number in range(10_000):
+        w.put(f"key{number % 7}", 50_000)
+        await asyncio.sleep(every)
+
+
+async def read_on(query: Query, offset: Offset, batches: int, pause: float = 0.0) -> Offset:
+    """Read some micro-batches, with a pause in seconds after each."""
+    for _ in range(batches):
+        offset = await query.batch(offset)
+        await asyncio.sleep(pause)
+    return offset
+
+
+def rows(w: MemoryWorld) -> int:
+    return len(w.application.rows)
+
+
+@virtual
+async def test_slow_sink_at_the_horizon_is_an_error() -> None:
+    w = world(max_records=8, buffer_bytes=1 << 20, settings={"max_event_records": 1})
+    fill(w, 30)
+    writing = asyncio.create_task(produce(w, 60.0))
+    started = asyncio.get_running_loop().time()
+    async with Query(w.application) as query:
+        offset = await query.begin()
+        with pytest.raises(DataLossError, match="acceptDataLoss"):
+            await read_on(query, offset, 120, 600.0)
+    writing.cancel()
+    assert rows(w) >= 8, "the first micro-batch was read"
+    assert asyncio.get_running_loop().time() - started < 4 * HOUR
+
+
+@virtual
+async def test_stall_of_nine_minutes_at_the_horizon_is_an_error() -> None:
+    w = world(max_records=8, buffer_bytes=1 << 20, settings={"max_event_records": 1})
+    fill(w, 25)
+    async with Query(w.application) as query:
+        offset = await query.batch(await query.begin())
+        await query.planner.commit(offset)
+        await query.fetcher.feeds.let_go([*offset])
+        later(w, 540.0)
+        with pytest.raises(DataLossError):
+            await read_on(query, offset, 20)
+
+
+@pytest.mark.parametrize("polls", [False, True])
+@pytest.mark.parametrize("shards", [1, 20])
+@virtual
+async def test_start_at_the_horizon_of_full_shards_has_no_error(
+    shards: int, polls: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    w = world(shards=shards, buffer_bytes=64 << 20)
+    w.application.polls = polls
+    fill(w, 30)
+    with caplog.at_level(logging.WARNING):
+        async with Query(w.application) as query:
+            await read_on(query, await query.begin(), 100)
+    assert rows(w) >= 24 * 60 - 1
+    assert not [message for message in caplog.messages if "are gone" in message]
+
+
+async def split_while(w: MemoryWorld, offset: Offset, query: Query) -> Offset:
+    """Read a shard to its end, after it was split. Returns the offset that names its children."""
+    w.put_some(40)
+    w.split(0)
+    w.put_some(80)
+    while not any(position.is_end for position in offset.values()):
+        offset = await query.batch(offset)
+    return offset
+
+
+@virtual
+async def test_children_that_expire_while_their_query_runs_are_an_error() -> None:
+    w = world()
+    async with Query(w.application) as query:
+        offset = await split_while(w, await query.begin(), query)
+        assert list(offset.values()).count(TRIM_HORIZON) == 2
+        later(w, 26 * HOUR)  # the sink is down
+        w.put_some(10)
+        with pytest.raises(DataLossError, match="has not been read yet"):
+            await read_on(query, offset, 20)
+    assert rows(w) == 40
+
+
+@pytest.mark.parametrize("hours", [1.0, 26.0])
+@virtual
+async def test_idle_polled_child_without_lease_row_is_an_error_after_retention(hours: float) -> None:
+    w = world(shards=2)
+    w.application.polls = True
+    async with Query(w.application) as query:
+        offset = await query.begin()
+        w.put_some(40)
+        w.merge(0)
+        offset = await read_on(query, offset, 10)
+        await query.planner.commit(offset)
+    assert list(offset.values()) == [TRIM_HORIZON], "the parents have left the offset"
+    w.application.table = MemoryLeaseStore()
+    w.application.offsets[-1] = (offset, offset)
+    read = rows(w)
+    w.put_some(40)
+    later(w, hours * HOUR)
+    w.put_some(40)
+    async with Query(w.application) as query:
+        if hours == 26.0:
+            with pytest.raises(DataLossError):
+                await read_on(query, offset, 20)
+            assert rows(w) == read
+        else:
+            await read_on(query, offset, 40)
+            assert rows(w) == read + 80

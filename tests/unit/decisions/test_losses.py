@@ -1,0 +1,103 @@
+"""What counts as lost, from a position, times and the list of shards."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.decisions.lineage import Shard
+from kinesis_efo.decisions.losses import TOLERATED_SECONDS, Known, gap, is_whole, low_watermark, own_start
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo_local.sequence import Numbering
+
+NAME = "shardId-000000000003"
+CREATED = 1_700_000_000
+seconds = st.integers(0, 10**6)
+
+
+def number(at: int) -> int:
+    return int(Numbering(3, CREATED).record(at * 10**9))
+
+
+def shard(last: int | None = None) -> Shard:
+    return Shard(NAME, ("p",), (0, 9), first=number(CREATED), last=last)
+
+
+def watermark(position: Position, known: Known, listed: Shard | None = None) -> float | None:
+    return low_watermark(NAME, listed, position, known, latest=inf)
+
+
+@given(st.none() | seconds, st.none() | seconds, seconds)
+def test_low_watermark_is_the_latest_time_that_is_known(
+    read_until: int | None, horizon: int | None, written: int
+) -> None:
+    known = Known(read_until, horizon)
+    times = [each for each in (read_until, horizon) if each is not None]
+    assert watermark(TRIM_HORIZON, known) == max(times, default=None)
+    assert watermark(TRIM_HORIZON, known, shard()) == max([*times, CREATED])
+    after = Position.after(number(CREATED + written))
+    assert watermark(after, known) == max(CREATED + written, read_until or 0), "a start at the horizon is over"
+    assert watermark(Position.at_timestamp(written * 1000), Known(read_until)) == max(written, read_until or 0)
+
+
+@given(st.integers(1, 2**100), st.none() | seconds)
+def test_number_with_another_layout_has_no_time(value: int, read_until: int | None) -> None:
+    assert watermark(Position.after(value), Known(read_until)) == read_until
+    assert watermark(TRIM_HORIZON, Known(read_until), Shard(NAME, (), (0, 9), first=value)) == read_until
+
+
+@given(seconds, seconds, st.none() | seconds, seconds)
+def test_gap_is_never_missed_and_only_the_start_is_tolerated(
+    since: int, horizon: int, start: int | None, least: int
+) -> None:
+    found = gap(since, horizon, start, least)
+    begins = start is not None and since <= start and horizon - start <= least
+    assert (found is None) == (since >= horizon or begins)
+    if found is not None:
+        assert found[:2] == (since, horizon)
+        assert found.tolerated == (start is not None and horizon - start <= TOLERATED_SECONDS)
+        assert gap(since, horizon + 1, start, least) is not None, "a gap does not close as time passes"
+        assert not (found.tolerated and start is None)
+
+
+def test_end_of_a_shard_and_unknown_time_have_no_gap() -> None:
+    assert watermark(SHARD_END, Known()) == inf
+    assert watermark(TRIM_HORIZON, Known()) is None
+    assert gap(None, inf, None) is None
+
+
+def test_closed_shard_has_nothing_after_its_last_number() -> None:
+    last = number(CREATED + 50)
+    assert is_whole(shard(last), Position.after(last))
+    assert not is_whole(shard(last), Position.after(last - 1))
+    assert not is_whole(shard(), Position.after(last))
+    assert not is_whole(None, Position.after(last))
+
+
+@pytest.mark.parametrize(
+    ("horizon", "listed", "start"),
+    [
+        (None, True, None),
+        (CREATED - 1, True, None),
+        (CREATED, True, CREATED),
+        (CREATED + 9, True, CREATED + 9),
+        (CREATED - 1, False, CREATED - 1),
+    ],
+)
+def test_shard_created_after_the_start_has_no_own_start(
+    horizon: float | None, listed: bool, start: float | None
+) -> None:
+    assert own_start(shard() if listed else None, Known(horizon=horizon)) == start
+
+
+@given(seconds, seconds)
+def test_accepted_loss_covers_positions_up_to_it(accepted: int, position: int) -> None:
+    known = Known(accepted=Position.after(accepted))
+    assert known.accepts(Position.after(position)) == (position <= accepted)
+    assert known.accepts(TRIM_HORIZON)
+    assert not Known().accepts(Position.after(position))
+    assert Known(accepted=TRIM_HORIZON).accepts(TRIM_HORIZON)
+    assert not Known(accepted=TRIM_HORIZON).accepts(Position.after(position))

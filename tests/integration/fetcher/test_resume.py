@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import DataLossError, StreamReplacedError
 from kinesis_efo.decisions.losses import written_at
+from kinesis_efo.errors import DataLossError, StreamReplacedError
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, PositionKind, ShardKey
 from kinesis_efo_local import AwsError, LocalAws, NoFaults, Request, Settings
 from tests.support.fetching import Reading, beside, reading

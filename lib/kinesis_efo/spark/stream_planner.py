@@ -55,7 +55,7 @@ class StreamPlanner:
         self._offsets = SparkOffsets(manifest, drop=options.drop_removed_streams)
         self._run = QueryRun(options, join, self._commit_last)
         self._triggers = Triggers()
-        self._planned: Offset | None = None
+        self._last: dict[str, Any] | None = None
         self._running: Offset | None = None
         self._step: tuple[Offset, Offset, BatchPlan] | None = None
 
@@ -73,7 +73,7 @@ class StreamPlanner:
         """
         self._check_end(once=once)
         hurry = self._triggers.begin()
-        position = self._planned or self._run.initial() if start is None else self._begin(start)
+        position = self._begin(start or self._last or _START)
         if position == self._running:
             self._run.done = position
         self._run.begin(position)
@@ -94,9 +94,10 @@ class StreamPlanner:
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
         """The tasks of a micro-batch. None with `start == end`, because Spark 4.0 calls this only to tell the query's position."""
-        planned = self._planned = self._offsets.read(end)
+        self._last = end
         if start == end:
             return []
+        planned = self._offsets.read(end, finished=False)
         # Spark's log has the end of the micro-batch before, but not where micro-batch 0 begins.
         begin = self._offsets.read_begin(end) or self._begin(start)
         if begin == planned:
@@ -285,11 +286,11 @@ class SparkOffsets(StreamSet):
         super().__init__(manifest, drop=drop)
         self._kept: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=4)
 
-    def read(self, data: Mapping[str, Any]) -> Offset:
+    def read(self, data: Mapping[str, Any], *, finished: bool = True) -> Offset:
         for known, offset in self._kept:
             if known == data:
                 return offset
-        offset = super().read(data)
+        offset = super().read(data, finished=finished)
         self._kept.appendleft((dict(data), offset))
         return offset
 

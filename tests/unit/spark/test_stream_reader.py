@@ -978,7 +978,12 @@ def test_where_a_query_starts_without_rows_is_known_before_its_lease_is_held() -
     """What comes while it waits is read."""
     reader = Reader({key(0): Position.after(10)}, startingPosition="LATEST")
     asked: list[int] = []
-    reader.fetcher.wait_held = lambda *, timeout: not asked.append(reader.initial_offsets)  # type: ignore[method-assign]
+
+    def wait_held(*, timeout: float) -> bool:
+        asked.append(reader.initial_offsets)
+        return timeout > 0
+
+    reader.fetcher.wait_held = wait_held  # type: ignore[method-assign]
     assert reader.latestOffset(reader.initialOffset()) == offset(s0=Position.after(10))
     assert asked == [1]
 

@@ -153,7 +153,7 @@ def _share(pipe: Connection, given: dict[str, str], program: Program) -> None:
 
 def _settled(reader: KinesisStreamReader, shards: int) -> dict[str, Any]:
     """The offset once every shard has reported that it is idle."""
-    start = reader.initialOffset()
+    start = reader.latestOffset(reader.initialOffset())
 
     def all_heard() -> bool:
         reader.latestOffset(start)

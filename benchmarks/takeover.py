@@ -82,7 +82,7 @@ def _put_into_each(world: World, shards: int) -> None:
 def _query(pipe: Connection, given: dict[str, str], program: Program, shards: int) -> None:
     """A query in a process of its own."""
     reader = reader_of_program(given, program)
-    at = reader.initialOffset()
+    at = reader.latestOffset(reader.initialOffset())
 
     def all_heard() -> bool:
         reader.latestOffset(at)

@@ -6,12 +6,14 @@ These are an operator's reshards; random scenarios combine reshards with faults.
 from __future__ import annotations
 
 import asyncio
+import json
 from random import Random
 
 import pytest
 
-from kinesis_efo.options import Start
-from kinesis_efo.positions import Position
+from kinesis_efo.errors import ConfigurationError, LeaseTableError
+from kinesis_efo.options import SourceOptions, Start
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import Query
 from tests.emulator.test_each_fault import virtual
@@ -165,6 +167,69 @@ async def test_a_query_that_starts_at_latest_reads_what_comes_from_then_on_also_
     await world.read(meanwhile=write, batches=20)
     world.check()
     world.check_order_of_shards()
+
+
+def start(text: str) -> Start:
+    """The option `startingPosition`."""
+    return SourceOptions.parse({"manifest": "m.json", "startingPosition": text}).start
+
+
+@pytest.mark.parametrize("named", ["shardId-000000000001", "shardId-000000000002"])
+@virtual
+async def test_start_that_names_one_sibling_reads_the_other(named: str) -> None:
+    world = MemoryWorld(settings=SMALL)
+    world.put_some(40)
+    world.skipped = dict(world.written)
+    world.split(0)
+    world.put_some(40)
+    world.application.start = start(f'{{"orders": {{"{named}": "TRIM_HORIZON", "*": "TRIM_HORIZON"}}}}')
+    await world.read(seconds=60)
+    world.check()
+    assert len(world.application.rows) == 40
+
+
+@virtual
+async def test_checkpoint_that_left_out_a_sibling_reads_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Earlier versions began such queries."""
+    world = MemoryWorld(settings=SMALL)
+    world.put_some(40)
+    world.skipped = dict(world.written)
+    world.split(0)
+    world.put_some(40)
+    offset = Offset({ShardKey("orders", "shardId-000000000001"): TRIM_HORIZON})
+    world.application.offsets.append((offset, offset))
+    await world.read(seconds=60)
+    world.check()
+    assert (
+        sum(
+            "shardId-000000000002: neither it nor a parent is in the query's checkpoint" in line
+            for line in caplog.messages
+        )
+        == 1
+    )
+
+
+@virtual
+async def test_start_that_names_parent_and_grandchild_names_the_shard_between() -> None:
+    world = MemoryWorld(settings=SMALL)
+    world.split(0)
+    world.split(0)
+    shards = {"shardId-000000000000": "TRIM_HORIZON", "shardId-000000000003": "TRIM_HORIZON"}
+    world.application.start = start(json.dumps({"orders": shards}))
+    with pytest.raises(ConfigurationError, match="leaves out shardId-000000000001 of stream 'orders'"):
+        await world.read(seconds=60)
+
+
+@virtual
+async def test_start_from_leases_names_the_shard_without_a_row() -> None:
+    world = MemoryWorld(shards=2, settings=SMALL)
+    world.put_some(40)
+    await world.read()
+    world.application.offsets.clear()
+    world.application.start = Start(from_leases=True)
+    del world.application.table.items["orders:shardId-000000000001"]
+    with pytest.raises(LeaseTableError, match="shardId-000000000001"):
+        await world.read(seconds=120)
 
 
 @virtual

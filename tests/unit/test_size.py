@@ -29,12 +29,12 @@ def _lines(path: Path) -> int:
     ("what", "most"),
     [
         # 102 of them let micro-batches wait for more records while a query is behind.
-        ("lines of the runtime", 30_850),
+        ("lines of the runtime", 31_200),
         # Seven of them are the `__init__` of folders: none has more than 16 modules.
-        ("modules of the runtime", 188),
-        ("lines of lib", 48_420),
+        ("modules of the runtime", 189),
+        ("lines of lib", 48_900),
         # 1,190 of them are the argument for exactness, 200 say where to begin and what the size is for.
-        ("words of the pages", 40_230),
+        ("words of the pages", 40_400),
     ],
 )
 def test_it_does_not_grow(what: str, most: int) -> None:

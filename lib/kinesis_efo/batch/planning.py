@@ -15,9 +15,9 @@ from math import ceil
 from typing import Any, Final
 
 from kinesis_efo.aws import AsyncClients
-from kinesis_efo.batch.stretches import Side, Stretch, stretches
+from kinesis_efo.batch.stretches import Stretch, stretches
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.decisions.lineage import Shard
+from kinesis_efo.decisions.lineage import Shard, Side
 from kinesis_efo.decisions.losses import written_at
 from kinesis_efo.errors import AlreadyRunningError, ConfigurationError, ManifestError
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock

@@ -6,11 +6,11 @@ A stretch of time is half open, and the arrival time of a row decides whether it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kinesis_efo.decisions.lineage import Lineage, Shard
-from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
+from kinesis_efo.decisions.lineage import Lineage, Shard, Side, begins
+from kinesis_efo.positions import Position, PositionKind, ShardKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +42,12 @@ class Stretch:
         return self.end.value if self.end.kind is PositionKind.AT_TIMESTAMP else None
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """The start or the end of a read of one stream: `everywhere` is the position for all shards that are not in `named`.
-
-    `open_then` are the shards that were open at the time of `everywhere`, give or take some seconds; None: any may have been.
-    """
-
-    everywhere: Position
-    named: Mapping[str, Position]
-    open_then: Collection[str] | None = None
-
-
 def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> list[Stretch]:
     """Return the stretches of a stream, parents before children, given all `shards` that Kinesis lists. The tip is given as a time.
 
     If the start names a shard, its ancestors are not read. If the end names a shard with a sequence number, its descendants are not read.
 
+    >>> from kinesis_efo.positions import TRIM_HORIZON
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
     >>> tip = Side(Position.at_timestamp(99), {})
@@ -70,42 +59,23 @@ def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> l
     ...     print(stretch)
     orders:p from TRIM_HORIZON to AFTER:3
     """
-    # A child is created after its parents, so its first sequence number is higher.
-    ordered = sorted(shards, key=lambda shard: (shard.first, shard.shard_id))
-    lineage = Lineage(ordered)
-    begins, finishes = _begins(ordered, lineage, start), _finishes(ordered, lineage, end)
+    lineage = Lineage(shards)
+    starts, finishes = begins(lineage, start), _finishes(lineage, end)
     found = []
-    for shard in ordered:
-        begin, finish = begins.get(shard.shard_id), finishes.get(shard.shard_id)
+    for shard in lineage.shards:
+        begin, finish = starts.get(shard.shard_id), finishes.get(shard.shard_id)
         if begin is not None and finish is not None and begin != finish:
             found.append(Stretch(ShardKey(stream, shard.shard_id), shard.hash_range, begin, finish, shard.last))
     return found
 
 
-def _begins(ordered: list[Shard], lineage: Lineage, start: Side) -> dict[str, Position]:
-    """Return the start of each shard; shards before the start are left out."""
-    passed = lineage.ancestors(start.named)
-    reachable = None if start.open_then is None else lineage.with_descendants(start.open_then)
-    found: dict[str, Position] = {}
-    behind = dict(start.named)
-    for shard in ordered:
-        name = shard.shard_id
-        if name not in start.named and (inherited := [behind[parent] for parent in shard.parents if parent in behind]):
-            behind[name] = _earliest(inherited)
-        if name in behind:
-            found[name] = behind[name]
-        elif name not in passed and (reachable is None or name in reachable):
-            found[name] = start.everywhere
-    return found
-
-
-def _finishes(ordered: list[Shard], lineage: Lineage, end: Side) -> dict[str, Position]:
+def _finishes(lineage: Lineage, end: Side) -> dict[str, Position]:
     """Return the end of each shard; shards after the end are left out."""
     reachable = None if end.open_then is None else lineage.ancestors(end.open_then) | set(end.open_then)
     found: dict[str, Position] = {}
     cut: dict[str, Position] = {}
     beyond: set[str] = set()
-    for shard in ordered:
+    for shard in lineage.shards:
         name = shard.shard_id
         if name in end.named:
             found[name] = end.named[name]
@@ -120,10 +90,3 @@ def _finishes(ordered: list[Shard], lineage: Lineage, end: Side) -> dict[str, Po
         elif reachable is None or name in reachable:
             found[name] = end.everywhere
     return found
-
-
-def _earliest(positions: Collection[Position]) -> Position:
-    """Return where a child begins, given the starts of its parents: at the earliest if they are times, else at the child's first record."""
-    if all(position.kind is PositionKind.AT_TIMESTAMP for position in positions):
-        return min(positions, key=lambda position: position.value)
-    return TRIM_HORIZON

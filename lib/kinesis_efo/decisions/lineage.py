@@ -1,4 +1,4 @@
-"""Decides when each shard is read: parents before children, each shard exactly once, across splits and merges.
+"""Decides what a query or a batch read begins with, and when each shard is read: parents before children, each shard exactly once.
 
 A shard in an offset was started; its ancestors were read, or skipped on purpose at the query's start. A shard that is neither listed
 nor in the offset was trimmed, with all its records.
@@ -6,10 +6,11 @@ nor in the offset was trimmed, with all its records.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from kinesis_efo.positions import Position
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind
 from kinesis_efo.records.events import ChildShard
 
 
@@ -61,6 +62,19 @@ class Lineage:
     def __len__(self) -> int:
         return len(self._shards)
 
+    @property
+    def shards(self) -> list[Shard]:
+        """All shards, parents before their children."""
+        # A child has a higher first sequence number than its parents, or is only announced; then it has a higher id.
+        return sorted(
+            self._shards.values(), key=lambda each: (each.shard_id in self._announced, each.first, each.shard_id)
+        )
+
+    def is_older_than(self, shard_ids: Iterable[str]) -> bool:
+        """Whether the shards were listed before one of these shards was created."""
+        # Shard ids grow and are never reused.
+        return any(shard_id > self._newest_listed and shard_id not in self._shards for shard_id in shard_ids)
+
     def merge(self, children: Iterable[ChildShard], parent: str) -> None:
         """Add the children that the last event of a shard, `parent`, announced; ListShards may not know them yet."""
         for child in children:
@@ -89,10 +103,11 @@ class Lineage:
         """Return the shards that may be started now, at the trim horizon. With an empty offset, these are the roots.
 
         A shard may start once all its parents were read to their end. Parents that ListShards no longer lists were trimmed, and count as
-        read. A shard that is in the offset, or is an ancestor of such a shard, does not start again.
+        read. A shard that is in the offset, or is an ancestor of such a shard, does not start again. Some emulators reshard without naming
+        parents; then the new shards are roots.
         """
-        if any(shard_id > self._newest_listed and shard_id not in self._shards for shard_id in positions):
-            # The list of shards is older than the offset, so shards that were read long ago would seem to be unread.
+        if self.is_older_than(positions):
+            # Shards that were read long ago would seem to be unread.
             return []
         passed = self.ancestors(positions)
         return sorted(
@@ -101,15 +116,6 @@ class Lineage:
             if shard.shard_id not in positions
             and shard.shard_id not in passed
             and all(self._is_done(parent, shard, positions, passed) for parent in shard.parents)
-        )
-
-    def appeared(self, positions: Mapping[str, Position]) -> list[str]:
-        """Return shards without parents that are newer than every shard in the offset (some emulators reshard without naming parents)."""
-        newest = max(positions, default=None)
-        if newest is None:
-            return []
-        return sorted(
-            shard.shard_id for shard in self._shards.values() if not shard.parents and shard.shard_id > newest
         )
 
     def vanished(self, positions: Mapping[str, Position]) -> list[str]:
@@ -182,3 +188,81 @@ class Lineage:
                     found.add(parent)
                     ahead.append(parent)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The start or the end of a read of one stream: `everywhere` is the position for all shards that are not in `named`.
+
+    `open_then` are the shards that were open at the time of `everywhere`, give or take some seconds; None: any may have been. If it is
+    empty, only the named shards and their descendants are read.
+    """
+
+    everywhere: Position
+    named: Mapping[str, Position]
+    open_then: Collection[str] | None = None
+
+
+def begins(lineage: Lineage, start: Side) -> dict[str, Position]:
+    """Return the start of each shard that is read, parents first. Ancestors of named shards are not read unless they are named."""
+    passed = lineage.ancestors(start.named)
+    reachable = None if start.open_then is None else lineage.with_descendants(start.open_then)
+    found: dict[str, Position] = {}
+    behind = dict(start.named)
+    for shard in lineage.shards:
+        name = shard.shard_id
+        if name not in start.named and (inherited := [behind[parent] for parent in shard.parents if parent in behind]):
+            behind[name] = _earliest(inherited)
+        if name in behind:
+            found[name] = behind[name]
+        elif name not in passed and (reachable is None or name in reachable):
+            found[name] = start.everywhere
+    return found
+
+
+class Beginning(NamedTuple):
+    """The first `offset` of a query in one stream, and the shards that it leaves out, although they are not before the start."""
+
+    offset: dict[str, Position]
+    left_out: list[str]
+
+
+def beginning(lineage: Lineage, start: Side) -> Beginning:
+    """Return what a query begins with. Other shards can begin only when shards of the offset have ended.
+
+    A closed shard that is neither read nor an ancestor of the offset counts as read to its end: a child of a merge would wait for it.
+
+    >>> parent = Shard("p", (), (0, 9), first=1, last=5)
+    >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
+    >>> offset, _ = beginning(Lineage([parent, left, right]), Side(TRIM_HORIZON, {"l": Position.after(7)}))
+    >>> print({shard: str(position) for shard, position in offset.items()})
+    {'l': 'AFTER:7', 'r': 'TRIM_HORIZON'}
+    """
+    read, shards = begins(lineage, start), lineage.shards
+    # Shards that were opened after the lineage was listed are not in it.
+    offset = {shard: start.everywhere for shard in start.open_then or () if shard not in lineage}
+    offset |= {
+        shard.shard_id: read[shard.shard_id]
+        for shard in shards
+        if shard.shard_id in read and read.keys().isdisjoint(shard.parents)
+    }
+    offset |= start.named
+    unread = lineage.with_descendants(shard for shard, position in start.named.items() if not position.is_end)
+    # A query does not read the ancestors of its shards, so it would skip those between two named shards.
+    left = (lineage.ancestors(start.named) & unread) - start.named.keys()
+    passed = lineage.ancestors(offset)
+    for shard in reversed(shards):
+        if shard.shard_id not in read and shard.shard_id not in passed:
+            # A closed shard ended before the start, unless only named shards have a start.
+            if shard.last is None or not start.open_then:
+                left.add(shard.shard_id)
+            offset[shard.shard_id] = SHARD_END
+            passed |= lineage.ancestors((shard.shard_id,))
+    return Beginning(offset, sorted(left))
+
+
+def _earliest(positions: Collection[Position]) -> Position:
+    """Return where a child begins, given the starts of its parents: at the earliest if they are times, else at the child's first record."""
+    if all(position.kind is PositionKind.AT_TIMESTAMP for position in positions):
+        return min(positions, key=lambda position: position.value)
+    return TRIM_HORIZON

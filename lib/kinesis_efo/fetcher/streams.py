@@ -98,7 +98,7 @@ class Streams:
         return self.stream(name).identity
 
     def starting(self, reached: Mapping[ShardKey, Position]) -> list[ShardKey]:
-        """The shards that can begin, because all their parents have been read to their end."""
+        """The shards that can begin, because all their parents have been read to their end, or are before the start."""
         return self._of_lineage(Lineage.startable, reached)
 
     def finished(self, reached: Mapping[ShardKey, Position]) -> list[ShardKey]:
@@ -106,11 +106,13 @@ class Streams:
         return self._of_lineage(Lineage.droppable, reached)
 
     def ends(self, reached: Mapping[ShardKey, Position]) -> dict[ShardKey, Position | None]:
-        """The ends of these shards and their descendants: `SHARD_END` if closed, None if open."""
+        """The ends of these shards, their descendants and those that can begin: `SHARD_END` if closed, None if open."""
         return {
             ShardKey(name, shard.shard_id): None if shard.last is None else SHARD_END
             for name, positions in by_stream(reached).items()
-            for shard in self.stream(name).with_descendants(positions)
+            for shard in self.stream(name).with_descendants(
+                [*positions, *self.stream(name).lineage.startable(positions)]
+            )
         }
 
     def ancestors(self, key: ShardKey) -> list[ShardKey]:
@@ -134,11 +136,9 @@ class Streams:
     def _of_lineage(
         self, choose: Callable[[Lineage, Mapping[str, Position]], Iterable[str]], reached: Mapping[ShardKey, Position]
     ) -> list[ShardKey]:
-        """The shards that `choose` returns for the streams with an ended shard. In other streams, nothing can start or be dropped."""
         return [
             ShardKey(name, shard)
             for name, positions in by_stream(reached).items()
-            if any(position.is_end for position in positions.values())
             for shard in choose(self.stream(name).lineage, positions)
         ]
 

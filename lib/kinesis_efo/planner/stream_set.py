@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 _SHOWN: Final = 10
 _UNION: Final = "; if it unites several sources, give them in the order that they had"
+_FINISH: Final = "let the query finish its last micro-batch first, which has records of it: run it once with the former streams. Then "
 _FIRST: Final = "give the query a new checkpointLocation, or run it once with the former streams as well, then "
 
 
@@ -49,11 +50,11 @@ class StreamSet:
             return None
         return self.read({**data, "lasts": {}, "mark": "", "streams": begin or data["streams"]})
 
-    def read(self, data: Mapping[str, Any]) -> Offset:
-        """Parse an offset from plain data, and leave out the streams that are gone.
+    def read(self, data: Mapping[str, Any], *, finished: bool = True) -> Offset:
+        """Parse an offset from plain data, and leave out the streams that are gone. `finished`: whether everything up to it is processed.
 
-        Raises ConfigurationError if a stream is gone without `drop`, or has another logical name now, or the data is not an offset; and
-        StreamReplacedError if a logical name stands for another stream now.
+        Raises ConfigurationError if a stream is gone without `drop` or before the micro-batch is finished, or has another logical name now, or
+        the data is not an offset; and StreamReplacedError if a logical name stands for another stream now.
         """
         try:
             offset = Offset.from_dict(data)
@@ -62,7 +63,7 @@ class StreamSet:
                 f"the query cannot continue from its checkpoint: {error}. A checkpoint belongs to one query and its sources: give this query "
                 f"a checkpointLocation of its own{_UNION}"
             ) from None
-        for fault in self.faults(offset, sources_of(data)):
+        for fault in self.faults(offset, sources_of(data), finished=finished):
             raise fault
         gone = {key.stream for key in offset} - self._streams.keys()
         if not gone:
@@ -72,8 +73,13 @@ class StreamSet:
             self._say("stream %s is not read any more, as option 'removedStreams' asks; it was left at %s", name, left)
         return offset.without(gone)
 
-    def faults(self, offset: Offset, sources: Mapping[str, str]) -> list[ConfigurationError | StreamReplacedError]:
-        """The reasons why the query cannot continue from an offset. `sources` has the ARNs from which its streams were read."""
+    def faults(
+        self, offset: Offset, sources: Mapping[str, str], *, finished: bool
+    ) -> list[ConfigurationError | StreamReplacedError]:
+        """The reasons why the query cannot continue from an offset. `sources` has the ARNs from which its streams were read.
+
+        `finished`: whether everything up to the offset is processed.
+        """
         known = {key.stream for key in offset}
         found: list[ConfigurationError | StreamReplacedError] = []
         gone = known - self._streams.keys()
@@ -81,8 +87,9 @@ class StreamSet:
             if (fault := self._compare(name, sources[name], known)) is not None:
                 found.append(fault)
                 gone.discard(name)
-        if gone and (not self._drop or gone == known):  # if none is left, the checkpoint may be another source's
-            found.append(ConfigurationError(self._removed(gone, others=gone == known)))
+        # If none is left, the checkpoint may be another source's.
+        if gone and not (self._drop and finished and gone != known):
+            found.append(ConfigurationError(self._removed(gone, others=gone == known, finished=finished)))
         return found
 
     def _compare(self, name: str, before: str, known: set[str]) -> ConfigurationError | StreamReplacedError | None:
@@ -105,12 +112,13 @@ class StreamSet:
             self._say("stream %s is read as %s now; the runs before read it as %s", name, _read_from(ref), before)
         return None
 
-    def _removed(self, gone: Collection[str], *, others: bool) -> str:
+    def _removed(self, gone: Collection[str], *, others: bool, finished: bool) -> str:
+        first = _FIRST if others else "" if finished else _FINISH
         names = ", ".join(map(repr, sorted(gone)))
         return (
             f"the query's checkpoint names {'stream' if len(gone) == 1 else 'streams'} {names}, but the query reads "
             f"{'only ' if others else ''}{', '.join(map(repr, sorted(self._streams)))} (from {self._source}). Where a stream was renamed, give "
-            f"it its former name{_UNION if others else ''}. To go on without it, {_FIRST if others else ''}set kinesis-efo option "
+            f"it its former name{_UNION if others else ''}. To go on without it, {first}set kinesis-efo option "
             "'removedStreams' to drop: what was not read of it yet is then left in the stream"
         )
 

@@ -24,13 +24,9 @@ _FATAL: Final = (DataLossError, AccessRefusedError, StreamNotFoundError, StreamR
 
 
 class Losses:
-    """Compares the offsets of one query with the shards that Kinesis lists.
-
-    `appeared` has the shards without parents that are newer than every shard in the offset of the last `check`.
-    """
+    """Compares the offsets of one query with the shards that Kinesis lists."""
 
     def __init__(self, streams: Streams, known: Callable[[ShardKey, Position], Known]) -> None:
-        self.appeared: list[ShardKey] = []
         self._streams = streams
         self._known = known
         self._checked: Collection[ShardKey] = frozenset()
@@ -38,7 +34,7 @@ class Losses:
         self._checked_listings = -1
 
     async def check(self, offset: Mapping[ShardKey, Position]) -> None:
-        """Look for lost and new shards, if the offset has other shards than at the last check, or the streams were listed since.
+        """Look for lost shards, if the offset has other shards than at the last check, or the streams were listed since.
 
         Raises DataLossError if records are lost and losses fail the query, StreamReplacedError if a stream was deleted and created again,
         and AccessRefusedError or StreamNotFoundError if the check is not possible. Errors that may pass are only logged.
@@ -47,7 +43,6 @@ class Losses:
         if listings == self._checked_listings and (offset is self._checked_offset or offset.keys() == self._checked):
             self._checked_offset = offset
             return
-        self._note_appeared(offset)
         try:
             for name, positions in by_stream(offset).items():
                 await self._streams.stream(name).check_loss(positions, partial(self._known_in, name))
@@ -79,13 +74,3 @@ class Losses:
 
     def _known_in(self, stream: str, shard: str, position: Position) -> Known:
         return self._known(ShardKey(stream, shard), position)
-
-    def _note_appeared(self, offset: Mapping[ShardKey, Position]) -> None:
-        appeared = [
-            ShardKey(name, shard)
-            for name, positions in by_stream(offset).items()
-            for shard in self._streams.stream(name).lineage.appeared(positions)
-        ]
-        for name, shard in set(appeared).difference(self.appeared):
-            logger.warning("stream %s has a new shard, %s, without parents: it is read from its beginning", name, shard)
-        self.appeared = appeared

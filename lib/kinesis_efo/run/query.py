@@ -55,6 +55,8 @@ class Query:
         self._offset: Offset | None = None
         self._committed: Offset | None = None
         self._unlisted: list[ShardKey] = []
+        self._left_out: set[ShardKey] = set()
+        self._complete_at: int | None = None
         self._losses = Losses(run.streams, run.known)
         self._accepted = accepted or {}
         self._replayed: Offset | None = None
@@ -161,17 +163,31 @@ class Query:
         except KinesisEfoError as error:
             self._fail(error)
             raise
-        new = self._losses.appeared
-        starting = [*new, *(self._run.streams.starting(offset) if offset.has_ends else [])]
+        starting = self._starting(offset)
         shards = await self._fetching.poll(offset, max_bytes, max_records, 0.0 if starting else at_most)
         self._planned = shards or self._planned
         self._gap.look(self._run.clock.monotonic(), partial(self.status, shards=True) if self.reads_apart else None)
         self._run.failure.raise_if_set()
-        ends = {each.key: each.through for each in shards if each.through.is_end}
-        if not ends and not offset.has_ends:
-            return PollReply(shards, new)
-        starting = sorted({*new, *self._run.streams.starting({**offset, **ends})})
-        return PollReply(shards, starting, self._run.streams.finished(offset))
+        if ends := {each.key: each.through for each in shards if each.through.is_end}:
+            starting = self._run.streams.starting({**offset, **ends})
+        return PollReply(shards, starting, self._run.streams.finished(offset) if offset.has_ends else [])
+
+    def _starting(self, offset: Offset) -> list[ShardKey]:
+        """The shards that can begin at `offset`. If none of its shards has ended, these change only with its shards or a new listing."""
+        listings = self._run.streams.listings
+        if self._complete_at == listings and not offset.has_ends:
+            return []
+        starting = self._run.streams.starting(offset)
+        self._complete_at = listings if not starting else None
+        for key in starting:
+            parents = self._run.streams.stream(key.stream).lineage[key.shard].parents
+            if key not in self._left_out and not any(ShardKey(key.stream, parent) in offset for parent in parents):
+                self._left_out.add(key)
+                logger.warning(
+                    "stream %s, shard %s: neither it nor a parent is in the query's checkpoint; it is read from its beginning",
+                    *key,
+                )
+        return starting
 
     async def until_tip(self, at_most: float) -> None:
         """See `MicroBatchPlanner.until_tip`."""
@@ -180,6 +196,8 @@ class Query:
     def _follow(self, offset: Offset) -> None:
         """Note which shards the query reads."""
         changed = self._offset is None or (offset is not self._offset and offset.keys() != self._offset.keys())
+        if changed:
+            self._complete_at = None
         if changed or any(self._run.streams.lease_info(key, offset[key]).is_known for key in self._unlisted):
             self._unlisted = self._run.want(self, offset)
         self._offset = offset

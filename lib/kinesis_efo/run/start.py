@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from math import floor
+from typing import Final
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.decisions.lineage import Beginning, Side, beginning
 from kinesis_efo.errors import ConfigurationError, LeaseTableError, StreamReplacedError
+from kinesis_efo.fetcher.streams import LIST_AGAIN_SECONDS, by_stream
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import strays
@@ -16,6 +19,9 @@ from kinesis_efo.options import Bounds, Start
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, PositionKind, ShardKey
 
 logger = logging.getLogger(__name__)
+
+_LISTED_SECONDS: Final = 60.0
+"""Maximum time to wait until ListShards lists a shard that is known already."""
 
 
 async def start_offset(
@@ -28,7 +34,7 @@ async def start_offset(
     """
     now = _now(clock)
     if start.from_leases:
-        positions, scan = await _from_leases(streams, table, lease_keys, now)
+        positions, scan = await _from_leases(streams, table, lease_keys, clock)
         for name in streams:
             if not any(key.stream == name for key in positions):
                 raise LeaseTableError(
@@ -36,11 +42,9 @@ async def start_offset(
                     f"{_unreadable(scan.unreadable)}. Copy them from the KCL application's table with `kinesis-efo leases "
                     "import-kcl`, or start at TRIM_HORIZON or LATEST"
                 )
-    elif start.bounds is not None:
-        positions = await _from_bounds(start.bounds, streams, now)
     else:
-        positions = await _from_position(streams, start.position or now)
-    logger.debug("new query: %d shards from %s", len(positions), start)
+        positions = await _from_bounds(start.bounds or Bounds(start.position), streams, clock)
+    logger.debug("new query: %d shards from %s", len(positions), start.bounds or start.position or now)
     return Offset(positions, horizons=await _horizons(positions, streams))
 
 
@@ -52,13 +56,13 @@ async def added_offset(
     The lease table is read only if that is `LEASES`. A stream without rows then starts at TRIM_HORIZON. Raises StreamReplacedError if the
     leases are of another stream.
     """
-    now = _now(clock)
     positions: dict[ShardKey, Position] = {}
     if start.from_leases:
-        positions, _ = await _from_leases(streams, table, lease_keys, now)
-    position = TRIM_HORIZON if start.from_leases else start.position or now
+        positions, _ = await _from_leases(streams, table, lease_keys, clock)
+    position = TRIM_HORIZON if start.from_leases else start.position or _now(clock)
     known = {key.stream for key in positions}
-    positions |= await _from_position({name: streams[name] for name in streams if name not in known}, position)
+    others = {name: streams[name] for name in streams if name not in known}
+    positions |= await _from_bounds(Bounds(position), others, clock)
     for name in streams:
         shards = sum(key.stream == name for key in positions)
         where = "the checkpoints in the lease table" if name in known else position
@@ -68,9 +72,16 @@ async def added_offset(
 
 async def _horizons(positions: Mapping[ShardKey, Position], streams: Mapping[str, Stream]) -> dict[str, float]:
     """The present trim horizons of the streams that are read from there, so that it is known later whether the horizon has moved."""
-    names = sorted({key.stream for key, position in positions.items() if position == TRIM_HORIZON})
-    horizons = {name: await streams[name].horizon() for name in names}
+    begin = [key for key, position in positions.items() if position == TRIM_HORIZON]
+    # A child of a shard that was read to its end has to be read from its creation on, whatever the horizon is now.
+    continued = {key.stream for key in begin if SHARD_END in _of_parents(key, positions, streams[key.stream])}
+    horizons = {name: await streams[name].horizon() for name in sorted({key.stream for key in begin} - continued)}
     return {name: horizon for name, horizon in horizons.items() if horizon is not None}
+
+
+def _of_parents(key: ShardKey, positions: Mapping[ShardKey, Position], stream: Stream) -> list[Position | None]:
+    shard = stream.shard(key.shard)
+    return [positions.get(ShardKey(key.stream, parent)) for parent in (shard.parents if shard is not None else ())]
 
 
 def _now(clock: Clock) -> Position:
@@ -78,51 +89,48 @@ def _now(clock: Clock) -> Position:
     return Position.at_timestamp(floor(clock.time() * 1000))
 
 
-async def _from_position(streams: Mapping[str, Stream], position: Position) -> dict[ShardKey, Position]:
-    positions: dict[ShardKey, Position] = {}
-    for name, stream in streams.items():
-        for shard, begin in (await stream.starting_positions(position)).items():
-            positions[ShardKey(name, shard)] = begin
-    return positions
-
-
-async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], now: Position) -> dict[ShardKey, Position]:
+async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], clock: Clock) -> dict[ShardKey, Position]:
     if unknown := sorted(bounds.names - streams.keys()):
         raise ConfigurationError(
             f"kinesis-efo option 'startingPosition' names {', '.join(map(repr, unknown))}, but the query reads "
             f"{', '.join(map(repr, sorted(streams)))}"
         )
+    now = _now(clock)
     positions: dict[ShardKey, Position] = {}
     for name, stream in streams.items():
-        everywhere = await stream.starting_positions(bounds.of(name) or now)
         named = {shard: position or now for shard, position in bounds.named(name).items()}
-        for shard, begin in _with_named(name, stream, everywhere, named).items():
-            positions[ShardKey(name, shard)] = begin
+        for shard in named:
+            if stream.shard(shard) is None:
+                raise ConfigurationError(
+                    f"kinesis-efo option 'startingPosition' names shard {shard} of stream {name!r}, which Kinesis does not list (any more)"
+                )
+        everywhere = await stream.starting_positions(bounds.of(name) or now)
+        found = await _beginning(stream, Side(next(iter(everywhere.values())), named, everywhere.keys()), clock)
+        if found.left_out:
+            raise ConfigurationError(
+                f"the start of the query leaves out {', '.join(found.left_out)} of stream {name!r}: if 'startingPosition' names a parent and a "
+                "child of it, name it as well; otherwise Kinesis does not list its parents yet: start the query again"
+            )
+        positions |= {ShardKey(name, shard): begin for shard, begin in found.offset.items()}
     return positions
 
 
-def _with_named(
-    name: str, stream: Stream, everywhere: Mapping[str, Position], named: Mapping[str, Position]
-) -> dict[str, Position]:
-    """Give the named shards their own start positions. Their ancestors are not read, and their descendants start after them."""
-    for shard in named:
-        if stream.shard(shard) is None:
-            raise ConfigurationError(
-                f"kinesis-efo option 'startingPosition' names shard {shard} of stream {name!r}, which Kinesis does not list (any more)"
-            )
-    left_out = {shard.shard_id for shard in stream.with_descendants(named)}
-    left_out |= {
-        shard
-        for shard in everywhere
-        if not named.keys().isdisjoint(each.shard_id for each in stream.with_descendants([shard]))
-    }
-    return {shard: at for shard, at in everywhere.items() if shard not in left_out} | dict(named)
+async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
+    """What a query begins with. Waits for a list of shards that is not older than the start."""
+    give_up_at = clock.monotonic() + _LISTED_SECONDS
+    while (found := beginning(stream.lineage, start)).left_out and stream.lineage.is_older_than(found.offset):
+        if clock.monotonic() >= give_up_at:
+            break
+        await clock.sleep(LIST_AGAIN_SECONDS)
+        await stream.refresh(patient=True)
+    return found
 
 
 async def _from_leases(
-    streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, now: Position
+    streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
 ) -> tuple[dict[ShardKey, Position], Scan]:
-    scan = await table.scan()
+    """The positions in the lease table, for the streams that have rows. Raises LeaseTableError if a shard has no row."""
+    scan, now = await table.scan(), _now(clock)
     _refuse_foreign(scan, table, streams, lease_keys)
     _refuse_strays(scan, table, streams, lease_keys)
     positions: dict[ShardKey, Position] = {}
@@ -135,6 +143,15 @@ async def _from_leases(
         parents[shard] = lease.parents
     for shard in _held_back(positions, streams, parents):
         del positions[shard]
+    for name, rows in by_stream(positions).items():
+        found = await _beginning(streams[name], Side(TRIM_HORIZON, rows, ()), clock)
+        if found.left_out:
+            raise LeaseTableError(
+                f"kinesis-efo option 'startingPosition' or 'newStreamPosition' is LEASES, but {table.label} has no readable row for "
+                f"{', '.join(found.left_out)} of stream {name!r}{_unreadable(scan.unreadable)}, nor for a parent or child. Copy the row from "
+                "the KCL application's table with `kinesis-efo leases import-kcl`, or give each shard its position in JSON; "
+                "`kinesis-efo leases list` shows those in the table"
+            )
     return positions, scan
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import ConfigurationError, KinesisEfoError
@@ -34,6 +34,8 @@ from kinesis_efo.tasks.compat import SPARK_VERSION
 
 logger = logging.getLogger(__name__)
 
+_START: Final[dict[str, Any]] = {"streams": {}, "version": 1}
+
 _REPORT_SECONDS = 2.0
 """Maximum seconds for which a stopping query waits for the driver's report of its last micro-batch. The report takes milliseconds, or half
 a second for the first micro-batch of a session."""
@@ -53,14 +55,16 @@ class StreamPlanner:
         self._offsets = SparkOffsets(manifest, drop=options.drop_removed_streams)
         self._run = QueryRun(options, join, self._commit_last)
         self._triggers = Triggers()
-        self._planned: Offset | None = None
+        self._last: dict[str, Any] | None = None
         self._running: Offset | None = None
         self._step: tuple[Offset, Offset, BatchPlan] | None = None
 
     def initial(self) -> dict[str, Any]:
-        """The start of a new query. It is chosen once, because Spark may ask twice, or only after it has asked for the latest offset."""
-        start = self._run.initial()
-        return self._offsets.to_dict(start, start)
+        """What stands for the start of a new query, which is chosen when Spark asks for the end of micro-batch 0.
+
+        Spark does not log this. It asks again to repeat micro-batch 0, whose end names its begin.
+        """
+        return dict(_START)
 
     def latest(self, start: dict[str, Any] | None, *, once: bool) -> dict[str, Any]:
         """The end of the next micro-batch; `start` itself if there is nothing to read. Spark 4.0 passes no `start`.
@@ -69,11 +73,11 @@ class StreamPlanner:
         """
         self._check_end(once=once)
         hurry = self._triggers.begin()
-        position = self._offsets.read(start) if start else self._planned or self._run.initial()
+        position = self._begin(start or self._last or _START)
         if position == self._running:
             self._run.done = position
         self._run.begin(position)
-        begin = position if position is self._run.start else None
+        begin = position if position.mark is not None and not position.mark.moved else None
         # Make short calls, to check between them whether this process has to end.
         while not self._run.ending.is_set():
             step = self._run.shared.ask(
@@ -90,26 +94,25 @@ class StreamPlanner:
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
         """The tasks of a micro-batch. None with `start == end`, because Spark 4.0 calls this only to tell the query's position."""
-        planned = self._planned = self._offsets.read(end)
+        self._last = end
         if start == end:
+            return []
+        planned = self._offsets.read(end, finished=False)
+        # Spark's log has the end of the micro-batch before, but not where micro-batch 0 begins.
+        begin = self._offsets.read_begin(end) or self._begin(start)
+        if begin == planned:
             return []
         first, self._running = self._running is None, planned
         self._run.begin(planned)
         if SPARK_VERSION < (4, 2):
             self.lag.write(planned)
-        begin, run = self._offsets.read(start), self._run.shared
-        logged = self._offsets.read_begin(end) if first else None
-        if logged is not None and dict(logged) != dict(begin):
-            # Spark does not log where micro-batch 0 begins. To repeat it, Spark asks again for the initial offset, which may have changed.
-            begin = logged
-            self._run.begin(planned, again=True)
-        known, self._step = self._step, None
-        if not first and known is not None and known[0] is begin and known[1] is planned:
-            plan = known[2]
+        run, plan = self._run.shared, None
+        # Spark asks once for each scan, such as both sides of a self-join.
+        if not first and self._step is not None and self._step[:2] == (begin, planned):
+            plan = self._step[2]
             if planned.mark is not None:
                 run.planned(planned.mark)
-        else:
-            plan = run.ask(Plan(begin, planned, self._options.poll_timeout, first))
+        plan = plan or run.ask(Plan(begin, planned, self._options.poll_timeout, first))
         # Tasks that start before all shards have a fetcher could take the cores that fetchers need.
         while not plan.all_served and not self._run.ending.is_set():
             plan = run.ask(Plan(begin, planned, self._options.poll_timeout))
@@ -152,6 +155,9 @@ class StreamPlanner:
         self.lag.clear()
         self._run.leave()
 
+    def _begin(self, start: Mapping[str, Any]) -> Offset:
+        return self._run.initial() if start == _START else self._offsets.read(start)
+
     def _check_end(self, *, once: bool) -> None:
         if self._options.ends != Bounds() and not (once or self.available_now or self._options.catch_up):
             raise ConfigurationError(
@@ -190,7 +196,7 @@ class QueryRun:
         self, options: SourceOptions, join: Callable[[], SharedRun], before_leaving: Callable[[], None]
     ) -> None:
         self.ending = threading.Event()
-        self.start: Offset | None = None
+        self._start: Offset | None = None
         self.done: Offset | None = None
         self.committed: Offset | None = None
         self._options = options
@@ -224,16 +230,16 @@ class QueryRun:
 
     def initial(self) -> Offset:
         """The start of a new query, which the first call chooses."""
-        while self.start is None:
-            self.start = self.shared.ask(Begin(new=True, mark=self._mark, wait=self._options.poll_timeout))
-            if self.start is None and self.ending.is_set():
+        while self._start is None:
+            self._start = self.shared.ask(Begin(new=True, mark=self._mark, wait=self._options.poll_timeout))
+            if self._start is None and self.ending.is_set():
                 raise stopped()
         self._begun = True
-        return self.start
+        return self._start
 
-    def begin(self, planned: Offset, *, again: bool = False) -> None:
-        """Tell the run that Spark's log ends with `planned`, unless the query has begun already. `again`: even then."""
-        if again or not self._begun:
+    def begin(self, planned: Offset) -> None:
+        """Tell the run that Spark's log ends with `planned`, unless the query has begun already."""
+        if not self._begun:
             self.shared.ask(Begin(mark=self._mark, resumed=planned))
         self._begun = True
 
@@ -280,11 +286,11 @@ class SparkOffsets(StreamSet):
         super().__init__(manifest, drop=drop)
         self._kept: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=4)
 
-    def read(self, data: Mapping[str, Any]) -> Offset:
+    def read(self, data: Mapping[str, Any], *, finished: bool = True) -> Offset:
         for known, offset in self._kept:
             if known == data:
                 return offset
-        offset = super().read(data)
+        offset = super().read(data, finished=finished)
         self._kept.appendleft((dict(data), offset))
         return offset
 

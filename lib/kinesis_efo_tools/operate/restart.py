@@ -61,8 +61,8 @@ async def restart(access: Access, manifest: Manifest, location: str, clock: Cloc
     findings = [await finding(SUBJECT, look(), action="s3:ListBucket, s3:GetObject and dynamodb:Scan")]
     if found is None:
         return findings
-    _, end = found
-    faults = StreamSet(manifest, drop=False).faults(end.offset, end.sources)
+    last, end = found
+    faults = StreamSet(manifest, drop=False).faults(end.offset, end.sources, finished=last.finished)
     findings += [Finding("streams of the checkpoint", Status.FAILED, *what_and_fix(fault)) for fault in faults]
     kinesis = await access.client("kinesis")
     async with await access.open("kinesis", AioConfig(**POLLING_CONFIG)) as unused:

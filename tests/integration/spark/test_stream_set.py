@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from pyspark.sql import DataFrame, Row
@@ -100,6 +101,31 @@ def test_streams_come_and_go(world: Callable[..., World], queries: Queries) -> N
     wait_until(lambda: len(kept.all) >= len(expected) + 1, 120)
     query.stop()
     assert kept.all == sorted(expected + missed)
+
+
+@pytest.mark.spark
+def test_stream_is_dropped_only_after_its_last_micro_batch(world: Callable[..., World], queries: Queries) -> None:
+    """Otherwise it would go on after records that no sink has got, if it comes again."""
+    w, kept = world({"orders": 1, "clicks": 1}), Kept()
+    expected = put(w, "orders", "o1") + put(w, "clicks", "c1")
+    kept.fails_with = lambda rows: any(row["stream"] == "clicks" for row in rows)
+    query = queries.start(queries.load(w, readMode="polling"), kept)
+    wait_until(lambda: query.exception() is not None, 120)
+    kept.batches.clear()
+    query = queries.start(queries.load(w, streams="orders", removedStreams="drop", readMode="polling"), kept)
+    wait_until(lambda: query.exception() is not None, 120)
+    says = next_start(w, queries.directory / "checkpoint-kept", "orders")["streams of the checkpoint"]
+    for told in (str(query.exception()), says):
+        assert "let the query finish its last micro-batch first" in told
+    assert kept.all == []
+    kept.fails_with = lambda _rows: False
+    for options in ({}, {"streams": "orders", "removedStreams": "drop"}):
+        expected += put(w, "orders", f"o{len(expected)}")
+        query = queries.start(queries.load(w, readMode="polling", **options), kept)
+        wait_until(partial(lambda query, most: query.exception() or len(kept.all) >= most, query, len(expected)), 120)
+        query.processAllAvailable()
+        query.stop()
+        assert kept.all == sorted(expected)
 
 
 @pytest.mark.spark

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.batch.stretches import Side, Stretch, stretches
-from kinesis_efo.decisions.lineage import Shard
+from kinesis_efo.batch.stretches import Stretch, stretches
+from kinesis_efo.decisions.lineage import Shard, Side
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
 
 TOP = 2**10

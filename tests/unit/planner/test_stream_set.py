@@ -69,6 +69,14 @@ def test_or_is_left_where_it_was(caplog: pytest.LogCaptureFixture) -> None:
     assert "clicks" not in dropping.to_dict(dropping.read(data))["sources"]
 
 
+@pytest.mark.parametrize("drop", [True, False])
+def test_stream_of_unfinished_micro_batch_is_not_dropped(drop: bool, caplog: pytest.LogCaptureFixture) -> None:
+    data = reading(ORDERS, CLICKS).to_dict(offset(orders=AT, clicks=AT))
+    with pytest.raises(ConfigurationError, match=r"finish its last micro-batch first.* once with the former streams"):
+        reading(ORDERS, drop=drop).read(data, finished=False)
+    assert caplog.messages == [], "nothing was left anywhere yet"
+
+
 def test_a_thousand_shards_make_a_short_line(caplog: pytest.LogCaptureFixture) -> None:
     left = Offset(
         {ShardKey("clicks", f"shardId-{number:012d}"): AT for number in range(1000)} | dict(offset(orders=AT))
@@ -178,5 +186,5 @@ def test_the_begin_of_a_first_micro_batch_is_read_as_it_was_written() -> None:
 
 def test_a_stream_under_a_new_name_is_told_once() -> None:
     data = reading(ORDERS, CLICKS).to_dict(before := offset(orders=AT, clicks=AT))
-    (fault,) = reading(ORDERS, ref("visits", "clicks")).faults(before, data["sources"])
+    (fault,) = reading(ORDERS, ref("visits", "clicks")).faults(before, data["sources"], finished=True)
     assert "is called 'visits'" in str(fault)

@@ -73,8 +73,6 @@ def test_a_run_that_cannot_be_joined_is_joined_with_the_next_call(monkeypatch: p
     assert run.did == ["start", "start"]
     assert run.asked == [Begin(mark=query._mark, resumed=START)], "told once"
     assert len(ended) == 2
-    query.begin(START, again=True)
-    assert len(run.asked) == 2
 
 
 def test_the_start_of_a_new_query_is_waited_for_and_chosen_once() -> None:

@@ -267,17 +267,30 @@ def test_a_first_micro_batch_that_is_repeated_begins_where_it_began(records: int
     end = first or reader.latestOffset(start)
     planned = ranges(reader.partitions(start, end))
     assert [wanted.after for wanted in planned] == ([START] if records else [])
-    assert (end == start) is not bool(records)
     end = json.loads(json.dumps(end))  # as Spark's log has it
     # The next start is asked again where the query begins: now, which is another time, and with other shards.
     again = Reader({key(0): LATER, key(1): LATER}, marked=True)
-    assert ranges(again.partitions(again.initialOffset(), end)) == planned
-    assert again.fetcher.resumed == [again.offset(end)], "it is no new query"
+    for _scan in range(2):
+        assert ranges(again.partitions(again.initialOffset(), end)) == planned
+    assert again.initial_offsets == 0, "it is no new query"
     assert again.latestOffset(end) == end, "Spark compares offsets as text"
+    assert again.fetcher.resumed == [again.offset(end)]
     reader.fetcher.there[key(0)] = again.fetcher.there[key(0)] = (after(20), 2)
     further = again.latestOffset(end)
-    assert "begin" not in further
+    assert further.get("begin") == (None if records else offset(s0=START)["streams"])
     assert [wanted.after for wanted in ranges(again.partitions(end, further))] == [after(9) if records else START]
+
+
+def test_every_scan_reads_what_the_log_says() -> None:
+    reader = listened()
+    begin = reader.initialOffset()
+    for number in (9, 20, 31):
+        reader.fetcher.there[key(0)] = (after(number), 3)
+        end = reader.latestOffset(begin if SPARK_VERSION >= (4, 2) else None)
+        first, *others = [ranges(reader.partitions(json.loads(json.dumps(begin)), end)) for _scan in range(3)]
+        assert [wanted.through for wanted in first] == [after(number)]
+        assert others == [first, first]
+        begin = end
 
 
 def test_the_first_micro_batch_of_an_earlier_version_begins_where_spark_says() -> None:
@@ -354,11 +367,11 @@ def test_a_reader_whose_fetcher_has_failed_stops_all_the_same() -> None:
 
 def test_spark_4_0_starts_a_query_with_the_latest_offset() -> None:
     reader = Reader({key(0): START})
-    assert reader.latestOffset() == reader.initialOffset() == offset(s0=START)
-    assert reader.initial_offsets == 1
-    reader.partitions(offset(s0=START), offset(s0=START))
+    assert reader.latestOffset() == offset(s0=START)
+    assert reader.partitions(reader.initialOffset(), offset(s0=START)) == []
     reader.fetcher.there = {key(0): (after(10), 3)}
     assert reader.latestOffset() == offset(s0=after(10))
+    assert reader.initial_offsets == 1
     assert ranges(reader.partitions(offset(s0=START), offset(s0=after(10)))) == [ShardRange(key(0), START, after(10))]
     reader.fetcher.there = {key(0): (after(20), 3)}
     assert reader.latestOffset() == offset(s0=after(20))
@@ -405,9 +418,8 @@ def test_an_end_that_was_only_shown_is_not_done() -> None:
 def test_spark_4_3_says_where_the_query_is() -> None:
     reader = Reader({key(0): START})
     limit = reader.getDefaultReadLimit() if SPARK_VERSION >= (4, 2) else None
-    assert reader.initialOffset() == offset(s0=START)
-    assert reader.latestOffset(offset(s0=START), limit) == offset(s0=START)
-    assert reader.initialOffset() == offset(s0=START)
+    assert reader.latestOffset(reader.initialOffset(), limit) == offset(s0=START)
+    assert reader.latestOffset(reader.initialOffset(), limit) == offset(s0=START)
     assert reader.initial_offsets == 1
     reader.fetcher.there = {key(0): (after(10), 3)}
     assert reader.latestOffset(offset(s0=after(5)), limit) == offset(s0=after(10))
@@ -949,8 +961,7 @@ def test_no_offset_is_told_before_the_query_may_read() -> None:
     assert len(reader.fetcher.polls) == 2, "and does not wait again: a lease that is lost is an error of its own"
 
 
-@pytest.mark.parametrize("first", ["initialOffset", "latestOffset"])
-def test_rows_to_start_from_are_read_when_no_run_before_moves_them_any_more(first: str) -> None:
+def test_rows_to_start_from_are_read_when_no_run_before_moves_them_any_more() -> None:
     """A run that is ending still writes its last checkpoints before it releases its lease."""
     reader = Reader({key(0): Position.after(10)}, startingPosition="LEASES")
 
@@ -959,17 +970,22 @@ def test_rows_to_start_from_are_read_when_no_run_before_moves_them_any_more(firs
         return timeout > 0
 
     reader.fetcher.wait_held = wait_held  # type: ignore[method-assign]
-    getattr(reader, first)()
-    assert reader.initialOffset() == reader.latestOffset() == offset(s0=Position.after(20))
+    assert reader.latestOffset(reader.initialOffset()) == reader.latestOffset() == offset(s0=Position.after(20))
     assert reader.initial_offsets == 2, "what is wrong with the rows is told before anything is waited for"
 
 
 def test_where_a_query_starts_without_rows_is_known_before_its_lease_is_held() -> None:
     """What comes while it waits is read."""
     reader = Reader({key(0): Position.after(10)}, startingPosition="LATEST")
-    reader.fetcher.held = []
-    assert reader.initialOffset() == offset(s0=Position.after(10))
-    assert reader.initial_offsets == 1
+    asked: list[int] = []
+
+    def wait_held(*, timeout: float) -> bool:
+        asked.append(reader.initial_offsets)
+        return timeout > 0
+
+    reader.fetcher.wait_held = wait_held  # type: ignore[method-assign]
+    assert reader.latestOffset(reader.initialOffset()) == offset(s0=Position.after(10))
+    assert asked == [1]
 
 
 def test_a_reader_that_waits_for_its_lease_ends_with_its_query() -> None:
@@ -991,8 +1007,8 @@ class FakeRanges:
 
 def test_a_new_query_marks_its_checkpoint_and_counts_what_moves() -> None:
     reader = Reader({key(0): START}, marked=True)
-    first = reader.initialOffset() if SPARK_VERSION >= (4, 2) else reader.latestOffset()
-    assert reader.initialOffset() == reader.latestOffset(first) == first
+    first = reader.latestOffset(reader.initialOffset() if SPARK_VERSION >= (4, 2) else None)
+    assert reader.latestOffset(first) == first
     name, _, moved = first["mark"].partition(":")
     assert moved == "0"
     assert len(name) == 8
@@ -1011,7 +1027,7 @@ def test_a_new_query_marks_its_checkpoint_and_counts_what_moves() -> None:
     assert reader.fetcher.marks == [second["mark"], third["mark"]]
     assert reader.fetcher.resumed == [], "a new query goes on from no checkpoint"
     other = Reader({key(0): START}, marked=True)
-    assert other.initialOffset()["mark"] != first["mark"]
+    assert other.latestOffset()["mark"] != first["mark"]
 
 
 def test_a_query_goes_on_with_the_mark_of_its_checkpoint_and_an_old_one_gets_one_when_it_moves() -> None:

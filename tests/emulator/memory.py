@@ -39,11 +39,15 @@ class MemoryKinesis:
         settings: Settings of the local AWS.
         clock: Virtual time.
         faults: Injects faults.
+
+    Attributes:
+        listing_age: ListShards shows the shards as they were this many seconds ago.
     """
 
     def __init__(self, settings: Settings, clock: Clock, faults: FaultInjection | None = None) -> None:
         self.state = Kinesis(settings, settings.region, clock, Ticks())
         self.faults = faults or NoFaults()
+        self.listing_age = 0.0
 
     def call(self, operation: str, **params: Any) -> Any:
         """Call any operation but SubscribeToShard and PutRecord, without faults.
@@ -52,7 +56,24 @@ class MemoryKinesis:
             AwsError: Kinesis refuses.
         """
         self.state.settle()
-        return OPERATIONS[operation](self.state, params)
+        answer = OPERATIONS[operation](self.state, params)
+        if operation == "ListShards" and self.listing_age:
+            answer["Shards"] = [self._as_it_was(shown) for shown in answer["Shards"] if not self._is_new(shown)]
+        return answer
+
+    def _shard(self, shown: dict[str, Any]) -> Any:
+        name = shown["ShardId"]
+        return next(stream.shards[name] for stream in self.state.streams.values() if name in stream.shards)
+
+    def _is_new(self, shown: dict[str, Any]) -> bool:
+        return bool(self._shard(shown).created_at > self.state.now().wall - self.listing_age)
+
+    def _as_it_was(self, shown: dict[str, Any]) -> dict[str, Any]:
+        closed_at = self._shard(shown).closed_at
+        if closed_at is not None and closed_at > self.state.now().wall - self.listing_age:
+            numbers = {"StartingSequenceNumber": shown["SequenceNumberRange"]["StartingSequenceNumber"]}
+            return {**shown, "SequenceNumberRange": numbers}
+        return shown
 
     def put(self, stream: str, key: str, data: bytes) -> str:
         """Put a record; returns the id of its shard."""

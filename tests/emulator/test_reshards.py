@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 from random import Random
 
 import pytest
@@ -14,6 +15,10 @@ import pytest
 from kinesis_efo.errors import ConfigurationError, LeaseTableError
 from kinesis_efo.options import SourceOptions, Start
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo_local import AwsError, Finish, NoFaults, Request
+from kinesis_efo_local.consumers import Subscription
+from kinesis_efo_local.fault_injection import Step
+from kinesis_efo_local.wire import exception_frame
 from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import Query
 from tests.emulator.test_each_fault import virtual
@@ -268,6 +273,56 @@ async def test_latest_begins_by_kinesis_clock_whatever_the_readers_says(polls: b
     await world.read(meanwhile=write, batches=8)
     world.check()
     assert len(world.application.rows) == 100
+
+
+class NotFound(NoFaults):
+    """Kinesis says that a child does not exist: when it is opened first, and again after its first event.
+
+    Args:
+        shards: How many shards there were at first.
+    """
+
+    def __init__(self, shards: int) -> None:
+        self.shards = shards
+        self.said: set[tuple[str, bool]] = set()
+
+    async def before(self, request: Request) -> None:
+        if request.operation in ("SubscribeToShard", "GetShardIterator") and self._says(request.params["ShardId"]):
+            raise AwsError("ResourceNotFoundException", "not there yet")
+
+    def frame(self, subscription: Subscription, frame: bytes) -> Iterable[Step]:
+        if subscription.events == 1 and self._says(subscription.shard.id, opened=True):
+            return [exception_frame(AwsError("ResourceNotFoundException", "not there yet")), Finish()]
+        return [frame]
+
+    def _says(self, shard_id: str, *, opened: bool = False) -> bool:
+        if int(shard_id.rpartition("-")[2]) < self.shards or (shard_id, opened) in self.said:
+            return False
+        self.said.add((shard_id, opened))
+        return True
+
+
+@pytest.mark.parametrize("age", [0.0, 60.0], ids=["", "ListShards a minute old"])
+@virtual
+async def test_children_that_are_not_found_in_a_burst_of_splits(age: float) -> None:
+    """As right after a reshard. A later child is missing in the list that was read for an earlier one."""
+    faults = NotFound(shards=4)
+    world = MemoryWorld(shards=4, settings=SMALL, faults=faults)
+
+    async def split(number: int) -> None:
+        if number < 4:
+            world.split(2 * number)
+            world.put_some(200)
+            await asyncio.sleep(1)
+
+    world.put_some(200)
+    # Older than what ListShards says.
+    await asyncio.sleep(2 * age)
+    world.kinesis.listing_age = age
+    await world.read(meanwhile=split, batches=5)
+    world.check()
+    world.check_order_of_shards()
+    assert len(faults.said) == 16
 
 
 @virtual

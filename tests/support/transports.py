@@ -206,6 +206,7 @@ class ScriptedTopology:
         answers: One per call of `shards`: shards or their ids, or an exception. The last one is repeated for ever.
         retention: One per call of `retention`: seconds, or an exception. The last one is repeated for ever.
         consumer: One per call of `consumer_exists`: whether it does, or an exception. The last one is repeated for ever.
+        created: When the stream was created, epoch seconds.
     """
 
     def __init__(
@@ -213,8 +214,10 @@ class ScriptedTopology:
         *answers: Sequence[str | Shard] | Exception,
         retention: Sequence[float | Exception] = (24 * 3600,),
         consumer: Sequence[bool | Exception] = (False,),
+        created: int = 1_700_000_000,
     ) -> None:
         self._consumer = list(consumer)
+        self._created = created
         self.described = 0
         self._answers = list(answers)
         self._retention = list(retention)
@@ -231,7 +234,7 @@ class ScriptedTopology:
         raise NotImplementedError
 
     async def created(self, stream_arn: str) -> int:
-        raise NotImplementedError
+        return self._created
 
     async def distribution(self, stream_arn: str) -> Distribution:
         raise NotImplementedError

@@ -16,6 +16,7 @@ from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import AccessRefusedError, ConsumerNotFoundError, DataLossError, StreamNotFoundError
 from kinesis_efo.kinesis.faults import Backoff, Fault, Verdict, classify, fatal, replaced
+from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.kinesis.stats import SubscriptionStats
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, Presence, ShardLister
 from kinesis_efo.kinesis.transport import Transport
@@ -177,7 +178,7 @@ class Recovery:
         """
         where, source = f"stream {self._stream.name!r}, shard {self._shard_id}", self._context.source
         try:
-            listed = {shard.shard_id for shard in await self._context.presence.shards()}
+            listed = await self._context.presence.shards(self._shard_id)
         except Exception as error:
             found = classify(error)
             if found.verdict is Verdict.MISSING:
@@ -192,11 +193,11 @@ class Recovery:
                 ) from fault.error
             return self._count(found)
         if self._shard_id not in listed:
-            # Shard ids grow and are never reused, so a higher id is that of an earlier stream, or too new.
+            # Shard ids grow and are never reused, so a higher id is that of an earlier stream, or too new to be listed.
             if self._shard_id > max(listed, default=""):
-                if position.sequence_number is not None:
+                if await self._is_older_than_stream(position):
                     raise replaced(self._stream, self._shard_id, position, source) from fault.error
-                return self._count(fault)  # too new to be listed
+                return self._count(fault)
             raise DataLossError(
                 f"{where}: the shard does not exist any more and was read up to {position} only: its later records are "
                 "gone (retention). Set kinesis-efo option 'failOnDataLoss' to false to go on without it"
@@ -205,6 +206,13 @@ class Recovery:
             # The fault may pass, because stream and shard exist after all.
             return self._count(fault)
         return await self._find_consumer(fault, where)
+
+    async def _is_older_than_stream(self, position: Position) -> bool:
+        """Whether a position certainly belongs to an earlier stream of the same name; False if that is not known."""
+        if (number := position.sequence_number) is None or (created := await self._context.presence.created()) is None:
+            return False
+        written = written_at(number, self._shard_id, self._context.clock.time() + SKEW_SECONDS)
+        return written is not None and written < created
 
     async def _find_consumer(self, fault: Fault, where: str) -> float:
         unsure = ""

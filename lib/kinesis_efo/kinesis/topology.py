@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
+from math import inf
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from botocore.exceptions import ClientError
@@ -233,12 +234,17 @@ class Presence:
     """
 
     def __init__(self, stream: StreamRef, lister: ShardLister, clock: Clock) -> None:
+        self._clock = clock
         self._shards = SharedCall(lambda: lister.shards(stream.stream_arn), clock, FRESH_SECONDS)
         self._consumer = SharedCall(lambda: lister.consumer_exists(stream.consumer_arn or ""), clock, FRESH_SECONDS)
+        self._identity = SharedCall(lambda: identified(lister, stream.stream_arn), clock, FRESH_SECONDS)
 
-    async def shards(self) -> list[Shard]:
-        """List the stream's shards."""
-        return await self._shards.get()
+    async def shards(self, shard_id: str) -> set[str]:
+        """Return the ids of the stream's shards. If `shard_id` is not among them, they were listed after this call."""
+        now = self._clock.monotonic()
+        listed = {shard.shard_id for shard in await self._shards.get()}
+        # A reply that is shared may be older than the shard.
+        return listed if shard_id in listed else {shard.shard_id for shard in await self._shards.get(now)}
 
     async def end(self, shard_id: str) -> tuple[int, tuple[ChildShard, ...]] | None:
         """Return the last sequence number of a shard and its children; None if the shard is open or not listed."""
@@ -250,9 +256,13 @@ class Presence:
         """Whether the consumer with the ARN of the manifest exists."""
         return await self._consumer.get()
 
+    async def created(self) -> int | None:
+        """Return when the stream was created, in epoch seconds; None if that cannot be read."""
+        return (await self._identity.get()).created
+
 
 class SharedCall(Generic[T]):
-    """A call whose reply is shared by all that ask while it runs, or within `seconds` after it."""
+    """A call whose reply is shared by all that ask while it runs, or within `seconds` after it began."""
 
     def __init__(self, ask: Callable[[], Awaitable[T]], clock: Clock, seconds: float) -> None:
         self._ask = ask
@@ -261,18 +271,21 @@ class SharedCall(Generic[T]):
         self._asking: asyncio.Task[T] | None = None
         self._answered: tuple[float, T] | None = None
 
-    async def get(self) -> T:
-        if self._answered is not None and self._clock.monotonic() - self._answered[0] < self._seconds:
-            return self._answered[1]
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._answer())
-            self._asking.add_done_callback(self._done)
-        # A caller that is cancelled must not cancel the call for the others.
-        return await asyncio.shield(self._asking)
+    async def get(self, since: float = -inf) -> T:
+        """Return the reply to a call that began at `since`, monotonic seconds, or later."""
+        since = max(since, self._clock.monotonic() - self._seconds)
+        while self._answered is None or self._answered[0] < since:
+            if self._asking is None:
+                self._asking = asyncio.create_task(self._answer())
+                self._asking.add_done_callback(self._done)
+            # A caller that is cancelled must not cancel the call for the others.
+            await asyncio.shield(self._asking)
+        return self._answered[1]
 
     async def _answer(self) -> T:
+        began = self._clock.monotonic()
         answer = await self._ask()
-        self._answered = self._clock.monotonic(), answer
+        self._answered = began, answer
         return answer
 
     def _done(self, task: asyncio.Task[T]) -> None:

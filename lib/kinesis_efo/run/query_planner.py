@@ -264,13 +264,15 @@ class QueryPlanner:
         if ending.targets is not None and not ending.complete:
             await self._look_for_ends(position, call.wait)
         if (end := self._advance.to(position, reply, self._mark)) is not None:
-            self._planned_at = self._run.clock.monotonic()
+            # Positions of idle shards alone do not prolong the wait of records that have not been read.
+            self._planned_at = self._run.clock.monotonic() if self._advance.sizes else self._planned_at
             size = sum(self._advance.sizes.values()), self._advance.data
             if end is position:
                 return self._step(size=size, behind=behind)
             plan = await self._served(self._advance.ranges(position, end), 0.0)
             return self._step(end, size=size, behind=behind, plan=plan if plan.all_served else None)
-        ending.settle(position, self._advance.quiet, self._run.clock.monotonic())
+        if not waits:  # a shard whose records wait is not quiet
+            ending.settle(position, self._advance.quiet, self._run.clock.monotonic())
         unfinished = not (ending.targets is None or ending.reached(position))
         return self._step(again=unfinished or (waits and self._alone), behind=behind)
 

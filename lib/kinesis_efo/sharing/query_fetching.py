@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 _SENT_SECONDS: Final = 2.0
 """An event that arrives this long after a moment was sent by Kinesis after that moment."""
+_TOGETHER_MILLIS: Final = 60_000
+"""Queries at LATEST whose starts are further apart do not begin at the same record."""
 
 
 class QueryFetching:
@@ -42,6 +44,7 @@ class QueryFetching:
         self._shared = group.shared
         self._clock = group.clock
         self._committed: Mapping[ShardKey, Position] = {}
+        self._latest: Mapping[ShardKey, Position] = {}
         self._has_let_go = False
         self._sought: dict[ShardKey, float | Position] = {}
         self._nothing_since: float | None = None
@@ -145,11 +148,17 @@ class QueryFetching:
             buffer = self._shared.found(key)
             if buffer is None or position.kind is not PositionKind.AT_TIMESTAMP or not self._group.others_at(self, key):
                 continue
-            if self._shared.millis_behind(key) == 0 or buffer.end.kind is PositionKind.AT_TIMESTAMP:
+            if self._shared.millis_behind(key) == 0 or self._began_together(key, buffer.end, position):
                 moved[key] = buffer.end
-        found = offset if moved == offset else Offset(moved, offset.lasts, offset.mark, offset.horizons)
-        self.follow(found)
+        self._latest = found = offset if moved == offset else Offset(moved, offset.lasts, offset.mark, offset.horizons)
+        if len(self._group.queries) > 1:
+            self.follow(found)
         return found
+
+    def _began_together(self, key: ShardKey, end: Position, now: Position) -> bool:
+        """Whether a buffer without an event stands at the LATEST of another query. A time from that query's options may be any time."""
+        begun = any(query._latest.get(key) == end for query in self._group.queries)
+        return begun and end.kind is PositionKind.AT_TIMESTAMP and now.value - end.value <= _TOGETHER_MILLIS
 
     # -- where the shards end
 

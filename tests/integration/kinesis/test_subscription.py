@@ -22,6 +22,7 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.records.decoder import decode
 from kinesis_efo.records.events import Event
 from kinesis_efo_local import Close, Finish, GoAway, NoFaults, Reset, ResetStream
+from kinesis_efo_local.sequence import Numbering
 from tests.support.transports import OpenSink
 
 from .conftest import Bench, run, until
@@ -257,9 +258,10 @@ def test_a_shard_that_never_was(local: Local) -> None:
 
     async def main() -> None:
         async with bench.client() as client:
-            # Ids only grow: a shard that was read from, and is beyond the newest, was another stream's.
+            # Ids only grow: a shard beyond the newest, that was read from before the stream was created, was another stream's.
+            former = Position.after(int(Numbering(77, 1_600_000_000).record(1_600_000_060 * 10**9)))
             with pytest.raises(StreamReplacedError, match="shardId-000000000077"):
-                await reader(client, stream, Sink(), "shardId-000000000077", Position.after(5)).run()
+                await reader(client, stream, Sink(), "shardId-000000000077", former).run()
 
     run(main())
 

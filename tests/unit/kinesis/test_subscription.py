@@ -1006,16 +1006,35 @@ async def test_a_failing_request_for_the_retention_is_retried_and_a_refusal_name
 
 
 @virtual
-async def test_a_shard_newer_than_all_that_are_listed_is_of_an_earlier_stream_or_too_new() -> None:
-    listed = ScriptedTopology(["shardId-000000000000"])
+async def test_unlisted_newest_shard_is_waited_for_unless_position_predates_stream() -> None:
+    shard_id, created = "shardId-000000000004", 1_700_000_000
+    listed = ScriptedTopology(["shardId-000000000000"], created=created)
 
-    async def read(start: Position, *scripts: Any) -> ScriptedWorld:
+    def read(start: Position, *scripts: Any) -> ScriptedWorld:
         world = ScriptedWorld(*scripts, start=start, topology=listed)
-        world.subscription = ShardSubscription(world.context, "shardId-000000000004", start, world.sink)
+        world.subscription = ShardSubscription(world.context, shard_id, start, world.sink)
         return world
 
-    await (await read(Position.after(5), MISSING)).fails(StreamReplacedError, "shardId-000000000004", "new checkpoint")
-    await (await read(TRIM_HORIZON, MISSING, MISSING, [END])).ends()
+    def written(at: int) -> Position:
+        return Position.after(int(Numbering(4, at - 100).record(at * 10**9)))
+
+    await read(written(created - 1), MISSING).fails(StreamReplacedError, shard_id, "new checkpoint")
+    for start in (written(created), Position.after(5), TRIM_HORIZON):
+        await read(start, MISSING, MISSING, [END]).ends()
+    await read(written(created), *[MISSING] * 400).fails(RetriesExhaustedError, shard_id, "ResourceNotFoundException")
+
+
+@virtual
+async def test_shard_missing_in_shared_list_is_listed_again() -> None:
+    incomplete, whole = ["shardId-000000000005"], [SHARD, "shardId-000000000005"]
+    listed = ScriptedTopology(incomplete, whole, consumer=(True,))
+    world = ScriptedWorld(MISSING, MISSING, [END], start=Position.after(5), topology=listed)
+    await world.context.presence.shards("shardId-000000000005")
+    await asyncio.sleep(1)
+    await world.ends()
+    assert listed.calls == 2
+
+    await ScriptedWorld(MISSING, topology=ScriptedTopology(incomplete)).fails(DataLossError, SHARD)
 
 
 # -- room in the sink

@@ -54,6 +54,7 @@ class Shards:
     def __init__(self, budget: int = 1 << 40) -> None:
         self.indexes = {key: EventIndex(TRIM_HORIZON) for key in KEYS}
         self.behind: dict[ShardKey, int] = {}
+        self.quiets: dict[ShardKey, float] = {}
         self.budget = budget
         self.ends_at: EndPositions | None = None
         self.name: str | None = None
@@ -78,7 +79,7 @@ class Shards:
         return self.behind.get(key)
 
     def quiet(self, key: ShardKey) -> float:
-        return 0.0
+        return self.quiets.get(key, 0.0)
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
         return None
@@ -259,6 +260,15 @@ def test_a_poll_timeout_that_is_long_delays_no_full_micro_batch() -> None:
     assert at - first <= 4 * 0.1 + POLL_SECONDS
 
 
+def test_idle_checkpoints_do_not_prolong_the_wait_for_records() -> None:
+    idle = [Arrival(1, SECOND, records=0, behind=0) for _ in range(40)]
+    options = {"minBytesPerTrigger": "1g", "maxTriggerDelay": "10s", "idleCheckpointInterval": "3s"}
+    spark, came = simulated([*idle[:15], Arrival(0.5, FIRST), *idle], **options)
+    (read,) = [batch for batch in spark.batches if batch.end[FIRST] == Position.after(17)][:1]
+    assert read.at - came[17][0] <= 10
+    assert len([batch for batch in spark.batches if batch.at < came[17][0]]) > 3
+
+
 def test_a_query_that_may_have_other_sources_says_that_there_is_nothing_instead_of_holding_them_up() -> None:
     spark, came = simulated(BACKLOG, alone=False, minBytesPerTrigger="1g")
     assert sum(sizes(spark, came)) == len(BACKLOG)
@@ -321,6 +331,31 @@ def test_a_shard_that_ends_at_its_target_makes_no_micro_batch_of_its_own_while_o
         assert end is not None
         assert (end[FIRST], end[SECOND]) == (Position.after(2), SHARD_END)
         assert LoopClock().monotonic() - began == pytest.approx(1.0)
+
+    run(main())
+
+
+def test_shard_whose_records_wait_does_not_end_as_quiet() -> None:
+    async def main() -> None:
+        shards = Shards()
+        spark = Spark(shards, ends=True, minBytesPerTrigger="1g", maxTriggerDelay="20s")
+        shards.ends_at = EndPositions({FIRST: Position.after(9), SECOND: Position.after(9)}, complete=True)
+        shards.quiets[FIRST] = 5.0
+        shards.add(1, Arrival(0, FIRST, 0))
+        shards.add(1, Arrival(0, SECOND))
+        end = await spark.ask()
+        assert end is not None
+        assert end.mark is not None
+        await spark.planner.finished([end.mark], None, alone=True)
+        spark.offset = end
+        await asyncio.sleep(1)
+        shards.add(3, Arrival(0, FIRST))
+        for _ in range(200):
+            if (end := await spark.ask(again=False)) is not None:
+                break
+            await asyncio.sleep(0.1)
+        assert end is not None
+        assert end[FIRST] == Position.after(3)
 
     run(main())
 

@@ -30,4 +30,4 @@ def test_query_that_ends_does_not_believe_one_empty_answer(mode: str, end: str) 
     """300 records are acknowledged two seconds before the start."""
     for seed in range(4):
         case = {"mode": mode, "end": end, "quiet": True, "backlog": 300, "age": 2.0, "buffer": 4 << 20, "reshards": 0}
-        assert play_ends(seed, **case).owed
+        assert play_ends(seed, **case).runs

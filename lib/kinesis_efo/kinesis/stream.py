@@ -12,6 +12,7 @@ from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.aws_errors import CALL_ERRORS, describe
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.lineage import Lineage, Shard, announced
+from kinesis_efo.decisions.quiet import SETTLED_SECONDS
 from kinesis_efo.errors import InvalidRequestError
 from kinesis_efo.kinesis.delivery import EventSink
 from kinesis_efo.kinesis.ends import End, is_empty, is_far, last_before, look_from
@@ -30,9 +31,6 @@ from kinesis_efo.records.events import ChildShard, EventHead
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-
-SETTLED_SECONDS: Final = 1.0
-"""This many seconds after a given time, all records that arrived before that time can be read."""
 
 _RECENT_MILLIS: Final = 5_000
 """A subscription that finds a tip begins this many milliseconds earlier, because a range whose last record is known ends more safely."""

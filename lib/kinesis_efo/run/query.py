@@ -20,7 +20,7 @@ from kinesis_efo.options import Bounds
 from kinesis_efo.positions import Offset, Position, ShardKey, ShardRange
 from kinesis_efo.run.gap import GapWatch
 from kinesis_efo.run.losses import Losses
-from kinesis_efo.run.query_ends import EndPositions, Ends
+from kinesis_efo.run.query_ends import EndPositions, Ends, seconds_left
 from kinesis_efo.run.run import Run
 from kinesis_efo.sharing.standing import stands, summed_up
 
@@ -249,6 +249,8 @@ class Query:
         return Offset(found.ends, found.lasts)
 
     async def _find_ends(self, offset: Offset) -> EndPositions:
+        # A shard may be split before an end that has not passed yet, so list the shards after it.
+        await self._run.clock.sleep(seconds_left(self._ends, self._run.clock))
         await self._run.streams.refresh(patient=True)
         ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
         # Asking needs the lease, because a subscription would end that of another run.

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.decisions.quiet import SETTLED_SECONDS
 from kinesis_efo.errors import AccessRefusedError, ConfigurationError
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.streams import Streams
@@ -35,6 +36,14 @@ class EndPositions(NamedTuple):
 
     ends: Mapping[ShardKey, Position]
     lasts: Mapping[ShardKey, int] = {}
+
+
+def seconds_left(bounds: Bounds, clock: Clock) -> float:
+    """Return how long to wait until the latest time of the option `endingPosition` has passed; 0 for a time that is refused."""
+    given = (bounds.everywhere, *bounds.streams.values(), *bounds.shards.values())
+    times = [bound.value / 1000 for bound in given if bound is not None and bound.kind is PositionKind.AT_TIMESTAMP]
+    left = max(times, default=0.0) + SETTLED_SECONDS - clock.time()
+    return max(0.0, left) if left <= _FUTURE_SECONDS + SETTLED_SECONDS else 0.0
 
 
 class Ends:

@@ -30,7 +30,7 @@ from kinesis_efo.run.clients import Clients
 from kinesis_efo.run.thread import finished
 
 T = TypeVar("T")
-ENDING = EndingState(False, False, False, True, [(ShardKey("orders", "b"), None)], [])
+ENDING = EndingState(False, False, False, [(ShardKey("orders", "b"), Position.after(5))], [])
 KEY = ShardKey("orders", "shardId-000000000000")
 BIG = 49590338271490256608559692538361571095921575989136588898
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kinesis_efo.batch.stretches import Stretch
-from kinesis_efo.decisions.quiet import Quiet
+from kinesis_efo.decisions.quiet import SETTLED_SECONDS, Quiet
 from kinesis_efo.errors import FrameError, RetriesExhaustedError
 from kinesis_efo.positions import Position, PositionKind
 from kinesis_efo.records.arrivals import last_arrival
@@ -17,9 +17,6 @@ from kinesis_efo.records.events import Event
 
 DISORDER_MS: Final = 2_000
 """Reading begins this many milliseconds before a start time and ends this many after an end time, because arrival times need not ascend."""
-
-SETTLED_SECONDS: Final = 1.0
-"""This many seconds after a given time, all records that arrived before that time can be read."""
 
 
 def first_position(stretch: Stretch) -> Position:

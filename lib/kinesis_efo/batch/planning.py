@@ -43,6 +43,8 @@ _MARGIN_SECONDS: Final = 10.0
 
 _TIP_MS: Final = 1_000
 
+_LONGEST_WAIT_SECONDS: Final = SKEW_SECONDS + 5.0
+
 
 def tip_at(loaded: float) -> Position:
     """Return the tip for a read: one second after `loaded`, epoch seconds, so that it includes every record acknowledged by then."""
@@ -64,10 +66,26 @@ def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Positi
     return tip_at(clock.latest) if too_late else Position.at_timestamp(corrected)
 
 
+async def kinesis_time(manifest: Manifest, options: BatchOptions, clock: Clock | None = None) -> int:
+    """Ask Kinesis for its time, epoch milliseconds. It is not too early, and at most a second and the duration of the call too late.
+
+    Raises `StreamError` if Kinesis does not answer.
+    """
+    known = KinesisClock(clock or SystemClock())
+    ref = next(iter(manifest.streams.values()))
+    async with await AsyncClients(options.source.aws, manifest.region).open("kinesis") as client:
+        known.watch(client)
+        lister = Topology(client, known, Patience(options.source.retry, known))
+        await explained(lister.retention(ref.stream_arn), ref, manifest.source)
+    return round(known.latest * 1000)
+
+
 async def plan(
     manifest: Manifest, options: BatchOptions, tip: Position, clock: Clock | None = None, *, here: bool = True
 ) -> list[Stretch]:
-    """Plan a read. `tip` is the position for `LATEST` by the clock of the machine that loaded it; `here`: whether that is this machine.
+    """Plan a read. `tip` is the position for `LATEST`: by the clock of this machine if `here`, else by Kinesis' clock.
+
+    Waits until the last end has passed, because a shard may be split before it.
 
     Raises `ConfigurationError` if the start or the end is not possible, `DataLossError` if the read begins before the stream's retention
     (and `failOnDataLoss` is set), `LeaseError` if a query reads with the consumer, or if it cannot be found out whether one does.
@@ -84,8 +102,20 @@ async def plan(
         clock.watch(client)
         lister = Topology(client, clock, patience)
         refs = list(manifest.streams.values())
-        listed = await asyncio.gather(*(explained(lister.shards(ref.stream_arn), ref, manifest.source) for ref in refs))
+
+        async def listings() -> list[list[Shard]]:
+            return await asyncio.gather(
+                *(explained(lister.shards(ref.stream_arn), ref, manifest.source) for ref in refs)
+            )
+
+        listed = await listings()  # its answer tells Kinesis' time, too
         tip = tip_for_kinesis(tip, clock, here=here)
+        given = options.source.ends
+        ends = [tip, given.everywhere, *given.streams.values(), *given.shards.values()]
+        left = max(map(_milliseconds, ends)) / 1000 - clock.time()
+        if 0 < left <= _LONGEST_WAIT_SECONDS:  # later ends are refused
+            await clock.sleep(left)
+            listed = await listings()
         planners = [StretchPlanner(ref, manifest.source, options, tip, lister, clock.latest) for ref in refs]
         planned = await asyncio.gather(*(each.plan(shards) for each, shards in zip(planners, listed, strict=True)))
         found = [stretch for stretches in planned for stretch in stretches]
@@ -132,7 +162,25 @@ class StretchPlanner:
             self._ref.name, len(found), len(shards), _shown(starts), _shown(self._end),
             f"; other positions for {', '.join(sorted({*self._starts, *self._ends}))}" if self._starts or self._ends else "",
         )  # fmt: skip
+        found = await self._with_horizon(found, by_id)
         return found if await self._is_strict() else [replace(stretch, hash_range=None) for stretch in found]
+
+    async def _with_horizon(self, found: list[Stretch], shards: Mapping[str, Shard]) -> list[Stretch]:
+        """Record the trim horizon in the stretches that begin there, because it moves while they wait to be read."""
+        if all(stretch.start != TRIM_HORIZON for stretch in found):
+            return found
+        horizon = self._now - await explained(self._lister.retention(self._ref.stream_arn), self._ref, self._source)
+        created = await explained(self._lister.created(self._ref.stream_arn), self._ref, self._source)
+        return [
+            replace(
+                stretch,
+                horizon=horizon,
+                created=written_at(shards[stretch.key.shard].first, stretch.key.shard, self._now) or float(created),
+            )
+            if stretch.start == TRIM_HORIZON
+            else stretch
+            for stretch in found
+        ]
 
     async def _is_strict(self) -> bool:
         """Whether KPL aggregates with records of other shards are left out."""
@@ -274,6 +322,10 @@ def _check_names(manifest: Manifest, options: BatchOptions) -> None:
                 f"kinesis-efo option {option!r} names {', '.join(map(repr, unknown))}, "
                 f"but the read is of {', '.join(map(repr, sorted(manifest.streams)))} (from {manifest.source})"
             )
+
+
+def _milliseconds(position: Position | None) -> int:
+    return position.value if position is not None and position.kind is PositionKind.AT_TIMESTAMP else 0
 
 
 def _shown(position: Position) -> str:

@@ -19,19 +19,22 @@ import pyarrow as pa
 from aiobotocore.config import AioConfig
 
 from kinesis_efo.aws import AsyncClients
-from kinesis_efo.batch.ending import SETTLED_SECONDS, Completion, first_position, rows_of
-from kinesis_efo.batch.stretches import Stretch
+from kinesis_efo.batch.ending import Completion, first_position, rows_of
+from kinesis_efo.batch.stretches import Stretch, trimmed
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.losses import Known
+from kinesis_efo.decisions.quiet import SETTLED_SECONDS
 from kinesis_efo.errors import DataLossError, first_of
 from kinesis_efo.kinesis.clock import KinesisClock
+from kinesis_efo.kinesis.faults import report_loss
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, Pace, PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.kinesis.topology import Topology, explained
+from kinesis_efo.kinesis.topology import ShardLister, Topology, explained
 from kinesis_efo.kinesis.transport import BotoTransport, Transport, Unlimited, subscription_config
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import Deaggregation, SourceOptions
+from kinesis_efo.patience import Patience
 from kinesis_efo.positions import SHARD_END, Position, PositionKind, ShardKey
 from kinesis_efo.records.arrivals import last_arrival
 from kinesis_efo.records.decoder import decode
@@ -115,18 +118,22 @@ class _StretchSink:
     """Takes the events of one shard until its stretch is complete; implements `EventSink`. `after` is how far the shard was read."""
 
     room = Unlimited()
+    committed = None
     progress: StretchProgress
     completion: Completion
     server_time: Callable[[], float]
     take: Callable[[StretchEvent], Awaitable[None]]
     clock: Clock
     after: Position
-    committed: Position | None = None
+    begins: Callable[[], Awaitable[None]] | None = None
 
     async def admit(self, event: Event) -> None:
         # This comes before any await, so that the server's time is that of this event.
         complete = self.completion.after(event, self.server_time(), self.clock.monotonic())
         self.progress.add(event)
+        if self.begins is not None:
+            await self.begins()
+            self.begins = None
         if event.head.records:
             await self.take(StretchEvent(self.progress.stretch, self.after, event))
         if not event.head.still:
@@ -144,14 +151,17 @@ async def read_stretch(
     *,
     patience: float,
     fail_on_data_loss: bool,
+    begins: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Read one stretch to its end, from a stream whose client reads only this shard. Updates `progress`.
 
     `server_time` returns the time of Kinesis' last response, epoch seconds. `take` takes the records, and may wait. The read fails after
-    `patience` seconds without progress, although Kinesis responds.
+    `patience` seconds without progress, although Kinesis responds. `begins` is awaited once there is a response, before its records are
+    taken.
     """
     stretch = progress.stretch
-    sink = _StretchSink(progress, Completion(stretch, patience), server_time, take, clock, stretch.start)
+    sink = _StretchSink(progress, Completion(stretch, patience), server_time, take, clock, stretch.start, begins)
+    # Without a time, `begins` compares the horizons.
     since = server_time() if stretch.since is None else stretch.since / 1000
     try:
         subscription = stream.subscribe(stretch.key.shard, first_position(stretch), sink, Known(since))
@@ -166,8 +176,37 @@ async def read_stretch(
         logger.warning("%s; going on without it, as option failOnDataLoss=false asks", error)
 
 
+async def check_horizon(
+    stretch: Stretch,
+    lister: ShardLister,
+    ref: StreamRef,
+    source: str,
+    clock: KinesisClock,
+    *,
+    again: bool,
+    fail: bool,
+) -> None:
+    """Report records that were trimmed between the planning of a stretch and its first response. `clock` follows the client of `lister`.
+
+    Raises `DataLossError` if the trim horizon has moved too far, or `again`, for another attempt of a task, if it may have moved at all.
+    """
+    retention = await explained(lister.retention(ref.stream_arn), ref, source)
+    if (lost := trimmed(stretch, clock.time() - retention, clock.latest - retention, again=again)) is None:
+        return
+    what = (
+        f"shard {stretch.key}: the read was planned from the trim horizon at {_text(lost.since * 1000)}, and begins when that is at "
+        f"{_text(lost.horizon * 1000)}{', in another attempt of a task' if again else ''}: any records between the two are gone (retention)"
+    )
+    if lost.tolerated:
+        logger.warning("%s", what)
+    else:
+        report_loss(
+            what, fail=fail, remedy="; a start (`since`) some hours after the trim horizon gives the tasks time"
+        )
+
+
 class Reading:
-    """Reads the rows of stretches, at most one for each shard.
+    """Reads the rows of stretches, at most one for each shard. `again`: whether this is another attempt of a task.
 
     `word_every` is how many seconds lie between two log lines for each shard. `left_out` is called with a shard and the number of its KPL
     aggregates that were left out; None: they are only logged.
@@ -181,7 +220,10 @@ class Reading:
         clock: Clock | None = None,
         word_every: float = WORD_SECONDS,
         left_out: Callable[[ShardKey, int], None] | None = None,
+        *,
+        again: bool = False,
     ) -> None:
+        self._again = again
         self._progress = {stretch.key: StretchProgress(stretch) for stretch in stretches}
         self._manifest = manifest
         self._options = options
@@ -251,7 +293,7 @@ class Reading:
     async def _read_one(
         self, clients: AsyncClients, progress: StretchProgress, take: Callable[[StretchEvent], Awaitable[None]]
     ) -> None:
-        async with self._access(clients, progress.stretch) as (stream, clock):
+        async with self._access(clients, progress.stretch) as (stream, clock, begins):
             await read_stretch(
                 stream,
                 progress,
@@ -260,6 +302,7 @@ class Reading:
                 self._clock,
                 patience=self._options.retry.timeout,
                 fail_on_data_loss=self._options.fail_on_data_loss,
+                begins=begins if progress.stretch.horizon is not None else None,
             )
 
     async def _say(self) -> None:
@@ -269,14 +312,31 @@ class Reading:
                 logger.debug("%s", each)
 
     @asynccontextmanager
-    async def _access(self, clients: AsyncClients, stretch: Stretch) -> AsyncIterator[tuple[Stream, KinesisClock]]:
-        """Open the stream of a stretch with a client that reads only this shard, so that the clock has the time of this shard's responses."""
+    async def _access(
+        self, clients: AsyncClients, stretch: Stretch
+    ) -> AsyncIterator[tuple[Stream, KinesisClock, Callable[[], Awaitable[None]]]]:
+        """Open the stream of a stretch with a client that reads only this shard, so that the clock has the time of this shard's responses.
+
+        The third is `check_horizon` for this stretch.
+        """
         options = self._options
         clock = KinesisClock(self._clock, warns=False)  # the planning has warned already
         ref = self._manifest.streams[stretch.key.stream]
         async with AsyncExitStack() as stack:
             control = await stack.enter_async_context(await clients.open("kinesis"))
             subscribed = options.read_mode == "efo"
+            listed_at = KinesisClock(self._clock, warns=False)
+            listed_at.watch(control)
+            check = partial(
+                check_horizon,
+                stretch,
+                Topology(control, listed_at, Patience(options.retry, self._clock)),
+                ref,
+                self._manifest.source,
+                listed_at,
+                again=self._again,
+                fail=options.fail_on_data_loss,
+            )
             config = AioConfig(
                 **(subscription_config(options.transport) if subscribed else POLLING_CONFIG), max_pool_connections=2
             )
@@ -302,6 +362,7 @@ class Reading:
                     fail_on_data_loss=options.fail_on_data_loss,
                 ),
                 clock,
+                check,
             )
 
     async def _wait_until_settled(self, control: Any, ref: StreamRef, stretch: Stretch) -> None:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from kinesis_efo.decisions.lineage import Lineage, Shard, Side, begins
 from kinesis_efo.positions import Position, PositionKind, ShardKey
+
+TOLERATED_SECONDS: Final = 600.0
+"""How far the trim horizon may move, in seconds, between planning and reading, before that is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +23,8 @@ class Stretch:
 
     It goes from `start` (`TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`) to `end` (`AT_TIMESTAMP`, exclusive, or `AFTER` or
     `SHARD_END`, inclusive). `hash_range` is None if no aggregates are left out because of their hash keys. `last` is the
-    shard's last sequence number if it was closed when the read was planned.
+    shard's last sequence number if it was closed when the read was planned. If it starts at `TRIM_HORIZON`, `horizon` is the trim horizon
+    when the read was planned, and `created` when the shard was created, epoch seconds.
     """
 
     key: ShardKey
@@ -27,6 +32,8 @@ class Stretch:
     start: Position
     end: Position
     last: int | None = None
+    horizon: float | None = None
+    created: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.key} from {self.start} to {self.end}"
@@ -40,6 +47,34 @@ class Stretch:
     def until(self) -> int | None:
         """Rows that arrived at this time or later, epoch milliseconds, do not belong to the stretch; None: the end is not a time."""
         return self.end.value if self.end.kind is PositionKind.AT_TIMESTAMP else None
+
+
+class Trimmed(NamedTuple):
+    """Records of a stretch that arrived between `since` and `horizon` were trimmed, if there were any. `tolerated`: a warning is enough."""
+
+    since: float
+    horizon: float
+    tolerated: bool
+
+
+def trimmed(stretch: Stretch, earliest: float, latest: float, *, again: bool) -> Trimmed | None:
+    """Return what was trimmed from a stretch between planning and reading; None if nothing was.
+
+    `earliest` and `latest` are the bounds of the trim horizon when the read begins, epoch seconds. `again`: whether this is another attempt
+    of a task, which has to read the rows of the first one.
+
+    >>> stretch = Stretch(ShardKey("orders", "s"), None, TRIM_HORIZON, Position.after(9), horizon=1000.0, created=500.0)
+    >>> trimmed(stretch, 1060.0, 1062.0, again=False)
+    Trimmed(since=1000.0, horizon=1060.0, tolerated=True)
+    >>> trimmed(stretch, 1601.0, 1603.0, again=False)
+    Trimmed(since=1000.0, horizon=1601.0, tolerated=False)
+    """
+    if stretch.horizon is None:
+        return None
+    since = max(stretch.horizon, stretch.created)
+    if again:
+        return Trimmed(since, latest, tolerated=False) if latest > stretch.created else None
+    return Trimmed(since, earliest, earliest - stretch.horizon <= TOLERATED_SECONDS) if earliest > since else None
 
 
 def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> list[Stretch]:

@@ -223,9 +223,6 @@ class Cluster:
         """Whether the buffers of a fetcher are nearly full, because fetchers do not report how long a shard has waited for room."""
         return self._snapshots.fullest >= _FULL
 
-    def tip(self, key: ShardKey) -> Position | None:
-        return self._snapshots.tip(key)
-
     def tip_since(self, key: ShardKey, since: float) -> Position | None:
         return self._snapshots.tip_since(key, since)
 

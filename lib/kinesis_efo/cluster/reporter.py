@@ -91,7 +91,6 @@ class Reporter:
             read_until=feed.read_until(buffer.end),
             children=list(self._streams.stream(key.stream).children(key.shard)) if buffer.end.is_end else [],
             subscription=self._fetcher.subscription(key),
-            tip=feed.tip,
             quiet=feed.quiet,
             lowest=buffer.lowest if buffer.starts_unnumbered else None,
             before_end=told.before_end,

@@ -19,7 +19,7 @@ class ShardSnapshot:
     """The reported events of one shard, whose buffer began at `start`. The fetcher `owner` may buffer `budget` bytes.
 
     Times that are passed in are monotonic, in seconds. `behind` is the lag in milliseconds; `read_until` a time, epoch seconds, before
-    which no record after the last event arrived; `tip` the tip when the fetcher began. Each is None if unknown. `begun` is whether the
+    which no record after the last event arrived. Each is None if unknown. `begun` is whether the
     run's first query began at `start`, so that it has no position before it; False once an event was dropped.
     """
 
@@ -29,7 +29,6 @@ class ShardSnapshot:
         self.index = EventIndex(start)
         self.behind: int | None = None
         self.read_until: float | None = None
-        self.tip: Position | None = None
         self.begun = begun
         self._lasts: list[LastRecord | None] = []
         self._last: LastRecord | None = None
@@ -42,7 +41,6 @@ class ShardSnapshot:
     def note(self, news: ShardNews, now: float) -> None:
         """Note everything in a report except its events."""
         self.behind, self.read_until, self._subscription = news.behind, news.read_until, news.subscription
-        self.tip = news.tip
         self._heard_at = now
         self._seen_until = None if news.unseen is None else now - news.unseen
         self._quiet_since = now - news.quiet if news.quiet else None
@@ -164,10 +162,6 @@ class ShardSnapshots:
     def last_record(self, wanted: ShardRange) -> int | None:
         snapshot = self._snapshots.get(wanted.key)
         return None if snapshot is None or not self._covers(snapshot, wanted.after) else snapshot.last_record(wanted)
-
-    def tip(self, key: ShardKey) -> Position | None:
-        snapshot = self._snapshots.get(key)
-        return snapshot.tip if snapshot is not None else None
 
     def tip_since(self, key: ShardKey, since: float) -> Position | None:
         snapshot = self._snapshots.get(key)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from math import inf
 from typing import Final
 
 import msgspec
 
+from kinesis_efo.errors import RetriesExhaustedError
 from kinesis_efo.options import Bounds
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
-
-logger = logging.getLogger(__name__)
 
 _HEARD_AGAIN_SECONDS: Final = 12.0
 """Kinesis sends at least two SubscribeToShard events in this time. So a shard that is still quiet then was read after its target was found."""
@@ -24,8 +22,7 @@ class EndingState(msgspec.Struct, frozen=True):
     wanted: bool
     in_one_batch: bool
     over: bool
-    complete: bool
-    targets: list[tuple[ShardKey, Position | None]] | None
+    targets: list[tuple[ShardKey, Position]] | None
     lasts: list[tuple[ShardKey, int]]
 
 
@@ -33,19 +30,18 @@ class Ending:
     """Holds the positions at which one query ends (its targets), and decides when the query has reached them.
 
     With `catch_up`, the first micro-batch reads up to all targets (`in_one_batch`), because Spark before 4.2 ends the query after one
-    micro-batch. `ends` is the option `endingPosition`; `patience`, the seconds to wait for the end of a closed shard. `targets` has the
-    positions by shard, None if not known yet; it is None if the query has no end, and `complete` once all are known. `wanted`: they have to
-    be found next. `over`: nothing more is read. `changed`: the state to store has changed since `state` or `go_on` was called.
+    micro-batch. `ends` is the option `endingPosition`; `patience`, the seconds to wait for a target that a shard must get to. `targets` has
+    the positions by shard; it is None if the query has no end, or they are not known yet. `wanted`: they have to be found next. `over`: nothing more is read. `changed`: the state to store has changed since `state` or `go_on` was called.
     """
 
     def __init__(self, *, catch_up: bool, ends: Bounds, patience: float = inf) -> None:
         self.wanted = self.in_one_batch = catch_up
         self.over = False
-        self.targets: Mapping[ShardKey, Position | None] | None = None
-        self.complete = self.changed = False
+        self.targets: Mapping[ShardKey, Position] | None = None
+        self.changed = False
         self._settled: set[ShardKey] = set()
         self._lasts: dict[ShardKey, int] = {}
-        self._found_at: dict[ShardKey, float] = {}
+        self._found_at = 0.0
         self._ends = ends
         self._patience = patience
         self._available_now = False
@@ -64,59 +60,46 @@ class Ending:
         """Return the state for the next run."""
         self.changed = False
         targets = None if self.targets is None else list(self.targets.items())
-        return EndingState(self.wanted, self.in_one_batch, self.over, self.complete, targets, list(self._lasts.items()))
+        return EndingState(self.wanted, self.in_one_batch, self.over, targets, list(self._lasts.items()))
 
     def go_on(self, state: EndingState, now: float) -> None:
         """Continue from the state of an earlier run."""
         self.wanted, self.in_one_batch, self.over = state.wanted, state.in_one_batch, state.over
         self._available_now = True
         if state.targets is not None:
-            self.found(dict(state.targets), now, complete=state.complete, lasts=dict(state.lasts))
-            # Look again for the targets that are not known yet.
-            self.wanted = not state.complete
+            self.found(dict(state.targets), now, lasts=dict(state.lasts))
         self.changed = False
 
     def found(
-        self,
-        targets: Mapping[ShardKey, Position | None],
-        now: float,
-        *,
-        complete: bool,
-        lasts: Mapping[ShardKey, int] | None = None,
+        self, targets: Mapping[ShardKey, Position], now: float, *, lasts: Mapping[ShardKey, int] | None = None
     ) -> None:
-        """Set the targets at `now`, monotonic seconds: None for those not known yet; `complete` if all are known.
-
-        `lasts` are the sequence numbers of the last records up to the targets, where known.
-        """
-        self.wanted, self.complete, self.changed = False, complete, True
-        self._lasts = dict(lasts or {})
+        """Set the targets at `now`, monotonic seconds. `lasts` are the numbers of the last records up to the targets, where known."""
+        self.wanted, self.changed = False, True
+        self._lasts, self._found_at = dict(lasts or {}), now
         self.targets = {key: target for key, target in targets.items() if key not in self._settled}
-        for key, target in targets.items():
-            if target is not None:
-                self._found_at.setdefault(key, now)
 
     def settle(self, position: Mapping[ShardKey, Position], quiet: Mapping[ShardKey, float], now: float) -> None:
         """End shards before their targets if they have no more records, because the positions of events need not reach the targets.
 
-        An end that is too early loses nothing, because the next run continues there. For the end of a closed shard, it waits up to `patience`.
-        The query has come to `position`. `quiet` says which shards seem to have no more records, and since when, monotonic seconds.
+        The query has come to `position`. `quiet` says which shards seem to have no more records, and since when, monotonic seconds. Raises
+        RetriesExhaustedError if that is so for `patience` seconds although a shard was not read up to a record that it has, or is closed.
         """
         targets = dict(self.targets or {})
         for key, since in quiet.items():
             target = targets.get(key)
             if target is None or key not in position or position[key].reaches(target):
                 continue
-            found_at = self._found_at[key]
-            if target.is_end:
-                if now - max(since, found_at) < self._patience:
+            waited = now - max(since, self._found_at)
+            last = self._lasts.get(key)
+            if target.is_end or (last is not None and position[key].precedes(last)):
+                if waited < self._patience:
                     continue
-                logger.warning(
-                    "shard %s: the query ends at %s, and the next run goes on there: for %.0f s, Kinesis has not said that the shard is over",
-                    key,
-                    position[key],
-                    now - since,
+                raise RetriesExhaustedError(
+                    f"shard {key}: for {waited:.0f} s, Kinesis has sent no records and not said that the shard is over, although the query "
+                    f"is at {position[key]} and ends at {target if last is None else f'the record {last}'}. Not a record is known to be "
+                    "missing; start the query again, and see whether Kinesis has a problem"
                 )
-            elif since < found_at and now - found_at < _HEARD_AGAIN_SECONDS:
+            if since < self._found_at and waited < _HEARD_AGAIN_SECONDS:
                 continue
             self._settled.add(key)
             del targets[key]
@@ -131,8 +114,6 @@ class Ending:
         if self.targets is None:
             return through
         target = self.targets.get(shard, at)
-        if target is None:
-            return through
         if at.reaches(target):
             return at
         return target if through.reaches(target) else through
@@ -151,7 +132,7 @@ class Ending:
         if self.targets is None:
             return False
         return all(
-            position[key].is_end or (target is not None and position[key].reaches(target))
+            position[key].is_end or position[key].reaches(target)
             for key, target in self.targets.items()
             if key in position
         )
@@ -164,7 +145,6 @@ class Ending:
         self.over = self._ends != Bounds()
         moved = dict(position)
         for key, target in targets.items():
-            assert target is not None, "a micro-batch has an end"
             at = position.get(key, TRIM_HORIZON)
             moved[key] = at if at.reaches(target) else target
         return moved

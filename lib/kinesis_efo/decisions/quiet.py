@@ -20,6 +20,9 @@ QUIET_EVENTS: Final = 2
 QUIET_SECONDS: Final = 2.0
 """Minimum time in seconds between the first and the last of these responses or events."""
 
+SETTLED_SECONDS: Final = 1.0
+"""This many seconds after a given time, all records that arrived before that time can be read."""
+
 _REMEMBERED: Final = 64
 _STEP_SECONDS: Final = QUIET_SECONDS / 16
 """About one response per step is remembered, so that `_REMEMBERED` of them cover more than `QUIET_SECONDS`."""

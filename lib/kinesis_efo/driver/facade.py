@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Unpack
@@ -15,7 +14,7 @@ from kinesis_efo.driver.listener import listen
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import BatchOptions, SourceOptions
 from kinesis_efo.options.keywords import SourceKeywords
-from kinesis_efo.options.source import BATCH, DRIVER_HOST, LISTENS, LOADED, PROGRAM, SUPERVISOR, TIMES
+from kinesis_efo.options.source import BATCH, CLOCK, DRIVER_HOST, LISTENS, LOADED, PROGRAM, SUPERVISOR, TIMES
 from kinesis_efo.spark.source import NAME, KinesisEfoSource
 from kinesis_efo.tasks.compat import SPARK_VERSION, in_pipeline
 from kinesis_efo.units import NoZoneError, time_meant
@@ -144,15 +143,18 @@ def read(
         given[name] = f"AT_TIMESTAMP:{_time(argument, value)}"
         times.append(argument)
     hints = {BATCH: "true"} | ({TIMES: ",".join(times)} if times else {})
-    if not _is_driver(spark):
-        # Spark Connect loads the source again for each action, and all actions have to end at the same tips.
-        hints[LOADED] = str(round(time.time() * 1000))
     BatchOptions.parse({**given, **hints})
     if not in_pipeline():
         if _is_driver(spark):
             KinesisEfoSource({**given, **hints}).schema()
         else:
             register(spark)
+            if "endingposition" not in map(str.lower, given):
+                # Spark Connect loads the source again for each action, and all actions have to end at the same tips. Ask the server for
+                # Kinesis' time, because this machine's clock may be off.
+                told = spark.read.format(NAME).options(**given, **hints, **{CLOCK: "true"}).load().first()
+                assert told is not None, "the source returns one row"
+                hints[LOADED] = str(told["subSequenceNumber"])
     return _loaded(spark, spark.read.format(NAME).options(**given, **hints))
 
 

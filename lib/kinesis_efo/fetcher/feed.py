@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.decisions.quiet import Quiet
 from kinesis_efo.errors import DataLossError, KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.kinesis.delivery import EventSink
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.positions import Position, ShardKey
-from kinesis_efo.records.arrivals import last_arrival
 from kinesis_efo.records.events import ChildShard, Event, EventHead
 
 logger = logging.getLogger(__name__)
 
-_CLOCK_SECONDS: Final = 2.0
-"""Margin for errors of the clock. A record with an arrival time this long after the start of a feed certainly arrived after the start."""
-
-_STUCK_EVENTS: Final = 3
-_STUCK_SECONDS: Final = 2.0
-"""If the lag does not shrink over this many events without records and this many seconds, the lag that the server reports is wrong."""
+_STEP_SECONDS: Final = 1.0
+_LAGS: Final = 3
+"""The lags of this many events, at least `_STEP_SECONDS` apart, are proof of how far the shard was read. One may be wrong."""
 
 _END = Event(b"", EventHead(continuation=None, millis_behind=0, records=0))
 
@@ -57,7 +52,6 @@ class ShardFeed:
     be read any more. Unless `fail_on_data_loss`, a shard that is gone counts as read to its end. `arrival_step` is the resolution of the
     noted arrival times, milliseconds; None: they are not noted.
 
-    `tip` is the tip when fetching began: all records that had arrived by then are at or before this position. None if unknown.
     """
 
     def __init__(
@@ -77,7 +71,6 @@ class ShardFeed:
         self.key = key
         self.buffer: ShardBuffer | None = None
         self.millis_behind: int | None = None
-        self.tip: Position | None = None
         self.news = Signal()
         self._subscribe = subscribe
         self._budget = budget
@@ -92,6 +85,7 @@ class ShardFeed:
         self._subscription: ShardSubscription | None = None
         self._closing: tuple[int, tuple[ChildShard, ...]] | None = None
         self._heard_at = 0.0
+        self._read_until: deque[float] = deque(maxlen=_LAGS)
 
     def from_position(self, position: Position) -> ShardBuffer:
         """The buffer that has or will receive everything after `position`. Restarts the subscription there if necessary.
@@ -123,31 +117,28 @@ class ShardFeed:
             return None
         return subscription.read_until
 
-    def _note_tip(self, event: Event, began: float) -> bool:
-        """Set `tip` if the last event of the buffer reveals it; returns whether it did.
-
-        A single event without lag is enough, because a tip that is too early loses nothing: a query that ends there continues there the next
-        time. `began` is when fetching began, epoch seconds by Kinesis' clock.
-        """
-        if self.tip is not None or self.buffer is None:
-            return False
-        if not _tells_tip(event, began) and not _is_stuck(self.buffer.quiet):
-            return False
-        self.tip = self.buffer.end
-        return True
-
     def tip_since(self, since: float) -> Position | None:
         """The end of the buffer, if everything that arrived before `since` (monotonic seconds) is before it; else None."""
-        if self.buffer is None or (unseen := self.unseen) is None:
+        if self.buffer is None:
             return None
-        return self.buffer.end if self.buffer.ended or self._clock.monotonic() - unseen >= since else None
+        unseen = self.unseen
+        proven = self.buffer.ended or (unseen is not None and self._clock.monotonic() - unseen >= since)
+        return self.buffer.end if proven else None
 
     @property
     def unseen(self) -> float | None:
-        """An upper bound for the age, in seconds, of records that the buffer has not received yet; None if unknown."""
-        if self.millis_behind is None:
-            return None
-        return self._clock.monotonic() - self._heard_at + self.millis_behind / 1000
+        """An upper bound for the age, in seconds, of records that the buffer has not received yet, as several events say; None if unknown."""
+        times = self._read_until
+        return self._clock.monotonic() - min(times) if len(times) == times.maxlen else None
+
+    def _note_lag(self, event: Event, came: float) -> None:
+        self.millis_behind = event.head.millis_behind
+        # Keep one event a second, so that they cover the time for which a server may err.
+        if not self._read_until or came - self._heard_at >= _STEP_SECONDS:
+            self._heard_at = came
+            self._read_until.append(came - event.head.millis_behind / 1000)
+        else:
+            self._read_until[-1] = min(self._read_until[-1], came - event.head.millis_behind / 1000)
 
     def close(self) -> asyncio.Task[None] | None:
         """Stop fetching and drop the buffer; returns a task that is done when the connection is closed."""
@@ -155,7 +146,8 @@ class ShardFeed:
         buffer, self.buffer = self.buffer, None
         # Drop the subscription, because it would keep the buffer with its payloads for as long as the feed lives.
         self._subscription = None
-        self.millis_behind = self.tip = None
+        self.millis_behind = None
+        self._read_until.clear()
         if task is not None:
             task.cancel()
         if buffer is not None:
@@ -198,20 +190,6 @@ class ShardFeed:
             self._listener.wake()
 
 
-def _tells_tip(event: Event, began: float) -> bool:
-    """Whether this event shows that the buffer has reached the tip as of `began`, epoch seconds."""
-    head = event.head
-    if head.continuation is None or not head.millis_behind:
-        return True
-    arrived = last_arrival(event.payload) if head.records else None
-    return arrived is not None and arrived / 1000 >= began + _CLOCK_SECONDS
-
-
-def _is_stuck(quiet: Quiet) -> bool:
-    """Whether the lag that the server reports is wrong, because it does not shrink while no record comes."""
-    return quiet.answers >= _STUCK_EVENTS and quiet.seconds(-inf) >= _STUCK_SECONDS
-
-
 class _Filling:
     """The sink of one subscription. Events that an earlier subscription still delivers go into the closed buffer of that subscription."""
 
@@ -219,7 +197,6 @@ class _Filling:
         self._feed = feed
         self.room = buffer.room
         self._buffer = buffer
-        self._began = feed._clock.time()
 
     @property
     def committed(self) -> Position | None:
@@ -236,8 +213,7 @@ class _Filling:
         if feed.buffer is not self._buffer:
             return
         # Use the time when the event came, not the time when there was room for it.
-        feed.millis_behind, feed._heard_at = event.head.millis_behind, came
-        tells_tip = feed._note_tip(event, self._began)
+        feed._note_lag(event, came)
         turns_quiet = not believed and self._buffer.quiet.believed()
-        if event.head.still and (tells_tip or turns_quiet or feed._arrival_step is not None):
+        if event.head.still and (turns_quiet or feed._arrival_step is not None):
             feed._listener.touch((feed.key,))

@@ -123,10 +123,6 @@ class Feeds:
     def wants_room(self, seconds: float) -> bool:
         return self._budget.longest_wait() >= seconds
 
-    def tip(self, key: ShardKey) -> Position | None:
-        feed = self._feeds.get(key)
-        return feed.tip if feed is not None else None
-
     def tip_since(self, key: ShardKey, since: float) -> Position | None:
         feed = self.feed(key)
         return feed.tip_since(since) if feed is not None else None

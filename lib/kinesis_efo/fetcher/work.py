@@ -103,7 +103,6 @@ class ShardNews(msgspec.Struct, frozen=True):
         unseen: An upper bound for the age, in seconds, of records after the last event; None if unknown.
         read_until: A time, epoch seconds, before which no record after the last event arrived; None if unknown.
         children: The shard's children, if the shard has ended.
-        tip: The shard's tip when fetching began; None if unknown.
         quiet: Seconds for which the shard seems to have had no more records; 0 if it may have some.
         lowest: The lowest sequence number that the buffer is known to cover, if the buffer starts at a time or at the trim horizon.
         before_end: The query's end in the shard, and the sequence number of the last record up to that end; None if unknown.
@@ -117,7 +116,6 @@ class ShardNews(msgspec.Struct, frozen=True):
     read_until: float | None = None
     children: list[ChildShard] = []
     subscription: Subscription | None = None
-    tip: Position | None = None
     quiet: float = 0.0
     lowest: int | None = None
     before_end: tuple[Position, int] | None = None

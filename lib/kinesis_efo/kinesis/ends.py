@@ -1,8 +1,12 @@
-"""Finds where a read of a shard ends: at its tip, or just before its first record that arrived at a given time or later."""
+"""Finds where a shard stands: at its tip, or just before its first record that arrived at a given time or later.
+
+This is the only module that does so for queries that end. One answer is never proof that nothing is there (see `Quiet`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Final, NamedTuple
 
 from kinesis_efo.decisions.quiet import Quiet
@@ -10,20 +14,23 @@ from kinesis_efo.errors import FrameError
 from kinesis_efo.kinesis.transport import EventStream
 from kinesis_efo.positions import Position, PositionKind
 from kinesis_efo.records.arrivals import read_arrivals
-from kinesis_efo.records.events import last_record
+from kinesis_efo.records.events import EventHead, last_record
 
 _LOOK_BACK_SECONDS: Final = (30.0, 600.0)
 """How many seconds before the given time the first and the second search for the last record begin; a third begins at the query's position."""
 
-_POLLED_LOOK_BACK_SECONDS: Final = tuple(30.0 * 10**power for power in range(7))
-"""The same for searches with GetRecords. There are more of them, because they need not wait for each other."""
+_POLLED_LOOK_BACK_SECONDS: Final = (2.0, 60.0, 1800.0, 54_000.0)
+"""The same for searches with GetRecords. There are more of them, because they need not wait for each other; the first is so short because
+it reads all records of a busy shard since then."""
+
+_FAR_MILLIS: Final = 5_000
 
 
 class LookResult(NamedTuple):
     """What one subscription found: the position after the last record before the time, None if there was no record.
 
-    `complete` is whether nothing else lies before the time. If not, the subscription ended too soon: continue at `position`. `record` is the
-    sequence number of that last record, if it is known.
+    `complete` is whether nothing else lies before the time. If not, the subscription ended too soon: continue at `position`; None: the
+    search gave up. `record` is the sequence number of that last record, if it is known.
     """
 
     position: Position | None
@@ -56,19 +63,38 @@ def look_from(epoch_ms: int, position: Position, *, polled: bool = False) -> lis
     return [*(Position.at_timestamp(time) for time in times if time > begins), position]
 
 
+def is_far(head: EventHead) -> bool:
+    """Whether too much is unread for a search that began at the query's position."""
+    return head.millis_behind > _FAR_MILLIS
+
+
+def is_empty(head: EventHead) -> bool:
+    """Whether a GetRecords response says that nothing is there. It may be wrong, so the search goes on from an earlier time."""
+    return head.still and not head.millis_behind
+
+
 async def last_before(
-    events: EventStream, epoch_ms: int, now: Callable[[], float], *, timed: bool = True
+    events: EventStream,
+    epoch_ms: int,
+    now: Callable[[], float],
+    *,
+    timed: bool = True,
+    gives_up: Callable[[EventHead], bool] | None = None,
+    patience: float = inf,
 ) -> LookResult:
     """Read a shard's events to the tip, or to the first record that arrived at `epoch_ms` (epoch milliseconds) or later, and close them.
 
     If `timed`, a record without an arrival time raises `FrameError`; else it counts as earlier. `now` returns the monotonic time, seconds.
+    The search ends at an event for which `gives_up`, unless records were found and the event reports no lag. Raises `TimeoutError` if events bring no records for
+    `patience` seconds, but do not say credibly that there are none; `FrameError` if the subscription ends before its first event.
     """
     last: Position | None = None
     record: int | None = None
+    heard = False
     quiet = Quiet()
     try:
         async for event in events:
-            head = event.head
+            head, heard = event.head, True
             quiet.heard(head, now())
             if head.records:
                 arrivals = read_arrivals(event.payload, 0)
@@ -87,19 +113,14 @@ async def last_before(
                     record = None if known is None else known.number
             if not head.still:
                 last = event.through
-            # One event without lag is enough, because an end that is too early loses nothing.
-            if head.continuation is None or not head.millis_behind or quiet.believed():
+            if head.continuation is None or quiet.believed():
                 return LookResult(last, complete=True, record=record)
+            if gives_up is not None and gives_up(head) and (record is None or head.millis_behind):
+                return LookResult(None, complete=False)
+            if quiet.seconds(0.0) >= patience:
+                raise TimeoutError(f"where the shard ends is not known: {quiet}")
     finally:
         events.close()
+    if not heard:
+        raise FrameError("a subscription ended before its first event")
     return LookResult(last, complete=False, record=record)
-
-
-async def first_end(events: EventStream) -> Position:
-    """Return the position after the first event, and close the events. If they begin at the tip, this position is the tip."""
-    try:
-        async for event in events:
-            return event.through
-    finally:
-        events.close()
-    raise FrameError("a subscription at LATEST ended before its first event")

@@ -14,9 +14,9 @@ from botocore.exceptions import ClientError
 
 from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.decisions.losses import written_at
 from kinesis_efo.errors import AccessRefusedError, ConsumerNotFoundError, DataLossError, StreamNotFoundError
 from kinesis_efo.kinesis.faults import Backoff, Fault, Verdict, classify, fatal, replaced
-from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.kinesis.stats import SubscriptionStats
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, Presence, ShardLister
 from kinesis_efo.kinesis.transport import Transport

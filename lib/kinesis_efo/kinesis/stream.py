@@ -13,9 +13,10 @@ from kinesis_efo.aws_errors import CALL_ERRORS, describe
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.lineage import Lineage, Shard, announced
 from kinesis_efo.decisions.losses import NOTHING_KNOWN, START_SECONDS, Known, predates
+from kinesis_efo.decisions.quiet import SETTLED_SECONDS
 from kinesis_efo.errors import InvalidRequestError
 from kinesis_efo.kinesis.delivery import EventSink
-from kinesis_efo.kinesis.ends import End, first_end, last_before, look_from
+from kinesis_efo.kinesis.ends import End, is_empty, is_far, last_before, look_from
 from kinesis_efo.kinesis.faults import Backoff, Verdict, classify, fatal, replaced
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, ReadContext
 from kinesis_efo.kinesis.retention import Retention
@@ -27,10 +28,13 @@ from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import Patience
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 from kinesis_efo.records.distribution import Distribution
-from kinesis_efo.records.events import ChildShard
+from kinesis_efo.records.events import ChildShard, EventHead
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+
+_RECENT_MILLIS: Final = 5_000
+"""A subscription that finds a tip begins this many milliseconds earlier, because a range whose last record is known ends more safely."""
 
 _TIP_MILLIS: Final = 5_000
 """The search for a shard's tip ends this many milliseconds after now, because the clock may be wrong. Without an end, a search that is
@@ -197,7 +201,7 @@ class Stream:
         """Return a shard as listed, from a new list if it is not in the last one."""
         if (shard := self.shard(shard_id)) is not None:
             return shard
-        return next((each for each in await self._presence.shards() if each.shard_id == shard_id), None)
+        return (await self._presence.shards(shard_id)).get(shard_id)
 
     # -- subscribing
 
@@ -224,57 +228,86 @@ class Stream:
     def _by(self, apart: bool) -> Subscriptions:
         return self.apart if apart and self.apart is not None else self.subscriptions
 
+    @property
+    def may_poll(self) -> bool:
+        """Whether GetRecords may be used, as far as is known."""
+        return self.ref.polled or self.apart is not None
+
     async def tip(self, shard_id: str, position: Position, *, apart: bool = False) -> End:
         """Find the tip of a shard that was read up to `position`. Raises `StreamError` if the shard cannot be read.
 
-        Its last record is found if it arrived in the last 10 minutes, or if GetRecords is used: if `apart`, because
-        a new subscription would end the run's.
+        Every record that was acknowledged before the call is at or before it. The last record is found if GetRecords is used, or if it
+        arrived in the last seconds. If `apart`, GetRecords is used if possible, because a new subscription would end the run's.
         """
         by, now = self._by(apart), round(self._clock.time() * 1000)
-        polled = by.context.stream.polled
-        for start in look_from(now, position, polled=polled):
-            if start == position and not polled:
-                break
+        look = partial(self._look, by, shard_id, epoch_ms=now + _TIP_MILLIS, timed=False)
+        if by.context.stream.polled:
+            if (end := await look(position, gives_up=is_far)) is not None:
+                return end
+            starts = look_from(now, position, polled=True)
+        else:
+            recent = Position.at_timestamp(now - _RECENT_MILLIS)
+            timed = position.kind is PositionKind.AT_TIMESTAMP and position.value > recent.value
+            starts = [position] if timed else [recent, position]
+        for start in starts:
             try:
-                end = await self._look(by, shard_id, start, now + _TIP_MILLIS, timed=False)
+                end = await look(start, gives_up=is_empty if start != position else None)
             except InvalidRequestError:
                 if start == position:
                     raise
                 continue  # the clock is so fast that this time is in Kinesis' future
-            if end is not None and (polled or end.record is not None):
+            if end is not None and end.position != start:
                 return end
-        return End(position if polled else await self._ask(by, shard_id, None, first_end))
+        return End(position)
 
     async def end_before(self, shard_id: str, epoch_ms: int, position: Position, *, apart: bool = False) -> End:
-        """Find the position just before the first record that arrived at `epoch_ms`, not in the future, or later; or `SHARD_END`.
+        """Find the position just before the first record that arrived at `epoch_ms` or later; or `SHARD_END`.
 
-        The time, `epoch_ms`, is not in the future. If no records are left before it, the result is `position`, up to which the shard has been
-        read. `apart` and the errors are those of `tip`.
+        If `epoch_ms` is in the future, wait until then. If no records are left before it, the result is `position`, up to which the shard
+        has been read. `apart` and the errors are those of `tip`.
         """
-        for start in look_from(epoch_ms, position):
-            if (end := await self._look(self._by(apart), shard_id, start, epoch_ms)) is not None:
+        by = self._by(apart)
+        await self._clock.sleep(max(0.0, epoch_ms / 1000 + SETTLED_SECONDS - self._clock.time()))
+        for start in look_from(epoch_ms, position, polled=by.context.stream.polled):
+            end = await self._look(by, shard_id, start, epoch_ms, gives_up=is_empty if start != position else None)
+            if end is not None and end.position != start:
                 return end
         return End(position)
 
     async def _look(
-        self, by: Subscriptions, shard_id: str, start: Position, epoch_ms: int, *, timed: bool = True
+        self,
+        by: Subscriptions,
+        shard_id: str,
+        start: Position,
+        epoch_ms: int,
+        *,
+        timed: bool = True,
+        gives_up: Callable[[EventHead], bool] | None = None,
     ) -> End | None:
-        """Find the last position before a time, searching from `start` on; None if there are no records between the two."""
-        look = partial(last_before, epoch_ms=epoch_ms, now=self._clock.monotonic, timed=timed)
-        end: End | None = None
+        """Find the last position before a time, from `start` on; `start` itself if no records are between the two. None: it gave up."""
+        look = partial(
+            last_before,
+            epoch_ms=epoch_ms,
+            now=self._clock.monotonic,
+            timed=timed,
+            gives_up=gives_up,
+            patience=by.context.retry.timeout,
+        )
+        end = End(start)
         while True:
-            found = await self._ask(by, shard_id, start, look)
+            found = await self._ask(by, shard_id, end.position, look)
             if found.position is not None:
-                start = found.position
-                end = End(start, end.record if found.record is None and end is not None else found.record)
-            if found.complete or found.position is None:
+                end = End(found.position, end.record if found.record is None else found.record)
+            elif not found.complete:
+                return None
+            if found.complete:
                 return end
 
     async def _ask(
         self,
         by: Subscriptions,
         shard_id: str,
-        start: Position | None,
+        start: Position,
         read: Callable[[EventStream], Awaitable[T]],
     ) -> T:
         """Subscribe, and let `read` read the events and close them. Both are retried if they fail."""

@@ -239,12 +239,12 @@ class Presence:
         self._consumer = SharedCall(lambda: lister.consumer_exists(stream.consumer_arn or ""), clock, FRESH_SECONDS)
         self._identity = SharedCall(lambda: identified(lister, stream.stream_arn), clock, FRESH_SECONDS)
 
-    async def shards(self, shard_id: str) -> set[str]:
-        """Return the ids of the stream's shards. If `shard_id` is not among them, they were listed after this call."""
+    async def shards(self, shard_id: str) -> dict[str, Shard]:
+        """Return the stream's shards by their ids. If `shard_id` is not among them, they were listed after this call."""
         now = self._clock.monotonic()
-        listed = {shard.shard_id for shard in await self._shards.get()}
+        listed = {shard.shard_id: shard for shard in await self._shards.get()}
         # A reply that is shared may be older than the shard.
-        return listed if shard_id in listed else {shard.shard_id for shard in await self._shards.get(now)}
+        return listed if shard_id in listed else {shard.shard_id: shard for shard in await self._shards.get(now)}
 
     async def end(self, shard_id: str) -> tuple[int, tuple[ChildShard, ...]] | None:
         """Return the last sequence number of a shard and its children; None if the shard is open or not listed."""

@@ -53,6 +53,7 @@ class SourceOptions:
     batch: bool = False
     times: tuple[str, ...] = ()
     loaded: int | None = None
+    clock: bool = False
     batch_rate: int = 1 << 20
     batch_shards_per_task: int = 1
     max_bytes_per_trigger: int | None = None
@@ -258,10 +259,12 @@ LISTENS: Final = "session.listens"
 BATCH: Final = "session.batch"
 TIMES: Final = "session.times"
 LOADED: Final = "session.loaded"
+CLOCK: Final = "session.clock"
 HINTS: Final = (
     Option(BATCH, read.flag, "true or false", "-", "whether this is a batch read", "batch"),
     Option(TIMES, read.names, "since or until", "-", "which of the two were given, for messages", "times"),
-    Option(LOADED, read.integer, "epoch milliseconds", "-", "when `kinesis_efo.read` was called", "loaded"),
+    Option(LOADED, read.integer, "epoch milliseconds", "-", "when `kinesis_efo.read` was called, by Kinesis' clock", "loaded"),
+    Option(CLOCK, read.flag, "true or false", "-", "whether the only row of the read is Kinesis' time", "clock"),
     Option(DRIVER_HOST, parse_host, "a host name or address", "-", "the address of Spark's driver", "driver_host"),
     Option(SUPERVISOR, read.text, "the path of a socket", "-", "the Unix socket of the supervisor, which starts fetchers", "supervisor"),
     Option(LISTENS, read.flag, "true or false", "-", "whether the driver reports which micro-batches are done", "listens"),

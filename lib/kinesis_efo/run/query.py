@@ -20,15 +20,11 @@ from kinesis_efo.options import Bounds
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.run.gap import GapWatch
 from kinesis_efo.run.losses import Losses
-from kinesis_efo.run.query_ends import EndPositions, Ends
+from kinesis_efo.run.query_ends import EndPositions, Ends, seconds_left
 from kinesis_efo.run.run import Run
 from kinesis_efo.sharing.standing import stands, summed_up
 
 logger = logging.getLogger(__name__)
-
-_LOOK_SECONDS: Final = 0.05
-_FULL_SECONDS: Final = 10.0
-"""If nothing arrives for this long, twice the interval of an idle shard's events, the buffers are full."""
 
 
 class Query:
@@ -61,9 +57,7 @@ class Query:
         self._accepted = accepted or {}
         self._replayed: Offset | None = None
         self._resumption = Resumption(run.lease_keys, run.leases.notes, run.continued)
-        self._ending: asyncio.Task[Ends] | None = None
-        self._probing: asyncio.Task[None] | None = None
-        self._sought: tuple[float, Mapping[ShardKey, tuple[str, int]]] | None = None
+        self._ending: asyncio.Task[EndPositions] | None = None
         self._planned: list[ShardProgress] = []
         self._records_done = self._bytes_done = 0
         self._gap = GapWatch()
@@ -125,9 +119,8 @@ class Query:
 
     def stop(self) -> None:
         """Stop looking for the query's end."""
-        for looking in (self._ending, self._probing):
-            if looking is not None:
-                looking.cancel()
+        if self._ending is not None:
+            self._ending.cancel()
 
     async def leave(self) -> None:
         """Leave the run: it fetches and keeps nothing more for this query, and checkpoints do not wait for it."""
@@ -264,72 +257,37 @@ class Query:
     async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:
         """Where the query ends: at the tips at the time of the first call, whose `offset` counts, or at the option's positions.
 
-        Waits at most `at_most` seconds. Returns the ends known by now; reading reveals the rest. None if the shards are not known yet: call
-        again. Raises ConfigurationError if the option names a stream or shard that does not exist, or a time in the future.
+        Waits at most `at_most` seconds. None if that is not known yet: call again. Raises ConfigurationError if the option names a stream or
+        shard that does not exist, or a time in the future.
         """
         self._run.failure.raise_if_set()
         if self._ending is None:
             if self._offset is None:
                 self._unlisted = self._run.want(self, offset)
-            self._ending = asyncio.create_task(self._begin_ending(offset), name="ends")
+            self._ending = asyncio.create_task(self._find_ends(offset), name="ends")
         done, _ = await asyncio.wait({self._ending}, timeout=at_most)
         self._run.failure.raise_if_set()
-        return self._ending.result().found(self._fetching.tip) if done else None
+        return self._ending.result() if done else None
 
     async def tips(self, offset: Offset, at_most: float) -> Offset | None:
         """Where the query ends, if it reads everything from `offset` on in one micro-batch. Waits at most `at_most` seconds.
 
-        Meanwhile the shards are read from the offset on. If they do not fit into the buffers, Kinesis is asked for the remaining tips.
         Returns a position for each shard of the offset and each descendant that is reached, `SHARD_END` for shards that are read whole;
         None if not known yet: call again. Raises ConfigurationError in the same cases as `ends`.
         """
-        give_up_at = self._run.clock.monotonic() + at_most
-        while (found := await self.ends(offset, max(0.0, give_up_at - self._run.clock.monotonic()))) is not None:
-            assert self._ending is not None
-            if found.complete:
-                ending, self._ending = self._ending.result(), None
-                tips = {key: end for key, end in found.ends.items() if end is not None}
-                read = ((key, ShardRange(key, offset.get(key, TRIM_HORIZON), end)) for key, end in tips.items())
-                lasts = {key: self._fetching.last_record(wanted) for key, wanted in read if not wanted.is_over}
-                records = {key: last for key, last in lasts.items() if last is not None}
-                return Offset(tips, {**ending.numbers_of_records(tips), **found.lasts, **records})
-            if (left := give_up_at - self._run.clock.monotonic()) <= 0:
-                break
-            if self._probing is None:
-                ends = self._ending.result()
-                self._seek(ends, {key: begin for key, begin in ends.open.items() if key in found.ends})
-                await self._run.clock.sleep(min(left, _LOOK_SECONDS))
-            elif (await asyncio.wait({self._probing}, timeout=left))[0]:
-                probing, self._probing = self._probing, None
-                probing.result()
-        return None
+        if (found := await self.ends(offset, at_most)) is None:
+            return None
+        self._ending = None
+        return Offset(found.ends, found.lasts)
 
-    async def _begin_ending(self, offset: Offset) -> Ends:
+    async def _find_ends(self, offset: Offset) -> EndPositions:
+        # A shard may be split before an end that has not passed yet, so list the shards after it.
+        await self._run.clock.sleep(seconds_left(self._ends, self._run.clock))
         await self._run.streams.refresh(patient=True)
-        apart = self._fetching.asks_apart
-        ends = Ends(self._ends, self._run.streams, offset, self._run.clock, apart=apart)
-        # Asking needs the lease, because its subscription would end that of another run.
+        ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
+        # Asking needs the lease, because a subscription would end that of another run.
         await self._run.leases.wait_held({key.stream for key in ends.asked}, self._run.patience)
-        # An open subscription's last event may have been sent before now.
-        await self._fetching.seek_tips(ends.asked)
-        await ends.ask()
-        return ends
-
-    def _seek(self, ends: Ends, begins: Mapping[ShardKey, Position]) -> None:
-        """Read shards up to their tips. If the buffers are full before that, ask Kinesis for the tips."""
-        self._fetching.expect(Offset(begins))
-        held = {each.key: (each.fetched, each.buffered) for each in self._run.fetching.statuses() if each.key in begins}
-        for key, (fetched, _) in held.items():
-            ends.fetched(key, Position.parse(fetched))
-        now = self._run.clock.monotonic()
-        if self._sought is None or self._sought[1] != held:
-            self._sought = now, held
-        elif now - self._sought[0] >= _FULL_SECONDS and any(size for _, size in held.values()):
-            self._probing = asyncio.create_task(self._probe(ends, list(begins)), name="tips")
-
-    async def _probe(self, ends: Ends, shards: Collection[ShardKey]) -> None:
-        await self._fetching.seek_tips(shards)
-        await ends.probe(shards)
+        return await ends.find(self._fetching.make_way)
 
 
 class Resumption:

@@ -2,43 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.losses import written_at
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.decisions.quiet import SETTLED_SECONDS
+from kinesis_efo.errors import AccessRefusedError, ConfigurationError
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.ends import End
 from kinesis_efo.options import Bounds
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
 
+logger = logging.getLogger(__name__)
+
 _FUTURE_SECONDS: Final = 5.0
 _MARGIN_SECONDS: Final = 60.0
 """Assumed maximum difference between the time in a sequence number and the arrival of its record."""
 
 
-class EndPositions(NamedTuple):
-    """The positions at which a query ends, shard by shard. `complete`: whether all are known and final.
+MakeWay = Callable[[Collection[ShardKey]], Awaitable[Mapping[ShardKey, Position]]]
 
-    `ends` has each shard that the query may reach, with None if its end can only be found by reading the shard. An end from the option
-    `endingPosition` moves back to the shard's tip, if the tip turns out to be before it. `lasts` has the sequence number of the last record
-    up to an end, if known without reading.
+
+class EndPositions(NamedTuple):
+    """The positions at which a query ends, for each shard that it may reach.
+
+    An end from the option `endingPosition` moves back to the shard's tip, if the tip turns out to be before it. `lasts` has the sequence
+    number of the last record up to an end, if known.
     """
 
-    ends: Mapping[ShardKey, Position | None]
-    complete: bool
+    ends: Mapping[ShardKey, Position]
     lasts: Mapping[ShardKey, int] = {}
+
+
+def seconds_left(bounds: Bounds, clock: Clock) -> float:
+    """Return how long to wait until the latest time of the option `endingPosition` has passed; 0 for a time that is refused."""
+    given = (bounds.everywhere, *bounds.streams.values(), *bounds.shards.values())
+    times = [bound.value / 1000 for bound in given if bound is not None and bound.kind is PositionKind.AT_TIMESTAMP]
+    left = max(times, default=0.0) + SETTLED_SECONDS - clock.time()
+    return max(0.0, left) if left <= _FUTURE_SECONDS + SETTLED_SECONDS else 0.0
 
 
 class Ends:
     """Finds the ends of one query that has come to `offset`, as of the time when this object is made.
 
-    The shards of `streams` have just been listed. `apart`: whether to ask with GetRecords; see `Stream.tip`. The attribute `open` has the
-    open shards whose tips are still to be found, with their start positions. Raises ConfigurationError if the option `endingPosition` names
-    a stream or shard that does not exist, or a time in the future.
+    The shards of `streams` have just been listed. Raises ConfigurationError if the option `endingPosition` names a stream or shard that does
+    not exist, or a time in the future.
     """
 
     def __init__(
@@ -47,10 +59,7 @@ class Ends:
         streams: Streams,
         offset: Mapping[ShardKey, Position],
         clock: Clock,
-        *,
-        apart: bool = False,
     ) -> None:
-        self._apart = apart
         self._bounds = bounds
         self._streams = streams
         self._clock = clock
@@ -59,7 +68,7 @@ class Ends:
         self._ends: dict[ShardKey, Position | None] = {}
         self._lasts: dict[ShardKey, int] = {}
         self._timed: list[ShardKey] = []
-        self.open: dict[ShardKey, Position] = {}
+        self._open: list[ShardKey] = []
         for key, end in streams.ends(offset).items():
             bound = self._bound(key)
             if bound is not None and bound.kind is PositionKind.AT_TIMESTAMP:
@@ -69,69 +78,52 @@ class Ends:
                 self._ends[key] = bound
                 if begin.kind is PositionKind.AT_TIMESTAMP and begin.value / 1000 > clock.time():
                     self._ends[key] = begin  # the query starts at a time in the future
-                else:
-                    self.open[key] = begin
+                elif bound is None or not begin.reaches(bound):
+                    self._open.append(key)
             else:
                 self._ends[key] = self._of_closed(key, bound)
 
     @property
     def asked(self) -> list[ShardKey]:
         """The shards whose ends only Kinesis knows."""
-        return [*self._timed, *self.open]
+        return [*self._timed, *self._open]
 
-    async def ask(self) -> None:
-        """Ask Kinesis for the position of each end that is given as a time. Raises `StreamError` if it cannot be found."""
-        found = await all_of(*(self._at_time(key) for key in self._timed))
+    async def find(self, make_way: MakeWay) -> EndPositions:
+        """Find the ends. Raises `StreamError` if one cannot be found.
+
+        `make_way` is awaited before shards are subscribed to, because GetRecords is not allowed. It returns the tips that are known by then.
+        """
+        if all(self._streams.stream(key.stream).may_poll for key in self.asked):
+            try:
+                return await self._find({}, apart=True)
+            except AccessRefusedError as error:
+                logger.info("where shards end is asked with subscriptions, which takes longer: %s", error)
+        return await self._find(await make_way(self.asked), apart=False)
+
+    async def _find(self, known: Mapping[ShardKey, Position], *, apart: bool) -> EndPositions:
+        found = await all_of(*(self._at_time(key, apart=apart) for key in self._timed))
         for key, end in zip(self._timed, found, strict=True):
             self._set(key, end)
-
-    async def probe(self, keys: Iterable[ShardKey]) -> None:
-        """Ask Kinesis for the tips of shards that cannot be read up to them, because the buffers are full. Raises `StreamError`."""
-        asked = list(keys)
-        tips = await all_of(
-            *(self._streams.stream(key.stream).tip(key.shard, self.open[key], apart=self._apart) for key in asked)
-        )
+        reachable = self._reachable()
+        asked = [key for key in self._open if key in reachable]
+        tips = await all_of(*(self._tip(key, known.get(key), apart=apart) for key in asked))
         for key, tip in zip(asked, tips, strict=True):
-            if key in self.open:
-                self._note(key, tip.position)
-                if self._ends[key] == tip.position:
-                    self._set(key, tip)
-
-    def found(self, tip: Callable[[ShardKey], Position | None]) -> EndPositions:
-        """The ends that are known by now. `tip` returns the tip that a shard had when the search for the ends began, if known."""
-        for key in list(self.open):
-            if (at := tip(key)) is not None:
-                self._note(key, at)
-        ends = self._reachable()
-        return EndPositions(
-            ends, self.open.keys().isdisjoint(ends), {key: self._lasts[key] for key in self._lasts.keys() & ends}
-        )
-
-    def numbers_of_records(self, ends: Mapping[ShardKey, Position]) -> dict[ShardKey, int]:
-        """Those `ends` that GetRecords has found, because they are the sequence numbers of records."""
-        return {
-            key: end.value
-            for key, end in ends.items()
-            if end.kind is PositionKind.AFTER
-            and self._streams.stream(key.stream).ref.polled
-            and end not in (self._bound(key), self._offset.get(key))
-        }
-
-    def fetched(self, key: ShardKey, position: Position) -> None:
-        """Note how far a shard was read. If it was read up to its end from the option, its tip need not be found."""
-        bound = self._ends[key]
-        if position.is_end or (bound is not None and position.reaches(bound)):
-            self._note(key, position)
+            bound = self._bound(key)
+            if bound is None or (not tip.position.is_end and bound.reaches(tip.position)):
+                self._set(key, tip)
+        ends = {key: position for key in reachable if (position := self._ends[key]) is not None}
+        return EndPositions(ends, {key: self._lasts[key] for key in self._lasts.keys() & ends})
 
     def _set(self, key: ShardKey, end: End) -> None:
         self._ends[key] = end.position
         if end.record is not None:
             self._lasts[key] = end.record
 
-    def _note(self, key: ShardKey, tip: Position) -> None:
-        del self.open[key]
-        bound = self._ends[key]
-        self._ends[key] = tip if bound is None or (not tip.is_end and bound.reaches(tip)) else bound
+    async def _tip(self, key: ShardKey, known: Position | None, *, apart: bool) -> End:
+        if known is not None:
+            return End(known)
+        position = self._offset.get(key, TRIM_HORIZON)
+        return await self._streams.stream(key.stream).tip(key.shard, position, apart=apart)
 
     def _bound(self, key: ShardKey) -> Position | None:
         return self._bounds.shards[key] if key in self._bounds.shards else self._bounds.of(key.stream)
@@ -143,7 +135,7 @@ class Ends:
         whole = shard is not None and shard.last is not None and bound.value >= shard.last
         return SHARD_END if whole else bound
 
-    async def _at_time(self, key: ShardKey) -> End:
+    async def _at_time(self, key: ShardKey, *, apart: bool) -> End:
         bound, position, stream = (
             self._bound(key),
             self._offset.get(key, TRIM_HORIZON),
@@ -152,7 +144,7 @@ class Ends:
         assert bound is not None
         if (known := self._without_asking(key, position, bound.value / 1000)) is not None:
             return End(known)
-        return await stream.end_before(key.shard, bound.value, position, apart=self._apart)
+        return await stream.end_before(key.shard, bound.value, position, apart=apart)
 
     def _without_asking(self, key: ShardKey, position: Position, time: float) -> Position | None:
         """The end of a shard at a time, if the shard was certainly closed before that time or opened after it; else None."""
@@ -166,7 +158,7 @@ class Ends:
         return position if opened is not None and opened > time + _MARGIN_SECONDS else None
 
     def _reachable(self) -> dict[ShardKey, Position | None]:
-        """The ends of all shards that the query reads. The query starts no shard whose parents it does not read to their end."""
+        """The shards that the query reads, with their ends as far as they are known. The query starts no shard whose parents it does not read to their end."""
         kept: dict[ShardKey, Position | None] = {}
         for key in sorted(self._ends):  # ids grow, so parents come first
             shard = self._streams.stream(key.stream).shard(key.shard)

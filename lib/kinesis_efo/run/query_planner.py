@@ -232,7 +232,7 @@ class QueryPlanner:
         if ending.wanted and ending.in_one_batch:
             if (tips := await self.query.tips(position, call.wait)) is None:
                 return self._step(again=True)
-            ending.found(tips, self._run.clock.monotonic(), complete=True)
+            ending.found(tips, self._run.clock.monotonic())
             # The added streams are read by the next run.
             end = position.moved_to({**ending.whole(position), **added}, tips.lasts, self._mark, added.horizons)
             return self._step(end, size=None)
@@ -260,9 +260,6 @@ class QueryPlanner:
         if waits:
             # The positions of idle shards come only once.
             reply = PollReply([each for each in reply.shards if not (each.records or each.through.is_end)])
-        # Check this after the poll, whose positions may lie beyond an end that has just become known.
-        if ending.targets is not None and not ending.complete:
-            await self._look_for_ends(position, call.wait)
         if (end := self._advance.to(position, reply, self._mark)) is not None:
             # Positions of idle shards alone do not prolong the wait of records that have not been read.
             self._planned_at = self._run.clock.monotonic() if self._advance.sizes else self._planned_at
@@ -364,6 +361,5 @@ class QueryPlanner:
 
     async def _look_for_ends(self, position: Offset, at_most: float) -> bool:
         if (found := await self.query.ends(position, at_most)) is not None:
-            now = self._run.clock.monotonic()
-            self._ending.found(found.ends, now, complete=found.complete, lasts=found.lasts)
+            self._ending.found(found.ends, self._run.clock.monotonic(), lasts=found.lasts)
         return found is not None

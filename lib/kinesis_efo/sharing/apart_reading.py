@@ -80,10 +80,6 @@ class ApartReading:
         feed = None if self._fetcher is None else self._fetcher.feeds.known(key)
         return None if feed is None else feed.buffer
 
-    def tip(self, key: ShardKey) -> Position | None:
-        """The tip that a shard had when the fetcher began to read it; None if unknown."""
-        return None if self._fetcher is None else self._fetcher.feeds.tip(key)
-
     def commit(self, offset: Mapping[ShardKey, Position]) -> dict[ShardKey, LastRecord]:
         """Drop what the query has processed. Close the feeds of shards that it plans from the shared buffer or has left.
 

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LOOK_SECONDS: Final = 0.2
+_TIP_SECONDS: Final = 20.0
+"""In this time, an idle shard's subscription gets the events that prove where its tip is."""
+
 _SENT_SECONDS: Final = 2.0
 """An event that arrives this long after a moment was sent by Kinesis after that moment."""
 _TOGETHER_MILLIS: Final = 60_000
@@ -45,8 +49,6 @@ class QueryFetching:
         self._clock = group.clock
         self._committed: Mapping[ShardKey, Position] = {}
         self._latest: Mapping[ShardKey, Position] = {}
-        self._has_let_go = False
-        self._sought: dict[ShardKey, float | Position] = {}
         self._nothing_since: float | None = None
         self.buffers: Final = QueryBuffers(self, group)
         self._micro_batches = MicroBatchPlanner(self.buffers, self._clock, self._check, max_skew)
@@ -162,30 +164,21 @@ class QueryFetching:
 
     # -- where the shards end
 
-    async def seek_tips(self, shards: Collection[ShardKey]) -> None:
-        """Begin to find the current tips of shards; an open subscription's last event may have been sent earlier."""
+    async def make_way(self, shards: Collection[ShardKey]) -> dict[ShardKey, Position]:
+        """Prepare for subscriptions to shards that find their tips: close the query's own.
+
+        If other queries share the shards, return the present tips of those that the shared subscriptions read to the tip within some seconds.
+        """
         if self._group.alone:
-            self._has_let_go = True
             await self._shared.let_go(shards)
-        else:
-            since = self._clock.monotonic() + _SENT_SECONDS
-            for key in shards:
-                self._sought.setdefault(key, since)
-
-    def tip(self, key: ShardKey) -> Position | None:
-        """The tip of a shard at the time of `seek_tips`; None if not known yet."""
-        found = self._sought.get(key)
-        if isinstance(found, float) and (end := self._shared.tip_since(key, found)) is not None:
-            found = self._sought[key] = end
-        if isinstance(found, Position):
-            return found
-        # The present subscription was opened after `seek_tips` closed the earlier one.
-        return (self._shared.tip(key) if self._has_let_go else None) or self._apart.tip(key)
-
-    @property
-    def asks_apart(self) -> bool:
-        """Whether to ask for ends with GetRecords, because a new subscription would end the shared one."""
-        return not self._group.alone and self._group.may_read_apart
+            return {}
+        found: dict[ShardKey, Position] = {}
+        since = self._clock.monotonic() + _SENT_SECONDS
+        while len(found) < len(shards) and self._clock.monotonic() < since + _TIP_SECONDS:
+            await self._clock.sleep(_LOOK_SECONDS)
+            tips = {key: self._shared.tip_since(key, since) for key in shards if key not in found}
+            found |= {key: tip for key, tip in tips.items() if tip is not None}
+        return found
 
     # -- what the group asks
 

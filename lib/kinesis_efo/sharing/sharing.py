@@ -56,9 +56,6 @@ class SharedBuffers(Buffers, Protocol):
     def wants_room(self, seconds: float) -> bool:
         """Whether a shard has waited for room for this many seconds."""
 
-    def tip(self, key: ShardKey) -> Position | None:
-        """The tip that a shard had when reading it began; None if unknown."""
-
     def tip_since(self, key: ShardKey, since: float) -> Position | None:
         """The end of a shard's buffer, if everything that arrived before `since` (monotonic seconds) is before it; else None."""
 

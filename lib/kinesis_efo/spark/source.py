@@ -76,6 +76,8 @@ class KinesisEfoSource(DataSource):
         _check_columns(schema)
         options = BatchOptions.parse(self.options)
         manifest, told = _manifest(options.source), options.source.loaded
+        if options.source.clock:
+            return KinesisTimeReader(options, manifest)
         if told is None:
             return KinesisBatchReader(options, manifest, self._loaded)
         return KinesisBatchReader(options, manifest, told / 1000, here=False)
@@ -113,8 +115,7 @@ class StretchPartition(InputPartition):
 class KinesisBatchReader(DataSourceReader):
     """Reads a part of the streams of a manifest in a batch. `manifest` has only the streams of the read.
 
-    The read ends at the tips at `loaded`, when `load()` was called, in epoch seconds. `here`: whether that is from this machine's clock.
-    The clock of a client of Spark Connect may be off by an unknown time.
+    The read ends at the tips at `loaded`, when `load()` was called, in epoch seconds: by this machine's clock if `here`, else by Kinesis'.
     """
 
     def __init__(self, options: BatchOptions, manifest: Manifest, loaded: float, *, here: bool = True) -> None:
@@ -149,13 +150,45 @@ class KinesisBatchReader(DataSourceReader):
         assert isinstance(partition, StretchPartition)
         if not partition.stretches:
             return
+        from pyspark import TaskContext
+
         from kinesis_efo.batch.reading import Reading
         from kinesis_efo.tasks.left_out import LEFT_OUT
 
         log_to_stderr()
         options = self._options.source
         left_out = partial(LEFT_OUT.note, settings=options.metrics)
-        yield from Reading(partition.stretches, self._manifest, options, left_out=left_out).batches()
+        task = TaskContext.get()
+        again = task is not None and task.attemptNumber() > 0
+        yield from Reading(partition.stretches, self._manifest, options, left_out=left_out, again=again).batches()
+
+
+@dataclass(frozen=True)
+class _Moment(InputPartition):
+    """Kinesis' time, epoch milliseconds."""
+
+    millis: int
+
+
+class KinesisTimeReader(DataSourceReader):
+    """Reads one row, whose `subSequenceNumber` is Kinesis' time: a client of Spark Connect cannot ask Kinesis itself."""
+
+    def __init__(self, options: BatchOptions, manifest: Manifest) -> None:
+        self._options = options
+        self._manifest = manifest
+
+    def partitions(self) -> list[InputPartition]:
+        """Ask Kinesis for its time."""
+        import asyncio
+
+        from kinesis_efo.batch.planning import kinesis_time
+
+        return [_Moment(asyncio.run(kinesis_time(self._manifest, self._options)))]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """Return the row."""
+        assert isinstance(partition, _Moment)
+        yield None, None, None, partition.millis, None, None, None
 
 
 def _check_columns(schema: StructType) -> None:

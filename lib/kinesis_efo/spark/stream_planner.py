@@ -171,7 +171,7 @@ class StreamPlanner:
         self.lag.size = step.bytes, step.data
         self.lag.update(step.behind, step.end if position.has_ends else None)
         if step.ending is not None:
-            self._triggers.ends_known = step.ending.complete
+            self._triggers.ends_known = not step.ending.wanted
 
     def _commit_last(self, at_most: float = _REPORT_SECONDS) -> None:
         """Commit the last micro-batch if the driver reports it as done in time, and warn if the query may have left records unread."""

@@ -75,14 +75,20 @@ class Planned:
         self.found, self.seconds = run(main())
 
 
-def test_every_stream_is_asked_for_once_and_the_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_are_listed_again_once_the_end_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     planned = Planned(monkeypatch)
     assert [stretch.key.stream for stretch in planned.found] == ["orders", "clicks"]
     assert [call["StreamARN"] for call in planned.clients.calls("list_shards")] == [
-        ref.stream_arn for ref in REFS.values()
+        ref.stream_arn for ref in [*REFS.values()] * 2
     ]
     assert planned.clients.made == [(planned.options.source.aws, "eu-west-1")]
     assert [(client.service, client.open) for client in planned.clients.clients] == [("kinesis", False)]
+    assert planned.seconds == 1, "the tip is a second after the call"
+
+
+def test_streams_are_listed_once_if_the_end_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = Planned(monkeypatch, endingPosition=f"AT_TIMESTAMP:{round((START - 1) * 1000)}", loaded=START - 1)
+    assert len(planned.clients.calls("list_shards")) == 2
     assert planned.seconds == 0
 
 
@@ -103,8 +109,8 @@ def test_the_tip_is_told_by_kinesis_clock(ahead: float, monkeypatch: pytest.Monk
     assert {stretch.end for stretch in elsewhere.found} == {tip_at(START)}, "this machine says nothing about another"
 
 
-@pytest.mark.parametrize(("ahead", "seconds"), [(0.0, 2.0), (1.0, 1.0), (-2.0, 4.0), (10.0, 0.0)])
-def test_a_start_that_is_the_future_for_kinesis_is_waited_for(
+@pytest.mark.parametrize(("ahead", "seconds"), [(0.0, 3.0), (1.0, 4.0), (-2.0, 5.0), (10.0, 4.0)])
+def test_start_and_end_in_kinesis_future_are_waited_for(
     ahead: float, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts = {"orders": f"AT_TIMESTAMP:{round((START + 2) * 1000)}"}

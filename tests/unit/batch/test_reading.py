@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.batch.reading import StretchEvent, StretchProgress, pace_of, read_stretch
+from kinesis_efo.batch.reading import StretchEvent, StretchProgress, check_horizon, pace_of, read_stretch
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.errors import DataLossError
+from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -113,6 +114,40 @@ def test_a_time_is_read_from_somewhat_earlier() -> None:
     begin = Position.at_timestamp(UNTIL_START.value - 60_000)
     _, transport, _ = read([payload(None, 1, ["c"])], start=begin)
     assert transport.positions == [f"AT_TIMESTAMP:{begin.value - 2_000}"]
+
+
+@pytest.mark.parametrize(
+    ("moved", "again", "created", "said"),
+    [
+        (-1.0, False, 0.0, None),
+        (590.0, False, 0.0, "WARNING"),
+        (610.0, False, 0.0, "error"),
+        (610.0, False, 611.0, None),
+        (610.0, False, 100.0, "error"),
+        (0.5, True, 0.0, "error"),
+        (-1.0, True, 100.0, None),
+    ],
+)
+@pytest.mark.parametrize("fail", [True, False])
+def test_horizon_that_moves_before_the_first_response(
+    moved: float, again: bool, created: float, said: str | None, fail: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        clock = KinesisClock(LoopClock())
+        horizon = clock.time() - 24 * 3600
+        stretch = Stretch(
+            KEY, None, TRIM_HORIZON, UNTIL_START, horizon=horizon - moved, created=horizon - moved + created
+        )
+        await check_horizon(stretch, ScriptedTopology(LISTED), ORDERS, "m.json", clock, again=again, fail=fail)
+
+    if said == "error" and fail:
+        with pytest.raises(
+            DataLossError, match=r"the read was planned from the trim horizon at .*, and begins when that is at"
+        ):
+            virtual_time.run(main())
+    else:
+        virtual_time.run(main())
+        assert [record.levelname for record in caplog.records] == ([] if said is None else ["WARNING"])
 
 
 def test_what_retention_takes_away_before_it_is_read_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:

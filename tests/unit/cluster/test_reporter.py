@@ -67,7 +67,6 @@ class Feed:
         self.buffer: ShardBuffer | None = ShardBuffer(self.key, start, Budget(1 << 20), lambda: None)
         self.millis_behind: int | None = 700
         self.unseen: float | None = 2.7
-        self.tip: Position | None = None
         self.quiet = 0.0
 
     def read_until(self, position: Position) -> float | None:
@@ -125,15 +124,15 @@ def test_a_report_tells_what_happened_since_the_last_one_in_the_shards_that_were
         assert (news.key, news.start, news.behind, news.read_until) == (first.key, TRIM_HORIZON, 700, 1_700_000_000.0)
         assert news.unseen == 2.7
         assert news.events == [BufferedEvent(Position.after(20), news.events[0].size, 1, LastRecord(18), ())]
-        assert (news.children, news.tip, news.quiet, news.lowest, news.before_end) == ([], None, 0.0, 18, None)
+        assert (news.children, news.quiet, news.lowest, news.before_end) == ([], 0.0, 18, None)
         assert news.subscription == Subscription("open", 1, 0, 0)
         assert made.collect() == []
         await first.add(30, 30)
-        first.tip, first.quiet = Position.after(30), 3.0
+        first.quiet = 3.0
         made.touch([first.key, second.key])
         news, other = sorted(made.collect(), key=lambda each: each.key.shard)
         assert (news.start, [str(event.through) for event in news.events]) == (None, ["AFTER:30"])
-        assert (news.tip, news.quiet) == (Position.after(30), 3.0)
+        assert news.quiet == 3.0
         assert (other.start, [str(event.through) for event in other.events]) == (TRIM_HORIZON, ["AFTER:20"])
 
     run(main())

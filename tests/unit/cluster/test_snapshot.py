@@ -57,7 +57,7 @@ def test_it_holds_the_events_that_were_told_of() -> None:
 
 def test_nothing_is_known_before_something_was_told() -> None:
     made = snapshot()
-    assert (made.behind, made.read_until, made.tip) == (None, None, None)
+    assert (made.behind, made.read_until) == (None, None)
     assert made.quiet(50.0) == 0.0
     assert made.commit(TRIM_HORIZON) is None
     status = made.status(KEY, None, 50.0)
@@ -67,10 +67,10 @@ def test_nothing_is_known_before_something_was_told() -> None:
 
 def test_each_report_replaces_what_was_told_beside_the_events() -> None:
     made = snapshot(entry(20))
-    made.note(news(behind=700, read_until=1_700_000_000.0, tip=Position.after(20), subscription=OPEN), 10.0)
-    assert (made.behind, made.read_until, made.tip) == (700, 1_700_000_000.0, Position.after(20))
+    made.note(news(behind=700, read_until=1_700_000_000.0, subscription=OPEN), 10.0)
+    assert (made.behind, made.read_until) == (700, 1_700_000_000.0)
     made.note(news(), 11.0)
-    assert (made.behind, made.read_until, made.tip) == (None, None, None)
+    assert (made.behind, made.read_until) == (None, None)
     assert made.status(KEY, None, 11.0).subscription is None
 
 

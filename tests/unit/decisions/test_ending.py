@@ -12,7 +12,7 @@ SHARD = ShardKey("orders", "shardId-000000000000")
 def test_an_end_before_the_record_in_which_a_kcl_application_stopped_takes_nothing_back() -> None:
     at, earlier = Position.inside(12, 3), Position.after(5)
     ending = Ending(catch_up=True, ends=Bounds())
-    ending.found({SHARD: earlier}, 0.0, complete=True)
+    ending.found({SHARD: earlier}, 0.0)
     assert ending.capped(SHARD, at, Position.after(20)) == at
     assert ending.reached({SHARD: at})
     assert ending.whole(Offset({SHARD: at})) == {SHARD: at}

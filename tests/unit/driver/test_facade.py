@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -143,6 +142,9 @@ def test_a_client_of_spark_connect_cannot_start_fetchers() -> None:
 EIGHT = Position.at_timestamp(1_700_035_200_000)
 
 
+SERVER_MILLIS = 1_700_000_000_123
+
+
 class Reader:
     """Remembers the options of a batch read."""
 
@@ -153,8 +155,17 @@ class Reader:
         self.given = options
         return self
 
-    def load(self) -> dict[str, str]:
-        return self.given
+    def load(self) -> Loaded:
+        return Loaded(self.given)
+
+
+class Loaded(dict[str, str]):
+    """The options of a read, which returns the server's time if it is a read of that."""
+
+    def first(self) -> dict[str, int]:
+        assert self["session.clock"] == "true"
+        assert "session.loaded" not in self
+        return {"subSequenceNumber": SERVER_MILLIS}
 
 
 def asked(**arguments: Any) -> BatchOptions:
@@ -231,11 +242,10 @@ def test_streams_and_other_options_of_a_batch_read() -> None:
     assert (options.batch_rate, options.batch_shards_per_task, options.fail_on_data_loss) == (2 << 20, 16, False)
 
 
-def test_the_tip_is_that_of_the_call() -> None:
-    before = int(time.time() * 1000)
-    loaded = asked().source.loaded
-    assert loaded is not None
-    assert before <= loaded <= time.time() * 1000 + 1
+def test_client_asks_the_server_for_the_time_of_the_tip() -> None:
+    assert asked().source.loaded == SERVER_MILLIS
+    assert not asked().source.clock
+    assert asked(until="2023-11-15T08:00Z").source.loaded is None, "the end is known"
 
 
 # -- discovery

@@ -225,12 +225,13 @@ async def test_the_run_says_how_far_it_is_behind_in_a_few_numbers() -> None:
 async def test_checkpoints_are_written_also_where_nobody_polls() -> None:
     stream = ModelStream(shards=2)
     async with Query(stream) as query:
-        stream.put(0, 30)
+        stream.put(0, 30, arrived=LoopClock().time())
         begin = horizon(stream)
         while (tips := await query.planner.tips(begin, 1.0)) is None:
             pass
         for wanted in begin.ranges_to(tips):
             query.rows += await query.read(wanted)
+        await asyncio.sleep(6)  # only the next event of the subscription gets as far as the tip
         await query.commit(tips)
     assert sorted(query.rows) == sorted(everything(stream))
     rows = {key: query.store.lease(f"orders:{key.shard}") for key in tips}
@@ -610,68 +611,6 @@ async def test_tips_name_every_shard_the_query_will_come_to() -> None:
 
 
 @scenario
-async def test_where_a_query_ends_is_told_by_the_subscriptions_that_it_reads_with() -> None:
-    stream = ModelStream(shards=2)
-    stream.put(0, 30, 30, 30)
-    async with Query(stream) as query:
-        begin = horizon(stream)
-        began = LoopClock().monotonic()
-        offset, found = begin, await query.planner.ends(begin, 1.0)
-        assert found is not None
-        assert found.ends == dict.fromkeys(begin), "only reading tells where they end"
-        while found is None or not found.complete:
-            offset = await query.poll(offset)
-            found = await query.planner.ends(begin, 1.0)
-        assert LoopClock().monotonic() - began < 5.5, (
-            "an idle shard's first event takes 5 s, and nothing else takes time"
-        )
-        assert sorted(stream.subscribed) == [(shard, "TRIM_HORIZON") for shard in sorted(stream.shards_by_id)]
-        first, second = sorted(begin)
-        assert found.ends[first] == Position.after(stream[0].records[-1][0]), "the first event that said 0 behind"
-        assert str(found.ends[second]).startswith("AFTER:"), "where an idle shard is has to be stored, too"
-
-
-@scenario
-async def test_where_all_shards_have_records_nothing_is_waited_for() -> None:
-    stream = ModelStream(shards=2)
-    for shard in range(2):
-        stream.put(shard, 30, 30, 30)
-    async with Query(stream) as query:
-        begin = horizon(stream)
-        offset, began = begin, LoopClock().monotonic()
-        while (found := await query.planner.ends(begin, 1.0)) is None or not found.complete:
-            offset = await query.poll(offset)
-        assert LoopClock().monotonic() - began < 0.5
-        assert set(found.ends.values()) == {Position.after(shard.records[-1][0]) for shard in (stream[0], stream[1])}
-
-
-@scenario
-async def test_a_shard_that_is_never_read_to_its_tip_ends_at_what_arrived_after_the_start() -> None:
-    class Busy(ModelStream):
-        def behind(self, shard: ModelShard, position: int) -> int:
-            return 1000
-
-    stream = Busy(shards=1, event_records=(1,))
-    clock = LoopClock()
-    async with Query(stream) as query:
-        begin = horizon(stream)
-        for age in (60.0, 30.0):
-            stream.put(0, 30, arrived=clock.time() - age)
-        assert await query.planner.ends(begin, 1.0) is not None
-        offset = await until_read(query, begin, 2)
-        stream.put(0, 30, arrived=clock.time() + 1.5)
-        offset = await until_read(query, offset, 3)
-        found = await query.planner.ends(begin, 1.0)
-        assert found is not None
-        assert not found.complete, "Kinesis' clock may be a second further than is known here"
-        stream.put(0, 30, 30, arrived=clock.time() + 2.5)
-        await until_read(query, offset, 5)
-        found = await query.planner.ends(begin, 1.0)
-        assert found is not None
-        assert found.ends == {next(iter(begin)): Position.after(stream[0].records[3][0])}
-
-
-@scenario
 async def test_a_shard_that_is_said_to_be_behind_for_ever_ends_where_nothing_comes() -> None:
     class Lying(ModelStream):
         def behind(self, shard: ModelShard, position: int) -> int:
@@ -681,9 +620,9 @@ async def test_a_shard_that_is_said_to_be_behind_for_ever_ends_where_nothing_com
     stream.put(0, 30, 30)
     async with Query(stream) as query:
         begin = horizon(stream)
-        offset, began = begin, LoopClock().monotonic()
-        while (found := await query.planner.ends(begin, 1.0)) is None or not found.complete:
-            offset = await query.poll(offset)
+        began = LoopClock().monotonic()
+        while (found := await query.planner.ends(begin, 1.0)) is None:
+            pass
         assert 10 <= LoopClock().monotonic() - began < 20
         (end,) = found.ends.values()
         assert end is not None
@@ -695,13 +634,10 @@ async def test_the_end_of_a_shard_that_closes_meanwhile_is_its_end() -> None:
     stream = ModelStream(shards=1)
     async with Query(stream) as query:
         begin = horizon(stream)
-        assert await query.planner.ends(begin, 1.0) is not None
-        await query.poll(begin)
+        assert await query.planner.ends(begin, 1.0) is None
         stream.split(0)
-        while SHARD_END not in (await query.poll(begin)).values():
+        while (found := await query.planner.ends(begin, 1.0)) is None:
             pass
-        found = await query.planner.ends(begin, 1.0)
-        assert found is not None
         assert found.ends == {next(iter(begin)): SHARD_END}, "its children are for the next run"
 
 
@@ -711,35 +647,7 @@ async def test_a_query_that_begins_in_the_future_has_nothing_to_read_now() -> No
     async with Query(stream) as query:
         (first,) = horizon(stream)
         begin = Offset({first: Position.at_timestamp(round((LoopClock().time() + 3600) * 1000))})
-        assert await query.planner.ends(begin, 1.0) == EndPositions(dict(begin), complete=True)
-
-
-@scenario
-async def test_what_an_open_subscription_says_may_have_been_sent_before_the_start() -> None:
-    stream = ModelStream(shards=1)
-    async with Query(stream) as query:
-        offset = await query.poll(horizon(stream))
-        await asyncio.sleep(7)
-        began = LoopClock().monotonic()
-        while (found := await query.planner.ends(offset, 1.0)) is None or not found.complete:
-            offset = await query.poll(offset)
-        assert len(stream.subscribed) == 2
-        # The next subscription may be opened 5 s after the last one was, which is 7 s ago: only its first event takes time.
-        assert LoopClock().monotonic() - began < 5.5
-
-
-@scenario
-async def test_the_five_second_rule_counts_from_the_opening() -> None:
-    stream = ModelStream(shards=1)
-    async with Query(stream) as query:
-        offset = await query.poll(horizon(stream))
-        await asyncio.sleep(2)
-        began = LoopClock().monotonic()
-        while (found := await query.planner.ends(offset, 1.0)) is None or not found.complete:
-            offset = await query.poll(offset)
-        assert len(stream.subscribed) == 2
-        # 3 s until it may be opened, but for the 0.2 s of the first poll, and 5 s to its first event.
-        assert 7.7 < LoopClock().monotonic() - began < 8.3
+        assert await query.planner.ends(begin, 1.0) == EndPositions(dict(begin))
 
 
 @scenario
@@ -767,25 +675,7 @@ async def test_after_a_subscription_that_only_asks_the_next_counts_from_its_open
         began = LoopClock().monotonic()
         for _ in range(2):
             await asked.tip(first.shard, TRIM_HORIZON)
-        # Records are looked for twice, and then the tip is asked for.
-        assert LoopClock().monotonic() - began == 2 * 3 * 5.0, "each is open for 5 s, until its first event"
-
-
-@scenario
-async def test_tips_are_asked_for_where_more_is_unread_than_there_is_room_for() -> None:
-    stream = ModelStream(shards=2, event_records=(10,))
-    stream.put(0, *[1000] * 200)
-    async with Query(stream, buffer_bytes=30_000) as query:
-        began = LoopClock().monotonic()
-        while (tips := await query.planner.tips(horizon(stream), 0.2)) is None:
-            pass
-        # 5 s to the event of the idle shard, and 10 s without room. The last records come at once.
-        assert 15 <= LoopClock().monotonic() - began < 21
-        assert len(stream.subscribed) == 3, "only where it is needed"
-        assert tips.lasts == {key: stream[0].records[-1][0] for key in tips if key.shard == stream[0].shard_id}
-        for wanted in horizon(stream).ranges_to(tips):
-            query.rows += await query.read(wanted)
-    assert sorted(query.rows) == sorted(everything(stream))
+        assert LoopClock().monotonic() - began == 2 * 2 * 5.0, "each is open for 10 s, until its second event"
 
 
 @pytest.mark.parametrize("timed", [True, False])
@@ -809,21 +699,6 @@ def test_the_last_record_up_to_an_end_is_known_though_it_is_not_buffered_whateve
             assert await asyncio.wait_for(query.read(wanted), 300) == everything(stream)
 
     test()
-
-
-@scenario
-async def test_where_no_record_came_for_ten_minutes_the_tip_is_asked_for_without_it() -> None:
-    stream = ModelStream(shards=1, event_records=(10,))
-    stream.put(0, *[1000] * 200)
-    await asyncio.sleep(700)
-    async with Query(stream, buffer_bytes=30_000) as query:
-        while (tips := await query.planner.tips(horizon(stream), 0.2)) is None:
-            pass
-        asked = [str(position).partition(":")[0] for _, position in stream.subscribed]
-        assert asked[-3:] == ["AT_TIMESTAMP", "AT_TIMESTAMP", "LATEST"]
-        [wanted] = horizon(stream).ranges_to(tips)
-        assert wanted.last is None
-        assert await query.read(wanted) == everything(stream)
 
 
 @scenario

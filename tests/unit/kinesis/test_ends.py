@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from itertools import count
 
 import pytest
 
 from kinesis_efo.errors import FrameError
-from kinesis_efo.kinesis.ends import LookResult, first_end, last_before, look_from
+from kinesis_efo.kinesis.ends import LookResult, is_empty, is_far, last_before, look_from
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from kinesis_efo.records.events import Event, EventHead
 
@@ -42,9 +42,9 @@ def event(continuation: int | None, *seconds: float | None, behind: int = 1000, 
     return Event(payload, EventHead(continuation, behind, len(seconds), still=still))
 
 
-def found(*events: Event) -> LookResult:
-    stream = Events(*events)
-    answer = asyncio.run(last_before(stream, 50_000, time.monotonic))
+def found(*events: Event, gives_up: Callable[[EventHead], bool] | None = None, patience: float = 900.0) -> LookResult:
+    stream, seconds = Events(*events), count(step=2.0)
+    answer = asyncio.run(last_before(stream, 50_000, lambda: next(seconds), gives_up=gives_up, patience=patience))
     assert stream.closed
     return answer
 
@@ -56,8 +56,9 @@ def found(*events: Event) -> LookResult:
         ([event(20, 10.0, 20.0), event(30, 50.0)], Position.after(20), 19),
         ([event(20), event(30, 60.0)], Position.after(20), None),
         ([event(20, 60.0)], None, None),
-        ([event(20, 10.0, behind=0)], Position.after(20), 19),
-        ([event(0, behind=0, still=True)], None, None),
+        ([event(20, 10.0, behind=0), event(30, behind=0), event(40, behind=0)], Position.after(40), 19),
+        ([event(20, behind=0), event(30, 10.0, behind=0), event(40, 60.0)], Position.after(30), 29),
+        ([event(0, behind=0, still=True)] * 3, None, None),
         ([event(20, 10.0), event(25), event(None)], SHARD_END, 19),
     ],
 )
@@ -78,19 +79,38 @@ def test_a_record_without_a_time_cannot_be_placed() -> None:
 
 def test_without_a_need_for_times_the_last_record_is_known_all_the_same() -> None:
     """A range that is said to be over at an earlier record would leave out the rest."""
-    stream = Events(event(20, 10.0), event(30, None, None, behind=0))
-    answer = asyncio.run(last_before(stream, 50_000, time.monotonic, timed=False))
-    assert answer == LookResult(Position.after(30), complete=True, record=29)
+    stream, seconds = (
+        Events(event(20, 10.0), event(30, None, None, behind=0), *[event(40, behind=0)] * 2),
+        count(step=2),
+    )
+    answer = asyncio.run(last_before(stream, 50_000, lambda: next(seconds), timed=False))
+    assert answer == LookResult(Position.after(40), complete=True, record=29)
 
 
-def test_a_subscription_at_the_tip_tells_it_with_its_first_event() -> None:
-    stream = Events(event(20), event(30))
-    assert asyncio.run(first_end(stream)) == Position.after(20)
-    assert stream.closed
-    nothing = Events()
+@pytest.mark.parametrize(
+    ("gives_up", "events", "result"),
+    [
+        (is_empty, [event(0, behind=0, still=True), event(20, 10.0)], LookResult(None, complete=False)),
+        (is_empty, [event(0, behind=9, still=True), event(20, 10.0), event(None)], LookResult(SHARD_END, True, 19)),
+        (is_far, [event(20, 10.0, behind=6000), event(None)], LookResult(None, complete=False)),
+        (is_far, [event(20, 10.0, behind=4000), event(None)], LookResult(SHARD_END, True, 19)),
+    ],
+)
+def test_search_gives_up_only_before_the_last_start(
+    gives_up: Callable[[EventHead], bool], events: list[Event], result: LookResult
+) -> None:
+    assert found(*events, gives_up=gives_up) == result
+
+
+def test_answers_that_prove_nothing_end_in_an_error() -> None:
+    stuck = event(20, still=True)._replace(head=EventHead(20, 1000, 0, still=True, stuck=True))
+    with pytest.raises(TimeoutError, match="is not known"):
+        found(*[stuck] * 9, patience=10.0)
+
+
+def test_subscription_without_events_is_an_error() -> None:
     with pytest.raises(FrameError, match="before its first event"):
-        asyncio.run(first_end(nothing))
-    assert nothing.closed
+        found()
 
 
 @pytest.mark.parametrize(
@@ -115,5 +135,5 @@ def test_nothing_is_looked_for_before_a_time_that_was_passed() -> None:
 
 def test_with_get_records_it_is_looked_for_in_more_steps() -> None:
     found = look_from(10**11, TRIM_HORIZON, polled=True)
-    assert [10**11 - each.value for each in found[:-1]] == [30_000 * 10**power for power in range(7)]
+    assert [10**11 - each.value for each in found[:-1]] == [2_000, 60_000, 1_800_000, 54_000_000]
     assert found[-1] == TRIM_HORIZON

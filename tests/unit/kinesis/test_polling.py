@@ -462,38 +462,39 @@ async def tip_of(world: PolledWorld, position: Position = TRIM_HORIZON) -> tuple
         REF, world.transport, world.stream, RetrySettings(), "the manifest", world.clock, polling_limits(KINESIS_LIMITS)
     )
     tip = await stream.tip(SHARD, position)
-    assert tip.record == (tip.position.sequence_number if world.stream[0].records else None)
+    assert tip.record == (world.stream[0].records[-1][0] if world.stream[0].records else None)
     return tip.position, len(world.client.opened)
 
 
 @virtual
 async def test_the_tip_is_the_last_record_however_long_ago_it_came() -> None:
     world = PolledWorld(*[10] * 2500)
+    world.client.behind = lambda *_: 10_000
     last = Position.after(world.stream[0].records[-1][0])
     # The last record came 26 s after the beginning.
     await asyncio.sleep(40)
-    assert await tip_of(world) == (last, 1)
+    assert await tip_of(world) == (last, 3)
     await asyncio.sleep(3500)
     world.client.opened.clear()
-    assert await tip_of(world) == (last, 4)
+    assert await tip_of(world) == (last, 5)
     asked = [(at, request) for at, _, request in world.client.opened]
-    assert {request["ShardIteratorType"] for _, request in asked} == {"AT_TIMESTAMP"}
-    back = [1_700_000_000 + at - request["Timestamp"].timestamp() for at, request in asked]
-    assert back == pytest.approx([30, 300, 3000, 30_000], abs=3)
+    assert [request["ShardIteratorType"] for _, request in asked] == ["TRIM_HORIZON"] + ["AT_TIMESTAMP"] * 4
+    back = [1_700_000_000 + at - request["Timestamp"].timestamp() for at, request in asked[1:]]
+    assert back == pytest.approx([2, 60, 1800, 54_000], abs=6)
 
 
 @virtual
 async def test_the_tip_of_a_shard_that_has_nothing_is_where_one_stands() -> None:
     world = PolledWorld()
-    assert await tip_of(world, Position.after(77)) == (Position.after(77), 8)
+    assert await tip_of(world, Position.after(77)) == (Position.after(77), 1)
 
 
 @virtual
-async def test_the_tip_of_a_closed_shard_is_its_last_record() -> None:
+async def test_the_tip_of_a_closed_shard_with_records_is_its_end() -> None:
     world = PolledWorld(10)
     world.client.end_with_records = True
     world.stream.split(0)
-    assert await tip_of(world) == (Position.after(world.stream[0].records[-1][0]), 1)
+    assert await tip_of(world) == (SHARD_END, 1)
 
 
 @virtual
@@ -510,24 +511,25 @@ async def test_a_server_that_says_behind_for_ever_has_a_tip() -> None:
     assert await tip_of(world) == (Position.after(world.stream[0].records[-1][0]), 1)
     world = PolledWorld()
     world.client.lag = [5_000]
-    assert await tip_of(world, Position.after(7)) == (Position.after(7), 8)
+    assert await tip_of(world, Position.after(7)) == (Position.after(7), 1)
 
 
 @virtual
 async def test_a_clock_that_is_fast_looks_further_back_for_the_tip() -> None:
-    world = PolledWorld(10)
+    world = PolledWorld(*[10] * 2500)
     asked: list[dict[str, Any]] = []
     iterator = world.client.get_shard_iterator
 
     async def in_the_future_at_first(**request: Any) -> dict[str, Any]:
         asked.append(request)
-        if len(asked) < 3:
+        if len(asked) in (2, 3):
             raise refused("InvalidArgumentException", "the timestamp is in the future", operation="GetShardIterator")
         return await iterator(**request)
 
     world.client.get_shard_iterator = in_the_future_at_first  # type: ignore[method-assign]
-    assert await tip_of(world) == (Position.after(world.stream[0].records[-1][0]), 1)
-    assert len(asked) == 3
+    world.client.behind = lambda *_: 10_000
+    assert await tip_of(world) == (Position.after(world.stream[0].records[-1][0]), 2)
+    assert len(asked) == 4
 
 
 @virtual

@@ -417,7 +417,9 @@ def event(*records: tuple[int, float], to: int | None, behind: int = 1000) -> by
 
 SOON = f"AT_TIMESTAMP:{TIME - 30_000}"
 LONG_AGO = f"AT_TIMESTAMP:{TIME - 600_000}"
-LAST = [event((6, 20), to=7, behind=0)]
+RECENT = f"AT_TIMESTAMP:{TIME - 5_000}"
+QUIET = [Wait(5), event(to=7, behind=0), Wait(5), event(to=7, behind=0)]
+LAST = [event((6, 20), to=7, behind=0), *QUIET]
 
 
 def test_the_next_subscription_comes_five_seconds_after_the_one_that_asked_for_the_tip() -> None:
@@ -426,7 +428,7 @@ def test_the_next_subscription_comes_five_seconds_after_the_one_that_asked_for_t
         made = stream(Lister(), transport)
         assert await made.tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
         assert await made.tip(name(0), Position.after(7)) == End(Position.after(7), 6)
-        assert transport.gaps == [5.0]
+        assert transport.gaps == [10.0]
 
     run(main())
 
@@ -446,7 +448,7 @@ def test_a_tip_is_asked_for_again_if_that_may_help(fault: Exception, ref: Stream
     async def main() -> None:
         transport = ScriptedTransport(LoopClock(), fault, fault, LAST)
         assert await stream(Lister(), transport, ref=ref).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
-        assert transport.positions == [SOON] * 3
+        assert transport.positions == [RECENT if ref is REF else "TRIM_HORIZON"] * 3
         assert all(gap > 0 for gap in transport.gaps), "after a pause"
 
     run(main())
@@ -514,13 +516,28 @@ def test_if_nothing_lies_before_the_time_it_is_where_one_stands() -> None:
 def test_a_subscription_that_ends_too_soon_is_gone_on_with_behind_what_it_brought() -> None:
     first, second = [event((1, 20), to=2), Wait(300)], [event((3, 5), to=4), event((5, -1), to=6)]
     assert end_before(first, second)[:2] == (End(Position.after(4), 3), [SOON, "AFTER:2"])
-    idle = [Wait(5), event(to=4, behind=0)]
+    idle = [Wait(5), event(to=4, behind=0), Wait(5), event(to=4, behind=0)]
     assert end_before(first, idle)[:2] == (End(Position.after(4), 1), [SOON, "AFTER:2"]), "it is still the last record"
 
 
-def test_one_that_ends_without_anything_does_not_go_on_for_ever() -> None:
-    found, asked, _ = end_before([Wait(1)], [Wait(1)], [Wait(1)], position=Position.after(42))
-    assert (found, asked) == (End(Position.after(42)), [SOON, LONG_AGO, "AFTER:42"])
+def test_subscription_without_any_event_is_no_proof() -> None:
+    at = Position.after(42)
+    found, asked, _ = end_before([Wait(1)], [event((43, 9), to=44), event((45, -1), to=46)], position=at)
+    assert (found, asked) == (End(Position.after(44), 43), [SOON, SOON])
+    with pytest.raises(RetriesExhaustedError, match="before its first event"):
+        end_before(*[[Wait(1)]] * 300, position=at)
+
+
+def test_time_in_the_future_is_waited_for() -> None:
+    async def main() -> None:
+        transport = ScriptedTransport(LoopClock(), [event((1, -2), to=2), event((3, -5), to=4)])
+        began = LoopClock().time()
+        assert await stream(Lister(), transport).end_before(name(0), TIME + 4_000, TRIM_HORIZON) == End(
+            Position.after(2), 1
+        )
+        assert LoopClock().time() - began == pytest.approx(5.0 + TIME / 1000 - began, abs=1.0)
+
+    run(main())
 
 
 def test_the_end_of_a_closed_shard_that_lies_before_the_time() -> None:
@@ -528,22 +545,27 @@ def test_the_end_of_a_closed_shard_that_lies_before_the_time() -> None:
 
 
 def test_an_opening_that_fails_is_repeated() -> None:
-    found, asked, _ = end_before(refused("LimitExceededException"), Opening(1, [event((1, 20), to=2, behind=0)]))
-    assert (found, asked) == (End(Position.after(2), 1), [SOON, SOON])
+    found, asked, _ = end_before(
+        refused("LimitExceededException"), Opening(1, [event((1, 20), to=7, behind=0), *QUIET])
+    )
+    assert (found, asked) == (End(Position.after(7), 1), [SOON, SOON])
 
 
-def test_the_tip_of_a_shard_that_is_subscribed_to_is_the_last_record_of_the_last_minutes_or_what_kinesis_says() -> None:
-    """A subscription at LATEST tells no record. So one looks for it just before now."""
-
+def test_tip_without_recent_records_has_no_last_record() -> None:
     async def main() -> None:
-        transport = ScriptedTransport(LoopClock(), [event((1, 20), to=2, behind=0)])
-        assert await stream(Lister(), transport).tip(name(0), TRIM_HORIZON) == End(Position.after(2), 1)
-        assert transport.positions == [SOON]
-        idle = [event(to=2, behind=0)]
-        transport = ScriptedTransport(LoopClock(), idle, idle, [Wait(5), event(to=99, behind=0), Wait(300)])
-        assert await stream(Lister(), transport).tip(name(0), TRIM_HORIZON) == End(Position.after(99))
-        assert transport.positions == [SOON, LONG_AGO, "LATEST"]
+        transport = ScriptedTransport(LoopClock(), QUIET)
+        assert await stream(Lister(), transport).tip(name(0), TRIM_HORIZON) == End(Position.after(7))
+        assert transport.positions == [RECENT]
         assert all(each.closed for each in transport.streams)
+
+    run(main())
+
+
+def test_one_event_without_lag_is_not_the_tip() -> None:
+    async def main() -> None:
+        script = [event(to=2, behind=0), Wait(5), event((6, 20), to=7, behind=0), *QUIET]
+        transport = ScriptedTransport(LoopClock(), script)
+        assert await stream(Lister(), transport).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
 
     run(main())
 
@@ -570,7 +592,7 @@ def test_a_subscription_waits_for_its_turn_after_a_question() -> None:
         reading = asyncio.ensure_future(made.subscribe(name(0), Position.after(7), OpenSink()).run())  # type: ignore[arg-type]
         await asyncio.sleep(10)
         reading.cancel()
-        assert [at for at, _ in transport.calls] == [1000, 1005]
+        assert [at for at, _ in transport.calls] == [1000, 1010]
         assert "streaming" in made.subscriptions.describe(name(0))
         assert made.subscriptions.stats[name(0)].opened == 1
 

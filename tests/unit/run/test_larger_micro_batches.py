@@ -285,7 +285,7 @@ def test_a_micro_batch_waits_for_nothing_while_others_have_rows_and_at_an_end(ca
     async def main() -> None:
         shards = Shards()
         spark = Spark(shards, ends="end" in case and "shard" not in case)
-        shards.ends_at = EndPositions(dict.fromkeys(KEYS, Position.after(2)), complete=True)
+        shards.ends_at = EndPositions(dict.fromkeys(KEYS, Position.after(2)))
         shards.add(1, Arrival(0, FIRST))
         end = await spark.ask()
         assert end is not None
@@ -305,7 +305,7 @@ def test_a_micro_batch_waits_for_nothing_while_others_have_rows_and_at_an_end(ca
             if case.startswith("all but"):
                 shards.ends_at = None
                 shards.add(2, Arrival(0, SECOND))
-                spark.planner._ending.found(dict.fromkeys(KEYS, Position.after(9)), 0.0, complete=True)
+                spark.planner._ending.found(dict.fromkeys(KEYS, Position.after(9)), 0.0)
         assert await spark.ask() is not None
         waited = LoopClock().monotonic() - began
         assert waited == pytest.approx(1.0 if case.startswith("all but") else 0.0)
@@ -317,7 +317,7 @@ def test_a_shard_that_ends_at_its_target_makes_no_micro_batch_of_its_own_while_o
     async def main() -> None:
         shards = Shards()
         spark = Spark(shards, ends=True)
-        shards.ends_at = EndPositions({FIRST: Position.after(9), SECOND: SHARD_END}, complete=True)
+        shards.ends_at = EndPositions({FIRST: Position.after(9), SECOND: SHARD_END})
         shards.add(1, Arrival(0, FIRST))
         end = await spark.ask()
         assert end is not None

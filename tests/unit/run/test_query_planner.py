@@ -169,7 +169,7 @@ def again(state: EndingState | None, **options: str) -> Planned:
 
 def test_the_ends_of_a_query_are_the_same_in_the_next_run() -> None:
     first = Planned()
-    first.query.found = EndPositions({ORDERS: LATER}, complete=True)
+    first.query.found = EndPositions({ORDERS: LATER})
     first.query.there = {ORDERS: LAST}
     step = first.next(Offset({ORDERS: AT}), available_now=True)
     assert step.end == Offset({ORDERS: LATER})
@@ -180,13 +180,12 @@ def test_the_ends_of_a_query_are_the_same_in_the_next_run() -> None:
     assert "ends" not in second.query.names(), "they are not looked for anew: the tips may lie behind them by now"
 
 
-def test_ends_that_were_not_all_known_are_looked_for_again_in_the_next_run() -> None:
+def test_ends_that_were_not_known_are_looked_for_again_in_the_next_run() -> None:
     first = Planned()
-    first.query.found = EndPositions({ORDERS: None, CHILD: SHARD_END}, complete=False)
     step = first.next(Offset({ORDERS: AT, CHILD: AT}), available_now=True)
     assert step.again
     second = again(step.ending)
-    second.query.found = EndPositions({ORDERS: LATER, CHILD: SHARD_END}, complete=True)
+    second.query.found = EndPositions({ORDERS: LATER, CHILD: SHARD_END})
     second.query.there = {ORDERS: LAST}
     assert second.next(Offset({ORDERS: AT, CHILD: AT}), available_now=True).end == Offset({ORDERS: LATER, CHILD: AT})
     assert second.query.names()[0] == "ends"
@@ -289,6 +288,6 @@ def test_a_query_waits_for_nothing_while_another_source_has_rows_unless_it_ends(
     planned.next(at, hurry=True)
     planned.next(at)
     assert [asked[2] for asked in planned.query.asked] == [0.0, 0.01]
-    planned.query.found = EndPositions({ORDERS: LATER}, complete=True)
+    planned.query.found = EndPositions({ORDERS: LATER})
     planned.next(at, hurry=True, available_now=True)
     assert planned.query.asked[-1] == ("poll", at, 0.01)

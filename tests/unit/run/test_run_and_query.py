@@ -70,7 +70,7 @@ class Fetching:
         self.brought = FetchCounts()
         self.stopped = False
         self.failure = Failure()
-        self.asks_apart = self.reading = self.is_apart = False
+        self.reading = self.is_apart = False
         self.lets_go = asyncio.Event()
         self.lets_go.set()
 
@@ -107,15 +107,10 @@ class Fetching:
     def end(self, stream: str) -> None:
         self.told.append(("end", stream))
 
-    async def seek_tips(self, shards: Collection[ShardKey]) -> None:
-        self.told.append(("let go", sorted(shards)))
+    async def make_way(self, shards: Collection[ShardKey]) -> Mapping[ShardKey, Position]:
+        self.told.append(("make way", sorted(shards)))
         await self.lets_go.wait()
-
-    def expect(self, offset: Offset) -> None:
-        self.told.append(("expect", offset))
-
-    def tip(self, key: ShardKey) -> Position | None:
-        return self.tips.get(key)
+        return self.tips
 
     def fetcher_of(self, key: ShardKey) -> str | None:
         return "0 on host0"
@@ -614,10 +609,10 @@ async def test_tips_are_asked_for_only_with_the_lease(centre: Centre) -> None:
     async with centre:
         asking = asyncio.create_task(centre.query.ends(ONE, 50.0))
         await asyncio.sleep(5)
-        assert centre.calls("let go") == [], "it would end the other run's subscriptions"
+        assert centre.calls("make way") == [], "it would end the other run's subscriptions"
         assert not asking.done()
         assert await asking is not None, "the other lease has expired"
-        assert centre.calls("let go") == [("let go", [FIRST])], "what an open one says may have been sent before"
+        assert centre.calls("make way") == [("make way", [FIRST])]
 
 
 @scenario(start=False)
@@ -636,15 +631,10 @@ async def test_a_lease_that_cannot_be_had_is_waited_for_for_as_long_as_patience_
 async def test_the_ends_are_those_of_the_shards_as_they_are_listed_then(centre: Centre) -> None:
     centre.stream.split(1)  # after the start, so that only another listing tells it
     both = Offset(dict.fromkeys((FIRST, SECOND), TRIM_HORIZON))
-    found = await centre.query.ends(both, 5.0)
-    assert found is not None
-    assert dict(found.ends) == {FIRST: None, SECOND: SHARD_END, SHARDS[2]: None, SHARDS[3]: None}
-    assert not found.complete
     centre.fetching.tips = dict.fromkeys((FIRST, *SHARDS[2:]), Position.after(70))
     found = await centre.query.ends(both, 5.0)
     assert found is not None
-    assert found.complete
-    assert found.ends[FIRST] == Position.after(70)
+    assert dict(found.ends) == {**centre.fetching.tips, SECOND: SHARD_END}
 
 
 @scenario()
@@ -656,61 +646,33 @@ async def test_rows_are_wanted_of_a_query_that_asks_for_its_end_before_it_polls(
 
 @scenario()
 async def test_tips_come_with_their_last_records_and_the_next_call_looks_anew(centre: Centre) -> None:
-    asking = asyncio.create_task(centre.query.tips(ONE, 5.0))
-    await asyncio.sleep(1)
-    assert not asking.done()
-    assert centre.calls("expect")[0] == ("expect", ONE), "meanwhile it is read on"
-    centre.fetching.tips = {FIRST: Position.after(70)}
-    centre.fetching.lasts = {ShardRange(FIRST, TRIM_HORIZON, Position.after(70)): 66}
-    tips = await asking
-    assert tips == Offset({FIRST: Position.after(70)}, {FIRST: 66})
-    at_end = Offset({FIRST: Position.after(70)})
-    centre.fetching.lasts = {ShardRange(FIRST, Position.after(70), Position.after(70)): 66}
-    assert await centre.query.tips(at_end, 5.0) == at_end, "nothing is read of it"
-    assert len(centre.calls("let go")) == 2, "the tips as they are now"
+    centre.stream.put(0, 30, 30, 30, arrived=LoopClock().time())
+    last = centre.stream[0].records[-1][0]
+    tips = await centre.query.tips(ONE, 60.0)
+    assert tips is not None
+    assert tips.lasts == {FIRST: last}
+    centre.fetching.tips = {FIRST: tips[FIRST]}
+    assert dict(await centre.query.tips(tips, 5.0) or {}) == dict(tips), "nothing is read of it"
+    assert len(centre.calls("make way")) == 2, "the tips as they are now"
 
 
 @scenario()
 async def test_tips_that_are_not_known_yet_are_asked_for_again(centre: Centre) -> None:
+    centre.fetching.lets_go.clear()
     began = LoopClock().monotonic()
     assert await centre.query.tips(ONE, 2.0) is None
     assert LoopClock().monotonic() - began == pytest.approx(2.0, abs=0.01)
-    assert len(centre.calls("let go")) == 1
     assert await centre.query.tips(ONE, 2.0) is None
-    assert len(centre.calls("let go")) == 1, "the same question goes on"
+    assert len(centre.calls("make way")) == 1, "the same question goes on"
 
 
 @scenario(ends=Bounds(everywhere=Position.after(30)))
-async def test_a_shard_that_is_read_up_to_its_own_end_need_not_be_read_to_its_tip(centre: Centre) -> None:
-    centre.fetching.shards = [ShardStatus(*FIRST, "AFTER:20", 0, 0, None, 0)]
-    assert await centre.query.tips(ONE, 1.0) is None
-    centre.fetching.shards = [ShardStatus(*FIRST, "AFTER:30", 0, 0, None, 0)]
+async def test_tip_beyond_the_given_end_changes_nothing(centre: Centre) -> None:
+    centre.fetching.tips = {FIRST: Position.after(31)}
     assert await centre.query.tips(ONE, 1.0) == Offset({FIRST: Position.after(30)})
-
-
-@scenario()
-async def test_the_tip_of_a_shard_that_no_more_fits_of_is_asked_for(centre: Centre) -> None:
-    full = ShardStatus(*FIRST, "AFTER:20", 5_000, 10, 0.0, 0)
-    centre.fetching.shards = [full]
-    asking = asyncio.create_task(centre.query.tips(ONE, 60.0))
-    await asyncio.sleep(9)
-    assert centre.stream.subscribed == []
-    centre.fetching.shards = [ShardStatus(*FIRST, "AFTER:30", 6_000, 12, 0.0, 0)]
-    await asyncio.sleep(9)
-    assert centre.stream.subscribed == [], "it goes on"
-    await asyncio.sleep(2)
-    assert [shard for shard, _ in centre.stream.subscribed] == [FIRST.shard]
-    assert centre.calls("let go") == [("let go", [FIRST])] * 2, "before it is subscribed to"
-    tips = await asking
-    assert tips is not None
-    assert tips[FIRST].value >= 1000
-
-
-@scenario()
-async def test_an_empty_shard_of_which_nothing_is_heard_is_not_asked(centre: Centre) -> None:
-    centre.fetching.shards = [ShardStatus(*FIRST, "TRIM_HORIZON", 0, 0, None, None)]
-    assert await centre.query.tips(ONE, 30.0) is None
-    assert centre.stream.subscribed == []
+    at_end = Offset({FIRST: Position.after(30)})
+    assert await centre.query.tips(at_end, 1.0) == at_end
+    assert centre.calls("make way") == [("make way", [FIRST])]
 
 
 @scenario()
@@ -720,7 +682,6 @@ async def test_a_tip_that_cannot_be_asked_for_is_an_error(centre: Centre) -> Non
         raise StreamError("no")
 
     centre.access.tip = refuse  # type: ignore[method-assign, assignment]
-    centre.fetching.shards = [ShardStatus(*FIRST, "AFTER:20", 5_000, 10, 0.0, 0)]
     with pytest.raises(StreamError, match="no"):
         await centre.query.tips(ONE, 60.0)
 

@@ -24,7 +24,6 @@ def test_what_is_to_be_read_apart_is_not_known_before_it_is() -> None:
     apart.claims[key(0)] = None
     for shard in (key(0), key(1)):
         assert apart.found(shard) is None
-        assert apart.tip(shard) is None
         assert apart.plans(shard) is None
     assert not apart.reading
 
@@ -38,17 +37,13 @@ async def test_what_is_read_apart_is_known_of_its_shards_only() -> None:
         first = program.join(horizon(stream))
         await first.until(lambda: first.has_all)
         second = program.join(horizon(stream))
-        fetching = fetching_of(second)
-        assert fetching.tip(key(0)) is None
         await second.poll()
         await asyncio.sleep(1)
         for number in range(2):
             last = stream[number].records[-1][0]
-            assert fetching.tip(key(number)) == Position.after(last)
             wanted = ShardRange(key(number), TRIM_HORIZON, Position.after(last))
             assert second.query.last_records([wanted]) == {key(number): last}
         assert second.query.last_records([ShardRange(key(3), TRIM_HORIZON, SHARD_END)]) == {}
-        assert fetching.tip(key(3)) is None
 
 
 @scenario

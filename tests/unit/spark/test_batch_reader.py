@@ -85,7 +85,8 @@ def test_a_task_reads_its_ranges_and_counts_what_it_leaves_out(monkeypatch: pyte
     made: list[Any] = []
 
     class FakeReading:
-        def __init__(self, *given: object, left_out: Any) -> None:
+        def __init__(self, *given: object, left_out: Any, again: bool) -> None:
+            assert not again
             made.append((*given, left_out))
 
         def batches(self) -> list[str]:

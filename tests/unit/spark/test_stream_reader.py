@@ -17,7 +17,7 @@ import pytest
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.decisions.planning import PollReply, ShardProgress
-from kinesis_efo.errors import ConfigurationError, DataLossError
+from kinesis_efo.errors import ConfigurationError, DataLossError, RetriesExhaustedError
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
@@ -242,7 +242,7 @@ def offset(**positions: Position) -> dict[str, Any]:
 
 
 def all_known(ends: Offset) -> EndPositions:
-    return EndPositions(ends, complete=True)
+    return EndPositions(ends)
 
 
 def ranges(partitions: Any) -> list[ShardRange]:
@@ -542,27 +542,21 @@ def test_available_now_ends_at_the_targets_and_leaves_what_came_later() -> None:
     assert reader.latestOffset(second) == second
 
 
-def test_available_now_reads_while_the_ends_are_not_known_yet() -> None:
+def test_available_now_reads_nothing_before_the_ends_are_known() -> None:
     reader = Reader({key(0): after(1), key(1): after(1)})
     reader.prepareForTriggerAvailableNow()
-    reader.fetcher.ending = [EndPositions({key(0): None, key(1): None}, complete=False)]
-    reader.fetcher.there = {key(0): (after(40), 4)}
-    first = reader.latestOffset(offset(s0=after(1), s1=after(1)))
-    assert first == offset(s0=after(40), s1=after(1)), "records do not wait until all ends are known"
-    # Shard 0 goes on; what the poll tells of it lies behind the end that has become known meanwhile.
-    reader.fetcher.ending = [all_known(Offset({key(0): after(50), key(1): after(60)}))]
+    reader.fetcher.ending = [None, all_known(Offset({key(0): after(50), key(1): after(60)}))]
     reader.fetcher.there = {key(0): (after(70), 3), key(1): (after(60), 0)}
-    second = reader.latestOffset(first)
-    assert second == offset(s0=after(50), s1=after(60))
-    assert reader.latestOffset(second) == second
+    end = reader.latestOffset(offset(s0=after(1), s1=after(1)))
+    assert end == offset(s0=after(50), s1=after(60))
+    assert reader.latestOffset(end) == end
 
 
 def test_available_now_stores_where_idle_shards_are_in_one_micro_batch_at_the_end() -> None:
     reader = Reader({key(0): after(1), key(1): after(1)})
     reader.prepareForTriggerAvailableNow()
     begin = offset(s0=after(1), s1=after(1))
-    one = EndPositions({key(0): after(9), key(1): None}, complete=False)
-    reader.fetcher.ending = [one] * 4 + [all_known(Offset({key(0): after(9), key(1): after(8)}))]
+    reader.fetcher.ending = [all_known(Offset({key(0): after(9), key(1): after(8)}))]
     reader.fetcher.there = {key(0): (after(9), 0)}
     polls = reader.fetcher.poll
 
@@ -581,7 +575,7 @@ def test_available_now_stores_where_idle_shards_are_in_one_micro_batch_at_the_en
 def test_available_now_does_not_wait_as_long_as_polls_may() -> None:
     reader = Reader({key(0): after(1)}, pollTimeout="10s")
     reader.prepareForTriggerAvailableNow()
-    reader.fetcher.ending = [EndPositions({key(0): None}, complete=False), all_known(Offset({key(0): after(1)}))]
+    reader.fetcher.ending = [None, all_known(Offset({key(0): after(1)}))]
     assert reader.latestOffset(offset(s0=after(1))) == offset(s0=after(1))
     assert max(reader.fetcher.timeouts) <= 0.2
 
@@ -589,7 +583,7 @@ def test_available_now_does_not_wait_as_long_as_polls_may() -> None:
 def test_available_now_is_over_where_a_shard_ended_of_which_nothing_more_is_told() -> None:
     reader = Reader({key(0): SHARD_END})
     reader.prepareForTriggerAvailableNow()
-    reader.fetcher.ending = [EndPositions({key(0): None}, complete=False)]
+    reader.fetcher.ending = [EndPositions({key(0): SHARD_END})]
     assert reader.latestOffset(offset(s0=SHARD_END)) == offset(s0=SHARD_END)
 
 
@@ -883,7 +877,7 @@ def test_the_last_record_in_front_of_an_end_within_an_event_is_asked_for() -> No
 def test_the_last_record_in_front_of_an_end_that_was_asked_for_is_known_whoever_fetches() -> None:
     reader = Reader({key(0): after(1)})
     reader.prepareForTriggerAvailableNow()
-    reader.fetcher.ending = [EndPositions(Offset({key(0): after(50)}), complete=True, lasts={key(0): 48})]
+    reader.fetcher.ending = [EndPositions(Offset({key(0): after(50)}), lasts={key(0): 48})]
     begin = reader.initialOffset()
     # Fetchers elsewhere do not tell of the inside of an event. In front of the end, they tell of the last record as ever.
     for through, last, expected in ((after(20), 19, (after(20), 19)), (after(70), 69, (after(50), 48))):
@@ -920,10 +914,13 @@ def test_available_now_ends_where_nothing_more_is_there_although_positions_do_no
 
 
 @pytest.mark.slow
-def test_available_now_waits_for_the_end_of_a_closed_shard_but_not_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("end", "lasts"), [(SHARD_END, {}), (after(9), {key(0): 9})], ids=["closed shard", "known record"]
+)
+def test_available_now_fails_at_a_shard_that_stays_before_its_end(end: Position, lasts: dict[ShardKey, int]) -> None:
     reader = Reader({key(0): after(1)}, **{"subscribe.retryTimeout": "1s"})
     reader.prepareForTriggerAvailableNow()
-    reader.fetcher.ending = [all_known(Offset({key(0): SHARD_END}))]
+    reader.fetcher.ending = [EndPositions({key(0): end}, lasts)]
     polls, began = reader.fetcher.poll, time.monotonic()
 
     def poll(offset: Offset, **limits: Any) -> PollReply:
@@ -931,9 +928,9 @@ def test_available_now_waits_for_the_end_of_a_closed_shard_but_not_for_ever(capl
         return polls(offset, **limits)
 
     reader.fetcher.poll = poll  # type: ignore[method-assign]
-    assert reader.latestOffset(offset(s0=after(1))) == offset(s0=after(1))
+    with pytest.raises(RetriesExhaustedError, match="is at AFTER:1 and ends at"):
+        reader.latestOffset(offset(s0=after(1)))
     assert time.monotonic() - began >= 1.0
-    assert "Kinesis has not said that the shard is over" in caplog.text
 
 
 def test_a_call_of_a_task_outlasts_the_patience_of_a_range(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,258 @@
+"""Random queries that end (`AvailableNow`, `Once`, `catchUp`, `endingPosition`), in virtual time, and what they must have read.
+
+The oracle knows only what was acknowledged when, and what the local Kinesis stored: it shares no code with the library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.positions import Offset
+from kinesis_efo.run.access import Next
+from kinesis_efo.run.query import Query as Planning
+from kinesis_efo.run.query_planner import QueryPlanner
+from kinesis_efo_local import AwsError, NoFaults, Request
+from tests.emulator.memory_world import STREAM, MemoryWorld
+from tests.emulator.query import Application, Query
+from tests.support.virtual_time import run
+
+MOST_SECONDS = 1800.0
+"""What a run that ends may take here, with everything that is answered wrongly or late."""
+
+
+@dataclass
+class EndsOutcome:
+    """What happened: rows, runs that ended, and acknowledged records that a run had to read."""
+
+    rows: int = 0
+    runs: int = 0
+    owed: int = 0
+
+
+class NoPolling(NoFaults):
+    """A policy that does not allow GetRecords."""
+
+    async def before(self, request: Request) -> None:
+        if request.operation in ("GetRecords", "GetShardIterator"):
+            raise AwsError(
+                "AccessDeniedException", f"User is not authorized to perform: kinesis:{request.operation}", 403
+            )
+
+
+class EndingQuery(Query):
+    """A query that ends, and its planner in the run. With `neighbour`, another query of the program reads the stream, too."""
+
+    def __init__(self, application: Application, options: SourceOptions, *, neighbour: bool) -> None:
+        super().__init__(application)
+        for stream in self.streams.values():
+            transport = PollingTransport(self.client, self.run.clock, 1.0)
+            stream.allow_apart(transport, polling_limits(KINESIS_LIMITS))
+        self.clock = self.run.clock
+        self.reading = False
+        self.neighbour = Planning(self.run, name="neighbour") if neighbour else None
+        ending = Planning(self.run, options.ends, name="ending")
+        # What `Query` polls and commits is the neighbour, if there is one.
+        self.planner = self.neighbour or ending
+        self.ending = QueryPlanner(self, ending, "ending", options, ["orders"])  # type: ignore[arg-type]
+        self.ending.query = ending  # type: ignore[misc]
+
+    async def placed(self, ranges: Any, at_most: float, query: str) -> list[FetcherAddress | None]:
+        """See `WholeRun.placed`."""
+        del at_most, query
+        return [FetcherAddress("here", 1)] * len(ranges)
+
+    async def to_its_end(self, offset: Offset, *, once: bool) -> Offset:
+        """Do what Spark does until the query ends; returns where the next run begins."""
+        done: Offset | None = None
+        while True:
+            step = await self.ending.answer(Next(offset, 1.0, done, once=once, available_now=not once))
+            done = None
+            if step.end is not None and step.end != offset:
+                self.application.offsets.append((offset, step.end))
+                await self.run_batch(offset, step.end, again=False)
+                offset = done = step.end
+                if once:
+                    await self.ending.query.commit(offset)
+                    return offset
+            elif not step.again:
+                return offset
+            elif step.end is None:
+                await asyncio.sleep(0.05)
+
+
+class EndsScenario:
+    """One stream, and runs that end. `changes` sets attributes of the scenario for a test of one case."""
+
+    def __init__(self, seed: int, **changes: Any) -> None:
+        self.seed = seed
+        self.random = random = Random(f"{seed}: ends")
+        self.outcome = EndsOutcome()
+        self.read_before: set[str] = set()
+        self.shards = random.randint(1, 3)
+        self.mode = random.choice(("polling", "efo", "efo alone", "neighbour"))
+        self.quiet = random.random() < 0.6
+        self.backlog = random.choice((0, 30, 300))
+        self.age = random.choice((0.0, 2.0, 20.0, 400.0, 5000.0))
+        self.rate = random.choice((0.0, 0.0, 0.5, 20.0))
+        self.runs = random.choice((1, 2, 3))
+        self.pause = random.choice((0.0, 3.0, 100.0))
+        self.end = random.choice(("tips", "tips", "once", "time", "soon"))
+        self.buffer = random.choice((20_000, 4 << 20))
+        self.reshards = random.choice((0, 0, 1, 2))
+        self.skew = random.choice((0.0, 0.0, -3.0, 3.0, 60.0, -60.0))
+        for name, value in changes.items():
+            setattr(self, name, value)
+
+    async def play(self) -> EndsOutcome:
+        """Play the scenario, and check its outcome."""
+        random = self.random
+        settings: dict[str, Any] = {"max_event_records": random.choice((50 if self.quiet else 3, 500))}
+        if self.quiet:
+            # An idle subscription sends an event every five seconds, and two of them are believed; so are three answers.
+            most = 1 if self.mode == "efo alone" else 2
+            settings |= {"wrong_answers": "quiet", "wrong_answers_in_a_row": most}
+        self.world = world = MemoryWorld(
+            Random(random.random()),
+            shards=self.shards,
+            settings=settings,
+            faults=NoPolling() if self.mode == "efo alone" else None,
+            buffer_bytes=self.buffer,
+        )
+        world.application.clock.jump = self.skew  # type: ignore[attr-defined]
+        world.application.polls = self.mode == "polling"
+        self.acknowledged: list[tuple[float, str]] = []
+        self._put(self.backlog)
+        for _ in range(self.reshards):
+            self._reshard()
+            self._put(self.backlog // 3)
+        await asyncio.sleep(self.age)
+        self._put(random.choice((0, self.backlog)))
+        await asyncio.sleep(random.choice((0.0, 2.0)))
+        writer = asyncio.create_task(self._write())
+        try:
+            for _ in range(self.runs):
+                await asyncio.wait_for(self._run_once(), MOST_SECONDS + self.backlog)
+                await asyncio.sleep(self.pause)
+        except TimeoutError:
+            self._fail("a run that ends does not")
+        except KinesisEfoError as error:
+            self._fail(f"a run fails: {error}")
+        finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+        return self.outcome
+
+    def _put(self, count: int) -> None:
+        for _ in range(count):
+            key = f"key{self.random.randrange(20)}"
+            number = self.world.written[key]
+            self.world.put(key, size=self.random.choice((10, 2000)))
+            self.acknowledged.append((self.world.clock.time(), f"{key}:{number}"))
+
+    async def _write(self) -> None:
+        while self.rate:
+            await asyncio.sleep(self.random.expovariate(self.rate))
+            self._put(1)
+            if self.reshards and self.random.random() < 0.002:
+                self._reshard()
+
+    def _reshard(self) -> None:
+        world = self.world
+        count = len(world.kinesis.state.streams[STREAM].open_shards)
+        if count > 1 and self.random.random() < 0.4:
+            world.merge(self.random.randrange(count - 1))
+        else:
+            world.split(self.random.randrange(count))
+
+    async def _run_once(self) -> None:
+        application, clock = self.world.application, self.world.clock
+        options = {"manifest": "m.json"}
+        began = clock.time()
+        until: float | None = None
+        if self.end in ("time", "soon"):
+            until = round(began + (3.0 if self.end == "soon" else -self.random.choice((0.5, 10.0, 100.0))), 3)
+            options["endingPosition"] = f"AT_TIMESTAMP:{round(until * 1000)}"
+        owed = {record for at, record in self.acknowledged if at < began}
+        parsed = SourceOptions.parse(options)
+        async with EndingQuery(application, parsed, neighbour=self.mode == "neighbour") as query:
+            beside = asyncio.create_task(self._beside(query)) if query.neighbour is not None else None
+            try:
+                await asyncio.sleep(self.random.choice((0.0, 20.0)) if beside else 0.0)
+                began = clock.time() if until is None else began
+                owed = {record for at, record in self.acknowledged if at < began}
+                offset = await query.begin() if not application.offsets else application.offsets[-1][1]
+                application.committed = True
+                await query.to_its_end(offset, once=self.end == "once")
+            finally:
+                if beside is not None:
+                    beside.cancel()
+                    await asyncio.gather(beside, return_exceptions=True)
+        self._check(owed, until)
+
+    async def _beside(self, query: EndingQuery) -> None:
+        """Read the stream in another query, from the tip on."""
+        from kinesis_efo.positions import TRIM_HORIZON, ShardKey
+        from tests.support.planned import planned
+
+        shards = self.world.kinesis.state.streams[STREAM].open_shards
+        offset = Offset({ShardKey("orders", shard.id): TRIM_HORIZON for shard in shards})
+        assert query.neighbour is not None
+        while True:
+            reply = await query.neighbour.poll(offset, 1 << 60, 1 << 60, 1.0)
+            offset = planned(offset, reply)
+            await query.neighbour.commit(offset)
+
+    def _check(self, owed: set[str], until: float | None) -> None:
+        world, outcome = self.world, self.outcome
+        numbers: dict[str, list[int]] = {}
+        for row in world.application.rows:
+            numbers.setdefault(row.shard, []).append(row.sequence)
+        for shard, found in numbers.items():
+            if any(a >= b for a, b in pairwise(found)):
+                self._fail(f"the rows of {shard} are twice or not in order")
+        read = {f"{row.key}:{int(row.data.split(b':', 1)[0])}" for row in world.application.rows}
+        arrived = self._arrivals()
+        if until is not None:
+            # The first record of the time ends a shard, and all earlier ones belong to the run.
+            owed = {record for record, at in arrived.items() if at < until}
+            late = [record for record in read if arrived[record] >= until and record not in self.read_before]
+            if late:
+                self._fail(f"{len(late)} rows arrived at the end of the read or later: {sorted(late)[:3]}")
+        if missing := owed - read:
+            self._fail(f"{len(missing)} of {len(owed)} records are missing: {sorted(missing)[:3]}")
+        self.read_before = read
+        outcome.rows, outcome.runs, outcome.owed = len(read), outcome.runs + 1, outcome.owed + len(owed)
+
+    def _arrivals(self) -> dict[str, float]:
+        import base64
+        import json
+
+        found = {}
+        for shard in self.world.kinesis.state.streams[STREAM].shards.values():
+            for record in shard._records:
+                told = json.loads(record.json)
+                number = base64.b64decode(told["Data"]).split(b":", 1)[0].decode()
+                found[f"{told['PartitionKey']}:{number}"] = record.arrival
+        return found
+
+    def _fail(self, why: str) -> None:
+        known = {name: value for name, value in vars(self).items() if isinstance(value, int | float | str)}
+        raise AssertionError(f"seed {self.seed}: {why}; {known}")
+
+
+def play_ends(seed: int, **changes: Any) -> EndsOutcome:
+    """Play the scenario of a seed."""
+
+    async def main() -> EndsOutcome:
+        return await EndsScenario(seed, **changes).play()
+
+    return run(main())

@@ -276,6 +276,27 @@ def test_a_job_that_may_ask_for_an_identity_runs_nothing_that_a_stack_is_synthes
     assert checked == 4
 
 
+def test_jobs_with_an_identity_fetch_only_what_locks_name() -> None:
+    """In a job that may ask for an identity, any program can; pip without hashes would take what an index serves."""
+    fetches = re.compile(r"\b(?:pipx|uvx|npx|npm|curl|wget|cargo|rustup|apt-get|pip3? install|uv (?:tool|run|pip))\b")
+    jobs = [job for path in WORKFLOWS for job in document(path)["jobs"].values()]
+    holding = [job for job in jobs if job["permissions"].get("id-token") == "write" and "steps" in job]
+    runs = "\n".join(step.get("run", "") for job in holding for step in job["steps"])
+    targets = sorted(set(re.findall(r"\bmake (?:-s )?([a-z-]+)", runs)))
+    assert {"pipeline", "plan", "apply", "jobs", "drift"} <= set(targets)
+    asked = [make(), "-n", "-B", *targets, "PIPELINE_VENV=.venv-pipeline"]
+    ran = runs + subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert not fetches.findall(ran)
+    setup = (ROOT / "scripts" / "setup").read_text(encoding="utf-8")
+    template = (CONSTRUCTS / "template" / "Makefile.template").read_text(encoding="utf-8")
+    for text in (setup, template):
+        installs = [line for line in text.splitlines() if "-m pip install" in line]
+        assert installs
+        assert all("--require-hashes" in line or line.lstrip().startswith("locked_uv ") for line in installs), installs
+        assert "--locked --" in text
+    assert not fetches.findall(re.sub("python3 -m pip install .*--require-hashes", "", template))
+
+
 def test_checkov_runs_in_jobs_without_identity_alone_and_on_the_plan_that_is_applied() -> None:
     """checkov and the checks of a team are code of others, which could read the credentials of the process that starts it."""
     for path in (PLAN_STACKS, DEPLOY_ENVIRONMENT):

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from zipfile import ZipFile, ZipInfo
 
 import pytest
 
 from tests.support.missing import make
 
 SETUP = Path(__file__).resolve().parents[3] / "scripts" / "setup"
+
+HASH = "c0ffee" + "0" * 58
+LOCK = """[[package]]
+name = "other"
+dependencies = [
+    {{ name = "uv" }},
+]
+wheels = [{{ url = "https://x/other.whl", hash = "sha256:1" }}]
+
+[[package]]
+name = "uv"
+version = "0.13.9"
+wheels = [
+    {{ url = "https://x/uv-0.13.9-py3-none-any.whl", hash = "sha256:{hash}", size = 1 }},
+]
+
+[[package]]
+name = "uvloop"
+version = "1"
+"""
 
 
 class Machine:
@@ -27,6 +50,7 @@ class Machine:
             directory.mkdir(parents=True)
         self.script = project / "scripts" / "setup"
         shutil.copy(SETUP, self.script)
+        (project / "uv.lock").write_text(LOCK.format(hash=HASH))
         self.calls.touch()
         for tool in ("sh", "sed", "head", "dirname", "readlink", "env"):
             path = shutil.which(tool)
@@ -148,7 +172,30 @@ def test_where_no_python_has_pip_an_environment_brings_one(machine: Machine) -> 
     machine.python("python3", recent=True, pip=False, venv=make)
     machine.run("venv", ".venv")
     assert "python3 -m venv .venv-uv" in machine.called
-    assert "made -m pip install --quiet uv>=0.9" in machine.called
+    assert "made -m pip install --quiet --require-hashes" in machine.called
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_only_the_locked_uv_is_installed(machine: Machine, tmp_path: Path, locked: bool) -> None:
+    wheel = tmp_path / "wheels" / "uv-0.13.9-py3-none-any.whl"
+    wheel.parent.mkdir()
+    with ZipFile(wheel, "w") as archive:
+        for name, text in {
+            "METADATA": "Metadata-Version: 2.1\nName: uv\nVersion: 0.13.9\n",
+            "WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            "RECORD": "",
+        }.items():
+            archive.writestr(f"uv-0.13.9.dist-info/{name}", text)
+        program = ZipInfo("uv-0.13.9.data/scripts/uv")
+        program.external_attr = 0o100755 << 16
+        archive.writestr(program, f'#!/bin/sh\necho "uv $*" >> {machine.calls}\n')
+    found = hashlib.sha256(wheel.read_bytes()).hexdigest() if locked else HASH
+    (machine.script.parent.parent / "uv.lock").write_text(LOCK.format(hash=found))
+    machine.program("python3", f'exec {Path(sys.base_prefix, "bin", "python3")} "$@"')
+    done = machine.run("venv", ".venv", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(wheel.parent))
+    assert ("uv sync --locked" in machine.called) is locked, done.stderr
+    assert done.returncode == (0 if locked else 1)
+    assert locked or "DO NOT MATCH THE HASHES" in done.stderr
 
 
 def test_a_failure_of_uv_is_a_failure(machine: Machine) -> None:

@@ -95,7 +95,7 @@ def of_plan(plan: Plan, when: str) -> list[Resource]:
     return [
         Resource(each["address"], values)
         for each in plan.get("resource_changes", [])
-        if each.get("mode", "managed") == "managed" and (values := each["change"][when]) is not None
+        if each.get("mode", "managed") == "managed" and (values := each["change"].get(when)) is not None
     ]
 
 
@@ -189,15 +189,20 @@ def _consumers(by_kind: Mapping[str, Sequence[Resource]], referenced: Mapping[st
         if arn and (reference := re.fullmatch(rf"\$\{{({_STREAM}\.[\w-]+)\.arn\}}", arn)):
             counted[reference[1]] += 1
         else:
-            counted[arns.get(arn, arn) if arn else referenced[consumer.address]] += 1
+            counted[arns.get(arn, arn) if arn else read_by(consumer.address, referenced)] += 1
     return counted
+
+
+def read_by(consumer: str, referenced: Mapping[str, str]) -> str:
+    """The address of a consumer's stream, as its declaration says; without one, that of the consumer."""
+    return referenced.get(consumer.partition("[")[0], consumer)
 
 
 def _mode(values: Mapping[str, Any]) -> str:
     details = values.get("stream_mode_details") or {}
     # CDKTF writes a block that there is once as a mapping, a plan as a list.
     first = details[0] if isinstance(details, list) else details
-    return str(first.get("stream_mode", "PROVISIONED"))
+    return str(first.get("stream_mode") or "PROVISIONED") if first else "PROVISIONED"
 
 
 def table(before: Bill | None, after: Bill) -> list[str]:

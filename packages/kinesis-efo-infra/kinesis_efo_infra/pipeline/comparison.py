@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any, NoReturn
 
 from kinesis_efo_infra.errors import PipelineError
@@ -42,26 +42,28 @@ def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[s
             _unknown(each["address"], ", ".join(sorted(new)))
         section = {"managed": "resource", "data": "data"}.get(each.get("mode", ""), "")
         body = stack.get(section, {}).get(each["type"], {}).get(each.get("name"))
-        changes.append({**each, "change": _shown(each["address"], each["change"], body, key)})
-    outputs = {
-        name: _shown(f"output.{name}", change, {"": stack.get("output", {}).get(name)}, key)
-        for name, change in plan.get("output_changes", {}).items()
-    }
+        change = each["change"]
+        names = unknown_names(change)
+        changes.append(
+            {**each, "change": _shown(each["address"], change, names, change.get("after_sensitive"), body, key)}
+        )
+    outputs = {}
+    for name, change in plan.get("output_changes", {}).items():
+        # An output is one value, which may be unknown in part.
+        names, sensitive = ({""} if _any(change.get("after_unknown")) else set()), {"": change.get("after_sensitive")}
+        outputs[name] = _shown(f"output.{name}", change, names, sensitive, {"": stack.get("output", {}).get(name)}, key)
     return {"resource_changes": changes, "output_changes": outputs}
 
 
-def _shown(address: str, change: Mapping[str, Any], body: Mapping[str, Any] | None, key: str) -> dict[str, Any]:
-    unknown, sensitive = change.get("after_unknown"), change.get("after_sensitive")
-    if unknown is True:
-        # An output is one value.
-        unknown, sensitive = {"": True}, {"": sensitive}
+def _shown(
+    address: str, change: Mapping[str, Any], names: Set[str], sensitive: Any, body: Mapping[str, Any] | None, key: str
+) -> dict[str, Any]:
     hidden = {
         name: _hidden(change[name], change.get(f"{name}_sensitive"), (address,), key)
         for name in ("before", "after")
         if name in change
     }
     kept = {name: value for name, value in change.items() if not name.endswith("_sensitive")} | hidden
-    names = {name for name, value in unknown.items() if _any(value)} if isinstance(unknown, Mapping) else set()
     if names:
         if body is None:
             _unknown(address, "values that are not in the stack")
@@ -117,8 +119,14 @@ def normalised(plan: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return done
 
 
+def unknown_names(change: Mapping[str, Any]) -> set[str]:
+    """Names of a resource's attributes that are unknown until the plan is applied, in whole or in part."""
+    unknown = change.get("after_unknown")
+    return {name for name, value in unknown.items() if _any(value)} if isinstance(unknown, Mapping) else set()
+
+
 def _any(value: Any) -> bool:
-    """Whether anything in it is unknown."""
+    """Whether anything in it is marked as unknown or sensitive."""
     if isinstance(value, Mapping):
         return any(map(_any, value.values()))
     return any(map(_any, value)) if isinstance(value, list) else bool(value)
@@ -139,10 +147,11 @@ def told(plan: Mapping[str, Any]) -> list[str]:
     lines = []
     for address, change in sorted(normalised(plan).items()):
         line = f"{address}: {_told(change)}"
-        if change["actions"] == ["update"]:
+        # An output has one value, and no attributes.
+        if change["actions"] == ["update"] and not address.startswith("output."):
             before, after = change.get("before") or {}, change.get("after") or {}
-            unknown = {name for name, value in change.get("after_unknown", {}).items() if _any(value)}
-            names = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} | unknown
+            changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+            names = changed | unknown_names(change)
             line += f" of {', '.join(sorted(names))}"
         lines.append(line)
     return lines

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kinesis_efo_infra.pipeline.bill import HOURS, bill, commitment, of_plan
+from kinesis_efo_infra.pipeline.bill import HOURS, bill, commitment, of_plan, read_by
 from kinesis_efo_infra.pipeline.bill import table as bill_table
 from kinesis_efo_infra.pipeline.limits import Plan
 from kinesis_efo_infra.pipeline.prices import Prices, elsewhere, told
@@ -63,22 +63,23 @@ def changes(plan: Plan, scaled: Collection[str] = ()) -> list[Change]:
     addresses = {
         values["arn"]: address
         for address, change in streams.items()
-        for values in (change["before"], change["after"])
+        for values in (change.get("before"), change.get("after"))
         if values and values.get("arn")
     }
     referenced = dict(references(plan))
     consumers = {"before": Counter[str](), "after": Counter[str]()}
     for consumer in _resources(plan, _CONSUMER):
         for when, counted in consumers.items():
-            if (values := consumer["change"][when]) is not None:
+            if (values := consumer["change"].get(when)) is not None:
                 # Of a stream that is not there yet, the plan has no ARN.
                 arn = values.get("stream_arn")
-                counted[addresses.get(arn, arn) if arn else referenced[consumer["address"]]] += 1
+                counted[addresses.get(arn, arn) if arn else read_by(consumer["address"], referenced)] += 1
     changed = []
     for stream in sorted({*consumers["before"], *consumers["after"]}):
-        change = streams.get(stream, {"before": None, "after": None})
+        change = streams.get(stream, {})
         before, after = (
-            _reading(consumers[when][stream], change[when], known=stream not in scaled) for when in ("before", "after")
+            _reading(consumers[when][stream], change.get(when), known=stream not in scaled)
+            for when in ("before", "after")
         )
         if before != after:
             changed.append(Change(stream, before, after))
@@ -92,7 +93,7 @@ def _resources(plan: Plan, kind: str) -> Iterator[Mapping[str, Any]]:
 def references(plan: Plan) -> Iterator[tuple[str, str]]:
     """The stream that each consumer's declaration refers to, by the consumer's address."""
     for each in plan.get("configuration", {}).get("root_module", {}).get("resources", []):
-        if each["type"] == _CONSUMER and (names := each["expressions"]["stream_arn"].get("references")):
+        if each["type"] == _CONSUMER and (names := each.get("expressions", {}).get("stream_arn", {}).get("references")):
             yield each["address"], ".".join(names[0].split(".")[:2])
 
 

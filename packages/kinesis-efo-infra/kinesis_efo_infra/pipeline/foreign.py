@@ -87,9 +87,9 @@ def beyond_quota(kinesis: Any, deployment: Deployment, plan: Plan) -> list[str]:
             written = refers.get(each["address"].partition("[")[0], {}).get("stream_arn", {}).get("references") or ["?"]
             # Only AWS knows the ARN of a stream that the plan creates.
             if "create" in change["actions"]:
-                added[change["after"].get("stream_arn") or written[0]] += 1
+                added[(change.get("after") or {}).get("stream_arn") or written[0]] += 1
             if "delete" in change["actions"]:
-                gone[change["before"]["stream_arn"]] += 1
+                gone[str((change.get("before") or {}).get("stream_arn"))] += 1
     quota, found = consumers_at_most(advantage=deployment.on_demand_advantage), []
     for stream, more in added.items():
         try:
@@ -117,11 +117,15 @@ def as_planned(deployment: Deployment, plan: Plan) -> Deployment:
     there = [(each["type"], each["change"].get("before") or {}) for each in plan.get("resource_changes", [])]
     return replace(
         deployment,
-        streams={each["arn"]: each["name"] for kind, each in there if kind == "aws_kinesis_stream" and "arn" in each},
-        consumers=frozenset(
-            (each["stream_arn"], each["name"])
+        streams={
+            each["arn"]: each.get("name", "")
             for kind, each in there
-            if kind == "aws_kinesis_stream_consumer" and "stream_arn" in each
+            if kind == "aws_kinesis_stream" and each.get("arn")
+        },
+        consumers=frozenset(
+            (each["stream_arn"], each.get("name", ""))
+            for kind, each in there
+            if kind == "aws_kinesis_stream_consumer" and each.get("stream_arn")
         ),
     )
 

@@ -1,0 +1,185 @@
+"""No plan that Terraform documents ends a step with a traceback."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import MagicMock
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infra.errors import InfraError
+from kinesis_efo_infra.gate import allowed, granted
+from kinesis_efo_infra.gate.scan import scannable
+from kinesis_efo_infra.pipeline import bundle, comparison, cost, foreign, limits, report
+from kinesis_efo_infra.pipeline.deployment import Deployment
+from kinesis_efo_infra.pipeline.prices import prices_of
+
+Json = dict[str, Any]
+TEXTS = st.sampled_from(["", "a", "arn:aws:kinesis:eu-west-1:111122223333:stream/a", "${x}", "{}"])
+SCALARS = st.none() | st.booleans() | st.integers(0, 9) | TEXTS
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXTS, inner, max_size=2), max_leaves=4
+)
+# What the provider's schema says: an attribute has one type, and may always be null.
+ATTRIBUTES = {
+    "name": TEXTS, "arn": TEXTS, "stream_arn": TEXTS, "kms_key_id": TEXTS, "policy": TEXTS, "role": TEXTS,
+    "permissions_boundary": TEXTS, "shard_count": st.integers(0, 9), "retention_period": st.integers(24, 999),
+    "shard_level_metrics": st.lists(TEXTS, max_size=2), "tier": TEXTS, "tags": st.dictionaries(TEXTS, TEXTS, max_size=2),
+    "stream_mode_details": st.lists(
+        st.fixed_dictionaries({"stream_mode": st.sampled_from(["ON_DEMAND", "PROVISIONED", None])}), max_size=1
+    ),
+    "deletion_protection_enabled": st.booleans(), "alarm_actions": st.lists(TEXTS, max_size=2),
+    "metric_query": st.lists(st.fixed_dictionaries({"metric": st.lists(st.just({}), max_size=1)}), max_size=2),
+    "ingress": st.lists(st.fixed_dictionaries({"cidr_blocks": st.lists(TEXTS, max_size=1)}), max_size=2), "other": VALUES,
+}  # fmt: skip
+OBJECTS = st.fixed_dictionaries({"id": TEXTS}, optional={name: st.none() | each for name, each in ATTRIBUTES.items()})
+ACTIONS = st.sampled_from(
+    [["no-op"], ["create"], ["read"], ["update"], ["delete", "create"], ["create", "delete"], ["delete"], ["forget"],
+     ["create", "forget"]]
+)  # fmt: skip
+TYPES = st.sampled_from(sorted(allowed.RESOURCES))
+
+
+@st.composite
+def marked(draw: st.DrawFn, value: Any) -> Any:
+    """Marks in the form of a value, as Terraform writes them: true for a whole value or a part of it, objects without the rest."""
+    if isinstance(value, dict):
+        marks = {name: draw(marked(each)) for name, each in value.items()}
+        return {name: each for name, each in marks.items() if each is not False}
+    if isinstance(value, list):
+        return [draw(marked(each)) for each in value]
+    return draw(st.booleans())
+
+
+@st.composite
+def changes(draw: st.DrawFn, values: st.SearchStrategy[Any], *, output: bool = False) -> Json:
+    """A change: absent, null and false stand for each other, and what is unknown has no value."""
+    actions = draw(ACTIONS)
+    before = None if actions[0] == "create" and len(actions) == 1 else draw(values)
+    after = None if actions in (["delete"], ["forget"]) else draw(values)
+
+    def marks(value: Any) -> Any:
+        # A resource that is not there has no mark; an output that is null may be a secret.
+        return draw(marked(value)) if output or value is not None else False
+
+    unknown = marks(after)
+    if isinstance(after, dict) and isinstance(unknown, dict):
+        after = {name: each for name, each in after.items() if unknown.get(name) is not True}
+    found = {"actions": actions, "before": before, "after": after}
+    found |= {
+        "after_unknown": unknown,
+        "before_sensitive": marks(before),
+        "after_sensitive": marks(after),
+    }
+    found |= draw(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "importing": st.sampled_from([{"id": "a"}, {"unknown": True}, {"identity": {"name": "a"}}]),
+                "replace_paths": st.just([["name"], ["tags", 0]]),
+                "generated_config": TEXTS,
+                "before_identity": st.none() | st.just({"id": "a"}),
+                "after_identity": st.none() | st.just({"id": "a"}),
+            },
+        )
+    )
+    return {name: each for name, each in found.items() if each is not None or draw(st.booleans())}
+
+
+@st.composite
+def resources(draw: st.DrawFn) -> Json:
+    kind, index = draw(TYPES), draw(st.sampled_from([None, 0, "x"]))
+    at = "" if index is None else f"[{json.dumps(index)}]"
+    found = {"address": f"{kind}.{draw(st.sampled_from('ab'))}{at}", "mode": "managed", "type": kind, "name": "a"}
+    found |= {"provider_name": "registry.terraform.io/hashicorp/aws", "change": draw(changes(OBJECTS))}
+    extra = {"index": st.just(index), "deposed": st.just("0a"), "previous_address": TEXTS, "action_reason": TEXTS}
+    return found | draw(st.fixed_dictionaries({}, optional=extra))
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Json:
+    changed = draw(st.lists(resources(), max_size=3))
+    expressions = st.fixed_dictionaries(
+        {},
+        optional={
+            "stream_arn": st.sampled_from([{}, {"constant_value": "a"}, {"references": ["aws_kinesis_stream.a.arn"]}])
+        },
+    )
+    declared = [
+        {"address": each["address"].partition("[")[0], "type": each["type"], "mode": "managed"}
+        | draw(st.fixed_dictionaries({}, optional={"expressions": expressions}))
+        for each in changed
+    ]
+    values = [{"mode": "managed", "type": each["type"], "values": draw(OBJECTS)} for each in changed]
+    parts = {
+        "resource_changes": st.just(changed),
+        "resource_drift": st.lists(resources(), max_size=2),
+        "output_changes": st.dictionaries(st.sampled_from("xy"), changes(VALUES, output=True), max_size=2),
+        "configuration": st.just({"root_module": {"resources": declared}}) | st.just({}),
+        "prior_state": st.just({"values": {"root_module": {"resources": values}}}) | st.just({}),
+        "complete": st.booleans(),
+    }
+    return draw(st.fixed_dictionaries({}, optional=parts))
+
+
+@given(plans(), plans())
+def test_no_plan_shape_ends_in_a_traceback(plan: Json, other: Json) -> None:
+    stack = {
+        "resource": {kind: {"a": {"name": "a"}, "b": {}} for kind in allowed.RESOURCES},
+        "output": {"x": {"value": "a"}},
+    }
+    deployment = Deployment(
+        "dev", "dev", "s", "eu-west-1", "1", "b", "k", "r", granted.Named("1", frozenset(), frozenset())
+    )
+    for each in (plan, other):
+        with suppress(InfraError):
+            allowed.in_plan(each)
+            granted.in_plan(each, deployment.named)
+    shown, against = (comparison.shown(each, stack, "k") for each in (plan, other))
+    meta = bundle.Meta(
+        "dev", "c", "d", comparison.digest(shown), "l", 1, "t", any_changes=True, changes=bundle.Changes.of(plan)
+    )
+    with TemporaryDirectory() as directory:
+        path = Path(directory)
+        (path / bundle.PLAN_JSON).write_text(json.dumps(shown), encoding="utf-8")
+        bundle.write_meta(path, meta)
+        read = bundle.read_plan(path)
+    comparison.differences(read, against)
+    region, prices = "eu-west-1", prices_of("eu-west-1")
+    assert prices
+    told = (
+        *limits.refusals(plan, ["aws_dynamodb_table.a"]), *limits.of_another_account(plan, ["1"]), *limits.notes(read),
+        *limits.applications_to_stop(plan), *foreign.beyond_quota(MagicMock(), deployment, plan),
+        *cost.table(cost.changes(plan), region, prices, advantage=False), *cost.idle(plan, region, prices, advantage=False),
+    )  # fmt: skip
+    foreign.as_planned(deployment, plan)
+    scannable(read, stack)
+    report.comment([report.Planned("s", replace(meta, notes=told), "text", read)], [], all_planned=True)
+
+
+def test_an_output_that_becomes_known_is_commented() -> None:
+    output = {"actions": ["update"], "before": ["a"], "after": ["a", "b"], "after_unknown": False}
+    assert comparison.told({"output_changes": {"arns": output}}) == ["output.arns: update"]
+
+
+def test_an_output_unknown_in_part_is_compared_by_its_declaration() -> None:
+    def shown(value: str) -> Json:
+        change = {"actions": ["create"], "before": None, "after": {"a": "1"}, "after_unknown": {"b": True}}
+        return comparison.shown({"output_changes": {"x": change}}, {"output": {"x": {"value": {"b": value}}}}, "k")
+
+    assert comparison.differences(shown("${aws_x.a.arn}"), shown("${aws_x.b.arn}"))
+
+
+def test_known_nested_blocks_do_not_hide_a_refusal() -> None:
+    mode = [{"stream_mode": "PROVISIONED"}]
+    before, after = ({"shard_count": count, "stream_mode_details": mode} for count in (2, 9))
+    change = {"actions": ["update"], "before": before, "after": after, "after_unknown": {"stream_mode_details": [{}]}}
+    plan = {"resource_changes": [{"address": "aws_kinesis_stream.a", "type": "aws_kinesis_stream", "change": change}]}
+    assert len(limits.refusals(plan)) == 1
+    assert limits.notes(plan) == []

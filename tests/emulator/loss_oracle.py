@@ -78,6 +78,12 @@ class StreamFacts:
                     ahead.append(parent)
         return found
 
+    def relatives(self, shard: str) -> set[str]:
+        """All shards that are ancestors or descendants of one of a shard's ancestors or descendants."""
+        lines = {each: {each, *self.ancestors(each)} for each in self.shards}
+        related = {each for each, line in lines.items() if shard in line} | lines[shard]
+        return {other for each in related for other, line in lines.items() if each in line or other in lines[each]}
+
     def trimmed_at(self, record: Record) -> float:
         """When the record is trimmed."""
         return record.arrival + self.retention
@@ -186,11 +192,8 @@ class Membership:
             ancestors = facts.ancestors(record.shard)
             if ancestors & named.keys():
                 return Need.MUST  # what follows a shard that is read is read as well
-            if any(record.shard in facts.ancestors(each) for each in named):
-                return Need.MAY if record.arrival < self.answered else Need.MUST
-            relatives = any(ancestors & facts.ancestors(each) for each in named)
-            if relatives:
-                # The option does not say what is read of a shard whose ancestor is not read.
+            if facts.relatives(record.shard) & named.keys():
+                # The option does not say what is read of a shard whose ancestor, or other parent's ancestor, is not read.
                 return Need.MAY if record.arrival < self.answered else Need.MUST
         if record.arrival >= self.answered:
             return Need.MUST

@@ -28,7 +28,9 @@ import pytest
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner import run_process, shared_run
 from kinesis_efo.records.decoder import decode
+from kinesis_efo.run import clients
 from kinesis_efo.spark import stream_planner
 from kinesis_efo.spark.partitions import KinesisPartition
 from kinesis_efo.spark.stream_planner import StreamPlanner
@@ -113,6 +115,8 @@ class LossWorld(ProgramWorld):
         self.facts: dict[str, StreamFacts] = {}
         self.numbers: Counter[tuple[str, str]] = Counter()
         self.reports: list[Report] = []
+        self.calls = 0
+        self.at_call: dict[int, Callable[[], None]] = {}
         self.list_age = 0.0
         self.unknown_seconds = 0.0
 
@@ -121,7 +125,25 @@ class LossWorld(ProgramWorld):
         """Epoch seconds."""
         return BEGAN + self.machine.now
 
+    def call(self, *args: Any, **more: Any) -> Any:
+        """See `ProgramWorld`; something may happen before or after a message."""
+        self.calls += 1
+        if (before := self.at_call.pop(self.calls, None)) is not None:
+            before()
+        answer = super().call(*args, **more)
+        if (after := self.at_call.pop(-self.calls, None)) is not None:
+            after()
+        return answer
+
     # -- streams
+
+    def recreate(self, name: str, shards: int) -> None:
+        """Delete a stream, and create it again."""
+        self.kinesis.call("DeleteStream", StreamName=f"dev-{name}", EnforceConsumerDeletion=True)
+        self.kinesis.state.settle()
+        for key in [key for key in self.numbers if key[0] == name]:
+            del self.numbers[key]
+        self.create(name, shards)
 
     def create(self, name: str, shards: int) -> None:
         """Create a stream."""
@@ -282,6 +304,8 @@ class SparkQuery:
         self.moved_at = world.machine.now
         self.begun_at = world.now
         self.error: KinesisEfoError | None = None
+        self.program: LossProgram | None = None
+        self.ends_at_tips = False
         self.snapshots: list[tuple[float, Checkpoint, dict[str, Membership]]] = []
 
     @property
@@ -308,6 +332,7 @@ class SparkQuery:
         self.waits_since = machine.now
         old = self.spark < (4, 2)
         batch, committed, planned = 0, None, None
+        planner.available_now = self.ends_at_tips
         if log.offsets:
             batch = max(log.offsets)
             if old:
@@ -320,6 +345,9 @@ class SparkQuery:
             if planned is None:
                 end = self._plan(planner, committed, batch, old=old)
                 if batch and end == committed:
+                    if self.ends_at_tips:
+                        self._check_tips()
+                        return
                     self._pause(1.0)
                     continue
                 self._log(batch, end, committed)
@@ -331,6 +359,16 @@ class SparkQuery:
             log.commits.add(batch)
             batch, committed, planned = batch + 1, planned, None
             self._pause(self.trigger)
+
+    def _check_tips(self) -> None:
+        now = self.world.now
+        for stream, member in self.oracle.streams.items():
+            for record in self.oracle.unread(stream, before=self.begun_at):
+                if member.facts.trimmed_at(record) > now:
+                    raise Broken(
+                        f"{self.name} has ended at the tips, and has not read {record.key}:{record.number} of {stream}, {record.shard}, "
+                        f"which came {self.begun_at - record.arrival:.0f} s before it began"
+                    )
 
     def _plan(self, planner: StreamPlanner, committed: dict[str, Any] | None, batch: int, *, old: bool) -> dict[str, Any]:
         if old:
@@ -461,6 +499,20 @@ class SparkQuery:
             log = self.checkpoint
             self.snapshots.append((self.world.now, Checkpoint(dict(log.offsets), set(log.commits), dict(log.rows)), known))
 
+    def copied(self, name: str) -> SparkQuery:
+        """A query with a copy of the checkpoint and of the sink."""
+        other = SparkQuery(self.world, name, Random(self.random.random()), self.names, dict(self.given), self.spark)
+        self.keep()
+        _, other.checkpoint, other.oracle.streams = self.snapshots.pop()
+        other.scans, other.trigger, other.slow = self.scans, self.trigger, self.slow
+        return other
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the last micro-batch in the log is not committed."""
+        log = self.checkpoint
+        return bool(log.offsets) and max(log.offsets) not in log.commits
+
     def restore(self) -> None:
         """Go back to a copy of the checkpoint, with a sink that has as much."""
         at, log, known = self.snapshots[0]
@@ -518,21 +570,23 @@ class Scenario:
             "subscription_seconds": random.choice((300.0, 900.0)),
             "max_event_records": random.choice((1, 3, 500)),
         }
+        if random.random() < 0.2:
+            settings |= {"wrong_answers": random.choice(("quiet", "behind", "last-number", "empty")), "wrong_answers_rate": 0.3}
         self.world = world = LossWorld(machine, directory, Random(random.random()), settings)
         self.names = ["orders", "events"][: random.choice((1, 1, 2))]
         self.sizes = random.choice(((1, 50), (1, 50), (15_000, 25_000)))
-        self.gap = random.choice((10.0, 30.0, 60.0)) if self.sizes[1] < 1_000 else 30.0
+        self.gap = random.choice((20.0, 45.0, 90.0)) if self.sizes[1] < 1_000 else 30.0
         self.keys = [f"key{number}" for number in range(random.randint(1, 8))]
         for name in self.names:
             world.create(name, random.randint(1, 3))
         self.spark = random.choice(((4, 0), (4, 3)))
         stream_planner.SPARK_VERSION = self.spark  # type: ignore[attr-defined]
         self.history()
-        self.live = random.choice((1.2, 2.0, 3.0)) * self.retention
+        self.live = random.choice((1.1, 1.4, 2.2)) * self.retention
         self.retry = 120.0
         self.shared = {
             "bufferBytes": "1m" if self.sizes[1] > 1_000 else random.choice(("1m", "8m")),
-            "leaseTimeout": "60s",
+            "leaseTimeout": "180s", "checkpointRate": "1",
             "subscribe.retryTimeout": f"{self.retry:g}s",
             "readMode": random.choice(("efo", "efo", "polling")),
             "failOnDataLoss": random.choice(("true", "true", "false")),
@@ -541,10 +595,16 @@ class Scenario:
         }
         world.list_age = random.choice((0.0, 0.0, 5.0, 60.0))
         world.unknown_seconds = random.choice((0.0, 0.0, 3.0, 20.0))
+        if random.random() < 0.3:
+            self.shared["maxShardSkew"] = random.choice(("10s", "60s", "600s"))
         self.program = LossProgram(world, "program", "here")
         self.queries = [self._query(f"q{number}") for number in range(random.choice((1, 1, 2, 3)))]
         self.writing = self.disturbing = True
         self.ending = False
+        self.rivals = False
+        self.recreated: set[str] = set()
+        self.frozen_until = -inf
+        self.tables: list[dict[str, Any]] = []
         self.excused = machine.now
         self.checked = 0
         self.story: list[str] = []
@@ -621,7 +681,10 @@ class Scenario:
                 for shard, known in facts.shards.items()
                 if known.closed is None or known.closed > self.world.now - 0.8 * self.retention
             ]
-            named = random.sample(there, random.randint(1, min(2, len(there))))
+            named: list[str] = []
+            for shard in random.sample(there, random.randint(1, min(2, len(there)))):
+                if not any(shard in facts.ancestors(each) or each in facts.ancestors(shard) for each in named):
+                    named.append(shard)
             given[name] = {shard: self._position(facts.shards[shard]) for shard in named}
             if random.random() < 0.7:
                 given[name][ALL] = random.choice(("TRIM_HORIZON", "LATEST", self._timestamp()))
@@ -648,7 +711,7 @@ class Scenario:
         run = partial(machine.run, machine.main.process)
         self.began = machine.now
         for query in self.queries:
-            run(partial(self._supervise, query))
+            self._begin(query)
         run(self._write)
         run(self._disturb)
         while self.writing or self.disturbing or not all(map(self._is_done, self.queries)):
@@ -706,7 +769,7 @@ class Scenario:
         for query in self.queries:
             if query.over or query.waits_since is None or query.running is None:
                 continue
-            limit = query.trigger + self.retry + 3 * 60 + 90
+            limit = query.trigger + self.retry + 300
             since = max(query.moved_at, query.waits_since, self.excused)
             if now - since < limit:
                 continue
@@ -724,15 +787,19 @@ class Scenario:
                 f"{record.shard} to read, without a word"
             )
 
+    def _begin(self, query: SparkQuery) -> None:
+        self.machine.run(self.machine.main.process, partial(self._supervise, query))
+
     def _supervise(self, query: SparkQuery) -> None:
-        machine = self.machine
+        machine, random = self.machine, Random(f"{self.seed}: {query.name}")
         while not self.ending and not query.over:
-            machine.sleep(self.random.choice((1.0, 5.0)))
-            if self.ending or not self.program.lives or machine.now < query.held_until:
+            machine.sleep(random.choice((1.0, 5.0)))
+            program = query.program or self.program
+            if self.ending or not program.lives or machine.now < query.held_until:
                 continue
             query.moved_at = machine.now
-            query.error = None
-            query.running = process = self.program.start(query)  # type: ignore[arg-type]
+            query.error, query.stopping = None, False
+            query.running = process = program.start(query)  # type: ignore[arg-type]
             while process.lives and query.running is process:
                 machine.sleep(2.0)
             if query.error is not None:
@@ -753,8 +820,18 @@ class Scenario:
                 if not oracle.has_lost(report):
                     self._exception(report)
                 self._after_loss(query)
-            case "ConfigurationError" if "startingPosition" in str(error):
+            case "ConfigurationError" if "startingPosition" in str(error) and query.given["startingPosition"].startswith("{"):
                 query.over = True
+            case "ConfigurationError" if "removedStreams" in str(error) and query.is_unfinished:
+                query.names = list(self.names)
+            case "StreamReplacedError" | "StreamNotFoundError" | "ConsumerNotFoundError" if self.recreated & {*query.names}:
+                query.over = True
+            case "LeaseTableError" if query.given["startingPosition"] == "LEASES":
+                query.over = True
+            case "AlreadyRunningError" | "LeaseLostError" if self.rivals:
+                query.over = query.program is not None
+            case "FetcherError" | "LeaseLostError" | "RetriesExhaustedError" | "FetcherUnreachableError" if self.machine.now < self.frozen_until:
+                pass
             case _:
                 raise Broken(f"{query.name} failed: {error!r}") from error
 
@@ -768,11 +845,14 @@ class Scenario:
             each.given["failOnDataLoss"] = "false"
         self._restart()
 
-    def _restart(self) -> None:
+    def _restart(self, between: Callable[[], None] = lambda: None) -> None:
         self.program.kill()
+        between()
         self.program = LossProgram(self.world, "program", "here")
         for query in self.queries:
-            query.running = None
+            if query.program is None:
+                query.running = None
+        # The next run may have to wait for the lease of the one before.
         self.excused = self.machine.now
 
     # -- what happens
@@ -789,10 +869,16 @@ class Scenario:
         moves: list[Callable[[], None]] = random.sample(
             [
                 self._reshard, self._reshard, self._sink_down, self._sink_down, self._stop, self._kill_run,
-                self._kill_planner, self._keep, self._restore,
+                self._kill_planner, self._kill_program, self._keep, self._restore, self._freeze_run, self._freeze_planner,
+                self._empty_table, self._restore_table, self._come, self._come, self._copy, self._rival, self._change_mode,
+                self._drop, self._drop, self._recreate, self._end_at_tips, self._kill_at_message, self._kill_at_message,
             ],
-            random.randint(1, 5),
+            random.randint(2, 6),
         )  # fmt: skip
+        if random.random() < 0.3:
+            self._kill_at_message()
+        if random.random() < 0.2:
+            self._sink_down()
         while machine.now < self.began + self.live:
             machine.sleep(random.expovariate(4 / self.retention))
             if machine.now < self.began + self.live:
@@ -800,8 +886,15 @@ class Scenario:
                 self._tell(move.__name__.removeprefix("_"))
                 move()
                 self.outcome.moves[move.__name__.removeprefix("_")] += 1
+        self.world.at_call.clear()
         for query in self.queries:
             query.slow, query.trigger, query.down_until, query.held_until = 0.0, 1.0, -inf, -inf
+            if query.ends_at_tips or query.program is not None:
+                query.ends_at_tips, query.stopping = False, True
+            if query.program is not None:
+                query.over = True
+                query.program.kill()
+                self.machine.kill(query.program.jvm)
         self.world.list_age = self.world.unknown_seconds = 0.0
         self.excused = machine.now
         self.disturbing = False
@@ -850,6 +943,119 @@ class Scenario:
             self._kill_planner_of(query)
             query.restore()
 
+    def _kill_program(self) -> None:
+        self._restart(lambda: self.machine.sleep(self.random.choice((0.0, 5.0, self._span()))))
+
+    def _kill_at_message(self) -> None:
+        """Kill something right before or after a message."""
+        random, world = self.random, self.world
+        number = world.calls + random.choice((random.randint(1, 30), random.randint(1, 300)))
+
+        def kill() -> None:
+            query = random.choice(self.queries)
+            processes = [*self.program.hosting, *self.program.hosting, query.running]
+            process = random.choice([each for each in processes if each is not None])
+            self._tell(f"{process.name} is killed at message {number}")
+            self.machine.kill(process)
+            if process is query.running:
+                query.running = None
+
+        world.at_call[number * random.choice((1, -1))] = kill
+
+    def _freeze_run(self) -> None:
+        living = [process for process in self.program.hosting if process.lives]
+        if living:
+            self._freeze(living[-1])
+
+    def _freeze_planner(self) -> None:
+        query = self.random.choice(self.queries)
+        if query.running is not None:
+            self._freeze(query.running)
+            self.excused = self.frozen_until
+
+    def _freeze(self, process: SimulatedProcess) -> None:
+        machine, seconds = self.machine, self.random.choice((5.0, 60.0, 200.0, 900.0, self._span()))
+        self._tell(f"{process.name} is frozen for {seconds:.0f} s")
+        # Long enough for what comes of it.
+        self.frozen_until = max(self.frozen_until, machine.now + seconds + 900)
+        machine.run(machine.main.process, partial(machine.freeze, process, seconds))
+
+    def _empty_table(self) -> None:
+        if self.random.random() < 0.5:
+            self.world.table.items.clear()
+        else:
+            self._restart(self.world.table.items.clear)
+
+    def _restore_table(self) -> None:
+        """Restore the lease table as it was when this was called last."""
+        items = self.world.table.items
+        before, self.tables = self.tables, [copy.deepcopy(items)]
+        if before:
+            self._restart(lambda: (items.clear(), items.update(before[0]))[0])  # type: ignore[func-returns-value]
+
+    def _come(self) -> None:
+        """Let another query come, such as one that starts from the leases."""
+        if len(self.queries) < 4:
+            query = self._query(f"q{len(self.queries)}")
+            query.given |= {name: self.queries[0].given[name] for name in self.shared if name in self.queries[0].given}
+            if self.random.random() < 0.4:
+                query.given["startingPosition"] = "LEASES"
+            self.queries.append(query)
+            self._begin(query)
+
+    def _copy(self) -> None:
+        """Let a query go on from the copy of a checkpoint, beside the one that has it."""
+        query = self.random.choice(self.queries)
+        if len(self.queries) < 4 and query.checkpoint.commits and not query.over:
+            self.queries.append(other := query.copied(f"q{len(self.queries)}"))
+            self._begin(other)
+
+    def _rival(self) -> None:
+        """Let a query go on from the copy of a checkpoint in another program."""
+        query = self.random.choice(self.queries)
+        if len(self.queries) < 4 and query.checkpoint.commits and not query.over:
+            self.rivals = True
+            self.queries.append(other := query.copied(f"q{len(self.queries)}"))
+            other.program = LossProgram(self.world, "rival", self.random.choice(("here", "there")))
+            self._begin(other)
+
+    def _change_mode(self) -> None:
+        mode = "efo" if self.queries[0].given["readMode"] == "polling" else "polling"
+
+        def change() -> None:
+            for query in self.queries:
+                query.given["readMode"] = mode
+
+        self._restart(change)
+
+    def _drop(self) -> None:
+        """Let a query read a stream no more, or again."""
+        query = self.random.choice(self.queries)
+        if len(self.names) < 2 or query.over:
+            return
+        query.given["removedStreams"] = "drop"
+        query.given["newStreamPosition"] = self.random.choice(("TRIM_HORIZON", "LATEST", "LEASES"))
+        if self.random.random() < 0.5:
+            self._kill_planner_of(query)
+        else:
+            query.stopping = True
+        query.names = list(self.names) if query.names != self.names else [self.random.choice(self.names)]
+        self._tell(f"{query.name} reads {query.names}")
+
+    def _recreate(self) -> None:
+        name = self.random.choice(self.names)
+        if self.random.random() < 0.3 and all(query.checkpoint.commits for query in self.queries):
+            self._tell(f"{name} is created again")
+            self.recreated.add(name)
+            self.world.recreate(name, self.random.randint(1, 3))
+
+    def _end_at_tips(self) -> None:
+        """Let a query end at the tips, and start again."""
+        query = self.random.choice(self.queries)
+        if self.spark >= (4, 2) and not query.over:
+            self._kill_planner_of(query)
+            query.ends_at_tips = not query.ends_at_tips
+
     def _kill_planner_of(self, query: SparkQuery) -> None:
         if query.running is not None:
             self.machine.kill(query.running)
@@ -873,6 +1079,9 @@ def _quick(machine: Machine, directory: Path) -> Iterator[None]:
         patch.setattr(stream_planner, "time", Time(machine))
         patch.setattr(stream_planner, "notes_directory", lambda: directory)
         patch.setattr(stream_planner, "SPARK_VERSION", (4, 3))
+        # How often it is looked whether a process lives; most of the time of a world would go into that.
+        for module, name in ((shared_run, "_LOOK_SECONDS"), (run_process, "_JVM_SECONDS"), (clients, "_LOOK_SECONDS")):
+            patch.setattr(module, name, 5.0)
         yield
 
 

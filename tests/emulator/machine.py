@@ -72,7 +72,7 @@ class Thread:
         self.wake_at = inf
         self.turn = 0
         self.doomed = self.runs_loop = False
-        self.baton = threading.Semaphore(0)
+        self.baton = _baton()
         self._machine = machine
         self._work = target, args
         self._joining: list[Thread] = []
@@ -108,6 +108,13 @@ class Thread:
         self._machine.hand_over(self)
 
 
+def _baton() -> threading.Lock:
+    """What a thread waits for that may run when another one hands over: a lock is ten times as fast as a semaphore."""
+    baton = threading.Lock()
+    baton.acquire()
+    return baton
+
+
 class Machine:
     """Runs one thread at a time, and lets time pass when all wait.
 
@@ -130,17 +137,22 @@ class Machine:
         outside = SimulatedProcess(1, "init", None, "")
         self.current = self.main = Thread.__new__(Thread)
         self.main.process, self.main.doomed, self.main.runs_loop = outside, False, False
-        self.main.baton, self.main.wake_at, self.main.turn = threading.Semaphore(0), inf, 0
+        self.main.baton, self.main.wake_at, self.main.turn = _baton(), inf, 0
         self.threads.append(self.main)
 
     # -- waiting
 
     def hand_over(self, thread: Thread) -> None:
         """Let the thread run that is due next; returns when this one is, unless it has ended."""
-        due = min(
-            (each for each in self.threads if not each.process.frozen), key=lambda each: (each.wake_at, each.turn)
-        )
-        if due.wake_at == inf:
+        due: Thread | None = None
+        for each in self.threads:  # faster than `min` with a key
+            if (
+                due is None
+                or each.wake_at < due.wake_at
+                or (each.wake_at == due.wake_at and each.turn < due.turn)
+            ) and not each.process.frozen:
+                due = each
+        if due is None or due.wake_at == inf:
             raise RuntimeError("deadlock: no thread can run, and none waits for a time")
         self.now = max(self.now, due.wake_at)
         if due is not thread:

@@ -27,10 +27,10 @@ from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.service import WORD_SECONDS, _Getting
 from kinesis_efo.fetcher.work import PlannerClient, RangeLabel, WhereReply, WhereRequest
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
-from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
-from kinesis_efo.kinesis.transport import BotoTransport
+from kinesis_efo.kinesis.transport import BotoTransport, Transport
 from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.run import RunLease
 from kinesis_efo.manifest import Manifest, StreamRef
@@ -172,16 +172,23 @@ class MemoryRuntime(RunThread):
     async def _open(self) -> None:
         world, setup, clock = ProgramWorld.current, self._setup, self._clock
         process = world.machine.current.process
-        client = WatchedClient(world, process)
+        client = world.client(process)
         clock.watch(client)
         network = world.network(process)
         budget = Budget(setup.options.buffer_bytes, now=clock.monotonic)
 
+        options, polled = setup.options, polling_limits(setup.limits)
+        polling = PollingTransport(client, clock, options.polling_interval)
+        by: tuple[Transport, Limits] = (BotoTransport(client), setup.limits)
+        if options.read_mode == "polling":
+            by = polling, polled
+
         def open_stream(ref: StreamRef) -> Stream:
             stream = Stream(
-                ref, BotoTransport(client), Topology(client, clock), setup.options.retry, "m.json", clock, setup.limits
-            )
-            stream.allow_apart(PollingTransport(client, clock, 1.0), polling_limits(KINESIS_LIMITS))
+                ref, by[0], Topology(client, clock), options.retry, "m.json", clock, by[1],
+                fail_on_data_loss=options.fail_on_data_loss,
+            )  # fmt: skip
+            stream.allow_apart(polling, polled)
             return stream
 
         self._whole = WholeRun(setup, network, open_stream, budget, clock, self._tell_streams, self._said)  # type: ignore[arg-type]
@@ -254,14 +261,16 @@ class SparkProgram:
     def _be_run(self, job: Job, process: SimulatedProcess, secret: str, answer: list[KinesisEfoError | None]) -> None:
         """As `run_process.main`."""
         world = self.world
-        runtime = MemoryRuntime(world.manifest, job.options, Listening(), secret, clock=world.clock)
+        runtime = MemoryRuntime(
+            job.manifest, job.options, Listening(), secret, clock=world.clock, limits=world.limits
+        )
         try:
             runtime.start()
         except KinesisEfoError as error:
             runtime.stop()
             answer.append(error)
             world.machine.exit()
-        streams = {name: ref.stream_arn for name, ref in world.manifest.streams.items()}
+        streams = {name: ref.stream_arn for name, ref in job.manifest.streams.items()}
         file = self.program.begin(RunEntry(runtime.address, secret, streams))
 
         def end() -> None:
@@ -278,9 +287,13 @@ class SparkProgram:
         file.close()
         world.machine.exit()
 
+    def shared(self, job: Job) -> SharedRun:
+        """The run of a query, which is not joined yet."""
+        return SharedRun(self.program, job.manifest, job.options, Listening(), partial(self._start_run, job))
+
     def _run(self, job: Job, process: SimulatedProcess) -> None:
         world = self.world
-        shared = SharedRun(self.program, world.manifest, job.options, Listening(), partial(self._start_run, job))
+        shared = self.shared(job)
         try:
             job.run(shared)
         except KinesisEfoError as error:
@@ -318,6 +331,7 @@ class Job:
         self.random = random
         self.options = SourceOptions.parse({"manifest": "m.json", "startingPosition": "TRIM_HORIZON", **options})
         self.starts = count(1)
+        self.manifest = world.manifest
         self.rows: list[Row] = []
         self.log: list[tuple[Offset, Offset]] = []
         self.written = False
@@ -433,6 +447,7 @@ class ProgramWorld:
 
     Attributes:
         written: Number of records written so far, by key.
+        limits: Times that follow from Kinesis' limits.
         taken_over: When a lease that had an owner went to another one, and both.
         networks: The ways of all processes to the lease table.
     """
@@ -453,6 +468,7 @@ class ProgramWorld:
         self.directory = directory
         self.random = random
         self.clock = MachineClock(machine)
+        self.limits = KINESIS_LIMITS
         self.process_type: Any = process_type(machine)
         self.services: dict[FetcherAddress, Any] = {}
         self.ports = count(1)
@@ -475,6 +491,10 @@ class ProgramWorld:
         self.written[key] += 1
 
     # -- what processes are made of
+
+    def client(self, process: SimulatedProcess) -> WatchedClient:
+        """A process' client of Kinesis."""
+        return WatchedClient(self, process)
 
     def network(self, process: SimulatedProcess) -> Network:
         """A process' way to the lease table."""

@@ -1,0 +1,1195 @@
+"""Random worlds in which records can be lost: retention passes unread records, shards split and merge, starts name some of the shards,
+sinks are down for hours, processes are killed and frozen, tables and checkpoints are restored, streams come and go.
+
+A stream keeps its records for an hour in most worlds, and the library's limits say so: 26 hours with the sink down take 65 minutes then.
+Spark's part is played as Spark 4.0 and 4.3 play it: `StreamPlanner` gets its calls in their order, with an offset log and a commit log.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import random as standard_random
+import secrets
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from math import inf
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner import run_process, shared_run
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.run import clients
+from kinesis_efo.spark import stream_planner
+from kinesis_efo.spark.partitions import KinesisPartition
+from kinesis_efo.spark.stream_planner import StreamPlanner
+from kinesis_efo.tasks.ranges import RangeReader
+from kinesis_efo_local import AwsError, NoFaults, Request
+from kinesis_efo_local.writing import PutRecord, put_record
+from tests.emulator.loss_oracle import Begin, Broken, Membership, QueryOracle, Record, Report, Row, Shard, StreamFacts
+from tests.emulator.machine import BEGAN, Machine, SimulatedProcess, Threads, Time
+from tests.emulator.program import (
+    ProgramWorld,
+    SparkProgram,
+    TaskClient,
+    TaskPlanner,
+    WatchedClient,
+    in_virtual_time,
+)
+from tests.support.lease_store import MemoryLeaseStore
+
+HOUR: Final = 3600.0
+ALL: Final = "*"
+
+
+@dataclass
+class Outcome:
+    """The outcome of a world.
+
+    Attributes:
+        records: Number of records that were accepted.
+        rows: Number of rows that all queries have committed.
+        lost: Number of records that were lost, and reported.
+        moves: How often each move happened.
+        errors: How often queries failed with each error.
+        exceptions: How often a loss was reported where nothing was lost, by reason.
+    """
+
+    records: int = 0
+    rows: int = 0
+    lost: int = 0
+    moves: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    exceptions: Counter[str] = field(default_factory=Counter)
+
+
+# -- Kinesis
+
+
+class Faults(NoFaults):
+    """Says now and then that a new shard does not exist."""
+
+    def __init__(self) -> None:
+        self.world: LossWorld
+
+    async def before(self, request: Request) -> None:
+        """See `NoFaults`."""
+        if request.operation in ("SubscribeToShard", "GetShardIterator"):
+            self.world.check_known(request.params["ShardId"], str(request.params))
+
+
+class Client(WatchedClient):
+    """A client to which Kinesis lists shards as they were some seconds ago."""
+
+    async def _call(self, operation: str, params: dict[str, Any]) -> Any:
+        answer = await super()._call(operation, params)
+        if operation == "ListShards" and not params.get("ShardFilter"):
+            self._world.age(answer, params)  # type: ignore[attr-defined]
+        return answer
+
+
+class LossWorld(ProgramWorld):
+    """Kinesis, a lease table, and what is true of them."""
+
+    def __init__(self, machine: Machine, directory: Path, random: Random, settings: dict[str, Any]) -> None:
+        faults = Faults()
+        super().__init__(machine, directory, random, 1, faults, settings)
+        faults.world = self
+        self.retention = float(settings["retention_seconds"])
+        self.limits = replace(self.limits, shortest_retention=self.retention)
+        self.table = MemoryLeaseStore()  # type: ignore[assignment]
+        self.kinesis.call("DeleteStream", StreamName="dev-orders", EnforceConsumerDeletion=True)
+        self.kinesis.state.settle()
+        self.refs: dict[str, StreamRef] = {}
+        self.facts: dict[str, StreamFacts] = {}
+        self.numbers: Counter[tuple[str, str]] = Counter()
+        self.reports: list[Report] = []
+        self.hosting: dict[SimulatedProcess, Any] = {}
+        self.calls = 0
+        self.at_call: dict[int, Callable[[], None]] = {}
+        self.list_age = 0.0
+        self.unknown_seconds = 0.0
+
+    @property
+    def now(self) -> float:
+        """Epoch seconds."""
+        return BEGAN + self.machine.now
+
+    def call(self, *args: Any, **more: Any) -> Any:
+        """See `ProgramWorld`; something may happen before or after a message."""
+        self.calls += 1
+        if (before := self.at_call.pop(self.calls, None)) is not None:
+            before()
+        answer = super().call(*args, **more)
+        if (after := self.at_call.pop(-self.calls, None)) is not None:
+            after()
+        return answer
+
+    # -- streams
+
+    def recreate(self, name: str, shards: int) -> None:
+        """Delete a stream, and create it again."""
+        self.kinesis.call("DeleteStream", StreamName=f"dev-{name}", EnforceConsumerDeletion=True)
+        self.kinesis.state.settle()
+        for key in [key for key in self.numbers if key[0] == name]:
+            del self.numbers[key]
+        self.create(name, shards)
+
+    def create(self, name: str, shards: int) -> None:
+        """Create a stream."""
+        stream = f"dev-{name}"
+        self.kinesis.call("CreateStream", StreamName=stream, ShardCount=shards)
+        self.kinesis.state.settle()
+        arn = self.kinesis.call("DescribeStreamSummary", StreamName=stream)["StreamDescriptionSummary"]["StreamARN"]
+        consumer = self.kinesis.call("RegisterStreamConsumer", StreamARN=arn, ConsumerName="lake")["Consumer"]
+        self.refs[name] = StreamRef(name, stream, arn, consumer["ConsumerARN"])
+        self.facts[name] = StreamFacts(self.retention, self.now)
+        self._learn(name)
+
+    def manifest_of(self, names: Sequence[str], *, polled: bool) -> Manifest:
+        """The manifest of a query."""
+        refs = {name: self.refs[name] for name in names}
+        if polled:
+            refs = {name: replace(ref, consumer_arn=None) for name, ref in refs.items()}
+        streams = {name: f"dev-{name}" for name in names}
+        return Manifest("lake", "dev", "us-east-1", "leases", refs, "m.json", streams)
+
+    def write(self, name: str, key: str, size: int) -> None:
+        """Put a record."""
+        import base64
+
+        self.kinesis.state.settle()
+        number = self.numbers[name, key]
+        data = base64.b64encode(f"{number}:{'x' * size}".encode()).decode()
+        answer = put_record(self.kinesis.state, PutRecord(data, key, stream_name=f"dev-{name}"))
+        self.numbers[name, key] += 1
+        facts = self.facts[name]
+        record = Record(
+            name, answer["ShardId"], int(answer["SequenceNumber"]), key, number, int(self.now * 1000) / 1000
+        )
+        facts.shards[record.shard].records.append(record)
+
+    def reshard(self, name: str, random: Random) -> bool:
+        """Split or merge shards."""
+        kinesis, stream = self.kinesis, f"dev-{name}"
+        shards = kinesis.state.streams[stream].open_shards
+        try:
+            if len(shards) > 1 and (random.random() < 0.45 or len(shards) > 5):
+                index = random.randrange(len(shards) - 1)
+                one, other = shards[index : index + 2]
+                kinesis.call("MergeShards", StreamName=stream, ShardToMerge=one.id, AdjacentShardToMerge=other.id)
+            else:
+                shard = random.choice(shards)
+                middle = str(sum(shard.hash_range) // 2 + 1)
+                kinesis.call("SplitShard", StreamName=stream, ShardToSplit=shard.id, NewStartingHashKey=middle)
+        except AwsError as refused:
+            if refused.code not in ("ResourceInUseException", "InvalidArgumentException", "LimitExceededException"):
+                raise
+            return False
+        self._learn(name)
+        return True
+
+    def _learn(self, name: str) -> None:
+        facts = self.facts[name]
+        for shard in self.kinesis.state.streams[f"dev-{name}"].shards.values():
+            known = facts.shards.setdefault(shard.id, Shard(shard.parents, self.now))
+            known.closed = shard.closed_at
+
+    # -- what Kinesis says
+
+    def client(self, process: SimulatedProcess) -> WatchedClient:
+        """See `ProgramWorld`."""
+        return Client(self, process)
+
+    def check_may_read(self, process: SimulatedProcess, operation: str) -> None:
+        """That is another search's."""
+
+    def check_known(self, shard: str, request: str) -> None:
+        """Say that a shard does not exist if it is new."""
+        for name, facts in self.facts.items():
+            known = facts.shards.get(shard)
+            if f"dev-{name}" in request and known is not None and known.parents:
+                if self.now - known.created < self.unknown_seconds:
+                    raise AwsError("ResourceNotFoundException", f"Shard {shard} in stream dev-{name} does not exist")
+
+    def age(self, answer: dict[str, Any], params: dict[str, Any]) -> None:
+        """Let a list of shards be some seconds old."""
+        since = self.now - self.list_age
+        name = next((name for name, ref in self.refs.items() if params.get("StreamARN") == ref.stream_arn), None)
+        if name is None or not self.list_age:
+            return
+        facts, shown = self.facts[name], []
+        for each in answer["Shards"]:
+            known = facts.shards.get(each["ShardId"])
+            if known is not None and known.parents and known.created > since:
+                continue
+            if known is not None and known.closed is not None and known.closed > since:
+                numbers = {**each["SequenceNumberRange"]}
+                numbers.pop("EndingSequenceNumber", None)
+                each = {**each, "SequenceNumberRange": numbers}
+            shown.append(each)
+        answer["Shards"] = shown
+
+    # -- the lease table
+
+    def rows(self, name: str) -> dict[str, Begin]:
+        """Where the rows of a stream say that it was read to, as texts of positions."""
+        found = {}
+        for key, item in self.table.items.items():
+            stream, _, shard = key.partition(":")
+            if stream != f"dev-{name}" or not shard.startswith("shardId"):
+                continue
+            text = item["checkpoint"]["S"]
+            if text.isdecimal():
+                text = f"AFTER:{text}"
+            elif text == "AT_TIMESTAMP":
+                text = f"AT_TIMESTAMP:{item['checkpointTimestamp']['N']}"
+            found[shard] = Begin(text)
+        return found
+
+
+# -- Spark
+
+
+@dataclass
+class Checkpoint:
+    """Spark's offset log and commit log of one query, and the rows in its sink by number of micro-batch."""
+
+    offsets: dict[int, dict[str, Any]] = field(default_factory=dict)
+    commits: set[int] = field(default_factory=set)
+    rows: dict[int, list[Row]] = field(default_factory=dict)
+
+
+class SparkQuery:
+    """A query: its checkpoint and its sink, which outlive the processes that read for it.
+
+    Attributes:
+        scans: How often each micro-batch scans the source.
+        trigger: Seconds between two triggers.
+        slow: Seconds that the sink takes for a micro-batch.
+        down_until: The sink is down until then.
+        held_until: The query is not started before then.
+        over: Whether it has ended for good.
+        waits_since: Since when it waits for the library; None while it does not.
+    """
+
+    def __init__(
+        self, world: LossWorld, name: str, random: Random, streams: Sequence[str], options: dict[str, str], spark: tuple[int, int]
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.random = random
+        self.spark = spark
+        self.given = {"manifest": "m.json", **options}
+        self.names = list(streams)
+        self.starts = count(1)
+        self.checkpoint = Checkpoint()
+        self.oracle = QueryOracle(name, world.reports)
+        self.scans = 1
+        self.trigger = self.slow = 0.0
+        self.down_until = self.held_until = -inf
+        self.running: SimulatedProcess | None = None
+        self.stopping = self.over = False
+        self.waits_since: float | None = None
+        self.moved_at = world.machine.now
+        self.begun_at = world.now
+        self.error: KinesisEfoError | None = None
+        self.program: LossProgram | None = None
+        self.ends_at_tips = False
+        self.busy_until = -inf
+        self.tell: Callable[[str], None] = lambda _: None
+        self.unlucky = 0.0
+        self.logged: dict[int, float] = {}
+        self.expects_word: float | None = None
+        self.commits_since = 0
+        self.snapshots: list[tuple[float, Checkpoint, dict[str, Membership]]] = []
+
+    @property
+    def options(self) -> SourceOptions:
+        """Its options, parsed."""
+        return SourceOptions.parse(self.given)
+
+    @property
+    def manifest(self) -> Manifest:
+        """Its manifest."""
+        return self.world.manifest_of(self.names, polled=self.given.get("readMode") == "polling")
+
+    def failed(self, error: KinesisEfoError) -> None:
+        """Its process has failed."""
+        self.error = error
+
+    # -- what Spark does
+
+    def run(self, planner: StreamPlanner) -> None:
+        """What Spark does with one start of the query."""
+        log, machine = self.checkpoint, self.world.machine
+        self.begun_at = self.world.now
+        self.rows_at_start = {name: self.world.rows(name) for name in self.names}
+        self.waits_since = machine.now
+        old = self.spark < (4, 2)
+        batch, committed, planned = 0, None, None
+        planner.available_now = self.ends_at_tips
+        if log.offsets:
+            batch = max(log.offsets)
+            if old:
+                planner.tasks(_json(log.offsets[batch]), _json(log.offsets[batch]))
+            if batch in log.commits:
+                batch, committed = batch + 1, log.offsets[batch]
+            else:
+                committed, planned = log.offsets.get(batch - 1), log.offsets[batch]
+        while not self.stopping:
+            if planned is None:
+                end = self._plan(planner, committed, batch, old=old)
+                if batch and end == committed:
+                    if self.ends_at_tips:
+                        self._check_tips()
+                        return
+                    self._pause(1.0)
+                    continue
+                self._log(batch, end, committed)
+                planned = end
+                if batch:
+                    planner.commit(_json(log.offsets[batch - 1]))
+            start = _json(planner.initial()) if committed is None else committed
+            self._execute(planner, batch, start, planned)
+            log.commits.add(batch)
+            batch, committed, planned = batch + 1, planned, None
+            self._pause(self.trigger)
+
+    def _check_tips(self) -> None:
+        now = self.world.now
+        for stream, member in self.oracle.streams.items():
+            for record in self.oracle.unread(stream, before=self.begun_at):
+                if member.facts.trimmed_at(record) > now:
+                    raise Broken(
+                        f"{self.name} has ended at the tips, and has not read {record.key}:{record.number} of {stream}, {record.shard}, "
+                        f"which came {self.begun_at - record.arrival:.0f} s before it began"
+                    )
+
+    def _plan(self, planner: StreamPlanner, committed: dict[str, Any] | None, batch: int, *, old: bool) -> dict[str, Any]:
+        if old:
+            end = _json(planner.latest(None, once=False))
+            if committed is None:
+                planner.initial()
+            return end
+        start = _json(planner.initial()) if committed is None else committed
+        return _json(planner.latest(_json(start), once=False))
+
+    def _log(self, batch: int, end: dict[str, Any], before: dict[str, Any] | None) -> None:
+        for name in end["streams"]:
+            if before is None or name not in before["streams"]:
+                self.oracle.begins(name, self.membership(name, new=before is not None))
+        for name in () if before is None else before["streams"].keys() - end["streams"].keys():
+            self.oracle.leaves(name)
+        self.checkpoint.offsets[batch] = end
+        self.logged[batch] = self.world.now
+        self.tell(f"{self.name} logs {batch}: {_short(end)}")
+
+    def membership(self, name: str, *, new: bool) -> Membership:
+        """Where a stream that is new to the query starts, as the options say."""
+        world = self.world
+        text = self.given.get("newStreamPosition", "TRIM_HORIZON") if new else self.given["startingPosition"]
+        times = self.begun_at, world.now
+        if text == "LEASES":
+            rows = world.rows(name)
+            if not rows and new:
+                return Membership(world.facts[name], Begin("TRIM_HORIZON"), {}, *times)
+            return Membership(world.facts[name], Begin("MAY"), self.rows_at_start[name], *times, later=rows)
+        others, named = text, {}
+        if text.startswith("{"):
+            given = json.loads(text)
+            mine = given.get(name, given.get(ALL, "LATEST"))
+            others = mine.get(ALL, given.get(ALL, "LATEST")) if isinstance(mine, dict) else mine
+            named = {each: Begin(at) for each, at in mine.items() if each != ALL} if isinstance(mine, dict) else {}
+        return Membership(world.facts[name], Begin(others), named, *times)
+
+    def _execute(self, planner: StreamPlanner, batch: int, start: dict[str, Any], end: dict[str, Any]) -> None:
+        log, machine, random = self.checkpoint, self.world.machine, self.random
+        if random.random() < self.unlucky:
+            self.kill_run()
+        plans = [planner.tasks(_json(start), _json(end)) for _ in range(self.scans)]
+        if random.random() < 0.5:
+            self._sink(0.0)
+        if random.random() < self.unlucky:
+            self.kill_run()
+        again = [plan for plan in plans if random.random() < 0.1]
+        results = [self._read(plan) for plan in plans]
+        rows = log.rows.get(batch, results[0])
+        for result in results:
+            self._compare(rows, result)
+        self._sink(self.slow)
+        for plan in again:
+            self._compare(rows, self._read(plan))
+        log.rows[batch] = rows
+        self.oracle.committed(rows, self.world.now)
+        if rows:
+            self.moved_at = machine.now
+        self.tell(f"{self.name} commits {batch}: {len(rows)} rows")
+        self._check_word()
+
+    def _check_word(self) -> None:
+        """Check that it was said at the start that the checkpoint went back."""
+        self.commits_since += 1
+        if self.expects_word is None or self.commits_since < 2:
+            return
+        since, self.expects_word = self.expects_word, None
+        if not any(report.at >= since and "checkpoint had been further" in report.text for report in self.world.reports):
+            raise Broken(f"{self.name}: nothing was said of a checkpoint that was restored {self.world.now - since:.0f} s ago")
+
+    def _sink(self, seconds: float) -> None:
+        machine, began = self.world.machine, self.world.machine.now
+        self._pause(max(seconds, self.down_until - machine.now))
+        if machine.now - began > 150:
+            self.busy_until = machine.now
+        self.moved_at += machine.now - began  # time in the sink is not the library's
+
+    def _pause(self, seconds: float) -> None:
+        self.waits_since = None
+        if seconds > 0:
+            self.world.machine.sleep(seconds)
+        self.waits_since = self.world.machine.now
+
+    def _compare(self, rows: list[Row], others: list[Row]) -> None:
+        if [row[:5] for row in rows] == [row[:5] for row in others]:
+            return
+        apart = {row[:5] for row in rows} ^ {row[:5] for row in others}
+        now = self.world.now
+        for stream, shard, sequence, key, number in apart:
+            facts = self.world.facts[stream]
+            record = next(each for each in facts.shards[shard].records if each.sequence == sequence)
+            if facts.trimmed_at(record) > now:
+                raise Broken(
+                    f"{self.name}: record {key}:{number} of {stream}, {shard}, {sequence}, is in one scan of a micro-batch and not in another"
+                )
+
+    def _read(self, plan: Sequence[KinesisPartition]) -> list[Row]:
+        rows: list[Row] = []
+        for number, partition in enumerate(plan):
+            if self.random.random() < 0.05:
+                self._attempt(partition, number, stop_after=self.random.randrange(3))
+            rows += self._attempt(partition, number)
+        return rows
+
+    def _attempt(self, partition: KinesisPartition, number: int, stop_after: int | None = None) -> list[Row]:
+        world, machine = self.world, self.world.machine
+        reader = RangeReader(
+            partition.secret, partition.planner, self.options.patience, query=partition.query,
+            fetcher_at=partial(TaskClient, world, partition.query), planner_at=partial(TaskPlanner, world),
+            now=lambda: machine.now, sleep=machine.sleep,
+        )  # fmt: skip
+        rows: list[Row] = []
+        events = 0
+
+        def seen(payloads: Iterator[memoryview]) -> Iterator[memoryview]:
+            nonlocal events
+            for payload in payloads:
+                events += 1
+                if stop_after is not None and events > stop_after:
+                    raise _Stopped
+                yield payload
+
+        try:
+            for (key, after, through, _), hash_range, payloads in reader.read(partition.ranges, partition.address):
+                hashes = hash_range if key.stream in partition.strict else None
+                for batch in decode(seen(payloads), key, after, through, deaggregate=partition.deaggregate, hash_range=hashes):
+                    rows += [
+                        Row(
+                            row["stream"], row["shardId"], int(row["sequenceNumber"]), row["partitionKey"],
+                            int(row["data"].split(b":", 1)[0]), number,
+                        )
+                        for row in batch.to_pylist()
+                    ]  # fmt: skip
+        except _Stopped:
+            pass
+        return rows
+
+    def kill_run(self) -> None:
+        """Kill the run of its program."""
+        for process in list(self.world.hosting):
+            self.world.machine.kill(process)
+
+    # -- what an operator does
+
+    def keep(self) -> None:
+        """Copy the checkpoint and what its sink has."""
+        if self.checkpoint.offsets:
+            known = {name: copy.copy(member) for name, member in self.oracle.streams.items()}
+            for member in known.values():
+                member.read, member.next = dict(member.read), copy.copy(member.next)
+                member.numbers, member.missed = dict(member.numbers), list(member.missed)
+            log = self.checkpoint
+            self.snapshots.append((self.world.now, Checkpoint(dict(log.offsets), set(log.commits), dict(log.rows)), known))
+
+    def copied(self, name: str) -> SparkQuery:
+        """A query with a copy of the checkpoint and of the sink."""
+        other = SparkQuery(self.world, name, Random(self.random.random()), self.names, dict(self.given), self.spark)
+        self.keep()
+        _, other.checkpoint, other.oracle.streams = self.snapshots.pop()
+        other.scans, other.trigger, other.slow = self.scans, self.trigger, self.slow
+        return other
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the last micro-batch in the log is not committed."""
+        log = self.checkpoint
+        return bool(log.offsets) and max(log.offsets) not in log.commits
+
+    def restore(self, *, certain: bool = False) -> None:
+        """Go back to a copy of the checkpoint, with a sink that has as much. `certain`: it has to be noticed."""
+        _, log, known = self.snapshots[0]
+        self.snapshots = []
+        was, now = max(self.checkpoint.offsets), max(log.offsets)
+        apart = self.checkpoint.offsets[was]["streams"] != log.offsets[now]["streams"]
+        # What was planned in the last minute before a kill may not have been noted.
+        noted = [batch for batch in self.checkpoint.offsets if batch > now and self.logged[batch] < self.world.now - 200]
+        self.expects_word = self.world.now if noted and apart and certain else None
+        self.commits_since = 0
+        self.checkpoint, self.oracle.streams = log, known
+
+
+def _short(end: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {shard[-3:]} {at[:6]}{at[-6:]}" for name, shards in end["streams"].items() for shard, at in shards.items()
+    )
+
+
+class _Stopped(Exception):
+    """A task is given up."""
+
+
+def _json(data: dict[str, Any]) -> dict[str, Any]:
+    """As Spark passes it."""
+    return json.loads(json.dumps(data))  # type: ignore[no-any-return]
+
+
+class _Started(NamedTuple):
+    """A query as it was started; a run is started for that."""
+
+    name: str
+    options: SourceOptions
+    manifest: Manifest
+
+
+class LossProgram(SparkProgram):
+    """A driver whose queries are planned by `StreamPlanner`s."""
+
+    def _be_run(self, *args: Any) -> None:
+        self.world.hosting = self.hosting  # type: ignore[attr-defined]
+        super()._be_run(*args)
+
+    def _run(self, job: Any, process: SimulatedProcess) -> None:
+        started = _Started(job.name, job.options, job.manifest)
+        planner = StreamPlanner(started.options, started.manifest, partial(self.shared, started))  # type: ignore[arg-type]
+        try:
+            job.run(planner)
+        except KinesisEfoError as error:
+            if self.lives:
+                job.failed(error)
+        finally:
+            job.waits_since = None
+            job.running = None if job.running is process else job.running
+        planner.stop()
+        self.world.machine.exit()
+
+
+# -- scenarios
+
+
+class Scenario:
+    """One scenario.
+
+    Args:
+        seed: Determines everything that happens.
+        machine: Runs it.
+        directory: Where the processes of programs find each other.
+    """
+
+    def __init__(self, seed: int, machine: Machine, directory: Path) -> None:
+        self.seed = seed
+        self.machine = machine
+        self.random = random = Random(f"{seed}: losses")
+        self.outcome = Outcome()
+        self.retention = HOUR
+        settings: dict[str, Any] = {
+            "retention_seconds": self.retention,
+            "idle_event_seconds": random.choice((5.0, 20.0)),
+            "subscription_seconds": random.choice((300.0, 900.0)),
+            "max_event_records": random.choice((1, 3, 500)),
+        }
+        if random.random() < 0.2:
+            settings |= {
+                "wrong_answers": random.choice(("quiet", "quiet", "behind", "last-number", "empty")),
+                "wrong_answers_rate": random.choice((0.3, 0.9)),
+                "wrong_answers_in_a_row": random.choice((1, 8)),
+            }
+        # The page says that three such answers count at the tips.
+        self.sees_tips = settings.get("wrong_answers_in_a_row", 1) < 3
+        self.world = world = LossWorld(machine, directory, Random(random.random()), settings)
+        self.names = ["orders", "events"][: random.choice((1, 1, 2))]
+        self.sizes = random.choice(((1, 50), (1, 50), (15_000, 25_000)))
+        self.gap = random.choice((20.0, 45.0, 90.0)) if self.sizes[1] < 1_000 else 30.0
+        self.keys = [f"key{number}" for number in range(random.randint(1, 8))]
+        for name in self.names:
+            world.create(name, random.randint(1, 3))
+        self.spark = random.choice(((4, 0), (4, 3)))
+        stream_planner.SPARK_VERSION = self.spark  # type: ignore[attr-defined]
+        self.history()
+        self.live = random.choice((1.1, 1.4, 2.2)) * self.retention
+        self.retry = 120.0
+        self.shared = {
+            "bufferBytes": "1m" if self.sizes[1] > 1_000 else random.choice(("1m", "8m")),
+            "leaseTimeout": "180s", "checkpointRate": "1",
+            "subscribe.retryTimeout": f"{self.retry:g}s",
+            "readMode": random.choice(("efo", "efo", "polling")),
+            "failOnDataLoss": random.choice(("true", "true", "false")),
+            "polling.interval": "10s",
+            "metrics.export": "none",
+        }
+        world.list_age = random.choice((0.0, 0.0, 5.0, 60.0))
+        world.unknown_seconds = random.choice((0.0, 0.0, 3.0, 20.0))
+        if random.random() < 0.3:
+            self.shared["maxShardSkew"] = random.choice(("10s", "60s", "600s"))
+        self.program = LossProgram(world, "program", "here")
+        self.queries = [self._query(f"q{number}") for number in range(random.choice((1, 1, 2, 3)))]
+        self.writing = self.disturbing = True
+        self.ending = False
+        self.rivals = False
+        self.recreated: set[str] = set()
+        self.touched = False
+        self.frozen_until = -inf
+        self.tables: list[dict[str, Any]] = []
+        self.excused = machine.now
+        self.checked = 0
+        self.story: list[str] = []
+
+    def told(self) -> str:
+        """What has happened, for whoever looks into a seed."""
+        lines = [f"Spark {self.spark[0]}.{self.spark[1]}, streams {self.names}, records of {self.sizes} bytes each {self.gap} s"]
+        for query in self.queries:
+            about = {name: text for name, text in query.given.items() if name != "manifest"}
+            lines.append(f"{query.name}: {query.scans} scans, trigger {query.trigger} s, sink {query.slow} s, {about}")
+        for name, facts in self.world.facts.items():
+            for shard, known in facts.shards.items():
+                until = "" if known.closed is None else f" to {self._at(known.closed)}"
+                lines.append(
+                    f"{name} {shard[-3:]} of {[each[-3:] for each in known.parents]}: {self._at(known.created)}{until}, "
+                    f"{len(known.records)} records"
+                )
+        reports = [f"{self._at(report.at)}: {report.text[:300]}" for report in self.world.reports]
+        return "\n".join([*lines, *self.story[-300:], *reports[-12:]])
+
+    def _tell(self, what: str) -> None:
+        self.story.append(f"{self.machine.now - self.began:.0f} s: {what}")
+
+    def history(self) -> None:
+        """Let the streams have a past."""
+        random, machine = self.random, self.machine
+        until = machine.now + random.choice((0.1, 0.5, 1.0, 1.8)) * self.retention
+        reshards = sorted(random.uniform(machine.now, until) for _ in range(random.choice((0, 1, 3, 5))))
+        while machine.now < until:
+            machine.sleep(self.gap * random.uniform(0.5, 1.5))
+            self._write_some()
+            while reshards and reshards[0] <= machine.now:
+                reshards.pop(0)
+                self.world.reshard(random.choice(self.names), random)
+
+    def _write_some(self) -> None:
+        for name in self.names:
+            for _ in range(self.random.choice((1, 1, 2))):
+                self.world.write(name, self.random.choice(self.keys), self.random.randint(*self.sizes))
+
+    # -- queries
+
+    def _query(self, name: str) -> SparkQuery:
+        random = self.random
+        options = {
+            **self.shared,
+            "startingPosition": self._start(),
+            "pollTimeout": "60s",
+            "idleCheckpointInterval": random.choice(("20s", "50s", "600s")),
+        }
+        if random.random() < 0.5:
+            options["maxRecordsPerTrigger"] = random.choice(("1", "5", "20"))
+        if random.random() < 0.2:
+            options |= {"minBytesPerTrigger": "1m", "maxTriggerDelay": "60s"}
+        query = SparkQuery(self.world, name, Random(random.random()), self.names, options, self.spark)
+        query.scans = random.choice((1, 1, 1, 2, 3))
+        query.unlucky = random.choice((0.0, 0.0, 0.02, 0.1))
+        if self.spark >= (4, 2) and self.sees_tips and random.random() < 0.1:
+            query.ends_at_tips = True
+        query.trigger = random.choice((1.0, 10.0, 60.0, 600.0))
+        # A sink that is always slower than the producer, or only slow.
+        query.slow = random.choice((0.0, 0.0, 5.0, 1.2 * self.gap))
+        return query
+
+    def _start(self) -> str:
+        random = self.random
+        kind = random.choice(("TRIM_HORIZON", "TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "JSON", "JSON"))
+        if kind == "AT_TIMESTAMP":
+            return self._timestamp()
+        if kind != "JSON":
+            return kind
+        given: dict[str, Any] = {}
+        for name in self.names:
+            facts = self.world.facts[name]
+            there = [
+                shard
+                for shard, known in facts.shards.items()
+                if known.closed is None or known.closed > self.world.now - 0.8 * self.retention
+            ]
+            named: list[str] = []
+            for shard in random.sample(there, random.randint(1, min(2, len(there)))):
+                if not any(shard in facts.ancestors(each) or each in facts.ancestors(shard) for each in named):
+                    named.append(shard)
+            given[name] = {shard: self._position(facts.shards[shard]) for shard in named}
+            if random.random() < 0.7:
+                given[name][ALL] = random.choice(("TRIM_HORIZON", "LATEST", self._timestamp()))
+        return json.dumps(given)
+
+    def _timestamp(self) -> str:
+        return f"AT_TIMESTAMP:{int((self.world.now - self.random.random() * 0.9 * self.retention) * 1000)}"
+
+    def _position(self, shard: Shard) -> str:
+        kept = [record for record in shard.records if record.arrival > self.world.now - 0.9 * self.retention]
+        if kept and self.random.random() < 0.6:
+            return f"AFTER:{self.random.choice(kept).sequence}"
+        return self.random.choice(("TRIM_HORIZON", self._timestamp()))
+
+    # -- playing
+
+    def play(self) -> Outcome:
+        """Play the scenario, and check its outcome.
+
+        Raises:
+            AssertionError: A promise was broken.
+        """
+        machine, outcome = self.machine, self.outcome
+        run = partial(machine.run, machine.main.process)
+        self.began = machine.now
+        for query in self.queries:
+            self._begin(query)
+        run(self._write)
+        run(self._disturb)
+        while self.writing or self.disturbing or not all(map(self._is_done, self.queries)):
+            machine.sleep(30.0)
+            self._raise_failures()
+            self._watch()
+        self.ending = True
+        for query in self.queries:
+            query.stopping = True
+        machine.sleep(60.0)
+        self._raise_failures()
+        for query in self.queries:
+            if not query.over:
+                query.oracle.check_end(self.world.now)
+            outcome.rows += query.oracle.rows
+            outcome.lost += sum(len(member.missed) for member in query.oracle.streams.values())
+        outcome.records = sum(self.world.numbers.values())
+        return outcome
+
+    def _is_done(self, query: SparkQuery) -> bool:
+        if query.over:
+            return True
+        return bool(query.checkpoint.commits) and query.oracle.oldest_unread(self.world.now) is None
+
+    def _raise_failures(self) -> None:
+        if self.machine.failures:
+            raise self.machine.failures[0]
+        reports = self.world.reports
+        for report in reports[self.checked :]:
+            if report.is_loss and not any(query.oracle.has_lost(report) for query in self.queries):
+                self._exception(report)
+        self.checked = len(reports)
+
+    def _exception(self, report: Report) -> None:
+        """Count a loss that was reported although nothing was lost, if reliability.md allows for it."""
+        if "between" in report.text:
+            self.outcome.exceptions["nothing in the gap"] += 1
+        elif "does not exist any more" in report.text:
+            self.outcome.exceptions["nothing left in the shard"] += 1
+        else:
+            raise Broken(f"nothing is lost that had to be read, but it is said at {self._at(report.at)}: {report.text}")
+        self._tell(f"nothing is lost, but it is said: {report.text[:300]}")
+
+    def _at(self, epoch: float) -> str:
+        return f"{epoch - BEGAN - self.began:.0f} s"
+
+    def _watch(self) -> None:
+        now = self.machine.now
+        assert now - self.began < self.live + 10 * HOUR, "it is not over"
+        for query in self.queries:
+            if query.over or query.waits_since is None or query.running is None:
+                continue
+            limit = query.trigger + self.retry + 300
+            since = max(query.moved_at, query.busy_until, self.excused)
+            if now - since < limit:
+                continue
+            record = query.oracle.oldest_unread(self.world.now)
+            if record is None:
+                continue
+            since = max(since, record.arrival - BEGAN)
+            if now - since < limit:
+                continue
+            told = any(report.at - BEGAN >= since for report in self.world.reports)
+            if told and now - since < 3 * limit:
+                continue
+            raise Broken(
+                f"{query.name} has stood still for {now - since:.0f} s, and has {record.key}:{record.number} of {record.stream}, "
+                f"{record.shard} to read, without a word"
+            )
+
+    def _begin(self, query: SparkQuery) -> None:
+        query.tell = self._tell
+        self.machine.run(self.machine.main.process, partial(self._supervise, query))
+
+    def _supervise(self, query: SparkQuery) -> None:
+        machine, random = self.machine, Random(f"{self.seed}: {query.name}")
+        while not self.ending and not query.over:
+            machine.sleep(random.choice((1.0, 5.0)))
+            program = query.program or self.program
+            if self.ending or not program.lives or machine.now < query.held_until:
+                continue
+            query.moved_at = machine.now
+            query.error, query.stopping = None, False
+            self._tell(f"{query.name} starts")
+            query.running = process = program.start(query)  # type: ignore[arg-type]
+            while process.lives and query.running is process:
+                machine.sleep(2.0)
+            if query.error is not None:
+                self._judge(query, query.error)
+
+    def _judge(self, query: SparkQuery, error: KinesisEfoError) -> None:
+        kind = type(error).__name__
+        self.outcome.errors[kind] += 1
+        self._tell(f"{query.name} fails: {kind}: {str(error)[:200]}")
+        report = Report(self.world.now, str(error), query.name)
+        match kind:
+            case "DataLossError":
+                oracle = query.oracle
+                if not oracle.streams:
+                    oracle = QueryOracle(query.name, self.world.reports)
+                    for name in query.names:
+                        oracle.begins(name, query.membership(name, new=False))
+                if not oracle.has_lost(report):
+                    self._exception(report)
+                self._after_loss(query)
+            case "ConfigurationError" if "startingPosition" in str(error) and query.given["startingPosition"].startswith("{"):
+                query.over = True
+            case "ConfigurationError" if "removedStreams" in str(error) and query.is_unfinished:
+                query.names = list(self.names)
+            case "StreamReplacedError" | "StreamNotFoundError" | "ConsumerNotFoundError" if self.recreated & {*query.names}:
+                query.over = True
+            case "FetcherError" if self.recreated and "the same manifest" in str(error):
+                pass
+            case "LeaseTableError" if query.given["startingPosition"] == "LEASES":
+                query.over = True
+            case "AlreadyRunningError" | "LeaseLostError" if self.rivals:
+                query.over = query.program is not None
+            case "FetcherError" | "LeaseLostError" | "RetriesExhaustedError" | "FetcherUnreachableError" if self.machine.now < self.frozen_until:
+                pass
+            case _:
+                raise Broken(f"{query.name} failed: {error!r}") from error
+
+    def _after_loss(self, query: SparkQuery) -> None:
+        if query.given["failOnDataLoss"] == "false":
+            return
+        if self.random.random() < 0.5:
+            query.over = True
+            return
+        for each in self.queries:
+            each.given["failOnDataLoss"] = "false"
+        self._restart()
+
+    def _restart(self, between: Callable[[], None] = lambda: None) -> None:
+        self.program.kill()
+        between()
+        self.program = LossProgram(self.world, "program", "here")
+        for query in self.queries:
+            if query.program is None:
+                query.running = None
+        # The next run may have to wait for the lease of the one before.
+        self.excused = self.machine.now
+
+    # -- what happens
+
+    def _write(self) -> None:
+        until = self.began + self.live
+        while self.machine.now < until:
+            self.machine.sleep(self.gap * self.random.uniform(0.5, 1.5))
+            self._write_some()
+        self.writing = False
+
+    def _disturb(self) -> None:
+        random, machine = self.random, self.machine
+        moves: list[Callable[[], None]] = random.sample(
+            [
+                self._reshard, self._reshard, self._sink_down, self._sink_down, self._stop, self._kill_run,
+                self._kill_planner, self._kill_program, self._keep, self._restore, self._freeze_run, self._freeze_planner,
+                self._empty_table, self._restore_table, self._come, self._come, self._copy, self._rival, self._change_mode,
+                self._drop, self._drop, self._recreate, self._end_at_tips, self._kill_at_message, self._kill_at_message,
+            ],
+            random.randint(2, 6),
+        )  # fmt: skip
+        if random.random() < 0.3:
+            self._kill_at_message()
+        if random.random() < 0.2:
+            self._sink_down()
+        while machine.now < self.began + self.live:
+            machine.sleep(random.expovariate(4 / self.retention))
+            if machine.now < self.began + self.live:
+                move = random.choice(moves)
+                self._tell(move.__name__.removeprefix("_"))
+                move()
+                self.outcome.moves[move.__name__.removeprefix("_")] += 1
+        self.world.at_call.clear()
+        for query in self.queries:
+            query.slow, query.trigger, query.down_until, query.held_until = 0.0, 1.0, -inf, -inf
+            if query.ends_at_tips or query.program is not None:
+                query.ends_at_tips, query.stopping = False, True
+            if query.program is not None:
+                query.over = True
+                query.program.kill()
+                self.machine.kill(query.program.jvm)
+        self.world.list_age = self.world.unknown_seconds = 0.0
+        self.excused = machine.now
+        self.disturbing = False
+
+    def _span(self) -> float:
+        """A pause: short, at the edge of retention, or longer."""
+        return self.random.choice((0.01, 0.1, 0.5, 0.97, 1.02, 1.1)) * self.retention
+
+    def _reshard(self) -> None:
+        name = self.random.choice(self.names)
+        for _ in range(self.random.choice((1, 1, 2, 4))):
+            self.world.reshard(name, self.random)
+            self.machine.sleep(self.random.choice((0.0, 1.0, 30.0)))
+
+    def _sink_down(self) -> None:
+        self.random.choice(self.queries).down_until = self.machine.now + self._span()
+
+    def _stop(self) -> None:
+        query = self.random.choice(self.queries)
+        query.held_until = self.machine.now + self._span()
+        query.stopping = True
+        while query.running is not None and query.waits_since is not None:
+            self.machine.sleep(2.0)
+        if query.running is not None:
+            self.machine.kill(query.running)
+            query.running = None
+        query.stopping = False
+
+    def _kill_run(self) -> None:
+        for process in list(self.program.hosting):
+            self.machine.kill(process)
+
+    def _kill_planner(self) -> None:
+        query = self.random.choice(self.queries)
+        if query.running is not None:
+            self.machine.kill(query.running)
+            query.running = None
+
+    def _keep(self) -> None:
+        for query in self.queries:
+            query.keep()
+
+    def _restore(self) -> None:
+        query = self.random.choice(self.queries)
+        if not query.snapshots:
+            return
+        if self.random.random() < 0.5:
+            self._kill_planner_of(query)
+            query.restore()
+        else:
+            certain = not self.rivals and not self.recreated and not self.touched and self.machine.now > self.frozen_until
+            self._restart(partial(query.restore, certain=certain))
+
+    def _kill_program(self) -> None:
+        self._restart(lambda: self.machine.sleep(self.random.choice((0.0, 5.0, self._span()))))
+
+    def _kill_at_message(self) -> None:
+        """Kill something right before or after a message."""
+        random, world = self.random, self.world
+        number = world.calls + random.choice((random.randint(1, 30), random.randint(1, 300)))
+
+        def kill() -> None:
+            query = random.choice(self.queries)
+            processes = [*self.program.hosting, *self.program.hosting, query.running]
+            process = random.choice([each for each in processes if each is not None])
+            self._tell(f"{process.name} is killed at message {number}")
+            self.machine.kill(process)
+            if process is query.running:
+                query.running = None
+
+        world.at_call[number * random.choice((1, -1))] = kill
+
+    def _freeze_run(self) -> None:
+        living = [process for process in self.program.hosting if process.lives]
+        if living:
+            self._freeze(living[-1])
+
+    def _freeze_planner(self) -> None:
+        query = self.random.choice(self.queries)
+        if query.running is not None:
+            self._freeze(query.running)
+            self.excused = self.frozen_until
+
+    def _freeze(self, process: SimulatedProcess) -> None:
+        machine, seconds = self.machine, self.random.choice((5.0, 60.0, 200.0, 900.0, self._span()))
+        self._tell(f"{process.name} is frozen for {seconds:.0f} s")
+        # Long enough for what comes of it.
+        self.frozen_until = max(self.frozen_until, machine.now + seconds + 900)
+        machine.run(machine.main.process, partial(machine.freeze, process, seconds))
+
+    def _empty_table(self) -> None:
+        self.touched = True
+        if self.random.random() < 0.5:
+            self.world.table.items.clear()
+        else:
+            self._restart(self.world.table.items.clear)
+
+    def _restore_table(self) -> None:
+        """Restore the lease table as it was when this was called last."""
+        self.touched = True
+        items = self.world.table.items
+        before, self.tables = self.tables, [copy.deepcopy(items)]
+        if before:
+            self._restart(lambda: (items.clear(), items.update(before[0]))[0])  # type: ignore[func-returns-value]
+
+    def _come(self) -> None:
+        """Let another query come, such as one that starts from the leases."""
+        if len(self.queries) < 3:
+            query = self._query(f"q{len(self.queries)}")
+            query.given |= {name: self.queries[0].given[name] for name in self.shared if name in self.queries[0].given}
+            if self.random.random() < 0.4:
+                query.given["startingPosition"] = "LEASES"
+            self.queries.append(query)
+            self._begin(query)
+
+    def _copy(self) -> None:
+        """Let a query go on from the copy of a checkpoint, beside the one that has it."""
+        query = self.random.choice(self.queries)
+        if len(self.queries) < 3 and query.checkpoint.commits and not query.over:
+            self.queries.append(other := query.copied(f"q{len(self.queries)}"))
+            self._begin(other)
+
+    def _rival(self) -> None:
+        """Let a query go on from the copy of a checkpoint in another program."""
+        query = self.random.choice(self.queries)
+        if len(self.queries) < 3 and query.checkpoint.commits and not query.over:
+            self.rivals = True
+            self.queries.append(other := query.copied(f"q{len(self.queries)}"))
+            other.program = LossProgram(self.world, "rival", self.random.choice(("here", "there")))
+            self._begin(other)
+
+    def _change_mode(self) -> None:
+        mode = "efo" if self.queries[0].given["readMode"] == "polling" else "polling"
+
+        def change() -> None:
+            for query in self.queries:
+                query.given["readMode"] = mode
+
+        self._restart(change)
+
+    def _drop(self) -> None:
+        """Let a query read a stream no more, or again."""
+        query = self.random.choice(self.queries)
+        if len(self.names) < 2 or query.over:
+            return
+        query.given["removedStreams"] = "drop"
+        query.given["newStreamPosition"] = self.random.choice(("TRIM_HORIZON", "LATEST", "LEASES"))
+        if self.random.random() < 0.5:
+            self._kill_planner_of(query)
+        else:
+            query.stopping = True
+        query.names = list(self.names) if query.names != self.names else [self.random.choice(self.names)]
+        self._tell(f"{query.name} reads {query.names}")
+
+    def _recreate(self) -> None:
+        name = self.random.choice(self.names)
+        if self.random.random() < 0.3 and all(query.checkpoint.commits for query in self.queries):
+            self._tell(f"{name} is created again")
+            self.recreated.add(name)
+            self.world.recreate(name, self.random.randint(1, 3))
+
+    def _end_at_tips(self) -> None:
+        """Let a query end at the tips, and start again."""
+        query = self.random.choice(self.queries)
+        if self.spark >= (4, 2) and self.sees_tips and not query.over:
+            self._kill_planner_of(query)
+            query.ends_at_tips = not query.ends_at_tips
+
+    def _kill_planner_of(self, query: SparkQuery) -> None:
+        if query.running is not None:
+            self.machine.kill(query.running)
+            query.running = None
+
+
+class _Reports(logging.Handler):
+    def __init__(self, world: Callable[[], LossWorld | None]) -> None:
+        super().__init__(logging.WARNING)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if (world := self._world()) is not None:
+            world.reports.append(Report(world.now, record.getMessage()))
+
+
+@contextmanager
+def _quick(seed: int, machine: Machine, directory: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        # So that the same seed plays the same world, the order of files included.
+        names = Random(f"{seed}: names")
+        patch.setattr(secrets, "token_hex", lambda size=32: names.randbytes(size).hex())
+        patch.setattr(secrets, "token_urlsafe", lambda size=32: names.randbytes(size).hex())
+        patch.setattr(clients, "uuid4", lambda: SimpleNamespace(hex=names.randbytes(16).hex()))
+        patch.setattr(stream_planner, "threading", Threads(machine))
+        patch.setattr(stream_planner, "time", Time(machine))
+        patch.setattr(stream_planner, "notes_directory", lambda: directory)
+        patch.setattr(stream_planner, "SPARK_VERSION", (4, 3))
+        # How often it is looked whether a process lives; most of the time of a world would go into that.
+        for module, name in ((shared_run, "_LOOK_SECONDS"), (run_process, "_JVM_SECONDS"), (clients, "_LOOK_SECONDS")):
+            patch.setattr(module, name, 5.0)
+        yield
+
+
+def play(seed: int) -> Outcome:
+    """Play the scenario of a seed.
+
+    Args:
+        seed: The seed.
+
+    Raises:
+        AssertionError: A promise was broken.
+    """
+    machine = Machine()
+    standard_random.seed(f"{seed}: backoffs")
+    world: list[LossWorld] = []
+    library = logging.getLogger("kinesis_efo")
+    handler = _Reports(lambda: world[0] if world else None)
+    library.addHandler(handler)
+    propagates, library.propagate = library.propagate, False
+    try:
+        with tempfile.TemporaryDirectory() as directory, in_virtual_time(machine), _quick(seed, machine, Path(directory)):
+            scenario = Scenario(seed, machine, Path(directory))
+            world.append(scenario.world)
+            try:
+                return scenario.play()
+            except AssertionError as broken:
+                broken.add_note(scenario.told())
+                raise
+    finally:
+        library.removeHandler(handler)
+        library.propagate = propagates

@@ -339,7 +339,7 @@ def test_shard_whose_records_wait_does_not_end_as_quiet() -> None:
     async def main() -> None:
         shards = Shards()
         spark = Spark(shards, ends=True, minBytesPerTrigger="1g", maxTriggerDelay="20s")
-        shards.ends_at = EndPositions({FIRST: Position.after(9), SECOND: Position.after(9)}, complete=True)
+        shards.ends_at = EndPositions({FIRST: Position.after(9), SECOND: Position.after(9)})
         shards.quiets[FIRST] = 5.0
         shards.add(1, Arrival(0, FIRST, 0))
         shards.add(1, Arrival(0, SECOND))

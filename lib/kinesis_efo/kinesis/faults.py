@@ -9,6 +9,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+import msgspec
 from botocore.exceptions import ClientError, EventStreamError
 
 from kinesis_efo.aws_errors import Cause, action_of, cause_of, code_of, describe, key_remedy, message_of
@@ -207,11 +208,22 @@ def replaced(stream: StreamRef, shard_id: str, position: Position, source: str) 
     )
 
 
-def report_loss(message: str, *, fail: bool, remedy: str = "") -> None:
-    """Report records that are gone: an error if `fail`, else a warning. `remedy` is what to do besides setting the option."""
+def report_loss(
+    message: str, *, fail: bool, remedy: str = "Set kinesis-efo option 'failOnDataLoss' to false to go on without it"
+) -> None:
+    """Report records that are gone: an error with a remedy if `fail`, else a warning."""
     if fail:
-        raise DataLossError(f"{message}. Set kinesis-efo option 'failOnDataLoss' to false to go on without it{remedy}")
-    logger.warning("%s; going on without it, as option failOnDataLoss=false asks", message)
+        raise DataLossError(f"{message}. {remedy}")
+    logger.warning("%s; going on without it, as options allow", message)
+
+
+def acceptance(stream: str, shard_id: str, position: Position) -> str:
+    """Say how to go on once without the records of a shard after a position."""
+    value = msgspec.json.encode({stream: {shard_id: str(position)}}).decode()
+    return (
+        f"To go on without them once, set kinesis-efo option 'acceptDataLoss' to {value} (`kinesis-efo doctor --checkpoint` prints it for all "
+        "shards); option 'failOnDataLoss=false' accepts every loss"
+    )
 
 
 def _access_remedy(fault: Fault, stream: StreamRef) -> str:

@@ -16,7 +16,7 @@ from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.losses import written_at
 from kinesis_efo.errors import AccessRefusedError, ConsumerNotFoundError, DataLossError, StreamNotFoundError
-from kinesis_efo.kinesis.faults import Backoff, Fault, Verdict, classify, fatal, replaced
+from kinesis_efo.kinesis.faults import Backoff, Fault, Verdict, acceptance, classify, fatal, replaced
 from kinesis_efo.kinesis.stats import SubscriptionStats
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, Presence, ShardLister
 from kinesis_efo.kinesis.transport import Transport
@@ -200,7 +200,7 @@ class Recovery:
                 return self._count(fault)
             raise DataLossError(
                 f"{where}: the shard does not exist any more and was read up to {position} only: its later records are "
-                "gone (retention). Set kinesis-efo option 'failOnDataLoss' to false to go on without it"
+                f"gone (retention). {acceptance(self._stream.name, self._shard_id, position)}"
             ) from fault.error
         if self._stream.polled:
             # The fault may pass, because stream and shard exist after all.

@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Final
 
-import msgspec
-
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.decisions.losses import (
@@ -24,6 +22,7 @@ from kinesis_efo.decisions.losses import (
     time_of,
 )
 from kinesis_efo.errors import DataLossError
+from kinesis_efo.kinesis.faults import acceptance
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, ShardLister, SharedCall
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import TRIM_HORIZON, Position
@@ -153,11 +152,7 @@ class Retention:
         if known.accepts(position):
             self._warn(shard_id, found, f"{lost}; option acceptDataLoss accepts that")
         elif self._fail:
-            accept = msgspec.json.encode({self._stream.name: {shard_id: str(position)}}).decode()
-            raise DataLossError(
-                f"{lost}. To go on without them once, set kinesis-efo option 'acceptDataLoss' to {accept} (`kinesis-efo doctor --checkpoint` "
-                f"prints it for all shards); option 'failOnDataLoss=false' accepts every loss{remedy}"
-            )
+            raise DataLossError(f"{lost}. {acceptance(self._stream.name, shard_id, position)}{remedy}")
         else:
             self._warn(shard_id, found, f"{lost}; going on without it, as option failOnDataLoss=false asks")
 

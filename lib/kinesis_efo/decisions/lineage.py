@@ -116,7 +116,23 @@ class Lineage:
             if shard.shard_id not in positions
             and shard.shard_id not in passed
             and all(self._is_done(parent, shard, positions, passed) for parent in shard.parents)
+            and not self._waits(shard, positions)
         )
+
+    def _waits(self, child: Shard, positions: Mapping[str, Position]) -> bool:
+        """Whether an older shard of the offset has records with the hash keys of `child`, although a parent of `child` is not listed.
+
+        The older shard is then an ancestor, by shards that were trimmed.
+        """
+        if all(parent in self._shards for parent in child.parents):
+            return False
+        low, high = child.hash_range
+        older = (
+            self._shards[shard_id]
+            for shard_id, position in positions.items()
+            if shard_id < child.shard_id and shard_id in self._shards and not position.is_end
+        )
+        return any(shard.hash_range[0] <= high and low <= shard.hash_range[1] for shard in older)
 
     def vanished(self, positions: Mapping[str, Position]) -> list[str]:
         """Return shards of the offset that were not read to their end and are no longer listed."""

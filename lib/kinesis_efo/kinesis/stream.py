@@ -146,10 +146,9 @@ class Stream:
         `positions` is the offset of this stream; `known` returns what else is known about a position. Raises `DataLossError` for a loss that
         fails the query, `StreamReplacedError` for an earlier stream, and `StreamError` if shards or retention cannot be read.
         """
-        ended = any(position.is_end for position in positions.values())
-        if lost := set(self._missing(positions, ended)) - self._lost:
+        if lost := set(self.lineage.lost(positions)) - self._lost:
             await self.refresh()  # a shard may have been missing only because it was too new
-            for shard_id in sorted(lost.intersection(self._missing(positions, ended))):
+            for shard_id in sorted(lost.intersection(self.lineage.lost(positions))):
                 position = positions.get(shard_id)
                 self._retention.report_gone(shard_id, position, known(shard_id, position or TRIM_HORIZON))
                 self._lost.add(shard_id)
@@ -193,9 +192,6 @@ class Stream:
     def losses(self) -> int:
         """How many losses were only logged, because options allow them or a query had just started at the trim horizon."""
         return self._retention.warnings
-
-    def _missing(self, positions: Mapping[str, Position], ended: bool) -> list[str]:
-        return self.lineage.lost(positions) if ended else self.lineage.vanished(positions)
 
     async def _find(self, shard_id: str) -> Shard | None:
         """Return a shard as listed, from a new list if it is not in the last one."""

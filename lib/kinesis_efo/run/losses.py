@@ -44,8 +44,7 @@ class Losses:
             self._checked_offset = offset
             return
         try:
-            for name, positions in by_stream(offset).items():
-                await self._streams.stream(name).check_loss(positions, partial(self._known_in, name))
+            await self._check_shards(offset)
             # A shard that enters the offset at the horizon. Later, whoever opens the shard checks its position.
             entering = offset.keys() - self._checked
             await self._check({key: at for key, at in offset.items() if key in entering and at == TRIM_HORIZON})
@@ -55,6 +54,24 @@ class Losses:
             logger.warning("cannot tell whether records were lost, trying again: %s", error)
             return
         self._checked, self._checked_offset, self._checked_listings = frozenset(offset), offset, listings
+
+    async def check_starting(self, reached: Mapping[ShardKey, Position]) -> bool:
+        """Look for lost parents of the shards that start next, once everything up to `reached` is read. Raises like `check`.
+
+        Returns False if that cannot be told now.
+        """
+        try:
+            await self._check_shards(reached)
+        except _FATAL:
+            raise
+        except StreamError as error:
+            logger.warning("cannot tell whether records were lost, trying again: %s", error)
+            return False
+        return True
+
+    async def _check_shards(self, offset: Mapping[ShardKey, Position]) -> None:
+        for name, positions in by_stream(offset).items():
+            await self._streams.stream(name).check_loss(positions, partial(self._known_in, name))
 
     async def check_replay(self, ranges: Iterable[ShardRange]) -> None:
         """Look for lost data in ranges that may have been planned long ago. Raises like `check`."""

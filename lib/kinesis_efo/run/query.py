@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from kinesis_efo.clock import within
 from kinesis_efo.decisions.planning import PollReply, ShardProgress
@@ -25,6 +25,7 @@ from kinesis_efo.run.run import Run
 from kinesis_efo.sharing.standing import stands, summed_up
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Query:
@@ -151,19 +152,26 @@ class Query:
         if begins and self._unlisted:
             # List the shards first: the offset may have children that the run does not know, whose parents would seem to be unread.
             await self._run.streams.refresh(patient=True)
-        try:
-            await self._losses.check(offset)
-        except KinesisEfoError as error:
-            self._fail(error)
-            raise
+        await self._check(self._losses.check(offset))
         starting = self._starting(offset)
         shards = await self._fetching.poll(offset, max_bytes, max_records, 0.0 if starting else at_most)
         self._planned = shards or self._planned
         self._gap.look(self._run.clock.monotonic(), partial(self.status, shards=True) if self.reads_apart else None)
         self._run.failure.raise_if_set()
         if ends := {each.key: each.through for each in shards if each.through.is_end}:
-            starting = self._run.streams.starting({**offset, **ends})
+            reached = {**offset, **ends}
+            starting = self._run.streams.starting(reached)
+            if starting and not await self._check(self._losses.check_starting(reached)):
+                # The ended shards stay in the offset, so that what follows them starts later.
+                starting = []
         return PollReply(shards, starting, self._run.streams.finished(offset) if offset.has_ends else [])
+
+    async def _check(self, checking: Awaitable[T]) -> T:
+        try:
+            return await checking
+        except KinesisEfoError as error:
+            self._fail(error)
+            raise
 
     def _starting(self, offset: Offset) -> list[ShardKey]:
         """The shards that can begin at `offset`. If none of its shards has ended, these change only with its shards or a new listing."""
@@ -230,11 +238,7 @@ class Query:
             # Its tasks read before its first poll: keep what they need, even if other queries are further.
             self._fetching.follow(begin)
             self._replayed = begin
-        try:
-            await self._losses.check_replay(ranges)
-        except KinesisEfoError as error:
-            self._fail(error)
-            raise
+        await self._check(self._losses.check_replay(ranges))
 
     async def strict(self, streams: Collection[str]) -> frozenset[str]:
         """The given streams of which tasks may leave out KPL aggregates; see `Strictness`."""

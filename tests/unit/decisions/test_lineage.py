@@ -325,3 +325,13 @@ def test_an_announcement_does_not_make_an_old_listing_a_new_one() -> None:
     assert lineage.startable(positions) == [], "s1 was read long ago"
     assert lineage.lost(positions) == []
     assert lineage.startable({"s0": SHARD_END, "s1": SHARD_END}) == ["s4", "s5"]
+
+
+def test_grandchild_waits_while_a_trimmed_shard_lies_between() -> None:
+    """p was split into l and r, which were merged into m. l and r were trimmed before p was read, so nothing names them any more."""
+    lineage = Lineage([FAMILY[0], FAMILY[3]])
+    assert FAMILY[3].parents == (L, R)
+    assert lineage.startable({P: READING}) == []
+    assert lineage.lost({P: READING}) == []
+    assert lineage.startable({P: SHARD_END}) == [M]
+    assert lineage.lost({P: SHARD_END}) == [L, R], "it is a loss before m starts"

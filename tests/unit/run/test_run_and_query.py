@@ -303,6 +303,19 @@ async def test_children_start_with_the_micro_batch_that_ends_their_parent_and_it
 
 
 @scenario()
+async def test_trimmed_parent_is_a_loss_before_its_child_starts(centre: Centre) -> None:
+    centre.stream.split(0)
+    centre.stream.split(1)
+    for trimmed in (SHARDS[1], SHARDS[2]):
+        del centre.stream.shards_by_id[trimmed.shard]
+    await centre.access.refresh()
+    await centre.poll(ONE)
+    centre.fetching.replies = [[progress(FIRST, "SHARD_END", 0)]]
+    with pytest.raises(DataLossError, match=f"{SHARDS[1].shard} does not exist any more, and was not read"):
+        await centre.poll(ONE, 5.0)
+
+
+@scenario()
 async def test_a_shard_without_parents_that_appears_starts_although_none_has_ended(centre: Centre) -> None:
     await centre.poll(ONE)
     shard = centre.stream._add((0, 1))

@@ -99,7 +99,7 @@ class Report(NamedTuple):
     @property
     def is_loss(self) -> bool:
         """Whether it says that records are lost."""
-        return _LOSS.search(self.text) is not None
+        return _LOSS.search(self.text) is not None and "cannot tell" not in self.text
 
     def names(self, record: Record) -> bool:
         """Whether the text covers a record: its shard, and its time if the text has any."""
@@ -274,12 +274,16 @@ class QueryOracle:
                 self._check_missed(member, record, at)
 
     def _check_missed(self, member: Membership, record: Record, at: float) -> None:
-        where = f"{self.name}: record {record.key}:{record.number} of {record.stream}, {record.shard}, {record.sequence},"
+        where = (
+            f"{self.name}: record {record.key}:{record.number} of {record.stream}, {record.shard}, {record.sequence},"
+        )
         trimmed = member.facts.trimmed_at(record)
         if trimmed > at + TRIM_SECONDS:
             raise Broken(f"{where} was left out, although it is still there for {trimmed - at:.0f} s")
         if not self._is_reported(record, trimmed, at):
-            raise Broken(f"{where} is lost in silence: it was trimmed {at - trimmed:.0f} s before later ones were committed")
+            raise Broken(
+                f"{where} is lost in silence: it was trimmed {at - trimmed:.0f} s before later ones were committed"
+            )
         member.missed.append(record)
 
     def _is_reported(self, record: Record, trimmed: float, at: float) -> bool:

@@ -287,7 +287,13 @@ class SparkQuery:
     """
 
     def __init__(
-        self, world: LossWorld, name: str, random: Random, streams: Sequence[str], options: dict[str, str], spark: tuple[int, int]
+        self,
+        world: LossWorld,
+        name: str,
+        random: Random,
+        streams: Sequence[str],
+        options: dict[str, str],
+        spark: tuple[int, int],
     ) -> None:
         self.world = world
         self.name = name
@@ -379,7 +385,9 @@ class SparkQuery:
                         f"which came {self.begun_at - record.arrival:.0f} s before it began"
                     )
 
-    def _plan(self, planner: StreamPlanner, committed: dict[str, Any] | None, batch: int, *, old: bool) -> dict[str, Any]:
+    def _plan(
+        self, planner: StreamPlanner, committed: dict[str, Any] | None, batch: int, *, old: bool
+    ) -> dict[str, Any]:
         if old:
             end = _json(planner.latest(None, once=False))
             if committed is None:
@@ -446,8 +454,12 @@ class SparkQuery:
         if self.expects_word is None or self.commits_since < 2:
             return
         since, self.expects_word = self.expects_word, None
-        if not any(report.at >= since and "checkpoint had been further" in report.text for report in self.world.reports):
-            raise Broken(f"{self.name}: nothing was said of a checkpoint that was restored {self.world.now - since:.0f} s ago")
+        if not any(
+            report.at >= since and "checkpoint had been further" in report.text for report in self.world.reports
+        ):
+            raise Broken(
+                f"{self.name}: nothing was said of a checkpoint that was restored {self.world.now - since:.0f} s ago"
+            )
 
     def _sink(self, seconds: float) -> None:
         machine, began = self.world.machine, self.world.machine.now
@@ -504,7 +516,9 @@ class SparkQuery:
         try:
             for (key, after, through, _), hash_range, payloads in reader.read(partition.ranges, partition.address):
                 hashes = hash_range if key.stream in partition.strict else None
-                for batch in decode(seen(payloads), key, after, through, deaggregate=partition.deaggregate, hash_range=hashes):
+                for batch in decode(
+                    seen(payloads), key, after, through, deaggregate=partition.deaggregate, hash_range=hashes
+                ):
                     rows += [
                         Row(
                             row["stream"], row["shardId"], int(row["sequenceNumber"]), row["partitionKey"],
@@ -531,7 +545,9 @@ class SparkQuery:
                 member.read, member.next = dict(member.read), copy.copy(member.next)
                 member.numbers, member.missed = dict(member.numbers), list(member.missed)
             log = self.checkpoint
-            self.snapshots.append((self.world.now, Checkpoint(dict(log.offsets), set(log.commits), dict(log.rows)), known))
+            self.snapshots.append(
+                (self.world.now, Checkpoint(dict(log.offsets), set(log.commits), dict(log.rows)), known)
+            )
 
     def copied(self, name: str) -> SparkQuery:
         """A query with a copy of the checkpoint and of the sink."""
@@ -554,7 +570,9 @@ class SparkQuery:
         was, now = max(self.checkpoint.offsets), max(log.offsets)
         apart = self.checkpoint.offsets[was]["streams"] != log.offsets[now]["streams"]
         # What was planned in the last minute before a kill may not have been noted.
-        noted = [batch for batch in self.checkpoint.offsets if batch > now and self.logged[batch] < self.world.now - 200]
+        noted = [
+            batch for batch in self.checkpoint.offsets if batch > now and self.logged[batch] < self.world.now - 200
+        ]
         self.expects_word = self.world.now if noted and apart and certain else None
         self.commits_since = 0
         self.checkpoint, self.oracle.streams = log, known
@@ -562,7 +580,9 @@ class SparkQuery:
 
 def _short(end: dict[str, Any]) -> str:
     return ", ".join(
-        f"{name} {shard[-3:]} {at[:6]}{at[-6:]}" for name, shards in end["streams"].items() for shard, at in shards.items()
+        f"{name} {shard[-3:]} {at[:6]}{at[-6:]}"
+        for name, shards in end["streams"].items()
+        for shard, at in shards.items()
     )
 
 
@@ -651,7 +671,8 @@ class Scenario:
         self.retry = 120.0
         self.shared = {
             "bufferBytes": "1m" if self.sizes[1] > 1_000 else random.choice(("1m", "8m")),
-            "leaseTimeout": "180s", "checkpointRate": "1",
+            "leaseTimeout": "180s",
+            "checkpointRate": "1",
             "subscribe.retryTimeout": f"{self.retry:g}s",
             "readMode": random.choice(("efo", "efo", "polling")),
             "failOnDataLoss": random.choice(("true", "true", "false")),
@@ -677,7 +698,9 @@ class Scenario:
 
     def told(self) -> str:
         """What has happened, for whoever looks into a seed."""
-        lines = [f"Spark {self.spark[0]}.{self.spark[1]}, streams {self.names}, records of {self.sizes} bytes each {self.gap} s"]
+        lines = [
+            f"Spark {self.spark[0]}.{self.spark[1]}, streams {self.names}, records of {self.sizes} bytes each {self.gap} s"
+        ]
         for query in self.queries:
             about = {name: text for name, text in query.given.items() if name != "manifest"}
             lines.append(f"{query.name}: {query.scans} scans, trigger {query.trigger} s, sink {query.slow} s, {about}")
@@ -886,11 +909,15 @@ class Scenario:
                 if not oracle.has_lost(report):
                     self._exception(report)
                 self._after_loss(query)
-            case "ConfigurationError" if "startingPosition" in str(error) and query.given["startingPosition"].startswith("{"):
+            case "ConfigurationError" if "startingPosition" in str(error) and query.given[
+                "startingPosition"
+            ].startswith("{"):
                 query.over = True
             case "ConfigurationError" if "removedStreams" in str(error) and query.is_unfinished:
                 query.names = list(self.names)
-            case "StreamReplacedError" | "StreamNotFoundError" | "ConsumerNotFoundError" if self.recreated & {*query.names}:
+            case "StreamReplacedError" | "StreamNotFoundError" | "ConsumerNotFoundError" if self.recreated & {
+                *query.names
+            }:
                 query.over = True
             case "FetcherError" if self.recreated and "the same manifest" in str(error):
                 pass
@@ -898,7 +925,9 @@ class Scenario:
                 query.over = True
             case "AlreadyRunningError" | "LeaseLostError" if self.rivals:
                 query.over = query.program is not None
-            case "FetcherError" | "LeaseLostError" | "RetriesExhaustedError" | "FetcherUnreachableError" if self.machine.now < self.frozen_until:
+            case "FetcherError" | "LeaseLostError" | "RetriesExhaustedError" | "FetcherUnreachableError" if (
+                self.machine.now < self.frozen_until
+            ):
                 pass
             case _:
                 raise Broken(f"{query.name} failed: {error!r}") from error
@@ -1013,7 +1042,9 @@ class Scenario:
             self._kill_planner_of(query)
             query.restore()
         else:
-            certain = not self.rivals and not self.recreated and not self.touched and self.machine.now > self.frozen_until
+            certain = (
+                not self.rivals and not self.recreated and not self.touched and self.machine.now > self.frozen_until
+            )
             self._restart(partial(query.restore, certain=certain))
 
     def _kill_program(self) -> None:
@@ -1182,7 +1213,11 @@ def play(seed: int) -> Outcome:
     library.addHandler(handler)
     propagates, library.propagate = library.propagate, False
     try:
-        with tempfile.TemporaryDirectory() as directory, in_virtual_time(machine), _quick(seed, machine, Path(directory)):
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            in_virtual_time(machine),
+            _quick(seed, machine, Path(directory)),
+        ):
             scenario = Scenario(seed, machine, Path(directory))
             world.append(scenario.world)
             try:

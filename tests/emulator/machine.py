@@ -147,9 +147,7 @@ class Machine:
         due: Thread | None = None
         for each in self.threads:  # faster than `min` with a key
             if (
-                due is None
-                or each.wake_at < due.wake_at
-                or (each.wake_at == due.wake_at and each.turn < due.turn)
+                due is None or each.wake_at < due.wake_at or (each.wake_at == due.wake_at and each.turn < due.turn)
             ) and not each.process.frozen:
                 due = each
         if due is None or due.wake_at == inf:

@@ -261,9 +261,7 @@ class SparkProgram:
     def _be_run(self, job: Job, process: SimulatedProcess, secret: str, answer: list[KinesisEfoError | None]) -> None:
         """As `run_process.main`."""
         world = self.world
-        runtime = MemoryRuntime(
-            job.manifest, job.options, Listening(), secret, clock=world.clock, limits=world.limits
-        )
+        runtime = MemoryRuntime(job.manifest, job.options, Listening(), secret, clock=world.clock, limits=world.limits)
         try:
             runtime.start()
         except KinesisEfoError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -21,6 +21,8 @@ CLOCK_SECONDS: Final = 2.5
 
 TRIM_SECONDS: Final = 2.0
 """Sequence numbers have whole seconds, so a loss is known to a second or two."""
+
+MORE_SECONDS: Final = 60.0
 
 _LOSS: Final = re.compile(r"\bare gone\b|\bwere lost\b|\bwas trimmed\b|\bwere trimmed\b")
 _SHARD: Final = re.compile(r"shardId-\d{12}")
@@ -105,14 +107,16 @@ class Report(NamedTuple):
         """Whether the text covers a record: its shard, and its time if the text has any."""
         if record.shard not in self.text or repr(record.stream) not in self.text:
             return False
+        # A warning at the horizon covers what goes there within a minute.
+        more = MORE_SECONDS if "further records may go" in self.text else 0.0
         return all(
-            _epoch(begin) - TRIM_SECONDS <= record.arrival <= _epoch(end) + TRIM_SECONDS
+            _epoch(begin) - TRIM_SECONDS <= record.arrival <= _epoch(end) + TRIM_SECONDS + more
             for begin, end in _BETWEEN.findall(self.text)
         )
 
 
 def _epoch(text: str) -> float:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    return datetime.fromisoformat(text).timestamp()
 
 
 class Need(Enum):

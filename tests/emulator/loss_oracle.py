@@ -22,6 +22,8 @@ CLOCK_SECONDS: Final = 2.5
 TRIM_SECONDS: Final = 2.0
 """Sequence numbers have whole seconds, so a loss is known to a second or two."""
 
+MORE_SECONDS: Final = 60.0
+
 _LOSS: Final = re.compile(r"\bare gone\b|\bwere lost\b|\bwas trimmed\b|\bwere trimmed\b")
 _SHARD: Final = re.compile(r"shardId-\d{12}")
 _BETWEEN: Final = re.compile(r"between (\d{4}-\d\d-\d\dT\S+?) and (\d{4}-\d\d-\d\dT\S+?)[ ,;.]")
@@ -99,20 +101,22 @@ class Report(NamedTuple):
     @property
     def is_loss(self) -> bool:
         """Whether it says that records are lost."""
-        return _LOSS.search(self.text) is not None
+        return _LOSS.search(self.text) is not None and "cannot tell" not in self.text
 
     def names(self, record: Record) -> bool:
         """Whether the text covers a record: its shard, and its time if the text has any."""
         if record.shard not in self.text or repr(record.stream) not in self.text:
             return False
+        # A warning at the horizon covers what goes there within a minute.
+        more = MORE_SECONDS if "further records may go" in self.text else 0.0
         return all(
-            _epoch(begin) - TRIM_SECONDS <= record.arrival <= _epoch(end) + TRIM_SECONDS
+            _epoch(begin) - TRIM_SECONDS <= record.arrival <= _epoch(end) + TRIM_SECONDS + more
             for begin, end in _BETWEEN.findall(self.text)
         )
 
 
 def _epoch(text: str) -> float:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    return datetime.fromisoformat(text).timestamp()
 
 
 class Need(Enum):

@@ -11,6 +11,7 @@ import copy
 import json
 import logging
 import random as standard_random
+import re
 import secrets
 import tempfile
 from collections import Counter
@@ -53,6 +54,7 @@ from tests.support.lease_store import MemoryLeaseStore
 
 HOUR: Final = 3600.0
 ALL: Final = "*"
+_ACCEPT: Final = re.compile(r"option 'acceptDataLoss' to (\{.*?\}\})")
 
 
 @dataclass
@@ -221,9 +223,9 @@ class LossWorld(ProgramWorld):
         """Say that a shard does not exist if it is new."""
         for name, facts in self.facts.items():
             known = facts.shards.get(shard)
-            if f"dev-{name}" in request and known is not None and known.parents:
-                if self.now - known.created < self.unknown_seconds:
-                    raise AwsError("ResourceNotFoundException", f"Shard {shard} in stream dev-{name} does not exist")
+            new = known is not None and known.parents and self.now - known.created < self.unknown_seconds
+            if f"dev-{name}" in request and new:
+                raise AwsError("ResourceNotFoundException", f"Shard {shard} in stream dev-{name} does not exist")
 
     def age(self, answer: dict[str, Any], params: dict[str, Any]) -> None:
         """Let a list of shards be some seconds old."""
@@ -237,10 +239,10 @@ class LossWorld(ProgramWorld):
             if known is not None and known.parents and known.created > since:
                 continue
             if known is not None and known.closed is not None and known.closed > since:
-                numbers = {**each["SequenceNumberRange"]}
-                numbers.pop("EndingSequenceNumber", None)
-                each = {**each, "SequenceNumberRange": numbers}
-            shown.append(each)
+                begin = {"StartingSequenceNumber": each["SequenceNumberRange"]["StartingSequenceNumber"]}
+                shown.append({**each, "SequenceNumberRange": begin})
+            else:
+                shown.append(each)
         answer["Shards"] = shown
 
     # -- the lease table
@@ -318,6 +320,7 @@ class SparkQuery:
         self.busy_until = -inf
         self.tell: Callable[[str], None] = lambda _: None
         self.unlucky = 0.0
+        self.accepted: dict[tuple[str, str], str] = {}
         self.logged: dict[int, float] = {}
         self.expects_word: float | None = None
         self.commits_since = 0
@@ -548,6 +551,16 @@ class SparkQuery:
             self.snapshots.append(
                 (self.world.now, Checkpoint(dict(log.offsets), set(log.commits), dict(log.rows)), known)
             )
+
+    def accept(self, positions: dict[str, dict[str, str]]) -> None:
+        """Accept one loss."""
+        for stream, shards in positions.items():
+            for shard, at in shards.items():
+                self.accepted[stream, shard] = at
+        known: dict[str, dict[str, str]] = {}
+        for (stream, shard), at in self.accepted.items():
+            known.setdefault(stream, {})[shard] = at
+        self.given["acceptDataLoss"] = json.dumps(known)
 
     def copied(self, name: str) -> SparkQuery:
         """A query with a copy of the checkpoint and of the sink."""
@@ -908,7 +921,7 @@ class Scenario:
                         oracle.begins(name, query.membership(name, new=False))
                 if not oracle.has_lost(report):
                     self._exception(report)
-                self._after_loss(query)
+                self._after_loss(query, str(error))
             case "ConfigurationError" if "startingPosition" in str(error) and query.given[
                 "startingPosition"
             ].startswith("{"):
@@ -919,7 +932,7 @@ class Scenario:
                 *query.names
             }:
                 query.over = True
-            case "FetcherError" if self.recreated and "the same manifest" in str(error):
+            case "FetcherError" | "OptionsError" if self.recreated and "the same manifest" in str(error):
                 pass
             case "LeaseTableError" if query.given["startingPosition"] == "LEASES":
                 query.over = True
@@ -932,10 +945,16 @@ class Scenario:
             case _:
                 raise Broken(f"{query.name} failed: {error!r}") from error
 
-    def _after_loss(self, query: SparkQuery) -> None:
+    def _after_loss(self, query: SparkQuery, error: str) -> None:
         if query.given["failOnDataLoss"] == "false":
             return
-        if self.random.random() < 0.5:
+        accepted = _ACCEPT.search(error)
+        choice = self.random.random()
+        if accepted is not None and choice < 0.6 and len(query.accepted) < 20:
+            # The error says what to set, so that this loss is accepted, and no other one.
+            query.accept(json.loads(accepted[1]))
+            return
+        if choice < 0.8:
             query.over = True
             return
         for each in self.queries:

@@ -7,6 +7,7 @@ crash repeats the last batch planned, which must give the same rows again.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.clock import KinesisClock
-from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
+from kinesis_efo.kinesis.polling import Pace, PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
@@ -69,6 +70,7 @@ class Application:
         slowness: The longest time that a task takes for a chunk, seconds.
         hanging: How probable it is that a range has an attempt that hangs, beside the one that reads it.
         polls: Whether the next query reads with GetRecords.
+        pace: Makes the pace of queries that catch up; None if they may not.
         clock: The readers' clock, whose wall time may jump.
         start: Where a new query starts.
         table: The lease table.
@@ -91,6 +93,7 @@ class Application:
     hanging: float = 0.0
     clock: LoopClock = field(default_factory=LoopClock)
     polls: bool = False
+    pace: Callable[[], Pace] | None = None
     start: Start = field(default_factory=lambda: Start(TRIM_HORIZON))
     table: MemoryLeaseStore = field(default_factory=MemoryLeaseStore)
     rows: list[Row] = field(default_factory=list)
@@ -148,6 +151,9 @@ class Query:
                 limits, fail_on_data_loss=application.fail_on_data_loss,
             )
         }  # fmt: skip
+        if application.pace is not None:
+            apart = PollingTransport(self.client, clock, 1.0, application.pace)
+            self.streams["orders"].allow_apart(apart, polling_limits(KINESIS_LIMITS))
         self.keys = LeaseKeys({"orders": application.ref.stream_name})
         self.leases = RunLease(
             self.network, name, self.keys, Timing(LEASE_TIMEOUT), clock, Random(name), application="lake"

@@ -55,6 +55,7 @@ class FakeQuery:
         self.asked: list[Any] = []
         self.finishes: list[tuple[list[Mark], str | None]] = []
         self.alone = False
+        self.checkpoint: str | None = None
         self.left = False
         self.error: Exception | None = None
         self.going = asyncio.Event()

@@ -231,7 +231,7 @@ class FinishedListener(ProgressListener):
         marks = [mark for source in sources if (mark := mark_of(source.endOffset)) is not None]
         if not marks:
             return
-        told = FinishedBatches(marks, event.progress.name, alone=len(sources) == 1)
+        told = FinishedBatches(marks, event.progress.name, len(sources) == 1, str(event.progress.runId))
         try:
             for path in files_of(self._directory, self._jvm):
                 self._tell(path, told)

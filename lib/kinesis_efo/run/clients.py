@@ -16,6 +16,7 @@ import msgspec
 
 from kinesis_efo.calls.service import decoded
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import differences, of_run
 from kinesis_efo.processes import Process
@@ -49,6 +50,7 @@ class _Client:
     """A client of the run, with the name of its query (`reader`) and the `number` of its last call.
 
     `ready` opens those of the query's streams that are new to the run; `calling` carries out the last call, None before the first.
+    `spark_run` is Spark's id of the run of its query; empty if not known yet.
     """
 
     def __init__(self, reader: str, process: Process, planner: QueryPlanner, ready: asyncio.Task[None]) -> None:
@@ -57,6 +59,7 @@ class _Client:
         self.planner = planner
         self.ready = ready
         self.number = 0
+        self.spark_run = ""
         self.calling: asyncio.Task[msgspec.Raw] | None = None
         self.offsets = OffsetsOfLink(1)
 
@@ -161,9 +164,23 @@ class Clients:
                 self._run.emptied.set()
 
     async def _finished(self, told: FinishedBatches) -> None:
-        for planner in [client.planner for client in self._clients.values()]:
+        for client in list(self._clients.values()):
+            marks = [mark for mark in told.marks if self._is_of(client, mark, told.run)]
             with contextlib.suppress(KinesisEfoError):  # a failed query gets the error with its own calls
-                await planner.finished(told.marks, told.query, alone=told.alone)
+                await client.planner.finished(marks, told.query, alone=told.alone)
+
+    def _is_of(self, client: _Client, mark: Mark, run: str) -> bool:
+        """Whether the driver reports a micro-batch of this client's query, and not of one with a copy of its checkpoint.
+
+        If that is not certain, each query learns it when Spark asks for the end of its next micro-batch.
+        """
+        same = [each for each in self._clients.values() if each.planner.checkpoint == mark.checkpoint]
+        if client not in same:
+            return True
+        known = [each for each in same if each.spark_run == run] or [each for each in same if not each.spark_run]
+        if known == [client]:
+            client.spark_run = run
+        return known == [client]
 
     # -- calls
 

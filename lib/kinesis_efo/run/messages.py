@@ -72,11 +72,15 @@ class Leave(msgspec.Struct, frozen=True):
 
 
 class FinishedBatches(msgspec.Struct, frozen=True):
-    """The driver reports micro-batches that Spark has finished, by the marks of their ends. `alone`: if `query` has no other source."""
+    """The driver reports micro-batches that Spark has finished, by the marks of their ends. `alone`: if `query` has no other source.
+
+    `run` is Spark's id of the run of the query.
+    """
 
     marks: list[Mark]
     query: str | None
     alone: bool = False
+    run: str = ""
 
 
 class CallReply(msgspec.Struct, frozen=True):

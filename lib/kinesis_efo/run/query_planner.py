@@ -120,7 +120,10 @@ class Advance:
 
 
 class QueryPlanner:
-    """Carries out, in the run, the calls of one query's planner. The query is called `name`, and reads the logical `streams`."""
+    """Carries out, in the run, the calls of one query's planner. The query is called `name`, and reads the logical `streams`.
+
+    `checkpoint` is the id in the marks of its checkpoint; None if it is not known yet, or there is none.
+    """
 
     def __init__(
         self, run: WholeRun, query: Query, name: str, options: SourceOptions, streams: Collection[str]
@@ -133,6 +136,7 @@ class QueryPlanner:
         self._ending = Ending(catch_up=options.catch_up, ends=options.ends, patience=options.retry.timeout)
         now = run.clock.monotonic
         self._advance = Advance(self._ending, options.idle_checkpoint_interval, query.last_records, now)
+        self.checkpoint: str | None = None
         self._mark: Mark | None = None
         # At most two: the one that Spark processes, and the next one, if it is planned.
         self._ends: list[Offset] = []
@@ -333,6 +337,7 @@ class QueryPlanner:
     def _told(self, end: Offset) -> None:
         """Note an end that Spark may process. It replaces an earlier one with the same mark."""
         self._ends = [each for each in self._ends[-1:] if each.mark != end.mark] + [end]
+        self.checkpoint = end.mark.checkpoint if end.mark is not None else None
 
     async def _done(self, end: Offset) -> None:
         """Commit an offset once: both the driver's report and Spark's next call may name it."""

@@ -50,7 +50,7 @@ def begun(notes: Path, address: Any, secret: str, jvm: Process = JVM) -> OwnFile
 
 
 def hear(notes: Path, *ends: str | None, name: str | None = "archive") -> None:
-    progress: Any = SimpleNamespace(name=name, sources=[SimpleNamespace(endOffset=end) for end in ends])
+    progress: Any = SimpleNamespace(name=name, runId="1", sources=[SimpleNamespace(endOffset=end) for end in ends])
     FinishedListener(notes, JVM).onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type]
 
 

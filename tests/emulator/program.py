@@ -269,7 +269,7 @@ class SparkProgram:
             answer.append(error)
             world.machine.exit()
         streams = {name: ref.stream_arn for name, ref in job.manifest.streams.items()}
-        file = self.program.begin(RunEntry(runtime.address, secret, streams))
+        file = self.program.begin(RunEntry(runtime.address, secret, streams, process.pid))
 
         def end() -> None:
             # The kernel closes its files, and nobody tidies up.
@@ -277,7 +277,7 @@ class SparkProgram:
             file.close()
 
         process.ends.append(end)
-        runtime.streams_changed = lambda arns: file.write(RunEntry(runtime.address, secret, arns))
+        runtime.streams_changed = lambda arns: file.write(RunEntry(runtime.address, secret, arns, process.pid))
         self.hosting[process] = runtime
         answer.append(None)
         run_process._stay(runtime, world.process_type.of(self.jvm.pid), lambda: None)
@@ -722,6 +722,7 @@ def in_virtual_time(machine: Machine) -> Iterator[None]:
         for module in (shared_run, clients):
             patch.setattr(module, "Process", process_type(machine))
         patch.setattr(shared_run, "os", System(machine))
+        patch.setattr(run_link, "read_stat", lambda _: None)
         patch.setattr(thread, "asyncio", Loops(machine))
         patch.setattr(thread, "new_event_loop", Loops(machine).new_event_loop)
         patch.setattr(shared_run, "RunConnection", MemoryConnection)

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from tests.emulator.faults import ScriptedFaults
 from tests.emulator.machine import BEGAN, Machine
 from tests.emulator.program import Job, ProgramWorld, SparkProgram, in_virtual_time
@@ -27,6 +29,15 @@ def job(program: SparkProgram, name: str, start: str) -> Job:
     options = {"leaseTimeout": "10s", "slowQueries": "apart", "startingPosition": start}
     found = Job(program.world, name, Random(name), **options)
     found.running = program.start(found)
+    return found
+
+
+def reading(program: SparkProgram) -> Job:
+    """Start a query that reads, and let it read."""
+    found = job(program, "first", "TRIM_HORIZON")
+    put(program, 10)
+    program.world.machine.sleep(30)
+    assert found.has_all
     return found
 
 
@@ -66,3 +77,81 @@ def test_queries_at_latest_begin_at_the_same_time(tmp_path: Path) -> None:
         second = job(spark, "second", "LATEST")
         machine.sleep(60)
         assert len(first.rows) == len(second.rows) == 7
+
+
+HOUR = 3600.0
+SILENT = "the process that fetches orders (pid 102) has not answered for"
+
+
+def test_run_that_is_frozen_fails_its_query_after_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with program(tmp_path) as spark:
+        machine = spark.world.machine
+        query = reading(spark)
+        assert spark.host is not None
+        spark.host.frozen = True
+        machine.sleep(13)
+        assert caplog.text.count(f"{SILENT} 10 s") == 1
+        machine.sleep(600)
+        assert not query.errors
+        machine.sleep(20)
+        (error,) = query.errors
+        assert SILENT in str(error)
+        # If it goes on after that, the query does, too, with this run or the next.
+        spark.host.frozen = False
+        put(spark, 10)
+        query.running = spark.start(query)
+        machine.sleep(60)
+        query.check(whole=True)
+        assert len(query.errors) == 1
+
+
+def test_query_that_would_join_a_frozen_run_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with program(tmp_path) as spark:
+        machine = spark.world.machine
+        reading(spark)
+        assert spark.host is not None
+        spark.host.frozen = True
+        machine.sleep(300)
+        caplog.clear()
+        second, third = job(spark, "second", "LATEST"), job(spark, "third", "LATEST")
+        machine.sleep(15)
+        assert f"{SILENT} 10 s" in caplog.text
+        assert (
+            "another source of this Spark program has been starting or ending the run of orders for 10 s" in caplog.text
+        )
+        machine.sleep(700)
+        assert len(second.errors) == len(third.errors) == 1
+
+
+@pytest.mark.parametrize("seconds", [8.0, HOUR])
+def test_machine_that_was_suspended_is_no_silent_run(
+    seconds: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with program(tmp_path) as spark:
+        machine = spark.world.machine
+        query = reading(spark)
+        for _ in range(20):
+            for process in spark.processes:
+                process.frozen = True
+            machine.sleep(seconds)
+            for process in spark.processes:
+                process.frozen = False
+            machine.sleep(30)
+            put(spark, 1)
+        machine.sleep(60)
+        query.check(whole=True)
+        assert not query.errors
+        assert "has not answered" not in caplog.text
+
+
+def test_run_that_is_frozen_now_and_then_is_waited_for(tmp_path: Path) -> None:
+    with program(tmp_path) as spark:
+        machine = spark.world.machine
+        query = reading(spark)
+        for _ in range(3):
+            assert spark.host is not None
+            machine.freeze(spark.host, 500)
+            put(spark, 5)
+            machine.sleep(60)
+        query.check(whole=True)
+        assert not query.errors

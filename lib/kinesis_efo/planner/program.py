@@ -36,11 +36,12 @@ _PREFIX: Final = "run"
 
 
 class RunEntry(msgspec.Struct, frozen=True):
-    """The content of a run's file: where its service is, its secret, and the ARNs of its streams by logical name."""
+    """The content of a run's file: where its service is, its secret, the ARNs of its streams by logical name, and its process, if known."""
 
     address: FetcherAddress
     secret: str
     streams: dict[str, str]
+    pid: int = 0
 
     def overlaps(self, streams: dict[str, str]) -> bool:
         """Whether the run reads at least one of some streams, given like its own: ARNs by logical name."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final, TypeVar
 
 from kinesis_efo.calls.connection import Connection
-from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
+from kinesis_efo.errors import FetcherError, FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.program import RunFile
-from kinesis_efo.processes import Process
+from kinesis_efo.processes import Process, read_stat
 from kinesis_efo.run.access import Call, answer_type
 from kinesis_efo.run.messages import (
     ANSWER_SECONDS,
@@ -30,6 +32,7 @@ from kinesis_efo.run.messages import (
     QueryCall,
 )
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _TRANSPORT_SECONDS: Final = 10.0
@@ -38,10 +41,73 @@ _ENDING_SECONDS: Final = 10.0
 """Maximum seconds for which `query.stop()` waits until a run without queries has released its leases and ended."""
 _LOOK_SECONDS: Final = 0.02
 _AGAIN_SECONDS: Final = 0.1
+_SILENT_SECONDS: Final = 10.0
+"""Seconds without a reply until the first warning; a run that cannot answer a call yet replies after `ANSWER_SECONDS`."""
+_WORD_SECONDS: Final = 60.0
+_STEP_SECONDS: Final = 1.0
+_STATES: Final = {
+    "T": "stopped",
+    "t": "stopped by a debugger",
+    "D": "in uninterruptible sleep",
+    "S": "sleeping",
+    "R": "running",
+}
 
 
 class RunLostError(Exception):
     """The run has ended, is ending, or has dropped this client."""
+
+
+class Silence:
+    """Measures for how long the process of a run has not replied; warns, and lets calls fail after `patience` seconds more.
+
+    `tick` is called every half second or so. A longer time between two calls hardly counts, because this process was paused then: a machine
+    that was suspended as a whole is not the run's fault.
+    """
+
+    def __init__(self, patience: float, streams: str = "") -> None:
+        self._most = _SILENT_SECONDS + patience
+        self._streams = streams
+        self._awaited: int | None = None
+        self._seconds = 0.0
+        self._word_at = _SILENT_SECONDS
+        self._ticked_at = time.monotonic()
+
+    def expect(self, pid: int) -> None:
+        """Note that a reply of process `pid` is awaited from now on; 0 if it is not known which process has to act."""
+        if self._awaited is None:
+            self._seconds, self._word_at = 0.0, _SILENT_SECONDS
+        self._awaited = pid
+
+    def heard(self) -> None:
+        """Note that there was a reply."""
+        self._awaited = None
+
+    def tick(self) -> None:
+        """Count the time since the last call, and warn if it is time to do so."""
+        before, self._ticked_at = self._ticked_at, time.monotonic()
+        if self._awaited is None:
+            return
+        self._seconds += min(self._ticked_at - before, _STEP_SECONDS)
+        if self._seconds >= self._word_at:
+            self._word_at += _WORD_SECONDS
+            logger.warning("%s", str(self))
+
+    def check(self) -> None:
+        """Raise FetcherError if the silence has lasted too long."""
+        if self._awaited is not None and self._seconds >= self._most:
+            raise FetcherError(f"{self}. Nothing was lost: start the query again after that")
+
+    def __str__(self) -> str:
+        pid, seconds = self._awaited, self._seconds
+        if not pid:
+            return f"another source of this Spark program has been starting or ending the run of {self._streams} for {seconds:.0f} s"
+        stat = read_stat(pid)
+        state = "" if stat is None else f", state {stat.state}: {_STATES.get(stat.state, 'see proc_pid_stat(5)')}"
+        return (
+            f"the process that fetches {self._streams} (pid {pid}{state}) has not answered for {seconds:.0f} s. If it or its container is "
+            "stopped, continue it; otherwise end it with SIGKILL, and another process goes on"
+        )
 
 
 class RunConnection(Connection):
@@ -69,12 +135,18 @@ class RunConnection(Connection):
 class RunLink:
     """Makes the calls of one client to its run, one after the other. Thread-safe.
 
-    While there is no reply, `check` is called, and raises to give up. `joined` is the reply to `join`.
+    While there is no reply, `check` is called, and raises to give up. `joined` is the reply to `join`. `silence` measures how long replies take.
     """
 
     def __init__(
-        self, file: RunFile, connection: RunConnection, check: Callable[[], None], sleep: Callable[[float], object]
+        self,
+        file: RunFile,
+        connection: RunConnection,
+        check: Callable[[], None],
+        sleep: Callable[[float], object],
+        silence: Silence | None = None,
     ) -> None:
+        self._silence = silence or Silence(inf)
         self.file = file
         self._connection = connection
         self._check = check
@@ -93,7 +165,10 @@ class RunLink:
         FetcherUnreachableError or FetcherRefusedError if the run has ended, or does not answer.
         """
         request = Join(reader, *process, dict(streams), dict(options.given))
+        self._silence.expect(self.file.entry.pid)
         self.joined = self._connection.join(request)
+        if self.joined.client or self.joined.faults:
+            self._silence.heard()
         return self.joined
 
     def ask(self, call: Call[T]) -> T:
@@ -101,14 +176,17 @@ class RunLink:
         with self._lock:
             request = self._request(call)
             while True:
+                self._silence.expect(self.file.entry.pid)
                 try:
                     found = self._connection.ask(request)
                 except (FetcherUnreachableError, FetcherRefusedError) as error:
                     if not self.file.lives:
+                        self._silence.heard()
                         raise RunLostError from error
                     self._check()
                     self._sleep(_AGAIN_SECONDS)
                     continue
+                self._silence.heard()
                 sys.stderr.writelines(found.said)
                 if not found.known:
                     raise RunLostError

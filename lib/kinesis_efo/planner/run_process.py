@@ -21,7 +21,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from io import RawIOBase
 from typing import TYPE_CHECKING, BinaryIO, Final
+
+from msgspec.structs import replace
 
 from kinesis_efo.calls.address import Listening
 from kinesis_efo.calls.wire import pack_error, unpack_error
@@ -31,6 +34,7 @@ from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.host import where_to_listen
 from kinesis_efo.planner.lifecycle import is_sparks_process, log_to_stderr
 from kinesis_efo.planner.program import Program, RunEntry
+from kinesis_efo.planner.run_link import Silence
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.processes import Process, notes_directory
 
@@ -45,6 +49,8 @@ _BOOT: Final = (
     "from kinesis_efo.planner.run_process import main; main(sys.stdin.buffer)"
 )
 _READY: Final = b"ready"
+_BEAT: Final = b"\0"
+"""What the process of a run sends again and again until the run has begun."""
 _LOOK_SECONDS: Final = 0.1
 _REAPED_SECONDS: Final = 1.0
 _JVM_SECONDS: Final = 0.5
@@ -125,6 +131,7 @@ class RunProcess:
 
     def __init__(self, order: RunOrder) -> None:
         self._process = _ahead.pop() if _ahead else _started()
+        self._silence = Silence(order.options.retry.timeout, ", ".join(order.manifest.streams))
         self._answered = threading.Event()
         self._answer = b""
         self._stopping = False
@@ -138,9 +145,12 @@ class RunProcess:
 
         `check` is called repeatedly meanwhile, and raises to give up.
         """
+        self._silence.expect(self._process.pid)
         self._thread.start()
         try:
             while not self._answered.wait(_LOOK_SECONDS):
+                self._silence.tick()
+                self._silence.check()
                 check()
         except BaseException:
             self._stopping = True
@@ -166,7 +176,10 @@ class RunProcess:
             logger.debug("the process of the run does not listen", exc_info=True)
         try:
             with stdout:
-                self._answer = stdout.read()
+                while some := os.read(stdout.fileno(), 1 << 16):
+                    self._silence.heard()
+                    self._silence.expect(self._process.pid)
+                    self._answer = (self._answer + some).lstrip(_BEAT)
         finally:
             self._answered.set()
         code = self._process.wait()
@@ -209,21 +222,32 @@ def main(order_from: BinaryIO) -> None:
     log_to_stderr()
     with answers:
         begun = threading.Event()
-        threading.Thread(
-            target=_end_with, args=(order.program.jvm, begun), name="kinesis-efo start", daemon=True
-        ).start()
+        beating = threading.Thread(
+            target=_end_with, args=(order.program.jvm, begun, answers.raw), name="kinesis-efo start", daemon=True
+        )
+        beating.start()
+
+        def answer(data: bytes) -> None:
+            begun.set()
+            beating.join()
+            answers.write(data)
+
         try:
             runtime.start()
-            streams = {name: ref.stream_arn for name, ref in order.manifest.streams.items()}
-            file = order.program.begin(RunEntry(runtime.address, order.secret, streams))
+            entry = RunEntry(
+                runtime.address,
+                order.secret,
+                {name: ref.stream_arn for name, ref in order.manifest.streams.items()},
+                os.getpid(),
+            )
+            file = order.program.begin(entry)
         except Exception as error:
             runtime.stop()
             unforeseen = FetcherError(f"the run cannot be begun: {type(error).__name__}: {error}")
-            answers.write(pack_error(error if isinstance(error, KinesisEfoError) else unforeseen))
+            answer(pack_error(error if isinstance(error, KinesisEfoError) else unforeseen))
             return
-        begun.set()
-        runtime.streams_changed = lambda arns: file.write(RunEntry(runtime.address, order.secret, arns))
-        answers.write(_READY)
+        runtime.streams_changed = lambda arns: file.write(replace(entry, streams=arns))
+        answer(_READY)
     try:
         _stay(runtime, order.program.jvm, file.touch)
     finally:
@@ -269,11 +293,13 @@ class FetcherJob:
             logger.debug("the supervisor is gone", exc_info=True)
 
 
-def _end_with(jvm: Process, begun: threading.Event) -> None:
-    """End this process if its program ends before the run has begun, because the start may wait minutes for AWS."""
+def _end_with(jvm: Process, begun: threading.Event, beats: RawIOBase) -> None:
+    """Until the run has begun, show that this process lives, and end it if its program ends: the start may wait minutes for AWS."""
     while not begun.wait(_JVM_SECONDS):
         if not jvm.lives():
             os._exit(1)
+        with contextlib.suppress(OSError):  # the planner has ended
+            beats.write(_BEAT)
 
 
 def _stay(runtime: RunThread, jvm: Process, touch: Callable[[], None]) -> None:

@@ -35,7 +35,7 @@ from kinesis_efo.manifest import Manifest
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.program import Program, RunFile
-from kinesis_efo.planner.run_link import RunConnection, RunLink, RunLostError
+from kinesis_efo.planner.run_link import RunConnection, RunLink, RunLostError, Silence
 from kinesis_efo.processes import Process
 from kinesis_efo.run.access import Begin, Call, Commit, Next, Plan, Step
 from kinesis_efo.run.messages import JoinReply
@@ -84,6 +84,7 @@ class SharedRun:
         self._stopping = threading.RLock()
         self._known = Begin()
         self._untold: Mark | None = None
+        self._silence = Silence(options.retry.timeout, ", ".join(self._streams))
         self._ended: Callable[[], str] = lambda: ""
         self._vain_starts = self._deaths = 0
 
@@ -94,11 +95,12 @@ class SharedRun:
 
         Raises OptionsError if the run has other options than this query, ConfigurationError if two runs each read some of the streams.
         """
-        with self._attaching:
-            link = self._link = self._joined(self._streams)
+        threading.Thread(target=self._measure, name="kinesis-efo silence", daemon=True).start()
         try:
+            with self._attaching:
+                link = self._link = self._joined(self._streams)
             self._serve_tasks(link)
-        except FetcherError:
+        except BaseException:
             self.stop()
             raise
         threading.Thread(target=self._watch, name="kinesis-efo run", daemon=True).start()
@@ -156,18 +158,14 @@ class SharedRun:
 
     def _joined(self, streams: dict[str, str]) -> RunLink:
         """Join the run that reads one or more of `streams`, or start one."""
-        give_up_at = time.monotonic() + self._options.patience
         while True:
+            self._silence.expect(0)
             self._check()
             with self._program.deciding(self._check):
                 if (link := self._decided(streams)) is not None:
                     return link
             # No run could be joined, because the present one is ending or suspended.
-            if time.monotonic() >= give_up_at:
-                raise FetcherError(
-                    f"another source of this Spark program has had the run of {', '.join(self._streams)} for {self._options.patience:.0f} s, "
-                    "and does not answer: its process is paused or overloaded"
-                )
+            self._check()
             time.sleep(_AGAIN_SECONDS)
 
     def _decided(self, streams: dict[str, str]) -> RunLink | None:
@@ -198,6 +196,7 @@ class SharedRun:
             secret = self._program.secret(self.secret)
         except OSError as error:
             raise FetcherError(f"the processes of this Spark program cannot find each other: {error}") from error
+        self._silence.heard()
         self._ended = self._start_process(secret, self._check)
         runs = self._runs(self._streams)
         self._vain_starts = 0 if runs else self._vain_starts + 1
@@ -209,7 +208,7 @@ class SharedRun:
 
     def _admitted(self, file: RunFile) -> RunLink | None:
         client = RunConnection(file.entry.address, file.entry.secret)
-        link = RunLink(file, client, self._check, time.sleep)
+        link = RunLink(file, client, self._check, time.sleep, self._silence)
         faults: list[str] = []
         try:
             joined = link.join(self.query_name, Process.of(os.getpid()), self._manifest.streams, self._options)
@@ -253,6 +252,11 @@ class SharedRun:
     def _check(self) -> None:
         if self._left.is_set() or not self._program.jvm.lives():
             raise stopped()
+        self._silence.check()
+
+    def _measure(self) -> None:
+        while not self._left.wait(_LOOK_SECONDS):
+            self._silence.tick()
 
     def _attach_again(self, lost: RunLink) -> None:
         with self._attaching:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from kinesis_efo.calls.wire import pack_error
 from kinesis_efo.errors import DataLossError, FetcherError
+from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner import run_process
 from kinesis_efo.processes import Process
 
@@ -104,8 +106,8 @@ def test_a_run_that_has_not_begun_ends_with_its_jvm() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as jvm:
         program = (
             "import threading, time; from kinesis_efo.processes import Process; from kinesis_efo.planner import run_process as r; "
-            f"threading.Thread(target=r._end_with, args=(Process.of({jvm.pid}), threading.Event()), daemon=True).start(); "
-            "print('waits', flush=True); time.sleep(600)"
+            "import sys; print('waits', flush=True); "
+            f"r._end_with(Process.of({jvm.pid}), threading.Event(), sys.stdout.buffer.raw)"
         )
         run = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
         assert run.stdout is not None
@@ -142,7 +144,9 @@ def started(monkeypatch: pytest.MonkeyPatch, program: str) -> run_process.RunPro
     command = [sys.executable, "-c", f"import os, sys; order = sys.stdin.buffer.read(); {program}"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     monkeypatch.setattr(run_process, "_ahead", [process])
-    return run_process.RunProcess(SimpleNamespace(name="the order"))  # type: ignore[arg-type]
+    options = SourceOptions.parse({"manifest": "m.json", "subscribe.retryTimeout": "2s"})
+    order = SimpleNamespace(name="the order", options=options, manifest=SimpleNamespace(streams={"orders": None}))
+    return run_process.RunProcess(order)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -191,6 +195,24 @@ def test_a_run_that_is_given_up_is_killed(monkeypatch: pytest.MonkeyPatch, caplo
     process._thread.join(60)
     assert process.end().startswith("signal SIGKILL, ")
     assert caplog.messages == []
+
+
+@pytest.mark.slow
+def test_run_that_is_stopped_as_it_starts_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    beats = "import time; [(os.write(1, b'\\0'), time.sleep(0.5)) for _ in range(28)]; "
+    process = started(monkeypatch, f"{beats} import signal; os.kill(os.getpid(), signal.SIGSTOP)")
+    pid, began = process._process.pid, time.monotonic()
+    with pytest.raises(
+        FetcherError, match=rf"fetches orders \(pid {pid}, state T: stopped\) has not answered for 12 s"
+    ):
+        process.start(lambda: None)
+    assert time.monotonic() - began > 13 + 12, "a start may take long if the process goes on"
+    (warning,) = [message for message in caplog.messages if "has not answered" in message]
+    assert f"(pid {pid}, state T: stopped) has not answered for 10 s" in warning
+    process._thread.join(60)
+    assert process.end().startswith("signal SIGKILL, ")
 
 
 @pytest.mark.slow

@@ -411,16 +411,6 @@ def test_a_run_that_is_paused_is_waited_for(programs: Programs, monkeypatch: pyt
     assert len(run.queries) == 1
 
 
-def test_a_run_that_never_answers_is_given_up_at_last(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, run = alone(programs)
-    run.close()
-    second = programs.reader()
-    clock = iter(range(0, 100_000, 100))
-    monkeypatch.setattr(shared_run.time, "monotonic", lambda: float(next(clock)))
-    with pytest.raises(FetcherError, match="has had the run of orders for 660 s, and does not answer"):
-        second.start()
-
-
 def test_a_task_is_told_to_ask_again_while_there_is_no_run(programs: Programs) -> None:
     reader, run = alone(programs)
     going = threading.Event()

@@ -102,11 +102,11 @@ class EndsScenario:
         self.quiet = random.random() < 0.6
         self.backlog = random.choice((0, 30, 300))
         self.age = random.choice((0.0, 2.0, 20.0, 400.0, 5000.0))
-        self.rate = random.choice((0.0, 0.0, 0.5, 20.0))
+        self.rate = random.choice((0.0, 0.0, 0.5, 5.0))
         self.runs = random.choice((1, 2, 3))
         self.pause = random.choice((0.0, 3.0, 100.0))
         self.end = random.choice(("tips", "tips", "once", "time", "soon"))
-        self.buffer = random.choice((20_000, 4 << 20))
+        self.buffer = random.choice((40_000, 4 << 20))
         self.reshards = random.choice((0, 0, 1, 2))
         self.skew = random.choice((0.0, 0.0, -3.0, 3.0, 60.0, -60.0))
         for name, value in changes.items():

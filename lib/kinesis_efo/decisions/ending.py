@@ -123,6 +123,12 @@ class Ending:
         target = (self.targets or {}).get(shard)
         return target is not None and through.reaches(target)
 
+    def left(self, position: Mapping[ShardKey, Position]) -> frozenset[ShardKey]:
+        """Return the shards that the query, which is at `position`, reads no further."""
+        if self.targets is None:
+            return frozenset()
+        return frozenset(key for key, at in position.items() if at.reaches(self.targets.get(key, at)))
+
     def last(self, shard: ShardKey, through: Position) -> int | None:
         """Return the sequence number of the last record up to `through`, if `through` is the shard's target and the number is known."""
         return self._lasts.get(shard) if (self.targets or {}).get(shard) == through else None

@@ -190,6 +190,10 @@ class Query:
                 )
         return starting
 
+    def leave_shards(self, shards: frozenset[ShardKey]) -> None:
+        """Stop reading shards that the query has read to its end; see `QueryFetching.leave_shards`."""
+        self._fetching.leave_shards(shards)
+
     async def until_tip(self, at_most: float) -> None:
         """See `MicroBatchPlanner.until_tip`."""
         await self._fetching.until_tip(at_most)

@@ -144,6 +144,7 @@ class QueryPlanner:
         self._finished: Mark | None = None
         self._heard = asyncio.Event()
         self._added: Offset | None = None
+        self._left_at: Offset | None = None
         self._behind: dict[ShardKey, int | None] = {}
         self._knows_all = self._may_read = False
         self._rows_are_good = False
@@ -250,6 +251,9 @@ class QueryPlanner:
         if ending.targets is not None:
             at_most = min(at_most, _ENDING_SECONDS)
         most = options.max_bytes_per_trigger or _NO_LIMIT, options.max_records_per_trigger or _NO_LIMIT
+        if ending.targets is not None and position is not self._left_at:
+            self._left_at = position
+            self.query.leave_shards(ending.left(position))
         give_up_at = self._run.clock.monotonic() + call.wait
         reply = await self.query.poll(position, *most, at_most)
         waits = await self._wait_for_more(call, reply, give_up_at)

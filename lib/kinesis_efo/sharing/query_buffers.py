@@ -37,6 +37,8 @@ class QueryBuffers:
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
         """Implements `Buffers`: the shared buffer or the query's own. May move the subscription for the query, or let it catch up."""
         shared = self._shared
+        if key in self._query.left:
+            return None
         if self._group.alone:
             return shared.buffered(key, position)
         if not self._group.coordinator.may_read(key):

@@ -44,6 +44,7 @@ class QueryFetching:
         self.name: Final = name
         self.failure = Failure()
         self.offset: Offset | None = None
+        self.left: frozenset[ShardKey] = frozenset()
         self._group = group
         self._shared = group.shared
         self._clock = group.clock
@@ -98,6 +99,12 @@ class QueryFetching:
                     del self.buffers.ahead[key]
                 self._group.follow()
         if self._shared.withholds:
+            self._group.follow()
+
+    def leave_shards(self, shards: frozenset[ShardKey]) -> None:
+        """Stop reading shards that the query has read to its end. What they would receive fills the buffers, and nothing would drop it."""
+        if shards != self.left:
+            self.left = shards
             self._group.follow()
 
     def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
@@ -189,6 +196,8 @@ class QueryFetching:
 
     def claim(self, key: ShardKey) -> Position | None:
         """From where on the query needs a shard's shared buffer; None if it does not use it."""
+        if key in self.left:
+            return None
         if key in self._apart.claims:
             return self._apart.claims[key]
         if (position := self._committed.get(key)) is not None:

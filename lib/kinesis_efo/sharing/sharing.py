@@ -160,7 +160,7 @@ class Sharing:
         found: dict[ShardKey, Position] = {}
         for query in self.queries:
             for key, position in (query.offset or {}).items():
-                if key not in found or found[key].is_end:
+                if key not in query.left and (key not in found or found[key].is_end):
                     found[key] = position
         return found
 
@@ -169,7 +169,8 @@ class Sharing:
         if len(self.queries) == 1 and (offset := self.queries[0].offset) is not None:
             # With one query, skip the claims, which take some milliseconds for 8,000 shards.
             self._kept.clear()
-            self.shared.follow(offset)
+            left = self.queries[0].left
+            self.shared.follow({key: at for key, at in offset.items() if key not in left} if left else offset)
             return
         positions = self.positions()
         self.shared.follow(positions)

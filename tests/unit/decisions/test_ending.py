@@ -16,3 +16,12 @@ def test_an_end_before_the_record_in_which_a_kcl_application_stopped_takes_nothi
     assert ending.capped(SHARD, at, Position.after(20)) == at
     assert ending.reached({SHARD: at})
     assert ending.whole(Offset({SHARD: at})) == {SHARD: at}
+
+
+def test_shards_that_are_read_no_further() -> None:
+    other, third = ShardKey("orders", "b"), ShardKey("orders", "c")
+    ending = Ending(catch_up=False, ends=Bounds())
+    position = {SHARD: Position.after(5), other: Position.after(5), third: Position.after(5)}
+    assert ending.left(position) == frozenset()
+    ending.found({SHARD: Position.after(5), other: Position.after(6)}, 0.0)
+    assert ending.left(position) == {SHARD, third}

@@ -92,6 +92,8 @@ class Shards:
     async def wait_held(self, at_most: float) -> bool:
         return True
 
+    def leave_shards(self, shards: frozenset[ShardKey]) -> None: ...
+
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
         return PollReply(await self.planner.poll(offset, max_bytes, max_records, at_most), self.starting)
 

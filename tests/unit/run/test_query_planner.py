@@ -39,6 +39,8 @@ class Query:
     async def wait_held(self, at_most: float) -> bool:
         return True
 
+    def leave_shards(self, shards: frozenset[ShardKey]) -> None: ...
+
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
         self.asked.append(("poll", offset, at_most))
         return PollReply([ShardProgress(key, at, 1, 10, 7) for key, at in self.there.items() if at != offset.get(key)])

@@ -124,6 +124,8 @@ class AsyncQuery:
     async def wait_held(self, at_most: float) -> bool:
         return self.script.wait_held(timeout=at_most)
 
+    def leave_shards(self, shards: frozenset[ShardKey]) -> None: ...
+
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
         return self.script.poll(offset, max_bytes=max_bytes, max_records=max_records, timeout=at_most)
 

@@ -205,12 +205,18 @@ def _pool(number: int) -> int:
 
 
 def _fork(number: int) -> int:
+    ready, report = os.pipe()
     child = os.fork()
     if not child:
         with contextlib.suppress(BaseException):
+            os.write(report, b".")
             time.sleep(60)
         os._exit(0 if number == signal.SIGINT else 1)
+    if number == signal.SIGINT:
+        os.read(ready, 1)  # Python ignores a KeyboardInterrupt while it forks
     os.kill(child, number)
+    os.close(ready)
+    os.close(report)
     return number if os.waitpid(child, 0)[1] in (0, number) else -1
 
 

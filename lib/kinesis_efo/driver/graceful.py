@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import re
 import signal
 import threading
@@ -61,34 +62,68 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     ```
     """
     stopping = threading.Event()
-
-    asked, ask = os.pipe()
+    process = os.getpid()
+    # Its `put` is reentrant, as a signal handler needs, and a forked child has a separate copy.
+    requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def handle(number: int, _frame: FrameType | None) -> None:
         # Take no lock here, because this may interrupt any code of the main thread, including another signal's handler.
-        os.write(ask, b".")
+        requests.put(True)
         signal.signal(number, before[signal.Signals(number)])
 
     def pass_on() -> None:
-        if os.read(asked, 1):
+        if requests.get():
             stopping.set()
-        os.close(asked)
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     threading.Thread(target=pass_on, name="kinesis-efo stop", daemon=True).start()
 
     # For a handler that is not Python's, `signal` returns None. Restore the default in its place.
     before = {number: signal.signal(number, handle) or signal.SIG_DFL for number in SIGNALS}
+    _restores.append(restore)
     ends: list[Callable[[], None]] = []
     if isinstance(spark, SparkSession):
         ends = [_handle_in_jvm(spark, stopping.set), watch_marker(spark, stopping.set)]
     try:
         yield stopping
     finally:
-        for end in reversed(ends):
-            end()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(ask)
+        # A forked child that leaves the context has its handlers already; the session belongs to the parent.
+        if os.getpid() == process:
+            for end in reversed(ends):
+                end()
+            _restores.remove(restore)
+            restore()
+            requests.put(False)
+
+
+_restores: Final[list[Callable[[], None]]] = []
+"""For each entered `stop_signals`, the function that restores the handlers from before."""
+_masks: Final = threading.local()
+
+
+def _before_fork() -> None:
+    """Block the signals, because Python drops one that reaches the child before its handlers are restored."""
+    if _restores:
+        _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def _after_fork() -> None:
+    if (mask := _masks.__dict__.pop("before", None)) is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _after_fork_in_child() -> None:
+    """Restore the handlers, so that the child can be terminated."""
+    for restore in reversed(_restores):
+        restore()
+    _after_fork()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no such function, and does not fork
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
 def await_stop(query: StreamingQuery, stopping: threading.Event, *, patience: float = 600.0) -> bool:

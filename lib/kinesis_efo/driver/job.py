@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import threading
@@ -55,7 +56,7 @@ def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
         frame.writeStream.format("console").start().awaitTermination()
     ```
     """
-    code, words, name, session, failures = 0, "", "the job", None, _Failures()
+    code, words, name, session, failures, process = 0, "", "the job", None, _Failures(), os.getpid()
     try:
         session = spark.getOrCreate() if hasattr(spark, "getOrCreate") else spark
         name = session.conf.get("spark.app.name", None) or name
@@ -75,7 +76,8 @@ def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
         code, words = FAILED, f"{name} failed: {reason(error)}"
     finally:
         try:
-            if session is not None:
+            # The session belongs to the process that entered the context, not to a forked child that leaves it.
+            if session is not None and os.getpid() == process:
                 _end(session, failures.restore, quietly=code != 0)
         except KeyboardInterrupt:
             code, words = INTERRUPTED, f"{name} was interrupted"
@@ -142,7 +144,7 @@ class _Failures(ProgressListener):
 @contextmanager
 def _queries_stopped(spark: SparkSession, stopping: threading.Event) -> Iterator[None]:
     """Stop the session's queries if `stopping` is set during the body. If no query runs, stop Spark, and raise KeyboardInterrupt."""
-    left, early = threading.Event(), threading.Event()
+    left, early, process = threading.Event(), threading.Event(), os.getpid()
 
     def stop() -> None:
         stopping.wait()
@@ -169,8 +171,9 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event) -> Iterator
             raise KeyboardInterrupt from None
         raise
     finally:
-        left.set()
-        stopping.set()
+        if os.getpid() == process:  # in a forked child, the events' locks may be held forever
+            left.set()
+            stopping.set()
     # Wait, because another query may still be in its micro-batch.
     thread.join()
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -171,3 +176,92 @@ def test_nothing_is_left_of_the_wait_for_a_signal() -> None:
     with stop_signals(spark):
         assert len(waiting()) == 1
     wait_until(lambda: not waiting(), 30)
+
+
+# -- forked children
+
+FORK = multiprocessing.get_context("fork") if sys.platform != "win32" else None
+
+
+def _process(number: int) -> int:
+    assert FORK is not None
+    child = FORK.Process(target=time.sleep, args=[60])
+    child.start()
+    os.kill(child.pid or 0, number)
+    child.join(30)
+    child.kill()
+    return -(child.exitcode or 0)
+
+
+def _pool(number: int) -> int:
+    assert FORK is not None
+    # Leaving the context terminates the workers and joins them.
+    with FORK.Pool(2) as pool:
+        assert pool.map(abs, [-1, -2]) == [1, 2]
+        workers = multiprocessing.active_children()
+    assert len(workers) == 2
+    assert not any(each.is_alive() for each in workers)
+    return number
+
+
+def _fork(number: int) -> int:
+    ready, report = os.pipe()
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            os.write(report, b".")
+            time.sleep(60)
+        os._exit(0 if number == signal.SIGINT else 1)
+    if number == signal.SIGINT:
+        os.read(ready, 1)  # Python ignores a KeyboardInterrupt while it forks
+    os.kill(child, number)
+    os.close(ready)
+    os.close(report)
+    return number if os.waitpid(child, 0)[1] in (0, number) else -1
+
+
+@contextlib.contextmanager
+def default_handlers() -> Iterator[None]:
+    originals = {number: signal.getsignal(number) for number in SIGNALS}
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in originals.items():
+            signal.signal(number, handler)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("end_child", "number"),
+    [(_process, signal.SIGTERM), (_pool, signal.SIGTERM), (_fork, signal.SIGTERM), (_fork, signal.SIGINT)],
+)
+@pytest.mark.parametrize("thread", [False, True], ids=["main thread", "thread of foreachBatch"])
+def test_terminated_child_does_not_stop_the_job(end_child: Callable[[int], int], number: int, thread: bool) -> None:
+    with default_handlers(), stop_signals(Somewhere()) as stopping:  # type: ignore[arg-type]
+        if thread:
+            with ThreadPoolExecutor(1) as pool:
+                assert pool.submit(end_child, number).result(60) == number
+        else:
+            assert end_child(number) == number
+        assert not stopping.wait(0.1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stopping.wait(60)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_child_that_leaves_the_context_changes_nothing() -> None:
+    with default_handlers():
+        parent = os.getpid()
+        try:
+            with stop_signals(Somewhere()) as stopping:  # type: ignore[arg-type]
+                child = os.fork()
+                if child:
+                    assert os.waitpid(child, 0)[1] == 0
+                    assert not stopping.is_set()
+                    os.kill(parent, signal.SIGTERM)
+                    assert stopping.wait(60)
+        finally:
+            if os.getpid() != parent:
+                os._exit(0 if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL else 1)

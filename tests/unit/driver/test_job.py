@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -179,6 +180,21 @@ def test_a_missing_java_is_said_with_how_to_get_one(
     assert f"the job failed: Spark needs Java 17 or 21, but {tmp_path}/bin/java does not run" in text
     assert "apt-get install openjdk-17-jre-headless" in text
     assert "Traceback" not in text
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_child_that_leaves_the_job_leaves_spark_running() -> None:
+    session, parent = Session(), os.getpid()
+    try:
+        with job(session):  # type: ignore[arg-type]
+            child = os.fork()
+            if child:
+                assert os.waitpid(child, 0)[1] == 0
+                assert not session.stopped.is_set()
+    finally:
+        if os.getpid() != parent:
+            os._exit(1 if session.stopped.is_set() else 0)
+    assert session.stopped.is_set()
 
 
 def test_an_exit_code_of_the_jobs_own_is_kept() -> None:

@@ -8,7 +8,8 @@ long: $(VENV)/.classes $(VENV)/.isolated $(VENV)/.core $(VENV40)/.classes | ip
 
 # What speaks to AWS, with the oldest packages that pyproject.toml allows and with the newest, whatever uv.lock says.
 SDK_TESTS := tests/unit/test_aws.py tests/unit/http2 tests/integration/http2 tests/unit/kinesis tests/unit/records tests/integration/kinesis \
-	tests/unit/producer tests/integration/producer tests/unit/leases tests/integration/leases
+	tests/unit/producer tests/integration/producer tests/unit/leases tests/integration/leases tests/unit/calls \
+	tests/unit/test_private_directory.py
 sdk: sdk-lowest-direct sdk-highest
 sdk-%: $(VENV)/.full
 	@echo "setup: .venv-sdk-$*" >&2

@@ -13,6 +13,7 @@ from functools import cache, cached_property, partial
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+import aiobotocore
 import botocore.config
 import botocore.loaders
 import botocore.session
@@ -115,6 +116,15 @@ def prepared(session: SessionT) -> SessionT:
     return with_shared_loader(session)
 
 
+def refuse_old_sdk(version: str) -> None:
+    """Raise an error for a version of aiobotocore that does not verify host names and, behind a proxy, certificates."""
+    if tuple(map(int, version.split(".")[:2])) < (3, 9):
+        raise ConfigurationError(
+            f"aiobotocore {version}: it does not verify the host name in AWS' certificates and, behind a proxy, accepts any certificate; "
+            "install aiobotocore 3.9 or newer, with a boto3 that it allows, here and in the image or archive of the job"
+        )
+
+
 class SyncClients:
     """Makes botocore clients (boto3's are the same), for single calls such as loading the manifest.
 
@@ -181,6 +191,7 @@ class AsyncClients:
 
     async def _ready(self) -> AioSession:
         if self._session is None:
+            refuse_old_sdk(aiobotocore.__version__)
             session = _watched(AioSession(), self._clock)
             if self._settings.role_arn:
                 base = _watched(AioSession(), self._clock)
@@ -207,8 +218,6 @@ class AsyncClients:
         session = await self._ready()
         given = config or AioConfig()
         merged = AioConfig(**CONTROL_CONFIG).merge(given)
-        # Set this again, because aiobotocore's `merge` before version 3.7 leaves out the settings that botocore does not have.
-        merged.connector_args = given.connector_args
         merged.http_session_cls = HttpSession if given.http_session_cls is AIOHTTPSession else given.http_session_cls
         client: AbstractAsyncContextManager[Any] = session.create_client(
             service,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import os
+import socket
 import tempfile
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -72,14 +73,16 @@ def notes_directory() -> Path:
 class PrivateDirectory:
     """A directory that only this user can enter. All access goes through its handle, so a later change of the path has no effect.
 
-    It is created if it does not exist. Raises OSError if that fails, or if another user created it or may enter it.
+    It is created if it does not exist, unless `create` is false. Raises OSError if that fails, or if another user created it or may enter it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, create: bool = True) -> None:
         if os.open not in os.supports_dir_fd:
             raise OSError("this system has no handles of directories")
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(mode=0o700)
+        self._path = path
+        if create:
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o700)
         try:
             # Follow no link, because another user may have created this name in the directory for temporary files.
             self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -99,6 +102,11 @@ class PrivateDirectory:
     def open(self, name: str, flags: int) -> int:
         """Open a file of the directory, like `os.open`."""
         return os.open(name, flags, 0o600, dir_fd=self._handle)
+
+    def connect(self, sock: socket.socket, name: str) -> None:
+        """Connect to a Unix socket in the directory."""
+        handle = Path(f"/proc/self/fd/{self._handle}")
+        sock.connect(str((handle if handle.exists() else self._path) / name))
 
     def names(self, pattern: str) -> list[str]:
         """Return the names of the files that match a pattern, sorted."""

@@ -24,7 +24,7 @@ from .fault_injection import FaultInjection, NoFaults
 from .listening import Listener
 from .moto_proxy import ACCOUNT, MotoProxy
 from .rows import Row, put_rows
-from .server import Server
+from .server import LOOPBACK, Server
 from .settings import Settings
 from .state import Clock, Kinesis
 
@@ -301,7 +301,8 @@ class LocalAws:
             if data is None
             else MotoProxy(self.settings.account_id, self._restore_tables, self._keep_tables)
         )
-        self._server = Server(self.settings, self._faults, self._clock, moto)
+        any_host = not LOOPBACK.fullmatch(self._host)
+        self._server = Server(self.settings, self._faults, self._clock, moto, any_host=any_host)
         listener = Listener(self._server.answer, self.settings.max_concurrent_streams, self.settings.max_request_bytes)
         with ExitStack() as files:
             try:

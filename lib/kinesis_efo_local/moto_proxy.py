@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import aiohttp
 import yarl
@@ -100,6 +101,8 @@ class MotoProxy:
             task.exception()
 
     async def _forward(self, request: Incoming, service: str) -> Answer:
+        if unquote(request.path).startswith("/moto-api"):
+            raise AwsError("AccessDenied", "the local AWS does not have moto's own API", 403)
         session = await self._ready()
         headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
         if ACCOUNT not in request.headers:
@@ -120,7 +123,12 @@ class MotoProxy:
                 content = await answer.read()
                 if content.startswith(_PAGE):
                     raise _refusal(request, service, self._raised)
-                kept = [(name, value) for name, value in answer.headers.items() if name.lower() not in _HOP]
+                # moto lets the pages of every origin in.
+                kept = [
+                    (name, value)
+                    for name, value in answer.headers.items()
+                    if name.lower() not in _HOP and not name.lower().startswith("access-control-")
+                ]
                 if service != "s3" and content.startswith(b"{"):
                     # moto calls the JSON of some services HTML, which a client may take for the page of a proxy.
                     kept = [(name, _JSON if _is_html(name, value) else value) for name, value in kept]

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from email.utils import formatdate
 from time import gmtime, strftime, strptime
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -38,6 +39,10 @@ KNOWN = {*OPERATIONS, "PutRecord", "PutRecords", "SubscribeToShard"}
 JSON = "application/x-amz-json-1.1"
 _SCOPE = re.compile(r"Credential=[^/,]+/\d{8}/([^/]+)/([^/]+)/aws4_request")
 
+# Buckets come before the name of the endpoint. No page of others can have a name of AWS, which a client uses with this as its proxy.
+LOOPBACK = re.compile(
+    r"(.+\.)?(localhost(\.localdomain)?|amazonaws\.com(\.cn)?)|(.+\.)?127\.\d+\.\d+\.\d+|::1|host\.docker\.internal"
+)
 _FORM = "%Y%m%dT%H%M%SZ"
 _OTHERS = 3
 """Times as long as Kinesis and DynamoDB do, STS, S3 and others accept a signature."""
@@ -46,11 +51,15 @@ _OTHERS = 3
 class Server:
     """Answers requests, on one event loop.
 
-    `moto` answers what is not for Kinesis; `clock` is the source of all times of Kinesis.
+    `moto` answers what is not for Kinesis; `clock` is the source of all times of Kinesis. Requests may name only a loopback
+    host, unless `any_host`.
     """
 
-    def __init__(self, settings: Settings, faults: FaultInjection, clock: Clock, moto: MotoProxy) -> None:
+    def __init__(
+        self, settings: Settings, faults: FaultInjection, clock: Clock, moto: MotoProxy, *, any_host: bool = False
+    ) -> None:
         self._settings = settings
+        self._any_host = any_host
         self._faults = faults
         self._clock = clock
         self._ticks = Ticks()
@@ -88,6 +97,10 @@ class Server:
         target = request.headers.get("X-Amz-Target", "")
         scope = _SCOPE.search(request.headers.get("Authorization", ""))
         region, service = scope.groups() if scope else (self._settings.region, "")
+        try:
+            self._refuse_pages(request)
+        except AwsError as error:
+            return error_answer(request, service, error)
         if target.startswith(TARGET):
             return await self._kinesis(request, target.removeprefix(TARGET), self.kinesis(region))
         params = _json_or_empty(request.body) if target else {}
@@ -145,6 +158,20 @@ class Server:
         if cbor:
             return Answer(200, self._headers(CBOR, request_id), from_json(operation, content))
         return Answer(200, self._headers(JSON, request_id), content)
+
+    def _refuse_pages(self, request: Incoming) -> None:
+        """Refuse the request of a web page: nothing here is signed, so any page in a browser of this machine could send it."""
+        site = request.headers.get("Sec-Fetch-Site", "none")
+        if "Origin" in request.headers or site != "none":
+            raise AwsError("AccessDenied", "the local AWS does not answer web pages; call it from a program", 403)
+        host = (urlsplit(f"//{request.headers.get('Host', '')}").hostname or "localhost").lower()
+        if not (self._any_host or LOOPBACK.fullmatch(host)):
+            raise AwsError(
+                "AccessDenied",
+                f"the local AWS is called {host[:100]!r}, which may be the name of a web page; call it localhost or 127.0.0.1, or start it "
+                "with --host",
+                403,
+            )
 
     def _check_time(self, request: Incoming, service: str) -> None:
         """Refuse a request whose signature is of another time, as AWS does: that of a machine whose clock is off.

@@ -25,6 +25,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from kinesis_efo.calls.address import is_own
 from kinesis_efo.cluster.remote import FetcherPlan, fetch
 from kinesis_efo.errors import ConfigurationError, FetcherError
 from kinesis_efo.fetcher.assembly import new_event_loop
@@ -131,6 +132,8 @@ class Supervisor:
 
     def _serve(self, connection: socket.socket) -> None:
         with connection:
+            if not is_own(connection):
+                return  # before the bytes of another user are unpickled
             plan = _received(connection)
             if plan is None:
                 return

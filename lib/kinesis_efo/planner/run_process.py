@@ -22,11 +22,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from io import RawIOBase
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from msgspec.structs import replace
 
-from kinesis_efo.calls.address import Listening
+from kinesis_efo.calls.address import Listening, is_own
 from kinesis_efo.calls.wire import pack_error, unpack_error
 from kinesis_efo.errors import FetcherError, KinesisEfoError
 from kinesis_efo.manifest import Manifest
@@ -36,7 +37,7 @@ from kinesis_efo.planner.lifecycle import is_sparks_process, log_to_stderr
 from kinesis_efo.planner.program import Program, RunEntry
 from kinesis_efo.planner.run_link import Silence
 from kinesis_efo.planner.shared_run import SharedRun
-from kinesis_efo.processes import Process, notes_directory
+from kinesis_efo.processes import PrivateDirectory, Process, notes_directory
 
 if TYPE_CHECKING:
     from kinesis_efo.cluster.remote import FetcherPlan
@@ -264,7 +265,11 @@ class FetcherJob:
         self._problem = ""
         self._socket = socket.socket(socket.AF_UNIX)
         try:
-            self._socket.connect(path)
+            # The plan has the run's secret. The path alone proves nothing: temporary directories are removed, and others may create them.
+            with PrivateDirectory(Path(path).parent, create=False) as directory:
+                directory.connect(self._socket, Path(path).name)
+            if not is_own(self._socket):
+                raise PermissionError("a process of another user listens there")
             self._socket.sendall(pickle.dumps(plan))
         except OSError as error:
             self._socket.close()

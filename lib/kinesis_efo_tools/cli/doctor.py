@@ -34,7 +34,7 @@ def doctor(given: Doctor) -> None:
 
 async def _examine(given: Doctor) -> tuple[list[Finding], Details | None]:
     location, aws = given.manifest, given.aws
-    programs = [machine.spark(), *machine.pythons(), machine.java(), machine.decoding()]
+    programs = [machine.sdk(), machine.spark(), *machine.pythons(), machine.java(), machine.decoding()]
     manifest, wrong = await _loaded(location, aws, given.stream) if "://" not in location else (None, None)
     try:
         region = aws.region or (manifest.region if manifest is not None else SyncClients(aws).region)

@@ -13,11 +13,14 @@ from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+import aiobotocore
 from botocore.exceptions import ClientError
 
 from kinesis_efo import __version__
+from kinesis_efo.aws import refuse_old_sdk
 from kinesis_efo.clock import Clock
 from kinesis_efo.driver.java import find_java
+from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.records import core
 from kinesis_efo_tools.operate.access import Clients
 from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Finding, Status, finding
@@ -98,6 +101,16 @@ async def path_and_clock(clients: Clients, clock: Clock) -> list[Finding]:
             path.subject, Status.FAILED, detail, "check region, DNS, proxy and firewall on the way to the endpoint"
         )
     return [path, await finding("clock", compare(), action="")]
+
+
+def sdk(found: str = aiobotocore.__version__) -> Finding:
+    """Check that the AWS SDK verifies certificates."""
+    try:
+        refuse_old_sdk(found)
+    except ConfigurationError as error:
+        what, _, fix = str(error).rpartition("; ")
+        return Finding("AWS SDK", Status.FAILED, what, fix)
+    return Finding("AWS SDK", Status.PASSED, f"aiobotocore {found}")
 
 
 def spark(installed: Callable[[str], str] = version) -> Finding:

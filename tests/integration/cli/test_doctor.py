@@ -172,7 +172,14 @@ def _obstacle(found: Result) -> dict[str, str]:
     """The first finding, the only one that did not pass but for what concerns this machine."""
     first, *others = found.data["findings"]
     assert (found.code, first["status"], bool(first["fix"])) == (1, "failed", True)
-    assert [each["subject"] for each in others] == ["manifest", "Spark", "Spark's Python", "Java", "decoding"]
+    assert [each["subject"] for each in others] == [
+        "manifest",
+        "AWS SDK",
+        "Spark",
+        "Spark's Python",
+        "Java",
+        "decoding",
+    ]
     return first  # type: ignore[no-any-return]
 
 
@@ -207,6 +214,7 @@ def test_no_region(run: Run, aws: Any, monkeypatch: pytest.MonkeyPatch, tmp_path
     found = run("doctor", "--manifest", "ssm:///kinesis-efo/test/lake", "--json")
     assert [each["subject"] for each in found.data["findings"]] == [
         "region",
+        "AWS SDK",
         "Spark",
         "Spark's Python",
         "Java",

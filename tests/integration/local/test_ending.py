@@ -58,7 +58,7 @@ def test_the_command_ends_at_once_whoever_is_connected(tmp_path: Path, number: s
         dynamodb.list_tables()
         stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         half = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-        half.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{")
+        half.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         server.send_signal(number)
         began = time.monotonic()
         _, errors = server.communicate(timeout=30)

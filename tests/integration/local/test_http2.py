@@ -117,7 +117,7 @@ def test_a_connection_of_http11_is_upgraded_and_its_request_answered(run: Run) -
     params = {"ConsumerARN": consumer, "ShardId": SHARD.format(0), "StartingPosition": {"Type": "TRIM_HORIZON"}}
     body = json.dumps(params).encode()
     request = (
-        "POST / HTTP/1.1\r\nHost: local\r\nX-Amz-Target: Kinesis_20131202.SubscribeToShard\r\n"
+        "POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: Kinesis_20131202.SubscribeToShard\r\n"
         f"Content-Type: application/x-amz-json-1.1\r\nContent-Length: {len(body)}\r\n\r\n"
     ).encode() + body
     with bench.http2(upgrade=request) as client:
@@ -131,7 +131,7 @@ def test_a_request_that_upgrades_with_wrong_settings_is_refused(run: Run) -> Non
     for wrong in ("AAMAAABk!", "A", "AAMA", "AAIAAAAF"):
         with socket.create_connection(("127.0.0.1", bench.aws.port), timeout=20) as client:
             client.sendall(
-                b"GET / HTTP/1.1\r\nHost: local\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+                b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
                 b"HTTP2-Settings: " + wrong.encode() + b"\r\n\r\n"
             )
             assert client.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
@@ -172,7 +172,7 @@ def test_tls_takes_the_versions_that_sdks_have_and_any_name_of_this_machine(run:
                     assert client.selected_alpn_protocol() == chosen
 
 
-@pytest.mark.parametrize("begins", [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/1.1\r\nHost: local\r\n\r\n"])
+@pytest.mark.parametrize("begins", [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"])
 def test_over_tls_without_alpn_the_first_bytes_tell_the_version(run: Run, begins: bytes) -> None:
     """The SDK for Java speaks HTTP/2 so, the KCL and Flink with it."""
     bench = run(tls_port=0)
@@ -675,7 +675,7 @@ def test_stopping_ends_every_connection_and_leaves_nothing_behind(run: Run) -> N
     until(lambda: open_shards(bench) == [0, 1, 2, 3])
     clients.append(
         bench.http2(
-            upgrade=b"POST / HTTP/1.1\r\nHost: local\r\nX-Amz-Target: Kinesis_20131202.ListStreams\r\n"
+            upgrade=b"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: Kinesis_20131202.ListStreams\r\n"
             b"Content-Length: 2\r\n\r\n{}"
         )
     )

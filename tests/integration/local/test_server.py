@@ -268,7 +268,7 @@ def test_stopping_closes_a_subscription_that_is_not_read(run: Run) -> None:
     )
     client = socket.create_connection(("127.0.0.1", bench.aws.port), timeout=30)
     client.sendall(
-        "POST / HTTP/1.1\r\nHost: local\r\nX-Amz-Target: Kinesis_20131202.SubscribeToShard\r\n"
+        "POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: Kinesis_20131202.SubscribeToShard\r\n"
         f"Content-Type: application/x-amz-json-1.1\r\nContent-Length: {len(call)}\r\n\r\n{call}".encode()
     )
     client.recv(1)
@@ -296,7 +296,7 @@ def test_a_request_to_another_service_is_carried_out_although_its_client_has_gon
             call = json.dumps({"TableName": "t", "Item": {"key": {"S": str(number)}}})
             with socket.create_connection(("127.0.0.1", aws.port), timeout=30) as client:
                 client.sendall(
-                    "POST / HTTP/1.1\r\nHost: local\r\nX-Amz-Target: DynamoDB_20120810.PutItem\r\n"
+                    "POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: DynamoDB_20120810.PutItem\r\n"
                     "Authorization: AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/dynamodb/aws4_request\r\n"
                     f"Content-Type: application/x-amz-json-1.0\r\nContent-Length: {len(call)}\r\n\r\n{call}".encode()
                 )

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +24,7 @@ from kinesis_efo.errors import ConfigurationError, FetcherError
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import DRIVER_HOST, SUPERVISOR
 from kinesis_efo.planner.run_process import FetcherJob
+from tests.support.missing import not_here
 from tests.support.shared_runs import manifest
 from tests.support.world import wait_until
 
@@ -87,6 +93,44 @@ def threads() -> list[threading.Thread]:
 
 def path_for(session: Any, fetchers: int = 2) -> Path:
     return Path(supervisor_of(session, fetchers).path)
+
+
+def as_root() -> None:
+    if os.geteuid() != 0:
+        not_here("only root can act as another user; run this test as root")
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_no_secret_is_sent_to_another_users_socket(context: Context, tmp_path: Path, mode: int) -> None:
+    as_root()
+    path = path_for(Session(context))
+    shutil.rmtree(path.parent)
+    path.parent.mkdir(mode=mode)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        os.chown(path.parent, 65534, 65534)
+        with pytest.raises(FetcherError, match="is not a directory of this user alone: its owner is user 65534"):
+            FetcherJob(str(path), plan())
+        other.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            other.accept()
+
+
+def test_no_secret_is_sent_to_a_process_of_another_user(context: Context) -> None:
+    as_root()
+    path = path_for(Session(context))
+    path.unlink()
+    script = (
+        "import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); os.setuid(65534); s.listen(); print(flush=True)\n"
+        "s = s.accept()[0]; print(len(s.recv(100)), flush=True)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(FetcherError, match="a process of another user listens there"):
+            FetcherJob(str(path), plan())
+        assert other.stdout.readline() == "0\n"
 
 
 def test_all_dataframes_of_a_session_share_one(context: Context) -> None:

@@ -59,6 +59,12 @@ def _missing(package: str) -> str:
     raise PackageNotFoundError(package)
 
 
+def test_an_sdk_without_certificate_checks_fails() -> None:
+    assert machine.sdk().status is Status.PASSED
+    old = machine.sdk("3.7.0")
+    assert (old.status, old.fix.partition(",")[0]) == (Status.FAILED, "install aiobotocore 3.9 or newer")
+
+
 def test_spark() -> None:
     assert machine.spark(lambda _: "4.0.2").status is Status.PASSED
     assert machine.spark(lambda _: "3.5.6").status is Status.FAILED

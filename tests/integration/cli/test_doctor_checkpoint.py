@@ -16,6 +16,7 @@ from kinesis_efo.leases.attributes import CheckpointMark
 from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
+from kinesis_efo.options import SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 from tests.integration.cli.conftest import Result
 from tests.support.world import World
@@ -173,13 +174,19 @@ def test_a_stream_that_was_created_again(run: Run, world: Callable[..., World], 
 
 
 def test_what_retention_has_taken(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
-    w = world()
-    thirty_hours_ago = Position.at_timestamp(round((time.time() - 30 * 3600) * 1000))
-    here = write(w, tmp_path / "c", {"orders": {FIRST: thirty_hours_ago}})
+    w = world({"orders": 3})
+    second, third = (f"shardId-00000000000{number}" for number in (1, 2))
+    thirty_hours_ago, now = (Position.at_timestamp(round((time.time() - age) * 1000)) for age in (30 * 3600, 0))
+    positions = {FIRST: thirty_hours_ago, second: now, third: thirty_hours_ago}
+    here = write(w, tmp_path / "c", {"orders": positions})
     status, detail, fix = said(run, w, here)["restart of orders"]
     assert status == "failed"
+    assert detail.startswith("the next start fails for 2 shards; ")
     assert f"shard {FIRST} was read up to {thirty_hours_ago} only" in detail
-    assert "'failOnDataLoss' to false" in fix
+    value = json.loads(fix.partition(" with the value ")[2])
+    assert value == {"orders": {FIRST: str(thirty_hours_ago), third: str(thirty_hours_ago)}}
+    accepted = SourceOptions.parse({"manifest": "m.json", "acceptDataLoss": json.dumps(value)}).accepted_losses
+    assert set(accepted) == {ShardKey("orders", FIRST), ShardKey("orders", third)}
 
 
 def test_a_checkpoint_that_is_behind_the_leases(run: Run, world: Callable[..., World], tmp_path: Path) -> None:

@@ -134,6 +134,20 @@ class Lineage:
         )
         return any(shard.hash_range[0] <= high and low <= shard.hash_range[1] for shard in older)
 
+    def _follows(self, child: Shard, positions: Mapping[str, Position]) -> bool:
+        """Whether a shard that was read to its end, and is no parent of `child`, had hash keys that `child` has from unlisted parents.
+
+        Otherwise, those parents may have been trimmed before the query started. A shard that is not listed may have had any hash keys.
+        """
+        known = [self._shards[parent].hash_range for parent in child.parents if parent in self._shards]
+        ended = [
+            shard_id for shard_id, position in positions.items() if position.is_end and shard_id not in child.parents
+        ]
+        return any(
+            shard_id not in self._shards or _beyond(known, child.hash_range, self._shards[shard_id].hash_range)
+            for shard_id in ended
+        )
+
     def vanished(self, positions: Mapping[str, Position]) -> list[str]:
         """Return shards of the offset that were not read to their end and are no longer listed."""
         # Shard ids grow and are never reused, so an id above all listed ones has not vanished: it is too new for ListShards.
@@ -162,8 +176,9 @@ class Lineage:
         cut_off = set(self.vanished(positions))
         if positions:
             for shard_id in self.startable(positions):
-                parents = self._shards[shard_id].parents
-                cut_off.update(parent for parent in parents if parent not in positions)
+                child = self._shards[shard_id]
+                if self._follows(child, positions):
+                    cut_off.update(parent for parent in child.parents if parent not in positions)
         passed = self.ancestors(positions)
         return sorted(shard_id for shard_id in cut_off if shard_id not in self._shards and shard_id not in passed)
 
@@ -204,6 +219,17 @@ class Lineage:
                     found.add(parent)
                     ahead.append(parent)
         return found
+
+
+def _beyond(known: Iterable[tuple[int, int]], child: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two ranges of hash keys overlap outside of the known ranges."""
+    low, high = max(child[0], other[0]), min(child[1], other[1])
+    for first, last in sorted(known):
+        if first <= low <= last:
+            low = last + 1
+        if first <= high <= last:
+            high = first - 1
+    return low <= high
 
 
 @dataclass(frozen=True, slots=True)

@@ -335,3 +335,23 @@ def test_grandchild_waits_while_a_trimmed_shard_lies_between() -> None:
     assert lineage.lost({P: READING}) == []
     assert lineage.startable({P: SHARD_END}) == [M]
     assert lineage.lost({P: SHARD_END}) == [L, R], "it is a loss before m starts"
+
+
+def test_parent_trimmed_before_the_start_is_no_loss() -> None:
+    """c was merged from a and b. b was trimmed before a query started, which then began with a."""
+    a, c = Shard("s0", (), (0, 9), 1, 5), Shard("s2", ("s0", "s1"), (0, 19), 6)
+    for positions in ({"s0": READING}, {"s0": SHARD_END}):
+        assert Lineage([a, c]).lost(positions) == []
+    assert Lineage([a, c]).startable({"s0": SHARD_END}) == ["s2"]
+    assert Lineage([c]).lost({"s0": SHARD_END}) == []
+    other = Shard("s3", (), (20, 29), 1, 5)
+    assert Lineage([a, c, other]).lost({"s0": SHARD_END, "s3": SHARD_END}) == [], "it has other hash keys"
+
+
+def test_lost_parent_is_told_by_the_hash_keys_of_what_was_read() -> None:
+    """s1 was split into s2 and s3, and s2 was merged with s0 into s4. s2 was trimmed unread."""
+    s0, s1 = Shard("s0", (), (0, 9), 1, 5), Shard("s1", (), (10, 29), 1, 3)
+    s4 = Shard("s4", ("s0", "s2"), (0, 19), 6)
+    lineage = Lineage([s0, s1, s4])
+    assert lineage.lost({"s0": SHARD_END, "s1": SHARD_END}) == ["s2"]
+    assert lineage.startable({"s0": SHARD_END, "s1": READING}) == [], "s4 follows s1"

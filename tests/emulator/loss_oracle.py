@@ -103,12 +103,16 @@ class Report(NamedTuple):
         """Whether it says that records are lost."""
         return _LOSS.search(self.text) is not None and "cannot tell" not in self.text
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether it covers what goes within a minute, too."""
+        return "further records may go" in self.text
+
     def names(self, record: Record) -> bool:
         """Whether the text covers a record: its shard, and its time if the text has any."""
         if record.shard not in self.text or repr(record.stream) not in self.text:
             return False
-        # A warning at the horizon covers what goes there within a minute.
-        more = MORE_SECONDS if "further records may go" in self.text else 0.0
+        more = MORE_SECONDS if self.goes_on else 0.0
         return all(
             _epoch(begin) - TRIM_SECONDS <= record.arrival <= _epoch(end) + TRIM_SECONDS + more
             for begin, end in _BETWEEN.findall(self.text)
@@ -294,7 +298,7 @@ class QueryOracle:
         return any(
             report.is_loss and report.names(record)
             for report in self.reports
-            if trimmed - TRIM_SECONDS <= report.at <= at
+            if trimmed - TRIM_SECONDS - (MORE_SECONDS if report.goes_on else 0) <= report.at <= at
         )
 
     # -- what is left

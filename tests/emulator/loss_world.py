@@ -15,7 +15,7 @@ import re
 import secrets
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,7 +38,7 @@ from kinesis_efo.spark import stream_planner
 from kinesis_efo.spark.partitions import KinesisPartition
 from kinesis_efo.spark.stream_planner import StreamPlanner
 from kinesis_efo.tasks.ranges import RangeReader
-from kinesis_efo_local import AwsError, NoFaults, Request
+from kinesis_efo_local import AwsError, NoFaults, Request, Reset
 from kinesis_efo_local.writing import PutRecord, put_record
 from tests.emulator.loss_oracle import Begin, Broken, Membership, QueryOracle, Record, Report, Row, Shard, StreamFacts
 from tests.emulator.machine import BEGAN, Machine, SimulatedProcess, Threads, Time
@@ -92,6 +92,12 @@ class Faults(NoFaults):
         if request.operation in ("SubscribeToShard", "GetShardIterator"):
             self.world.check_known(request.params["ShardId"], str(request.params))
 
+    def frame(self, subscription: Any, frame: bytes) -> Iterable[Any]:
+        """See `NoFaults`."""
+        world = self.world
+        young = subscription.shard.parents and world.now - subscription.shard.created_at < 2 * world.unknown_seconds
+        return [frame, Reset()] if young and subscription.events and world.random.random() < 0.3 else [frame]
+
 
 class Client(WatchedClient):
     """A client to which Kinesis lists shards as they were some seconds ago."""
@@ -110,6 +116,7 @@ class LossWorld(ProgramWorld):
         faults = Faults()
         super().__init__(machine, directory, random, 1, faults, settings)
         faults.world = self
+        self.settings = settings
         self.retention = float(settings["retention_seconds"])
         self.limits = replace(self.limits, shortest_retention=self.retention)
         self.table = MemoryLeaseStore()  # type: ignore[assignment]
@@ -133,6 +140,7 @@ class LossWorld(ProgramWorld):
     def call(self, *args: Any, **more: Any) -> Any:
         """See `ProgramWorld`; something may happen before or after a message."""
         self.calls += 1
+        self.machine.sleep(0.02)
         if (before := self.at_call.pop(self.calls, None)) is not None:
             before()
         answer = super().call(*args, **more)
@@ -224,7 +232,7 @@ class LossWorld(ProgramWorld):
         for name, facts in self.facts.items():
             known = facts.shards.get(shard)
             new = known is not None and known.parents and self.now - known.created < self.unknown_seconds
-            if f"dev-{name}" in request and new:
+            if f"dev-{name}" in request and new and self.random.random() < 0.7:
                 raise AwsError("ResourceNotFoundException", f"Shard {shard} in stream dev-{name} does not exist")
 
     def age(self, answer: dict[str, Any], params: dict[str, Any]) -> None:
@@ -316,7 +324,7 @@ class SparkQuery:
         self.begun_at = world.now
         self.error: KinesisEfoError | None = None
         self.program: LossProgram | None = None
-        self.ends_at_tips = False
+        self.ends_at_tips = self.once = False
         self.busy_until = -inf
         self.tell: Callable[[str], None] = lambda _: None
         self.unlucky = 0.0
@@ -359,11 +367,12 @@ class SparkQuery:
                 batch, committed = batch + 1, log.offsets[batch]
             else:
                 committed, planned = log.offsets.get(batch - 1), log.offsets[batch]
+        unfinished = planned
         while not self.stopping:
             if planned is None:
                 end = self._plan(planner, committed, batch, old=old)
                 if batch and end == committed:
-                    if self.ends_at_tips:
+                    if self.ends_at_tips or self.once:
                         self._check_tips()
                         return
                     self._pause(1.0)
@@ -375,7 +384,12 @@ class SparkQuery:
             start = _json(planner.initial()) if committed is None else committed
             self._execute(planner, batch, start, planned)
             log.commits.add(batch)
-            batch, committed, planned = batch + 1, planned, None
+            batch, committed, fresh, planned = batch + 1, planned, planned is not unfinished, None
+            if self.once:
+                # Spark repeats a micro-batch, or runs a new one.
+                if fresh:
+                    self._check_tips()
+                return
             self._pause(self.trigger)
 
     def _check_tips(self) -> None:
@@ -392,12 +406,12 @@ class SparkQuery:
         self, planner: StreamPlanner, committed: dict[str, Any] | None, batch: int, *, old: bool
     ) -> dict[str, Any]:
         if old:
-            end = _json(planner.latest(None, once=False))
+            end = _json(planner.latest(None, once=False))  # Spark 4.0 does not say which trigger it is
             if committed is None:
                 planner.initial()
             return end
         start = _json(planner.initial()) if committed is None else committed
-        return _json(planner.latest(_json(start), once=False))
+        return _json(planner.latest(_json(start), once=self.once))
 
     def _log(self, batch: int, end: dict[str, Any], before: dict[str, Any] | None) -> None:
         for name in end["streams"]:
@@ -702,7 +716,7 @@ class Scenario:
         self.ending = False
         self.rivals = False
         self.recreated: set[str] = set()
-        self.touched = False
+        self.touched = self.failed = False
         self.frozen_until = -inf
         self.tables: list[dict[str, Any]] = []
         self.excused = machine.now
@@ -764,8 +778,8 @@ class Scenario:
         query = SparkQuery(self.world, name, Random(random.random()), self.names, options, self.spark)
         query.scans = random.choice((1, 1, 1, 2, 3))
         query.unlucky = random.choice((0.0, 0.0, 0.02, 0.1))
-        if self.spark >= (4, 2) and self.sees_tips and random.random() < 0.1:
-            query.ends_at_tips = True
+        if self.sees_tips and random.random() < 0.12:
+            self._let_end(query)
         query.trigger = random.choice((1.0, 10.0, 60.0, 600.0))
         # A sink that is always slower than the producer, or only slow.
         query.slow = random.choice((0.0, 0.0, 5.0, 1.2 * self.gap))
@@ -904,6 +918,8 @@ class Scenario:
             query.running = process = program.start(query)  # type: ignore[arg-type]
             while process.lives and query.running is process:
                 machine.sleep(2.0)
+            if query.ends_at_tips or query.once:
+                machine.sleep(random.choice((10.0, 300.0)))
             if query.error is not None:
                 self._judge(query, query.error)
 
@@ -912,6 +928,7 @@ class Scenario:
         self.outcome.errors[kind] += 1
         self._tell(f"{query.name} fails: {kind}: {str(error)[:200]}")
         report = Report(self.world.now, str(error), query.name)
+        self.failed = True
         match kind:
             case "DataLossError":
                 oracle = query.oracle
@@ -936,6 +953,8 @@ class Scenario:
                 pass
             case "LeaseTableError" if query.given["startingPosition"] == "LEASES":
                 query.over = True
+            case "AlreadyRunningError" if "this Spark program itself" in str(error) and self.failed:
+                pass  # the run has failed, and ends when its other queries, whose sinks are slow, have heard of it
             case "AlreadyRunningError" | "LeaseLostError" if self.rivals:
                 query.over = query.program is not None
             case "FetcherError" | "LeaseLostError" | "RetriesExhaustedError" | "FetcherUnreachableError" if (
@@ -987,7 +1006,7 @@ class Scenario:
                 self._reshard, self._reshard, self._sink_down, self._sink_down, self._stop, self._kill_run,
                 self._kill_planner, self._kill_program, self._keep, self._restore, self._freeze_run, self._freeze_planner,
                 self._empty_table, self._restore_table, self._come, self._come, self._copy, self._rival, self._change_mode,
-                self._drop, self._drop, self._recreate, self._end_at_tips, self._kill_at_message, self._kill_at_message,
+                self._drop, self._drop_and_add, self._drop_and_add, self._recreate, self._end_at_tips, self._kill_at_message, self._kill_at_message,
             ],
             random.randint(2, 6),
         )  # fmt: skip
@@ -1005,8 +1024,9 @@ class Scenario:
         self.world.at_call.clear()
         for query in self.queries:
             query.slow, query.trigger, query.down_until, query.held_until = 0.0, 1.0, -inf, -inf
-            if query.ends_at_tips or query.program is not None:
-                query.ends_at_tips, query.stopping = False, True
+            if query.ends_at_tips or query.once:
+                self._let_end(query)
+                query.stopping = True
             if query.program is not None:
                 query.over = True
                 query.program.kill()
@@ -1167,6 +1187,26 @@ class Scenario:
         query.names = list(self.names) if query.names != self.names else [self.random.choice(self.names)]
         self._tell(f"{query.name} reads {query.names}")
 
+    def _drop_and_add(self) -> None:
+        """Read a stream no more while a micro-batch is not finished, and read it again."""
+        query, machine = self.random.choice(self.queries), self.machine
+        if len(self.names) < 2 or query.over or query.names != self.names:
+            return
+        query.down_until = machine.now + 300
+        while not query.is_unfinished and machine.now < query.down_until - 100:
+            machine.sleep(5.0)
+        query.given["removedStreams"] = "drop"
+        query.names = [self.random.choice(self.names)]
+        self._kill_planner_of(query)
+        self._tell(
+            f"{query.name} reads {query.names}, and its last micro-batch is {'not ' * query.is_unfinished}finished"
+        )
+        query.down_until = -inf
+        machine.sleep(self.random.choice((5.0, 20.0, 100.0)))
+        query.names = list(self.names)
+        self._kill_planner_of(query)
+        self._tell(f"{query.name} reads {query.names}")
+
     def _recreate(self) -> None:
         name = self.random.choice(self.names)
         if self.random.random() < 0.3 and all(query.checkpoint.commits for query in self.queries):
@@ -1177,9 +1217,22 @@ class Scenario:
     def _end_at_tips(self) -> None:
         """Let a query end at the tips, and start again."""
         query = self.random.choice(self.queries)
-        if self.spark >= (4, 2) and self.sees_tips and not query.over:
+        if self.sees_tips and not query.over:
             self._kill_planner_of(query)
-            query.ends_at_tips = not query.ends_at_tips
+            self._let_end(query)
+
+    def _let_end(self, query: SparkQuery) -> None:
+        """Let a query end with each start, or go on."""
+        if query.ends_at_tips or query.once:
+            query.ends_at_tips = query.once = False
+            query.given.pop("catchUp", None)
+        elif self.spark < (4, 2):
+            query.once = True
+            query.given["catchUp"] = "true"
+        elif self.random.random() < 0.5:
+            query.once = True
+        else:
+            query.ends_at_tips = True
 
     def _kill_planner_of(self, query: SparkQuery) -> None:
         if query.running is not None:

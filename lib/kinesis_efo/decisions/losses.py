@@ -21,6 +21,9 @@ TOLERATED_SECONDS: Final = 600.0
 START_SECONDS: Final = 60.0
 """A start at the trim horizon begins where the horizon is when the shard is opened: up to this much later than when the start was chosen."""
 
+_ANSWERS: Final = 3
+_SECONDS: Final = 2.0
+
 _36_BITS: Final = (1 << 36) - 1
 
 
@@ -57,6 +60,26 @@ class Gap(NamedTuple):
     since: float
     horizon: float
     tolerated: bool
+
+
+class ReadUntil:
+    """Finds the low watermark that a server's answers prove. One answer may be wrong: the least of three in two seconds counts."""
+
+    def __init__(self, known: float | None) -> None:
+        self.proven = known
+        self._least = inf
+        self._answers = 0
+        self._since = 0.0
+
+    def heard(self, claim: float, now: float) -> None:
+        """Take an answer at `now`, monotonic seconds: all records that arrived before `claim` are read."""
+        if not self._answers:
+            self._since, self._least = now, inf
+        self._answers += 1
+        self._least = min(self._least, claim)
+        if self._answers >= _ANSWERS and now - self._since >= _SECONDS:
+            self.proven = max(self._least, -inf if self.proven is None else self.proven)
+            self._answers = 0
 
 
 def low_watermark(shard_id: str, shard: Shard | None, position: Position, known: Known, latest: float) -> float | None:

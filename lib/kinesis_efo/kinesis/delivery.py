@@ -6,7 +6,7 @@ import logging
 from typing import Protocol
 
 from kinesis_efo.aws_errors import describe
-from kinesis_efo.decisions.losses import Known
+from kinesis_efo.decisions.losses import Known, ReadUntil
 from kinesis_efo.kinesis.recovery import ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import SubscriptionStats
@@ -55,6 +55,7 @@ class ShardDelivery:
         self.shard_id = shard_id
         self.position = start
         self.known = known
+        self._read_until = ReadUntil(known.read_until)
         self.heard_at: float
         self.closing: tuple[int, tuple[ChildShard, ...]] | None = None
         self._context = context
@@ -69,11 +70,12 @@ class ShardDelivery:
         """Deliver an event, and note the position after it."""
         stats, head, clock = self._stats, event.head, self._context.clock
         read_until = clock.time() - head.millis_behind / 1000
-        self.heard_at = stats.last_event = clock.monotonic()
+        came = self.heard_at = stats.last_event = clock.monotonic()
         stats.millis_behind = head.millis_behind
         await self._sink.admit(event)
         self.heard_at = clock.monotonic()
-        self.known = Known(read_until, self.known.horizon, self.known.accepted)
+        self._read_until.heard(read_until, came)
+        self.known = Known(self._read_until.proven, self.known.horizon, self.known.accepted)
         if not head.still:
             self.position = event.through
             self._first = self._first or event.through

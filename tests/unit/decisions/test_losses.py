@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.decisions.lineage import Shard
-from kinesis_efo.decisions.losses import TOLERATED_SECONDS, Known, gap, is_whole, low_watermark, own_start
+from kinesis_efo.decisions.losses import TOLERATED_SECONDS, Known, ReadUntil, gap, is_whole, low_watermark, own_start
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from kinesis_efo_local.sequence import Numbering
 
@@ -101,3 +101,24 @@ def test_accepted_loss_covers_positions_up_to_it(accepted: int, position: int) -
     assert not Known().accepts(Position.after(position))
     assert Known(accepted=TRIM_HORIZON).accepts(TRIM_HORIZON)
     assert not Known(accepted=TRIM_HORIZON).accepts(Position.after(position))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), seconds), max_size=30), st.none() | seconds)
+def test_low_watermark_needs_three_answers_in_two_seconds(answers: list[tuple[int, int]], known: int | None) -> None:
+    found, now, claims = ReadUntil(known), 0, []
+    for wait, claim in answers:
+        now += wait
+        found.heard(claim, now)
+        claims.append((now, claim))
+        assert known is None or (found.proven is not None and found.proven >= known), "it never goes back"
+        if found.proven != known:
+            at_least = [each for each in claims if each[1] >= found.proven]
+            assert len(at_least) >= 3
+            assert at_least[-1][0] - at_least[0][0] >= 2
+
+
+def test_one_wrong_answer_does_not_move_the_low_watermark() -> None:
+    found = ReadUntil(None)
+    for second, claim in enumerate([100, 9000, 101, 102]):
+        found.heard(claim, float(second))
+    assert found.proven == 100

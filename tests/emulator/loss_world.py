@@ -166,7 +166,7 @@ class LossWorld(ProgramWorld):
         arn = self.kinesis.call("DescribeStreamSummary", StreamName=stream)["StreamDescriptionSummary"]["StreamARN"]
         consumer = self.kinesis.call("RegisterStreamConsumer", StreamARN=arn, ConsumerName="lake")["Consumer"]
         self.refs[name] = StreamRef(name, stream, arn, consumer["ConsumerARN"])
-        self.facts[name] = StreamFacts(self.retention, self.now)
+        self.facts[name] = StreamFacts(self.retention, self.now, self.settings.get("wrong_answers_in_a_row", 1) > 2)
         self._learn(name)
 
     def manifest_of(self, names: Sequence[str], *, polled: bool) -> Manifest:
@@ -174,7 +174,7 @@ class LossWorld(ProgramWorld):
         refs = {name: self.refs[name] for name in names}
         if polled:
             refs = {name: replace(ref, consumer_arn=None) for name, ref in refs.items()}
-        streams = {name: f"dev-{name}" for name in names}
+        streams = {name: f"dev-{name}" for name in self.refs}
         return Manifest("lake", "dev", "us-east-1", "leases", refs, "m.json", streams)
 
     def write(self, name: str, key: str, size: int) -> None:
@@ -395,7 +395,7 @@ class SparkQuery:
     def _check_tips(self) -> None:
         now = self.world.now
         for stream, member in self.oracle.streams.items():
-            for record in self.oracle.unread(stream, before=self.begun_at):
+            for record in self.oracle.unread(stream, before=self.begun_at - self.world.list_age - 5):
                 if member.facts.trimmed_at(record) > now:
                     raise Broken(
                         f"{self.name} has ended at the tips, and has not read {record.key}:{record.number} of {stream}, {record.shard}, "
@@ -728,6 +728,8 @@ class Scenario:
         lines = [
             f"Spark {self.spark[0]}.{self.spark[1]}, streams {self.names}, records of {self.sizes} bytes each {self.gap} s"
         ]
+        seen = f"lists {self.world.list_age} s old, shards unknown for {self.world.unknown_seconds} s"
+        lines.append(f"{self.world.settings}, {seen}")
         for query in self.queries:
             about = {name: text for name, text in query.given.items() if name != "manifest"}
             lines.append(f"{query.name}: {query.scans} scans, trigger {query.trigger} s, sink {query.slow} s, {about}")
@@ -883,7 +885,8 @@ class Scenario:
         for query in self.queries:
             if query.over or query.waits_since is None or query.running is None:
                 continue
-            limit = query.trigger + self.retry + 300
+            # A buffer may be full of what another query reads with its next trigger.
+            limit = max(each.trigger for each in self.queries) + self.retry + 300
             since = max(query.moved_at, query.busy_until, self.excused)
             if now - since < limit:
                 continue
@@ -945,9 +948,9 @@ class Scenario:
                 query.over = True
             case "ConfigurationError" if "removedStreams" in str(error) and query.is_unfinished:
                 query.names = list(self.names)
-            case "StreamReplacedError" | "StreamNotFoundError" | "ConsumerNotFoundError" if self.recreated & {
-                *query.names
-            }:
+            case "StreamReplacedError" | "StreamNotFoundError" | "ConsumerNotFoundError" | "RetriesExhaustedError" if (
+                self.recreated & {*query.names}
+            ):
                 query.over = True
             case "FetcherError" | "OptionsError" if self.recreated and "the same manifest" in str(error):
                 pass
@@ -1032,7 +1035,9 @@ class Scenario:
                 query.program.kill()
                 self.machine.kill(query.program.jvm)
         self.world.list_age = self.world.unknown_seconds = 0.0
-        self.excused = machine.now
+        for process in machine.processes.values():
+            process.frozen = False
+        self.excused = machine.now + 60
         self.disturbing = False
 
     def _span(self) -> float:

@@ -682,6 +682,9 @@ class Scenario:
                 "wrong_answers_rate": random.choice((0.3, 0.9)),
                 "wrong_answers_in_a_row": random.choice((1, 8)),
             }
+        if settings.get("wrong_answers") == "quiet":
+            # One such answer lets a reader believe that it is at the tip, also at the horizon.
+            settings |= {"retention_seconds": 24 * HOUR, "idle_event_seconds": 5.0}
         # The page says that three such answers count at the tips.
         self.sees_tips = settings.get("wrong_answers_in_a_row", 1) < 3
         self.world = world = LossWorld(machine, directory, Random(random.random()), settings)
@@ -868,10 +871,11 @@ class Scenario:
 
     def _exception(self, report: Report) -> None:
         """Count a loss that was reported although nothing was lost, if reliability.md allows for it."""
+        kind = "warning" if report.query is None else "error"
         if "between" in report.text:
-            self.outcome.exceptions["nothing in the gap"] += 1
+            self.outcome.exceptions[f"{kind}: nothing in the gap"] += 1
         elif "does not exist any more" in report.text:
-            self.outcome.exceptions["nothing left in the shard"] += 1
+            self.outcome.exceptions[f"{kind}: nothing left in the shard"] += 1
         else:
             raise Broken(f"nothing is lost that had to be read, but it is said at {self._at(report.at)}: {report.text}")
         self._tell(f"nothing is lost, but it is said: {report.text[:300]}")

@@ -330,6 +330,7 @@ class SparkQuery:
         self.unlucky = 0.0
         self.accepted: dict[tuple[str, str], str] = {}
         self.logged: dict[int, float] = {}
+        self.added: dict[str, float] = {}
         self.expects_word: float | None = None
         self.commits_since = 0
         self.snapshots: list[tuple[float, Checkpoint, dict[str, Membership]]] = []
@@ -394,7 +395,11 @@ class SparkQuery:
 
     def _check_tips(self) -> None:
         now = self.world.now
+        if any(member.facts.lies for member in self.oracle.streams.values()):
+            return
         for stream, member in self.oracle.streams.items():
+            if self.added.get(stream) == self.begun_at:
+                continue  # it is read with the next start
             for record in self.oracle.unread(stream, before=self.begun_at - self.world.list_age - 5):
                 if member.facts.trimmed_at(record) > now:
                     raise Broken(
@@ -417,6 +422,8 @@ class SparkQuery:
         for name in end["streams"]:
             if before is None or name not in before["streams"]:
                 self.oracle.begins(name, self.membership(name, new=before is not None))
+                if before is not None:
+                    self.added[name] = self.begun_at
         for name in () if before is None else before["streams"].keys() - end["streams"].keys():
             self.oracle.leaves(name)
         self.checkpoint.offsets[batch] = end
@@ -782,8 +789,8 @@ class Scenario:
             options |= {"minBytesPerTrigger": "1m", "maxTriggerDelay": "60s"}
         query = SparkQuery(self.world, name, Random(random.random()), self.names, options, self.spark)
         query.scans = random.choice((1, 1, 1, 2, 3))
-        query.unlucky = random.choice((0.0, 0.0, 0.02, 0.1))
-        if self.sees_tips and random.random() < 0.12:
+        query.unlucky = random.choice((0.0, 0.0, 0.02, 0.1) if self.sees_tips else (0.1, 0.3))
+        if random.random() < (0.12 if self.sees_tips else 0.5):
             self._let_end(query)
         query.trigger = random.choice((1.0, 10.0, 60.0, 600.0))
         # A sink that is always slower than the producer, or only slow.
@@ -952,7 +959,11 @@ class Scenario:
                 query.over = True
             case "ConfigurationError" if "removedStreams" in str(error) and query.is_unfinished:
                 query.names = list(self.names)
-            case "StreamReplacedError" | "StreamNotFoundError" | "ConsumerNotFoundError" | "RetriesExhaustedError" if (
+            case "StreamReplacedError"
+                | "StreamNotFoundError"
+                | "ConsumerNotFoundError"
+                | "RetriesExhaustedError"
+                | "InvalidRequestError" if (
                 self.recreated & {*query.names}
             ):
                 query.over = True
@@ -1011,7 +1022,7 @@ class Scenario:
         moves: list[Callable[[], None]] = random.sample(
             [
                 self._reshard, self._reshard, self._sink_down, self._sink_down, self._stop, self._kill_run,
-                self._kill_planner, self._kill_program, self._keep, self._restore, self._freeze_run, self._freeze_planner,
+                self._kill_planner, self._kill_program, self._restore, self._restore, self._freeze_run, self._freeze_planner,
                 self._empty_table, self._restore_table, self._come, self._come, self._copy, self._rival, self._change_mode,
                 self._drop, self._drop_and_add, self._drop_and_add, self._recreate, self._end_at_tips, self._kill_at_message, self._kill_at_message,
             ],
@@ -1078,14 +1089,14 @@ class Scenario:
             self.machine.kill(query.running)
             query.running = None
 
-    def _keep(self) -> None:
-        for query in self.queries:
-            query.keep()
-
     def _restore(self) -> None:
-        query = self.random.choice(self.queries)
-        if not query.snapshots:
+        """Go back to the checkpoint of a query as it was when this was called before."""
+        kept = [query for query in self.queries if query.snapshots]
+        if not kept:
+            for query in self.queries:
+                query.keep()
             return
+        query = self.random.choice(kept)
         if self.random.random() < 0.5:
             self._kill_planner_of(query)
             query.restore()
@@ -1226,7 +1237,7 @@ class Scenario:
     def _end_at_tips(self) -> None:
         """Let a query end at the tips, and start again."""
         query = self.random.choice(self.queries)
-        if self.sees_tips and not query.over:
+        if not query.over:
             self._kill_planner_of(query)
             self._let_end(query)
 

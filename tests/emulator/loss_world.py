@@ -54,6 +54,11 @@ from tests.support.lease_store import MemoryLeaseStore
 
 HOUR: Final = 3600.0
 ALL: Final = "*"
+_REPLACED: Final = (
+    "StreamReplacedError", "StreamNotFoundError", "ConsumerNotFoundError", "RetriesExhaustedError", "InvalidRequestError"
+)  # fmt: skip
+"""What a query may fail with when its stream was created again."""
+
 _ACCEPT: Final = re.compile(r"option 'acceptDataLoss' to (\{.*?\}\})")
 
 
@@ -959,13 +964,7 @@ class Scenario:
                 query.over = True
             case "ConfigurationError" if "removedStreams" in str(error) and query.is_unfinished:
                 query.names = list(self.names)
-            case "StreamReplacedError"
-                | "StreamNotFoundError"
-                | "ConsumerNotFoundError"
-                | "RetriesExhaustedError"
-                | "InvalidRequestError" if (
-                self.recreated & {*query.names}
-            ):
+            case _ if kind in _REPLACED and self.recreated & {*query.names}:
                 query.over = True
             case "FetcherError" | "OptionsError" if self.recreated and "the same manifest" in str(error):
                 pass

@@ -709,7 +709,7 @@ class Scenario:
         self.spark = random.choice(((4, 0), (4, 3)))
         stream_planner.SPARK_VERSION = self.spark  # type: ignore[attr-defined]
         self.history()
-        self.live = random.choice((1.1, 1.4, 2.2)) * self.retention
+        self.live = random.choice((1.1, 1.2, 1.7)) * self.retention
         self.retry = 120.0
         self.shared = {
             "bufferBytes": "1m" if self.sizes[1] > 1_000 else random.choice(("1m", "8m")),
@@ -726,7 +726,7 @@ class Scenario:
         if random.random() < 0.3:
             self.shared["maxShardSkew"] = random.choice(("10s", "60s", "600s"))
         self.program = LossProgram(world, "program", "here")
-        self.queries = [self._query(f"q{number}") for number in range(random.choice((1, 1, 2, 3)))]
+        self.queries = [self._query(f"q{number}") for number in range(random.choice((1, 1, 1, 2, 3)))]
         self.writing = self.disturbing = True
         self.ending = False
         self.rivals = False

@@ -330,6 +330,7 @@ class SparkQuery:
         self.error: KinesisEfoError | None = None
         self.program: LossProgram | None = None
         self.ends_at_tips = self.once = False
+        self.ends_before = inf
         self.busy_until = -inf
         self.tell: Callable[[str], None] = lambda _: None
         self.unlucky = 0.0
@@ -405,7 +406,9 @@ class SparkQuery:
         for stream, member in self.oracle.streams.items():
             if self.added.get(stream) == self.begun_at:
                 continue  # it is read with the next start
-            for record in self.oracle.unread(stream, before=self.begun_at - self.world.list_age - 5):
+            for record in self.oracle.unread(
+                stream, before=min(self.begun_at - self.world.list_age - 5, self.ends_before)
+            ):
                 if member.facts.trimmed_at(record) > now:
                     raise Broken(
                         f"{self.name} has ended at the tips, and has not read {record.key}:{record.number} of {stream}, {record.shard}, "
@@ -696,7 +699,7 @@ class Scenario:
             }
         if settings.get("wrong_answers") == "quiet":
             # One such answer lets a reader believe that it is at the tip, also at the horizon.
-            settings |= {"retention_seconds": 24 * HOUR, "idle_event_seconds": 5.0}
+            settings |= {"retention_seconds": 24 * HOUR, "idle_event_seconds": 5.0, "max_event_records": 500}
         # The page says that three such answers count at the tips.
         self.sees_tips = settings.get("wrong_answers_in_a_row", 1) < 3
         self.world = world = LossWorld(machine, directory, Random(random.random()), settings)
@@ -1244,14 +1247,20 @@ class Scenario:
         """Let a query end with each start, or go on."""
         if query.ends_at_tips or query.once:
             query.ends_at_tips = query.once = False
+            query.ends_before = inf
             query.given.pop("catchUp", None)
+            query.given.pop("endingPosition", None)
         elif self.spark < (4, 2):
             query.once = True
             query.given["catchUp"] = "true"
-        elif self.random.random() < 0.5:
+        elif self.sees_tips and self.random.random() < 0.5:
             query.once = True
         else:
             query.ends_at_tips = True
+            if not self.sees_tips or self.random.random() < 0.5:
+                # In the middle of what is buffered, and of its events.
+                query.ends_before = self.world.now - self.random.choice((5.0, 60.0, 600.0))
+                query.given["endingPosition"] = f"AT_TIMESTAMP:{int(query.ends_before * 1000)}"
 
     def _kill_planner_of(self, query: SparkQuery) -> None:
         if query.running is not None:

@@ -24,7 +24,7 @@ DRAWN = 10
 MANY = 100_000
 TOGETHER = 5
 MOST_EXCEPTIONS = 0.01
-"""The part of the seeds in which a loss may be reported where nothing was lost; docs/reliability.md lists the cases."""
+"""The part of the seeds in which a loss may be an error although nothing was lost; docs/reliability.md lists the cases."""
 
 pytestmark = pytest.mark.slow
 
@@ -52,8 +52,8 @@ def test_what_is_lost_is_reported_before_anything_after_it(these: list[int]) -> 
     # A world in which nothing happened would prove nothing.
     assert sum(outcome.records for outcome in outcomes) > 50 * len(outcomes)
     assert sum(sum(outcome.moves.values()) for outcome in outcomes) > len(outcomes)
-    exceptions = sum((outcome.exceptions for outcome in outcomes), Counter[str]())
-    assert exceptions.total() <= max(1, MOST_EXCEPTIONS * len(outcomes)), exceptions
+    wrong = [outcome.exceptions for outcome in outcomes if any(kind.startswith("error") for kind in outcome.exceptions)]
+    assert len(wrong) <= max(1, MOST_EXCEPTIONS * len(outcomes)), wrong
 
 
 def test_the_same_seed_plays_the_same_world() -> None:

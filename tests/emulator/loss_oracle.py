@@ -63,10 +63,12 @@ class Shard:
 
 @dataclass
 class StreamFacts:
-    """What is true of one stream. `retention` is in seconds; times are epoch seconds."""
+    """What is true of one stream. `retention` is in seconds; times are epoch seconds. `lies`: whether Kinesis says so often in a row that
+    nothing is there, although something is, that it is believed."""
 
     retention: float
     created: float
+    lies: bool = False
     shards: dict[str, Shard] = field(default_factory=dict)
 
     def ancestors(self, shard: str) -> set[str]:
@@ -180,6 +182,8 @@ class Membership:
         need = self._need(record, self.named)
         if self.later is not None and self._need(record, self.later) is not need:
             need = Need.MAY
+        if need is Need.MUST_NOT and self.facts.lies and self.others.text == "LATEST":
+            return Need.MAY
         if need is Need.MUST and self.facts.trimmed_at(record) < self.answered + TRIM_SECONDS:
             # It may have been trimmed before the query began.
             return Need.MAY if self._timed(record) else need

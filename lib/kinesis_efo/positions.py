@@ -203,7 +203,8 @@ class OffsetDocument(msgspec.Struct):
     `streams` has positions, and `lasts` the distance from the last record to the position, by logical stream and shard id; `sources` the
     ARN of each stream. `mark` is the checkpoint's; empty from earlier versions. `begin`, only in the end of micro-batch 0, is where that
     begins, in the form of `streams`, as Spark's log lacks this; empty if it begins at `streams`, and so reads nothing. `horizons` has the
-    trim horizons, epoch milliseconds, of the streams that the query begins to read there.
+    trim horizons, epoch milliseconds, of the streams that the query begins to read there; `created` has the epoch seconds at which each
+    stream was created, as far as that was known when the query began to read it.
     """
 
     version: int
@@ -213,6 +214,7 @@ class OffsetDocument(msgspec.Struct):
     mark: str = ""
     begin: dict[str, dict[str, str]] | None = None
     horizons: dict[str, int] = {}
+    created: dict[str, int] = {}
 
 
 class Offset(Mapping[ShardKey, Position]):
@@ -220,7 +222,8 @@ class Offset(Mapping[ShardKey, Position]):
 
     A position need not be the sequence number of a record. So an offset also has the sequence number of the last record in each shard
     of which its micro-batch has records. While shards are at the trim horizon at which the query started, `horizons` has the time of that
-    horizon by stream, epoch seconds. Offsets of earlier versions have none of these, and such versions ignore them.
+    horizon by stream, epoch seconds. `created` has the times at which the streams were created, because only numbers tell a stream from one
+    that was created again. Offsets of earlier versions have none of these, and such versions ignore them.
 
     >>> key = ShardKey("orders", "shardId-000000000000")
     >>> Offset({key: TRIM_HORIZON}).to_json()
@@ -232,7 +235,7 @@ class Offset(Mapping[ShardKey, Position]):
     True
     """
 
-    __slots__ = ("_has_ends", "_positions", "horizons", "lasts", "mark")
+    __slots__ = ("_has_ends", "_positions", "created", "horizons", "lasts", "mark")
 
     def __init__(
         self,
@@ -240,11 +243,13 @@ class Offset(Mapping[ShardKey, Position]):
         lasts: Mapping[ShardKey, int] | None = None,
         mark: Mark | None = None,
         horizons: Mapping[str, float] | None = None,
+        created: Mapping[str, int] | None = None,
     ) -> None:
         self._positions = dict(positions)
         self.lasts: Final[Mapping[ShardKey, int]] = dict(lasts or {})
         self.mark: Final = mark
         self.horizons: Final[Mapping[str, float]] = dict(horizons or {})
+        self.created: Final[Mapping[str, int]] = dict(created or {})
         self._has_ends: bool | None = None
 
     def __getitem__(self, key: ShardKey) -> Position:
@@ -309,23 +314,25 @@ class Offset(Mapping[ShardKey, Position]):
         positions: Mapping[ShardKey, Position],
         lasts: Mapping[ShardKey, int],
         mark: Mark | None = None,
-        horizons: Mapping[str, float] | None = None,
+        added: Offset | None = None,
     ) -> Offset:
         """Return the offset after a micro-batch that begins at this one; this offset itself if no position has changed.
 
         Spark treats a different text as a new micro-batch, so last records and marks alone must not change the text.
 
         `lasts` are the sequence numbers of the last records read, by shard. `mark` is the mark to continue if this offset has none, because an
-        earlier version wrote it. `horizons` are those of streams that are new in `positions`.
+        earlier version wrote it. `added` is the offset of the streams that are new in `positions`.
         """
         if self._positions == positions:
             return self
         known = self.mark or mark
+        horizons, created = (self.horizons, self.created) if added is None else (added.horizons, added.created)
         return Offset(
             positions,
             {key: last for key, last in lasts.items() if positions.get(key) != self.get(key)},
             known and known.moved_on(),
-            _needed({**self.horizons, **(horizons or {})}, positions),
+            _needed({**self.horizons, **horizons}, positions),
+            {**self.created, **created},
         )
 
     def to_dict(self, sources: Mapping[str, str] | None = None) -> dict[str, object]:
@@ -342,6 +349,7 @@ class Offset(Mapping[ShardKey, Position]):
         told = {name: sources[name] for name in streams if name in sources} if sources else {}
         horizons = {name: round(1000 * horizon) for name, horizon in sorted(self.horizons.items())}
         return {
+            **({"created": dict(sorted(self.created.items()))} if self.created else {}),
             **({"horizons": horizons} if horizons else {}),
             **({"lasts": lasts} if lasts else {}),
             **({"mark": str(self.mark)} if self.mark else {}),
@@ -377,7 +385,7 @@ class Offset(Mapping[ShardKey, Position]):
             for shard, text in shards.items()
         }
         horizons = {stream: millis / 1000 for stream, millis in document.horizons.items()}
-        return cls(positions, lasts, Mark.parse(document.mark) if document.mark else None, horizons)
+        return cls(positions, lasts, Mark.parse(document.mark) if document.mark else None, horizons, document.created)
 
     @classmethod
     def from_json(cls, text: str) -> Offset:
@@ -411,6 +419,7 @@ class Offset(Mapping[ShardKey, Position]):
             {key: last for key, last in self.lasts.items() if key.stream not in streams},
             self.mark,
             {stream: horizon for stream, horizon in self.horizons.items() if stream not in streams},
+            {stream: created for stream, created in self.created.items() if stream not in streams},
         )
 
 

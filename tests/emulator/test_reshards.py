@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from kinesis_efo.errors import ConfigurationError, LeaseTableError
+from kinesis_efo.errors import ConfigurationError, LeaseTableError, StreamReplacedError
 from kinesis_efo.options import SourceOptions, Start
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo_local import AwsError, Finish, NoFaults, Request
@@ -235,6 +235,24 @@ async def test_start_from_leases_names_the_shard_without_a_row() -> None:
     del world.application.table.items["orders:shardId-000000000001"]
     with pytest.raises(LeaseTableError, match="shardId-000000000001"):
         await world.read(seconds=120)
+
+
+@virtual
+async def test_stream_created_again_while_its_query_waits_for_records() -> None:
+    world = MemoryWorld(shards=2, polls=True)
+    world.application.start = start("LATEST")
+    async with Query(world.application) as query:
+        offset = await query.batch(await query.begin())
+        world.kinesis.call("DeleteStream", StreamName=STREAM, EnforceConsumerDeletion=True)
+        world.kinesis.call("CreateStream", StreamName=STREAM, ShardCount=2)
+
+        async def go_on() -> None:
+            at = offset
+            while True:
+                at = await query.batch(at)
+
+        with pytest.raises(StreamReplacedError, match="created again"):
+            await asyncio.wait_for(go_on(), 120)
 
 
 @virtual

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.run.access import AnyCall, Begin
+from kinesis_efo.run.messages import OffsetsOfLink
 
 numbers = st.integers(0, 10**129 - 1)
 positions = st.one_of(
@@ -129,6 +131,19 @@ def test_ranges_of_consecutive_offsets_have_no_gap_and_no_overlap(steps: list[di
             reached[key.shard] = through.value
         at = following
     assert {key.shard: position.value for key, position in at.items()} == reached
+
+
+def test_offset_keeps_when_its_streams_were_created() -> None:
+    orders, clicks = (ShardKey(name, "shardId-000000000000") for name in ("orders", "clicks"))
+    begin = Offset({orders: TRIM_HORIZON}, created={"orders": 1_700_000_000})
+    added = Offset({clicks: TRIM_HORIZON}, created={"clicks": 1_700_000_001})
+    moved = begin.moved_to({orders: Position.after(5), **added}, {}, added=added)
+    for end in (moved, moved.moved_to({**moved, orders: Position.after(9)}, {})):
+        sent = OffsetsOfLink(1).decode(OffsetsOfLink(0).encode(Begin(resumed=end)), AnyCall).resumed
+        for again in (end, Offset.from_json(end.to_json()), sent):
+            assert again.created == {"orders": 1_700_000_000, "clicks": 1_700_000_001}
+            assert again.without({"clicks"}).created == begin.created
+    assert "created" not in Offset({orders: TRIM_HORIZON}).to_json(), "unless it is known"
 
 
 ORDERS, CLICKS = ShardKey("orders", "shardId-000000000000"), ShardKey("orders", "shardId-000000000001")

@@ -199,13 +199,17 @@ def _operation(error: Exception, stream: StreamRef) -> str:
     return getattr(error, "operation_name", "GetRecords" if stream.polled else "SubscribeToShard")
 
 
-def replaced(stream: StreamRef, shard_id: str, position: Position, source: str) -> StreamReplacedError:
-    """Make the exception for a position, from a checkpoint, that belongs to a former stream of the same name."""
+def replaced(stream: StreamRef, what: str, source: str) -> StreamReplacedError:
+    """Make the exception for a checkpoint of a former stream of the same name. `what` shows that."""
     return StreamReplacedError(
-        f"stream {stream.name!r}, shard {shard_id}: the checkpoint stands at {position}, which is of an earlier stream: "
-        f"{stream.stream_arn} (from {source}) was deleted and created again since. What was not read of the earlier one is "
+        f"stream {stream.name!r}{what}: {stream.stream_arn} (from {source}) was deleted and created again since. What was not read of the earlier one is "
         "gone; start the query with a new checkpoint, and startingPosition TRIM_HORIZON to read all of the new one"
     )
+
+
+def stands(shard_id: str, position: Position) -> str:
+    """Describe a position of a former stream, for `replaced`."""
+    return f", shard {shard_id}: the checkpoint stands at {position}, which is of an earlier stream"
 
 
 def report_loss(

@@ -16,7 +16,7 @@ from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.losses import written_at
 from kinesis_efo.errors import AccessRefusedError, ConsumerNotFoundError, DataLossError, StreamNotFoundError
-from kinesis_efo.kinesis.faults import Backoff, Fault, Verdict, acceptance, classify, fatal, replaced
+from kinesis_efo.kinesis.faults import Backoff, Fault, Verdict, acceptance, classify, fatal, replaced, stands
 from kinesis_efo.kinesis.stats import SubscriptionStats
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, Presence, ShardLister
 from kinesis_efo.kinesis.transport import Transport
@@ -196,7 +196,7 @@ class Recovery:
             # Shard ids grow and are never reused, so a higher id is that of an earlier stream, or too new to be listed.
             if self._shard_id > max(listed, default=""):
                 if await self._is_older_than_stream(position):
-                    raise replaced(self._stream, self._shard_id, position, source) from fault.error
+                    raise replaced(self._stream, stands(self._shard_id, position), source) from fault.error
                 return self._count(fault)
             raise DataLossError(
                 f"{where}: the shard does not exist any more and was read up to {position} only: its later records are "

@@ -17,7 +17,7 @@ from kinesis_efo.decisions.quiet import SETTLED_SECONDS
 from kinesis_efo.errors import InvalidRequestError
 from kinesis_efo.kinesis.delivery import EventSink
 from kinesis_efo.kinesis.ends import End, is_empty, is_far, last_before, look_from
-from kinesis_efo.kinesis.faults import Backoff, Verdict, classify, fatal, replaced
+from kinesis_efo.kinesis.faults import Backoff, Verdict, classify, fatal, replaced, stands
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.subscription import ShardSubscription, Subscriptions
@@ -64,6 +64,7 @@ class Stream:
         self.listings = 0
         self.identity = StreamIdentity(ref.stream_arn)
         self._shards: dict[str, Shard] = {}
+        self._created_again = False
         self.ref = ref
         self._lister = lister
         self._source = source
@@ -90,7 +91,10 @@ class Stream:
         """List the stream's shards again. If `patient`, transient errors are retried. Raises `StreamError` if they cannot be listed."""
         ask = partial(self._lister.shards, self.ref.stream_arn)
         listed = await (self._waited("ListShards", ask) if patient else self._listed(ask()))
-        self._shards = {shard.shard_id: shard for shard in listed}
+        known, self._shards = self._shards, {shard.shard_id: shard for shard in listed}
+        # Positions that are times are valid in any stream.
+        if any(known.get(shard.shard_id, shard).first != shard.first for shard in listed):
+            self._created_again = True
         self.listings += 1
         self.lineage = Lineage(self._shards.values())
         for parent, children in self._learned.items():
@@ -101,6 +105,14 @@ class Stream:
         """Find out when the stream was created, to tell it from an earlier stream of the same name. A time that cannot be read stays None."""
         if self.identity.created is None:
             self.identity = await identified(self._lister, self.ref.stream_arn)
+
+    def check_created(self, created: int) -> None:
+        """Raise `StreamReplacedError` if this is not the stream that was created at a time, epoch seconds."""
+        former = StreamIdentity(self.ref.stream_arn, created)
+        if self.identity.differs(former):
+            raise replaced(
+                self.ref, f": the checkpoint is of {former}, and the present one is {self.identity}", self._source
+            )
 
     async def distribution(self) -> Distribution:
         """Return how Kinesis distributes new records over the shards; `UNKNOWN` if that cannot be found out."""
@@ -146,6 +158,8 @@ class Stream:
         `positions` is the offset of this stream; `known` returns what else is known about a position. Raises `DataLossError` for a loss that
         fails the query, `StreamReplacedError` for an earlier stream, and `StreamError` if shards or retention cannot be read.
         """
+        if self._created_again:
+            raise replaced(self.ref, ": its shards begin at other sequence numbers than before", self._source)
         if lost := set(self.lineage.lost(positions)) - self._lost:
             await self.refresh()  # a shard may have been missing only because it was too new
             for shard_id in sorted(lost.intersection(self.lineage.lost(positions))):
@@ -155,7 +169,7 @@ class Stream:
         for shard_id, position in positions.items():
             shard = self.shard(shard_id)
             if shard is not None and predates(position, shard):
-                raise replaced(self.ref, shard_id, position, self._source)
+                raise replaced(self.ref, stands(shard_id, position), self._source)
 
     async def check_position(self, shard_id: str, position: Position, known: Known, *, planned: bool = False) -> None:
         """Report records that are gone after a position, of which no query has committed a record in the shard if it is `TRIM_HORIZON`.
@@ -218,7 +232,7 @@ class Stream:
         """
         shard = self.shard(shard_id)
         if shard is not None and predates(start, shard):
-            raise replaced(self.ref, shard_id, start, self._source)
+            raise replaced(self.ref, stands(shard_id, start), self._source)
         return self._by(apart).make(shard_id, start, sink, known, may_open)
 
     def _by(self, apart: bool) -> Subscriptions:

@@ -107,6 +107,7 @@ class _OffsetChanges(msgspec.Struct, frozen=True, array_like=True):
     lasts: list[tuple[ShardKey, int]]
     mark: Mark | None
     horizons: dict[str, float] = {}
+    created: dict[str, int] = {}
 
 
 class UnknownOffset(Exception):
@@ -159,11 +160,9 @@ class OffsetsOfLink:
         self._keep(number, offset)
         moved, lasts = list(offset.changes_since(base).items()), list(offset.lasts.items())
         left = [] if base is None else [key for key in base if key not in offset]
-        told.append(
-            _OffsetChanges(
-                number, None if base is None else self._heard, moved, left, lasts, offset.mark, dict(offset.horizons)
-            )
-        )
+        since = None if base is None else self._heard
+        facts = dict(offset.horizons), dict(offset.created)
+        told.append(_OffsetChanges(number, since, moved, left, lasts, offset.mark, *facts))
         return number
 
     def _hear(self, told: _OffsetChanges) -> None:
@@ -175,7 +174,7 @@ class OffsetsOfLink:
             for key in told.left:
                 del positions[key]
         positions.update(told.moved)
-        self._keep(told.number, Offset(positions, dict(told.lasts), told.mark, told.horizons))
+        self._keep(told.number, Offset(positions, dict(told.lasts), told.mark, told.horizons, told.created))
 
     def _named(self, _kind: type[Any], number: Any) -> Offset:
         if (offset := self._known.get(number)) is None:

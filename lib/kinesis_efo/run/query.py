@@ -257,7 +257,12 @@ class Query:
         self._resumption.begins(streams, from_leases=from_leases)
 
     def resume(self, offset: Offset) -> None:
-        """Warn if the last planned offset of the query's checkpoint is behind the lease table."""
+        """Warn if the last planned offset of the query's checkpoint is behind the lease table.
+
+        Raises StreamReplacedError if a stream was created again since the query began to read it.
+        """
+        for name, created in offset.created.items():
+            self._run.streams.stream(name).check_created(created)
         self._resumption.goes_on(offset)
 
     # -- where a query ends

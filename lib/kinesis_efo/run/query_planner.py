@@ -214,7 +214,7 @@ class QueryPlanner:
         if start.from_leases and not await self._has_leases(call.wait):
             return None
         initial = await self._run.initial(start, self._streams, query)
-        return Offset(initial, mark=self._mark, horizons=initial.horizons)
+        return Offset(initial, {}, self._mark, initial.horizons, initial.created)
 
     async def _next(self, call: Next) -> Step:
         position, ending = call.position, self._ending
@@ -233,13 +233,13 @@ class QueryPlanner:
         added = await self._added_streams(position)
         if added and not (ending.wanted and ending.in_one_batch):
             # A micro-batch that reads nothing of them puts their start into Spark's log.
-            return self._step(position.moved_to({**position, **added}, {}, self._mark, added.horizons))
+            return self._step(position.moved_to({**position, **added}, {}, self._mark, added))
         if ending.wanted and ending.in_one_batch:
             if (tips := await self.query.tips(position, call.wait)) is None:
                 return self._step(again=True)
             ending.found(tips, self._run.clock.monotonic())
             # The added streams are read by the next run.
-            end = position.moved_to({**ending.whole(position), **added}, tips.lasts, self._mark, added.horizons)
+            end = position.moved_to({**ending.whole(position), **added}, tips.lasts, self._mark, added)
             return self._step(end, size=None)
         if ending.wanted and not await self._look_for_ends(position, call.wait):
             return self._step(again=True)

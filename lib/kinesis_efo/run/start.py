@@ -45,7 +45,7 @@ async def start_offset(
     else:
         positions = await _from_bounds(start.bounds or Bounds(start.position), streams, clock)
     logger.debug("new query: %d shards from %s", len(positions), start.bounds or start.position or now)
-    return Offset(positions, horizons=await _horizons(positions, streams))
+    return await _offset(positions, streams)
 
 
 async def added_offset(
@@ -67,7 +67,12 @@ async def added_offset(
         shards = sum(key.stream == name for key in positions)
         where = "the checkpoints in the lease table" if name in known else position
         logger.warning("stream %s is new to this query: its %d shards begin at %s", name, shards, where)
-    return Offset(positions, horizons=await _horizons(positions, streams))
+    return await _offset(positions, streams)
+
+
+async def _offset(positions: Mapping[ShardKey, Position], streams: Mapping[str, Stream]) -> Offset:
+    created = {name: at for name, stream in streams.items() if (at := stream.identity.created) is not None}
+    return Offset(positions, horizons=await _horizons(positions, streams), created=created)
 
 
 async def _horizons(positions: Mapping[ShardKey, Position], streams: Mapping[str, Stream]) -> dict[str, float]:

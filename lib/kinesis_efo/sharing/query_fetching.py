@@ -159,7 +159,9 @@ class QueryFetching:
                 continue
             if self._shared.millis_behind(key) == 0 or self._began_together(key, buffer.end, position):
                 moved[key] = buffer.end
-        self._latest = found = offset if moved == offset else Offset(moved, offset.lasts, offset.mark, offset.horizons)
+        if moved != offset:
+            offset = Offset(moved, offset.lasts, offset.mark, offset.horizons, offset.created)
+        self._latest = found = offset
         if len(self._group.queries) > 1:
             self.follow(found)
         return found

@@ -19,6 +19,7 @@ from kinesis_efo.clock import SystemClock
 from kinesis_efo.decisions.losses import written_at
 from kinesis_efo.errors import DataLossError, StreamReplacedError
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, PositionKind, ShardKey
+from kinesis_efo.run.access import Begin
 from kinesis_efo_local import AwsError, LocalAws, NoFaults, Request, Settings
 from tests.support.fetching import Reading, beside, reading
 from tests.support.world import World, make_world, wait_until
@@ -314,6 +315,24 @@ def test_a_stream_created_anew_under_its_name_is_told_apart(aging: MakeWorld, ca
                 r.until(1, seconds=20)
             for text in ("'orders'", "deleted and created again", "new checkpoint"):
                 assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("start", ["LATEST", "TRIM_HORIZON"])
+def test_stream_created_again_before_the_first_record_is_told_apart(
+    aging: MakeWorld, calendar: Calendar, start: str
+) -> None:
+    """Its positions are times, which are valid in any stream."""
+    w = aging({"orders": 2})
+    with reading(w, clock=calendar, startingPosition=start) as r:
+        offset = Offset.from_json(r.offset.to_json())
+    created_again(w, calendar, shards=2)
+    with (
+        reading(w, at=offset, clock=calendar) as r,
+        pytest.raises(
+            StreamReplacedError, match="'orders': the checkpoint is of .*created again since.*new checkpoint"
+        ),
+    ):
+        r.runtime.ask(Begin(resumed=offset))
 
 
 def created_again(w: World, calendar: Calendar, shards: int) -> None:

@@ -43,7 +43,7 @@ def read_from(world: World, offset: dict[str, Position]) -> set[str]:
 def test_any_start_reads_every_open_shard(history: tuple[World, list[set[str]]], data: st.DataObject) -> None:
     world, opened = history
     lineage = world.lineage()
-    named = dict.fromkeys(data.draw(st.sets(st.sampled_from(sorted(world.all)))), NUMBER)
+    named = dict.fromkeys(data.draw(st.sets(st.sampled_from(sorted(world.all)), max_size=3)), NUMBER)
     moment = data.draw(st.none() | st.sampled_from(opened))
     start = Side(TRIM_HORIZON if moment is None else TIME, named, lineage.roots() if moment is None else moment)
     offset, left_out = beginning(lineage, start)
@@ -80,6 +80,14 @@ def test_start_at_rows_reads_or_names_each_shard(history: tuple[World, list[set[
         assert read_from(world, offset) >= {
             shard.shard_id for shard in world.open() if not rows.get(shard.shard_id, NUMBER).is_end
         }
+
+
+def test_parent_before_the_start_does_not_hold_up_a_merged_shard() -> None:
+    p, left, right = Shard("p", (), (0, 9), 1, 2), Shard("l", ("p",), (0, 4), 3, 6), Shard("r", ("p",), (5, 9), 3, 6)
+    lineage = Lineage([p, left, right, Shard("m", ("l", "r"), (0, 9), 7)])
+    offset, left_out = beginning(lineage, Side(TIME, {"l": NUMBER}, ["m"]))
+    assert (offset, left_out) == ({"l": NUMBER, "r": SHARD_END}, [])
+    assert lineage.startable({**offset, "l": SHARD_END}) == ["m"]
 
 
 def test_unlisted_open_shards_are_read() -> None:

@@ -79,6 +79,10 @@ class Lineage:
         """Return the known children of a shard."""
         return sorted(self._children.get(shard_id, ()))
 
+    def too_new(self, shard_ids: Iterable[str]) -> list[str]:
+        """Return shards that are unknown because they are newer than the list of shards."""
+        return [shard_id for shard_id in shard_ids if shard_id > self._newest_listed and shard_id not in self._shards]
+
     def roots(self) -> list[str]:
         """Return the oldest shards: reading everything starts with these."""
         return sorted(
@@ -91,7 +95,7 @@ class Lineage:
         A shard may start once all its parents were read to their end. Parents that ListShards no longer lists were trimmed, and count as
         read. A shard that is in the offset, or is an ancestor of such a shard, does not start again.
         """
-        if any(shard_id > self._newest_listed and shard_id not in self._shards for shard_id in positions):
+        if self.too_new(positions):
             # The list of shards is older than the offset, so shards that were read long ago would seem to be unread.
             return []
         passed = self.ancestors(positions)

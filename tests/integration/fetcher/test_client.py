@@ -21,7 +21,6 @@ from kinesis_efo.calls.service import Call, Service, Stopped
 from kinesis_efo.calls.tls import Certificate, fingerprint, make_certificate
 from kinesis_efo.calls.wire import GREETING, PROOF_BYTES, Kind, Wire
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
-from kinesis_efo.fetcher.work import RangeLabel
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 from kinesis_efo.tasks.client import FetcherClient
 from tests.support.world import wait_until
@@ -32,7 +31,7 @@ HERE = "this namespace"
 
 
 def send(call: Call, *payloads: bytes) -> None:
-    head = [(RangeLabel(0, None), [len(payload) for payload in payloads])]
+    head = [(0, [len(payload) for payload in payloads])]
     call.send(Kind.EVENTS, msgspec.json.encode(head), payloads)
 
 

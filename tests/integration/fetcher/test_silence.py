@@ -48,9 +48,6 @@ class Slow:
         self.open = 0
         self.reads: list[ShardRange] = []
 
-    async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
-        return None
-
     def expect(self, ranges: Iterable[ShardRange]) -> float:
         return time.monotonic()
 

@@ -289,7 +289,7 @@ def client() -> Iterator[FetcherClient]:
 
 def test_a_range_that_the_service_cuts_off_says_that_it_stopped(client: FetcherClient) -> None:
     with pytest.raises(FetcherUnreachableError, match="has stopped in the middle of a call"):
-        _ = [list(payloads) for _, _, payloads in client.get([WANTED])]
+        _ = [list(payloads) for _, payloads in client.get([WANTED])]
 
 
 class Told(msgspec.Struct):
@@ -336,7 +336,7 @@ def test_a_service_that_ends_answers_a_call_that_runs_and_waits_for_no_other(mon
 
 def read_all(address: FetcherAddress, kept: ConnectionCache, namespace: str = HERE) -> None:
     with FetcherClient(address, "secret", namespace=namespace, kept=kept) as client:
-        for _, _, payloads in client.get([WANTED]):
+        for _, payloads in client.get([WANTED]):
             assert [bytes(payload) for payload in payloads] == [b"{1}", b"{2}"]
 
 

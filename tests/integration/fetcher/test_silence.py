@@ -95,7 +95,7 @@ def serve() -> Iterator[Callable[..., Serving]]:
 
 def numbers(reader: RangeReader, serving: Serving, pause: float = 0.0) -> list[tuple[ShardKey, int | None]]:
     found = []
-    for wanted, _, payloads in reader.read(RANGES, serving.service.address):
+    for wanted, payloads in reader.read(RANGES, serving.service.address):
         for payload in payloads:
             time.sleep(pause)
             found.append((wanted.key, read_head(bytes(payload)).continuation))

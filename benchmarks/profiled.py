@@ -123,8 +123,8 @@ class _TimedRangeReader(RangeReader):
     """Times how long a task waits for payloads."""
 
     def read(self, *arguments: Any) -> Iterator[RangePayloads]:
-        for wanted, hash_range, payloads in _timed_steps(super().read(*arguments)):
-            yield RangePayloads(wanted, hash_range, _timed_steps(iter(payloads)))
+        for wanted, payloads in _timed_steps(super().read(*arguments)):
+            yield RangePayloads(wanted, _timed_steps(iter(payloads)))
 
 
 def _timed_steps(steps: Iterator[_T]) -> Iterator[_T]:

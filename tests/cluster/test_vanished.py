@@ -36,9 +36,6 @@ class Waiting:
     def __init__(self) -> None:
         self.readers = 0
 
-    async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
-        return None
-
     def expect(self, ranges: Iterable[ShardRange]) -> float:
         return time.monotonic()
 

@@ -25,7 +25,7 @@ from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError, Kin
 from kinesis_efo.failure import stopped
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.service import WORD_SECONDS, _Getting
-from kinesis_efo.fetcher.work import PlannerClient, RangeLabel, WhereReply, WhereRequest
+from kinesis_efo.fetcher.work import PlannerClient, WhereReply, WhereRequest
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.kinesis.stream import Stream
@@ -403,9 +403,9 @@ class Job:
             now=lambda: world.machine.now, sleep=world.machine.sleep,
         )  # fmt: skip
         rows: list[Row] = []
-        for asked, hash_range, payloads in reader.read([wanted], address):
+        for asked, payloads in reader.read([wanted], address):
             seen = self._seen(payloads)
-            for batch in decode(seen, *asked[:3], deaggregate=True, hash_range=hash_range):
+            for batch in decode(seen, *asked[:3], deaggregate=True):
                 rows += [
                     Row(row["shardId"], int(row["sequenceNumber"]), row["partitionKey"], row["data"])
                     for row in batch.to_pylist()
@@ -640,15 +640,15 @@ class TaskClient:
 
         getting = self._world.call(self._address, self._secret, opened, SILENT_SECONDS)
         try:
-            for label, parts in groupby(self._chunks(getting), lambda chunk: chunk[0]):
-                yield RangePayloads(ranges[label.index], label.hash_range, self._payloads(parts))
+            for index, parts in groupby(self._chunks(getting), lambda chunk: chunk[0]):
+                yield RangePayloads(ranges[index], self._payloads(parts))
         finally:
             # Nobody waits for it: its task may have been killed.
             service = self._world.services.get(self._address)
             if service is not None and service.is_there():
                 asyncio.run_coroutine_threadsafe(getting.close(), service.loop)
 
-    def _payloads(self, chunks: Iterator[tuple[RangeLabel, list[bytes]]]) -> Iterator[memoryview]:
+    def _payloads(self, chunks: Iterator[tuple[int, list[bytes]]]) -> Iterator[memoryview]:
         for _, payloads in chunks:
             for payload in payloads:
                 # They come one by one: what a fetcher has not sent when it ends is lost.
@@ -657,7 +657,7 @@ class TaskClient:
                     raise FetcherUnreachableError("the fetcher has ended in the middle of a range")
                 yield memoryview(payload)
 
-    def _chunks(self, getting: Any) -> Iterator[tuple[RangeLabel, list[bytes]]]:
+    def _chunks(self, getting: Any) -> Iterator[tuple[int, list[bytes]]]:
         """What comes, as `FetcherService` sends it."""
         coming: Any = None
         while True:

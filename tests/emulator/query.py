@@ -272,7 +272,7 @@ class Query:
                     return []
         finally:
             await reader.aclose()  # type: ignore[attr-defined]
-        hash_range = await self.fetcher.hash_range(wanted.key)
+        hash_range = (await self.streams["orders"].hash_ranges([wanted.key.shard])).get(wanted.key.shard)
         return [
             Row(
                 wanted.key.shard, int(row["sequenceNumber"]), row["subSequenceNumber"], row["partitionKey"], row["data"]

@@ -135,8 +135,7 @@ class Reading:
         """Read the rows of a range."""
         rows = []
         for batch in chain.from_iterable(
-            decode(payloads, *asked[:3], deaggregate=True, hash_range=hash_range)
-            for asked, hash_range, payloads in (client or self.client).get([wanted])
+            decode(payloads, *asked[:3], deaggregate=True) for asked, payloads in (client or self.client).get([wanted])
         ):
             rows += [
                 Row(r["stream"], r["shardId"], int(r["sequenceNumber"]), r["partitionKey"], r["data"])

@@ -97,7 +97,9 @@ class FakeQuery:
                 )
             case Plan():
                 ranges = call.begin.ranges_to(call.end)
-                return BatchPlan([self._run.address], [(wanted.key, 0, 300) for wanted in ranges], ["orders"])
+                return BatchPlan(
+                    [self._run.address], [(wanted.key, 0, 300) for wanted in ranges], [(KEY, (5, 2**128 - 1))]
+                )
             case Commit():
                 return True
             case Reading():

@@ -70,11 +70,6 @@ class Lineage:
             self._shards.values(), key=lambda each: (each.shard_id in self._announced, each.first, each.shard_id)
         )
 
-    def is_older_than(self, shard_ids: Iterable[str]) -> bool:
-        """Whether the shards were listed before one of these shards was created."""
-        # Shard ids grow and are never reused.
-        return any(shard_id > self._newest_listed and shard_id not in self._shards for shard_id in shard_ids)
-
     def merge(self, children: Iterable[ChildShard], parent: str) -> None:
         """Add the children that the last event of a shard, `parent`, announced; ListShards may not know them yet."""
         for child in children:
@@ -93,6 +88,10 @@ class Lineage:
         """Return the known children of a shard."""
         return sorted(self._children.get(shard_id, ()))
 
+    def too_new(self, shard_ids: Iterable[str]) -> list[str]:
+        """Return shards that are unknown because they are newer than the list of shards."""
+        return [shard_id for shard_id in shard_ids if shard_id > self._newest_listed and shard_id not in self._shards]
+
     def roots(self) -> list[str]:
         """Return the oldest shards: reading everything starts with these."""
         return sorted(
@@ -106,8 +105,8 @@ class Lineage:
         read. A shard that is in the offset, or is an ancestor of such a shard, does not start again. Some emulators reshard without naming
         parents; then the new shards are roots.
         """
-        if self.is_older_than(positions):
-            # Shards that were read long ago would seem to be unread.
+        if self.too_new(positions):
+            # The list of shards is older than the offset, so shards that were read long ago would seem to be unread.
             return []
         passed = self.ancestors(positions)
         return sorted(

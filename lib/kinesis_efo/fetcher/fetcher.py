@@ -179,10 +179,6 @@ class Fetcher:
 
     # -- what tasks need
 
-    async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
-        """First and last hash key of a shard; None if unknown."""
-        return self._streams.stream(key.stream).hash_range(key.shard)
-
     def expect(self, ranges: Iterable[ShardRange]) -> float:
         """Open the feeds of all ranges without a known last record, so that they wait for events together and not one after the other.
 

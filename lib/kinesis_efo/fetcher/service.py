@@ -15,20 +15,18 @@ from kinesis_efo.calls.service import Call, Service, decoded
 from kinesis_efo.calls.wire import Kind
 from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.fetcher.buffer import NotBufferedError
-from kinesis_efo.fetcher.work import GET, TOGETHER_BYTES, GetTicket, RangeLabel
-from kinesis_efo.positions import ShardKey, ShardRange
+from kinesis_efo.fetcher.work import GET, TOGETHER_BYTES, GetTicket
+from kinesis_efo.positions import ShardRange
 
 WORD_SECONDS: Final = 5.0
 """A call that has nothing to send sends an empty part this often, so that its caller knows that the fetcher lives."""
 
-Chunks = list[tuple[RangeLabel, list[bytes]]]
+Chunks = list[tuple[int, list[bytes]]]
+"""Payloads, each with the index of its range in the ticket."""
 
 
 class RangeSource(Protocol):
     """Reads ranges for the service. Every method runs in the fetcher's event loop."""
-
-    async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
-        """First and last hash key of a shard; None if unknown."""
 
     def expect(self, ranges: Iterable[ShardRange]) -> float:
         """Prepare for reading these ranges; returns the time of this call, monotonic seconds."""
@@ -62,7 +60,7 @@ class FetcherService(Service):
         return None
 
     def _get(self, call: Call, ticket: GetTicket) -> None:
-        """Send the payloads of the ticket's ranges, each with the label of its range."""
+        """Send the payloads of the ticket's ranges, each with the index of its range."""
         getting = _Getting(self.run(call, self._served(ticket.query)), ticket.ranges)
         coming: concurrent.futures.Future[Chunks] | None = None
         try:
@@ -76,7 +74,7 @@ class FetcherService(Service):
                     # Tell the waiting client that the fetcher lives. As this goes through the event loop, it also shows that the loop runs.
                     some = self.run(call, getting.so_far())
                 if some:
-                    head = [(label, [len(payload) for payload in payloads]) for label, payloads in some]
+                    head = [(index, [len(payload) for payload in payloads]) for index, payloads in some]
                     call.send(
                         Kind.EVENTS, msgspec.json.encode(head), chain.from_iterable(payloads for _, payloads in some)
                     )
@@ -91,7 +89,7 @@ class _Getting:
     """Reads the ranges of one call."""
 
     def __init__(self, fetcher: RangeSource, ranges: Sequence[ShardRange]) -> None:
-        self._label = RangeLabel(0, None)
+        self._index = 0
         self._chunks = self._read(fetcher, ranges)
         self._ready: Chunks = []
         self._reading: asyncio.Task[Any] | None = None
@@ -100,8 +98,8 @@ class _Getting:
         """The next payloads, of several ranges if they are small, because a change of threads costs as much as copying kilobytes."""
         self._reading = asyncio.current_task()
         size = 0
-        async for label, payloads in self._chunks:
-            self._ready.append((label, payloads))
+        async for index, payloads in self._chunks:
+            self._ready.append((index, payloads))
             size += sum(map(len, payloads))
             if size >= TOGETHER_BYTES:
                 break
@@ -111,7 +109,7 @@ class _Getting:
         """Return what a running `some` has found so far; if nothing, an empty part for the range that `some` waits for. Keeps the order."""
         if self._reading is None or self._reading.done():
             return []
-        return self._taken() or [(self._label, [])]
+        return self._taken() or [(self._index, [])]
 
     def _taken(self) -> Chunks:
         ready, self._ready = self._ready, []
@@ -126,16 +124,16 @@ class _Getting:
 
     async def _read(
         self, fetcher: RangeSource, ranges: Sequence[ShardRange]
-    ) -> AsyncGenerator[tuple[RangeLabel, list[bytes]], None]:
+    ) -> AsyncGenerator[tuple[int, list[bytes]], None]:
         asked_at = fetcher.expect(ranges)
         for index, wanted in enumerate(ranges):
             if index == 1:
                 fetcher.expect(ranges)  # after a restart, the first `expect` may have come before reading was allowed
-            self._label = RangeLabel(index, await fetcher.hash_range(wanted.key))
+            self._index = index
             try:
                 async with aclosing(fetcher.read(wanted, asked_at)) as reader:
                     async for payloads in reader:
-                        yield self._label, payloads
+                        yield index, payloads
             except NotBufferedError:
                 raise FetcherUnreachableError(
                     f"shard {wanted.key}: the query of this task does not read it here any more"

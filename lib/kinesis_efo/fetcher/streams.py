@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from kinesis_efo.arns import StreamIdentity
@@ -114,6 +114,14 @@ class Streams:
                 [*positions, *self.stream(name).lineage.startable(positions)]
             )
         }
+
+    async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
+        """The first and last hash key of shards; see `Stream.hash_ranges`."""
+        found: dict[ShardKey, tuple[int, int]] = {}
+        for name in {key.stream for key in shards}:
+            known = await self.stream(name).hash_ranges([key.shard for key in shards if key.stream == name])
+            found |= {ShardKey(name, shard): hash_range for shard, hash_range in known.items()}
+        return found
 
     def ancestors(self, key: ShardKey) -> list[ShardKey]:
         """All known ancestors of a shard."""

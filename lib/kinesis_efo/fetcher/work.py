@@ -36,13 +36,6 @@ class GetTicket(msgspec.Struct, frozen=True):
     query: str = ""
 
 
-class RangeLabel(msgspec.Struct, frozen=True, array_like=True):
-    """The index in the ticket of the range that some payloads belong to, and the first and last hash key of its shard, if known."""
-
-    index: int
-    hash_range: tuple[int, int] | None
-
-
 class WorkRequest(msgspec.Struct, frozen=True):
     """A fetcher asks for work, by a unique `name` that it has chosen. It may buffer `budget` bytes; `host` is for messages.
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
+
+from botocore.parsers import ResponseParserError
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.aws_errors import CALL_ERRORS, describe
@@ -134,9 +136,20 @@ class Stream:
         """Return a shard as ListShards returned it; None if it was not in the last list, because it is too new or was trimmed."""
         return self._shards.get(shard_id)
 
-    def hash_range(self, shard_id: str) -> tuple[int, int] | None:
-        """Return the range of hash keys of a shard that was listed, or announced by its parent's last event; else None."""
-        return self.lineage[shard_id].hash_range if shard_id in self.lineage else None
+    async def hash_ranges(self, shard_ids: Collection[str]) -> dict[str, tuple[int, int]]:
+        """Return the first and last hash key of each shard that was not trimmed. Waits until ListShards shows shards that are too new for it.
+
+        So the result is the same whenever a range is planned again. Raises the same errors as `refresh`.
+        """
+
+        async def list_all() -> None:
+            await self.refresh(patient=True)
+            if new := self.lineage.too_new(shard_ids):
+                raise ResponseParserError(f"shard {min(new)} is not listed yet")
+
+        if self.lineage.too_new(shard_ids):
+            await self._waited("ListShards", list_all)
+        return {shard_id: self.lineage[shard_id].hash_range for shard_id in shard_ids if shard_id in self.lineage}
 
     def with_descendants(self, shard_ids: Iterable[str]) -> list[Shard]:
         """Return these shards and all their listed descendants."""

@@ -54,13 +54,13 @@ class BatchPlan(msgspec.Struct, frozen=True):
     """The ranges of a micro-batch, possibly thousands, without those that are known to be empty.
 
     `fetchers` has each address once, and None if a range has no fetcher yet. `shards` has for each range its shard, the index of its
-    fetcher in `fetchers`, and its bytes in the buffer, if known. `strict` names the streams of which tasks leave out KPL aggregates whose
-    records have hash keys of other shards.
+    fetcher in `fetchers`, and its bytes in the buffer, if known. `hash_ranges` has the first and last hash key of each shard of which tasks
+    leave out KPL aggregates whose records have hash keys of other shards.
     """
 
     fetchers: list[FetcherAddress | None]
     shards: list[tuple[ShardKey, int, int | None]]
-    strict: list[str] = []
+    hash_ranges: list[tuple[ShardKey, tuple[int, int]]] = []
 
     @property
     def all_served(self) -> bool:

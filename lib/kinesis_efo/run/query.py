@@ -244,9 +244,10 @@ class Query:
             self._replayed = begin
         await self._check(self._losses.check_replay(ranges))
 
-    async def strict(self, streams: Collection[str]) -> frozenset[str]:
-        """The given streams of which tasks may leave out KPL aggregates; see `Strictness`."""
-        return await self._run.strictness.of(sorted(streams))
+    async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
+        """The hash ranges of those of the given shards of which tasks may leave out KPL aggregates; see `Strictness`."""
+        strict = await self._run.strictness.of(sorted({key.stream for key in shards}))
+        return await self._run.streams.hash_ranges([key for key in shards if key.stream in strict])
 
     def planned(self, mark: Mark) -> None:
         """Note that the micro-batch with this mark is in Spark's log. Thread-safe."""

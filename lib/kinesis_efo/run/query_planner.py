@@ -316,10 +316,10 @@ class QueryPlanner:
             (wanted.key, numbers.setdefault(fetcher, len(numbers)), sizes.get(wanted.key))
             for wanted, fetcher in zip(ranges, placed, strict=True)
         ]
-        strict: frozenset[str] = frozenset()
+        hash_ranges: Mapping[ShardKey, tuple[int, int]] = {}
         if self._options.deaggregate is Deaggregation.STRICT and ranges:
-            strict = await self.query.strict({wanted.key.stream for wanted in ranges})
-        return BatchPlan(list(numbers), shards, sorted(strict))
+            hash_ranges = await self.query.hash_ranges([wanted.key for wanted in ranges])
+        return BatchPlan(list(numbers), shards, list(hash_ranges.items()))
 
     # -- helpers
 

@@ -123,7 +123,7 @@ async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], clock: Clo
 async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
     """What a query begins with. Waits for a list of shards that is not older than the start."""
     give_up_at = clock.monotonic() + _LISTED_SECONDS
-    while (found := beginning(stream.lineage, start)).left_out and stream.lineage.is_older_than(found.offset):
+    while (found := beginning(stream.lineage, start)).left_out and stream.lineage.too_new(found.offset):
         if clock.monotonic() >= give_up_at:
             break
         await clock.sleep(LIST_AGAIN_SECONDS)

@@ -138,10 +138,6 @@ class QueryTasks:
             return True
         return shared is not None and shared.covers(position) is False
 
-    async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
-        self._query.failure.raise_if_set()
-        return await self._apart.fetcher.hash_range(key) if self._group.may_read_apart else None
-
     def expect(self, ranges: Iterable[ShardRange]) -> float:
         apart = [wanted for wanted in ranges if self.are_apart(wanted.key, wanted.after)]
         return self._apart.fetcher.expect(apart) if apart else self._group.clock.monotonic()

@@ -71,9 +71,6 @@ class ServingShared:
         self._fetcher = fetcher
         self._tasks = tasks
 
-    async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
-        return await self._fetcher.hash_range(key)
-
     def expect(self, ranges: Iterable[ShardRange]) -> float:
         return self._fetcher.expect(ranges) if self._tasks.may_restart() else self._tasks.expect(ranges)
 

@@ -26,8 +26,8 @@ class KinesisPartition(InputPartition):
     """The ranges that one task reads, one after the other; at most one range per shard.
 
     `address` is that of the fetcher that has all the shards; None if the task has to ask the service of the planner, at `planner`. `secret`
-    is the secret of the run; never show it. `deaggregate`: whether the task unpacks KPL aggregates. `strict` names the streams of which the
-    task leaves out aggregates with records of other shards. `query` is the name of the query in its run.
+    is the secret of the run; never show it. `deaggregate`: whether the task unpacks KPL aggregates. `hash_ranges` has the first and last
+    hash key of each shard of which the task leaves out aggregates with records of other shards, so that each attempt leaves out the same. `query` is the name of the query in its run.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class KinesisPartition(InputPartition):
         *,
         planner: FetcherAddress,
         deaggregate: bool,
-        strict: frozenset[str] = frozenset(),
+        hash_ranges: Mapping[ShardKey, tuple[int, int]] | None = None,
         query: str = "",
     ) -> None:
         super().__init__(None)
@@ -48,7 +48,7 @@ class KinesisPartition(InputPartition):
         self.secret = secret
         self.ranges = tuple(ranges)
         self.deaggregate = deaggregate
-        self.strict = strict
+        self.hash_ranges = hash_ranges or {}
 
     def __repr__(self) -> str:
         return "KinesisPartition(" + ", ".join(f"{r.key} ({r.after}, {r.through}]" for r in self.ranges) + ")"

@@ -119,6 +119,7 @@ class StreamPlanner:
         served = plan.served(begin.ranges_to(planned))
         ranges = [each.wanted for each in served]
         sizes = {each.wanted.key: each.bytes for each in served if each.bytes is not None}
+        hash_ranges = dict(plan.hash_ranges)
         together = streams_with_generations(begin, ranges)
         tasks: list[tuple[FetcherAddress | None, list[ShardRange]]] = [
             (fetcher, group)
@@ -134,7 +135,7 @@ class StreamPlanner:
                 run.secret,
                 group,
                 deaggregate=self._options.deaggregate is not Deaggregation.OFF,
-                strict=frozenset(plan.strict),
+                hash_ranges={each.key: hash_ranges[each.key] for each in group if each.key in hash_ranges},
                 planner=run.planner_address,
                 query=run.query_name,
             )

@@ -95,8 +95,6 @@ class KinesisStreamReader(StreamReaderBase):
         fetcher_at = partial(FetcherClient, call_seconds=max(CALL_SECONDS, patience), query=query)
         reader = RangeReader(partition.secret, partition.planner, patience, query=query, fetcher_at=fetcher_at)
         decoder = Decoder(deaggregate=partition.deaggregate, left_out=left_out)
-        for (key, after, through, _), hash_range, payloads in reader.read(partition.ranges, partition.address):
-            yield from decoder.add(
-                payloads, key, after, through, hash_range if key.stream in partition.strict else None
-            )
+        for (key, after, through, _), payloads in reader.read(partition.ranges, partition.address):
+            yield from decoder.add(payloads, key, after, through, partition.hash_ranges.get(key))
         yield from decoder.finish()

@@ -16,7 +16,7 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.connection import CONNECTIONS, Connection, ConnectionCache
 from kinesis_efo.calls.wire import Frame, Kind, LostError, Request, Wire
 from kinesis_efo.errors import FetcherUnreachableError
-from kinesis_efo.fetcher.work import GET, GetTicket, RangeLabel
+from kinesis_efo.fetcher.work import GET, GetTicket
 from kinesis_efo.positions import ShardRange
 
 SILENT_SECONDS: Final = 20.0
@@ -27,10 +27,9 @@ CALL_SECONDS: Final = 300.0
 
 
 class RangePayloads(NamedTuple):
-    """The raw events that cover one range, in order. `hash_range` is None if the fetcher does not know the hash keys of its shard."""
+    """The raw events that cover one range, in order."""
 
     wanted: ShardRange
-    hash_range: tuple[int, int] | None
     payloads: Iterator[memoryview]
 
 
@@ -67,24 +66,24 @@ class FetcherClient(Connection):
             ticket = msgspec.json.encode(GetTicket(ranges, self._query))
             wire, first = self.call(Request(GET, self._call_seconds), ticket, self._silent_seconds)
             try:
-                for label, parts in groupby(self._parts(wire, first, give_up_at), itemgetter(0)):
+                for index, parts in groupby(self._parts(wire, first, give_up_at), itemgetter(0)):
                     payloads = chain.from_iterable(payloads for _, payloads in parts)
-                    yield RangePayloads(ranges[label.index], label.hash_range, self._limiting(payloads, give_up_at))
+                    yield RangePayloads(ranges[index], self._limiting(payloads, give_up_at))
             except BaseException:
                 # The rest of the reply may still arrive, so the connection cannot be used again.
                 self.drop()
                 raise
 
-    def _parts(self, wire: Wire, frame: Frame, give_up_at: float) -> Iterator[tuple[RangeLabel, list[memoryview]]]:
-        """Receive the parts of each range, and cut them into payloads."""
+    def _parts(self, wire: Wire, frame: Frame, give_up_at: float) -> Iterator[tuple[int, list[memoryview]]]:
+        """Receive the parts of each range, given by its index, and cut them into payloads."""
         while frame.kind is Kind.EVENTS:
             at = 0
-            for label, sizes in _HEADS.decode(frame.head):
+            for index, sizes in _HEADS.decode(frame.head):
                 payloads = []
                 for size in sizes:
                     payloads.append(frame.body[at : at + size])
                     at += size
-                yield label, payloads
+                yield index, payloads
             if (left := give_up_at - time.monotonic()) <= 0:
                 raise TimeoutError
             frame = self.checked(wire.receive(min(left, self._silent_seconds)))
@@ -115,4 +114,4 @@ class FetcherClient(Connection):
                 ) from None
 
 
-_HEADS: Final = msgspec.json.Decoder(list[tuple[RangeLabel, list[int]]])
+_HEADS: Final = msgspec.json.Decoder(list[tuple[int, list[int]]])

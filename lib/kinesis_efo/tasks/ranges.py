@@ -106,9 +106,9 @@ class RangeReader:
         self._error, self._tried = None, fetcher
         try:
             with self._fetcher_at(fetcher, self._secret) as client:
-                for wanted, hash_range, payloads in client.get(group):
+                for wanted, payloads in client.get(group):
                     self._left = [*group[list(group).index(wanted) :], *rest]
-                    yield RangePayloads(wanted, hash_range, self._tracked(wanted, payloads))
+                    yield RangePayloads(wanted, self._tracked(wanted, payloads))
                     if self._error is not None:
                         return
                     self._tried = None

@@ -21,7 +21,6 @@ from kinesis_efo.calls.service import Call, Service, Stopped
 from kinesis_efo.calls.tls import Certificate, fingerprint, make_certificate
 from kinesis_efo.calls.wire import GREETING, PROOF_BYTES, Kind, Wire
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
-from kinesis_efo.fetcher.work import RangeLabel
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 from kinesis_efo.tasks.client import FetcherClient
 from tests.support.world import wait_until
@@ -32,7 +31,7 @@ HERE = "this namespace"
 
 
 def send(call: Call, *payloads: bytes) -> None:
-    head = [(RangeLabel(0, None), [len(payload) for payload in payloads])]
+    head = [(0, [len(payload) for payload in payloads])]
     call.send(Kind.EVENTS, msgspec.json.encode(head), payloads)
 
 
@@ -290,7 +289,7 @@ def client() -> Iterator[FetcherClient]:
 
 def test_a_range_that_the_service_cuts_off_says_that_it_stopped(client: FetcherClient) -> None:
     with pytest.raises(FetcherUnreachableError, match="has stopped in the middle of a call"):
-        _ = [list(payloads) for _, _, payloads in client.get([WANTED])]
+        _ = [list(payloads) for _, payloads in client.get([WANTED])]
 
 
 class Told(msgspec.Struct):
@@ -337,7 +336,7 @@ def test_a_service_that_ends_answers_a_call_that_runs_and_waits_for_no_other(mon
 
 def read_all(address: FetcherAddress, kept: ConnectionCache, namespace: str = HERE) -> None:
     with FetcherClient(address, "secret", namespace=namespace, kept=kept) as client:
-        for _, _, payloads in client.get([WANTED]):
+        for _, payloads in client.get([WANTED]):
             assert [bytes(payload) for payload in payloads] == [b"{1}", b"{2}"]
 
 

@@ -44,8 +44,7 @@ class Query(Reading):
         return [
             Row(r["stream"], r["shardId"], int(r["sequenceNumber"]), r["partitionKey"], r["data"])
             for batch in chain.from_iterable(
-                decode(payloads, *part[:3], deaggregate=True, hash_range=hash_range)
-                for part, hash_range, payloads in reader.read([wanted], fetcher)
+                decode(payloads, *part[:3], deaggregate=True) for part, payloads in reader.read([wanted], fetcher)
             )
             for r in batch.to_pylist()
         ]

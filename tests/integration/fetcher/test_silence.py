@@ -48,9 +48,6 @@ class Slow:
         self.open = 0
         self.reads: list[ShardRange] = []
 
-    async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
-        return None
-
     def expect(self, ranges: Iterable[ShardRange]) -> float:
         return time.monotonic()
 
@@ -98,7 +95,7 @@ def serve() -> Iterator[Callable[..., Serving]]:
 
 def numbers(reader: RangeReader, serving: Serving, pause: float = 0.0) -> list[tuple[ShardKey, int | None]]:
     found = []
-    for wanted, _, payloads in reader.read(RANGES, serving.service.address):
+    for wanted, payloads in reader.read(RANGES, serving.service.address):
         for payload in payloads:
             time.sleep(pause)
             found.append((wanted.key, read_head(bytes(payload)).continuation))

@@ -68,7 +68,7 @@ def test_asked_to_end_it_serves_a_second_action_that_begins_after_a_pause(
 
     def action() -> list[bytes]:
         with FetcherClient(task.address, task.secret, query=task.query) as client:
-            return [bytes(payload) for _, _, payloads in client.get(task.ranges) for payload in payloads]
+            return [bytes(payload) for _, payloads in client.get(task.ranges) for payload in payloads]
 
     first = action()
     spark.process.send_signal(signal.SIGTERM)

@@ -571,7 +571,7 @@ async def test_the_first_error_of_the_run_is_kept_whoever_of_its_parts_fails_nex
         run.inner.lease_lost("orders", "somebody")
         calls = (
             run.batch(),
-            run.planner.strict(["orders"]),
+            run.planner.hash_ranges([FIRST.key]),
             run.leases.wait_held(["orders"]),
             run.cluster.assignments.where(WhereRequest.of([FIRST], 0.0)),
         )

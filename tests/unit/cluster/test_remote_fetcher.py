@@ -364,7 +364,7 @@ async def test_a_stream_that_a_query_brings_is_read_once_it_is_listed_and_holds_
     await asyncio.sleep(1)
     assert host.read == {FIRST}
     with pytest.raises(FetcherUnreachableError, match="stream 'clicks' is not listed here yet"):
-        await host.fetcher.hash_range(CLICKS)
+        host.streams.stream("clicks")
     host.planner.give(FIRST, SECOND, CLICKS)
     await asyncio.sleep(1)
     assert host.read == {FIRST, SECOND}
@@ -592,7 +592,6 @@ def test_its_streams_are_listed_before_it_asks_for_work() -> None:
     async def main() -> None:
         async with Host(ModelStream()) as host:
             assert host.streams.stream("orders").listings == 1
-            assert await host.fetcher.hash_range(FIRST) is not None
 
     run(main())
 

@@ -96,4 +96,4 @@ def test_unlisted_open_shards_are_read() -> None:
     lineage.merge([ChildShard("s1", ("s0",), 0, 9)], "s0")
     offset, left_out = beginning(lineage, Side(TIME, {}, ("s2", "s3")))
     assert (offset["s2"], offset["s3"], left_out) == (TIME, TIME, ["s1"]), "this list of shards is too old to know"
-    assert lineage.is_older_than(offset)
+    assert lineage.too_new(offset)

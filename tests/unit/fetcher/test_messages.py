@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from kinesis_efo.fetcher.work import GetTicket, RangeLabel
+from kinesis_efo.fetcher.work import GetTicket
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, ShardRange
-
-
-def test_labels_carry_hash_ranges_exactly() -> None:
-    for hash_range in ((5, 2**128 - 1), None):
-        label = RangeLabel(3, hash_range)
-        assert msgspec.json.decode(msgspec.json.encode(label), type=RangeLabel).hash_range == hash_range
 
 
 def test_a_ticket_names_its_ranges() -> None:

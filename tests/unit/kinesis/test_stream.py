@@ -118,11 +118,28 @@ def stream(
 def test_nothing_is_known_before_the_first_list() -> None:
     async def main() -> None:
         made = stream(Lister(shard(0)))
-        assert (made.shard(name(0)), made.hash_range(name(0)), made.listings) == (None, None, 0)
+        assert (made.shard(name(0)), made.listings) == (None, 0)
         assert made.with_descendants([name(0)]) == []
         await made.refresh()
         assert made.shard(name(0)) == shard(0)
-        assert (made.hash_range(name(0)), made.hash_range(name(9)), made.listings) == ((0, 9), None, 1)
+        assert await made.hash_ranges([name(0)]) == {name(0): (0, 9)}
+        assert made.listings == 1
+
+    run(main())
+
+
+def test_hash_range_of_shard_that_is_too_new_is_waited_for() -> None:
+    async def main() -> None:
+        lister = Lister(shard(0), shard(2))
+        made, clock = stream(lister), LoopClock()
+        await made.refresh()
+        asking = asyncio.create_task(made.hash_ranges([name(0), name(1), name(3)]))
+        await asyncio.sleep(60)
+        assert not asking.done()
+        lister.listed = [shard(0), shard(2), shard(3)]
+        # The second was trimmed: nothing is left of it.
+        assert await asking == {name(0): (0, 9), name(3): (30, 39)}
+        assert clock.monotonic() < 1080
 
     run(main())
 
@@ -162,7 +179,7 @@ def test_children_that_were_announced_are_known_before_they_are_listed_and_after
         await made.refresh()
         made.learn(name(0), CHILDREN)
         for _ in range(2):
-            assert made.hash_range(name(1)) == (10, 14)
+            assert await made.hash_ranges([name(1)]) == {name(1): (10, 14)}
             assert made.lineage.children(name(0)) == [name(1), name(2)]
             assert made.children(name(0)) == CHILDREN
             assert made.shard(name(1)) is None, "not listed"

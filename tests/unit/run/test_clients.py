@@ -98,7 +98,7 @@ def test_what_is_asked_and_answered_is_what_it_was(client: Client, own: FakeRun)
     assert all(isinstance(key, ShardKey) for key, _ in step.behind)
     wanted = asked[3].begin.ranges_to(OFFSET)  # type: ignore[attr-defined]
     assert plan.served(wanted) == [TaskRange(each, own.address, 300) for each in wanted]
-    assert (plan.strict, nothing, done, reading) == (["orders"], None, True, False)
+    assert (plan.hash_ranges, nothing, done, reading) == ([(KEY, (5, 2**128 - 1))], None, True, False)
     own.reading = True
     assert client.link.ask(Reading()) is True
     assert own.names == ["the reader"]

@@ -53,8 +53,8 @@ class Query:
     async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
         self.asked.append(("check", begin, list(ranges)))
 
-    async def strict(self, streams: Collection[str]) -> frozenset[str]:
-        return frozenset(streams)
+    async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
+        return dict.fromkeys(shards, (5, 2**128 - 1))
 
     async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:
         self.asked.append(("ends", offset))
@@ -135,10 +135,10 @@ def test_catching_up_reads_to_the_tips_and_leaves_new_streams_to_the_next_run() 
 
 def test_only_strict_queries_ask_of_which_streams_aggregates_may_be_left_out() -> None:
     plan = Plan(Offset({ORDERS: AT}), Offset({ORDERS: LATER}), 0.0)
-    assert Planned(deaggregate="strict").ask(plan).strict == ["orders"]
-    assert Planned().ask(plan).strict == []
+    assert Planned(deaggregate="strict").ask(plan).hash_ranges == [(ORDERS, (5, 2**128 - 1))]
+    assert Planned().ask(plan).hash_ranges == []
     nothing = Plan(Offset({ORDERS: AT}), Offset({ORDERS: AT}), 0.0)
-    assert Planned(deaggregate="strict").ask(nothing).strict == []
+    assert Planned(deaggregate="strict").ask(nothing).hash_ranges == []
 
 
 def test_ranges_say_who_reads_them_and_how_large_they_are_if_that_is_known() -> None:

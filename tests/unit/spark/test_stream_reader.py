@@ -942,7 +942,9 @@ def test_a_call_of_a_task_outlasts_the_patience_of_a_range(monkeypatch: pytest.M
     reader = Reader({}, **{"subscribe.retryTimeout": "30m"})
     list(
         reader.read(
-            SimpleNamespace(secret="s", planner=PLANNER, query="", ranges=[], address=None, deaggregate=True, strict=())
+            SimpleNamespace(
+                secret="s", planner=PLANNER, query="", ranges=[], address=None, deaggregate=True, hash_ranges={}
+            )
         )
     )  # type: ignore[arg-type]
     ((_, _, patience), more) = made[0]

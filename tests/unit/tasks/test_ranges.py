@@ -76,8 +76,8 @@ class Network:
 
     def read(self, first: FetcherAddress | None = ONE) -> list[tuple[str, int]]:
         rows = []
-        for wanted, hash_range, payloads in self.reader().read(RANGES, first):
-            for batch in decode(payloads, *wanted[:3], deaggregate=True, hash_range=hash_range):
+        for wanted, payloads in self.reader().read(RANGES, first):
+            for batch in decode(payloads, *wanted[:3], deaggregate=True):
                 rows += [(wanted.key.shard, int(number.as_py())) for number in batch.column(2)]
         return rows
 
@@ -121,7 +121,7 @@ class Client:
                     left = None if left is None else left - 1
                     yield event(first, last, polled=network.polled)
 
-            yield RangePayloads(wanted, None, payloads())
+            yield RangePayloads(wanted, payloads())
         if left == 0:
             raise network.failed()
 
@@ -150,7 +150,7 @@ def test_a_range_whose_last_record_came_is_not_asked_for_again() -> None:
     ranges = [ShardRange(key, Position.after(0), Position.after(30), last=28) for key in KEYS]
     network = Network(fails=[4], cuts=[7])
     read = network.reader().read(ranges, ONE)
-    assert [wanted.key for wanted, _, payloads in read if list(payloads)] == KEYS
+    assert [wanted.key for wanted, payloads in read if list(payloads)] == KEYS
     assert network.calls == [(ONE, 3), (TWO, 2)]
 
 

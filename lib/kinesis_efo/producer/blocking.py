@@ -10,9 +10,11 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from random import Random
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
+from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ProducerClosedError, StreamError
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import AwsSettings
@@ -41,6 +43,7 @@ class BlockingProducer:
         settings: Bounds, batching, order, aggregation and retries.
         aws: Region, endpoint and role.
         metrics: Where to send metrics.
+        clock, random: Sources of the time, the jitter and random keys; replaced in tests.
         connect: Opens the service; replaced in tests.
 
     Example:
@@ -57,9 +60,13 @@ class BlockingProducer:
         settings: ProducerSettings | None = None,
         aws: AwsSettings | None = None,
         metrics: MetricsSettings | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
         connect: Connect | None = None,
     ) -> None:
-        self._producer = Producer(stream, settings=settings, aws=aws, metrics=metrics, connect=connect)
+        self._producer = Producer(
+            stream, settings=settings, aws=aws, metrics=metrics, clock=clock, random=random, connect=connect
+        )
         self._inbox: list[Record] = []
         self._draining = self._ended = False
         self._inbox_lock = threading.Lock()

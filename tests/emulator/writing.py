@@ -301,3 +301,13 @@ def play(seed: int) -> Outcome:
         raise BrokenPromiseError(f"seed {seed}: {error}") from error
     finally:
         logging.disable(before)
+
+
+def first_broken(seeds: list[int]) -> str:
+    """Return the report of the first of these seeds that breaks a promise; empty if none does."""
+    for seed in seeds:
+        try:
+            play(seed)
+        except BrokenPromiseError as error:
+            return str(error)
+    return ""

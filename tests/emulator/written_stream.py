@@ -87,12 +87,18 @@ class WrittenStream:
 
     async def put_records(self, Records: bytes, **_: Any) -> dict[str, Any]:
         await asyncio.sleep(self.random.choice([0.001, 0.02, 0.3]))
-        answer = self._carry_out(json.loads(Records)["Records"])
-        lost = answer is not None and self._now_in("lost") is not None and self.random.random() < 0.6
+        stored: list[bytes] = []
+        taken: list[Shard] = []
+        answer = self._carry_out(json.loads(Records)["Records"], stored, taken)
+        lost = self._now_in("lost") is not None and self.random.random() < 0.6
         await asyncio.sleep(self.random.choice([0.001, 0.02, 0.3]))
         if lost:
-            self.lost.update(self._stored)
+            self.lost.update(stored)
+            self._fails()
             raise EndpointConnectionError(endpoint_url="https://kinesis")
+        self.every_request_fails_since = None
+        for shard in taken:
+            shard.taken_at = self.now()
         return {RAW_BODY: json.dumps({"Records": answer}).encode()}
 
     async def list_shards(self, **_: Any) -> dict[str, Any]:
@@ -142,7 +148,9 @@ class WrittenStream:
                 for start, end in ((parent.start, middle), (middle + 1, parent.end)):
                     self.shards.append(Shard(f"shardId-{len(self.shards):012d}", start, end, taken_at=parent.taken_at))
 
-    def _carry_out(self, entries: list[dict[str, str]]) -> list[dict[str, str]]:
+    def _carry_out(
+        self, entries: list[dict[str, str]], stored: list[bytes], taken: list[Shard]
+    ) -> list[dict[str, str]]:
         self._change()
         if self._now_in("unreachable") is not None:
             self._fails()
@@ -161,20 +169,18 @@ class WrittenStream:
                 raise refusal("ValidationException", 400)
             if len(data) + len(entry["PartitionKey"].encode()) > self.limit:
                 raise refusal("InvalidArgumentException", 400)
-        self.every_request_fails_since = None
-        self._stored: list[bytes] = []
         # Kinesis does not promise to write the records of a request in their order.
         order = list(range(len(entries)))
         if self.random.random() < 0.5:
             self.random.shuffle(order)
-        answers: dict[int, dict[str, str]] = {n: self._one(entries[n], decoded[n]) for n in order}
+        answers: dict[int, dict[str, str]] = {n: self._one(entries[n], decoded[n], stored, taken) for n in order}
         return [answers[n] for n in range(len(entries))]
 
     def _fails(self) -> None:
         if self.every_request_fails_since is None:
             self.every_request_fails_since = self.now()
 
-    def _one(self, entry: dict[str, str], data: bytes) -> dict[str, str]:
+    def _one(self, entry: dict[str, str], data: bytes, stored: list[bytes], taken: list[Shard]) -> dict[str, str]:
         opened = [shard for shard in self.shards if shard.open]
         place = hash_of(entry["PartitionKey"], entry.get("ExplicitHashKey"))
         shard = (
@@ -193,12 +199,12 @@ class WrittenStream:
             shard.refused_at.append(self.now())
             return {"ErrorCode": THROTTLED, "ErrorMessage": "x"}
         shard.used += 1
-        shard.taken_at = self.now()
+        taken.append(shard)
         for key, hash_key, one in unpacked(entry, data):
             inside = shard.start <= hash_of(key, hash_key) <= shard.end
             if inside or not data.startswith(MAGIC):
                 self.seen.append(one)
-                self._stored.append(one)
+                stored.append(one)
             if data.startswith(MAGIC):
                 self.misplaced[one] += not inside
         if data.startswith(MAGIC) and not all(

@@ -143,12 +143,7 @@ class BlockingProducer:
             StreamError: The first failure; unacknowledged records may not have been written.
         """
         self._producer.engine.check()
-
-        async def flush() -> None:
-            self._drain()
-            await self._producer.flush()
-
-        self._call(flush())
+        self._call(self._producer.flush())
 
     def close(self) -> None:
         """Write all records, then disconnect. Leaving the context does this. Further puts, and those that wait, raise an error.
@@ -230,10 +225,11 @@ class BlockingProducer:
     def _enqueue(self, records: Sequence[Record]) -> None:
         with self._inbox_lock:
             if not self._ended:
-                self._inbox.extend(records)
+                # With the lock, so that what a thread calls after its put finds the record in the engine.
                 if not self._draining:
                     self._call_soon(self._drain)
                     self._draining = True
+                self._inbox.extend(records)
                 return
         self._producer.engine.capacity.release(usage_of(records))
         raise self._producer.engine.closed_error()
@@ -252,10 +248,6 @@ class BlockingProducer:
         self._producer.engine.accept(arrived)
         self._producer.engine.pump_if_full()
 
-    def _expedite(self) -> None:
-        self._drain()
-        self._producer.engine.expedite()
-
     def _give_up_after(self, seconds: float) -> None:
         assert self._loop is not None
         why = f"the process ends, and writing took longer than {seconds:g} s; close the producer before"
@@ -269,7 +261,7 @@ class BlockingProducer:
 
         waiter = self._producer.engine.capacity.acquire(record.shard, record.size, wake)
         try:
-            self._call_soon(self._expedite)
+            self._call_soon(self._producer.engine.expedite)
             woken.wait()
         except BaseException:
             self._producer.engine.capacity.cancel(waiter)

@@ -34,7 +34,7 @@ REVERTED: dict[str, tuple[int, list[Edit]]] = {
     "an outage leaves records out": (0, [
         (RECORD, "    epoch: Epoch |", "    faulted_at: float | None = None\n    epoch: Epoch |"),
         (ACCUMULATOR, "or \"\"), outcome, settled)", "or \"\"), outcome, settled, now)"),
-        (ACCUMULATOR, "outcome: _QueueOutcome, settled: RequestOutcome\n", "outcome: _QueueOutcome, settled: RequestOutcome, now: float\n"),
+        (ACCUMULATOR, "outcome: _QueueOutcome, settled: RequestOutcome) -> None:\n        if fault.retry", "outcome: _QueueOutcome, settled: RequestOutcome, now: float) -> None:\n        if fault.retry"),
         (ACCUMULATOR, "        outcome.again += parcel.records\n\n    def _pace", """
         for record in parcel.records:
             if not outcome.throttled and record.faulted_at is None:
@@ -66,7 +66,9 @@ REVERTED: dict[str, tuple[int, list[Edit]]] = {
 @pytest.mark.parametrize("what", REVERTED)
 def test_a_fix_that_is_reverted_is_found(what: str, tmp_path: Path) -> None:
     found_by, edits = REVERTED[what]
-    shutil.copytree(ROOT / "lib" / "kinesis_efo", tmp_path / "kinesis_efo", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "lib" / "kinesis_efo", tmp_path / "kinesis_efo", ignore=shutil.ignore_patterns("__pycache__")
+    )
     for file, now, before in edits:
         path = tmp_path / "kinesis_efo" / file
         text = path.read_text()
@@ -75,5 +77,7 @@ def test_a_fix_that_is_reverted_is_found(what: str, tmp_path: Path) -> None:
     # The seed that found it when this was written comes first. Another one does once the runs have changed.
     program = f"from tests.emulator.writing import first_broken; print(first_broken([{found_by}, *range({SEEDS})]))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT)))}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.startswith("seed "), done.stdout + done.stderr

@@ -90,7 +90,8 @@ class World:
 
     def _line(self, _frame: FrameType, event: str, _argument: object) -> Any:
         if event == "line" and self.random.random() < self._preempt:
-            self.wait(lambda: True)
+            # Some stops last, so that the other threads make whole calls meanwhile.
+            self.pause(self.random.choice([0.0, 0.0, 0.0, 0.05, 2.0]))
         return self._line
 
     def _hand_over(self, me: Strand | None) -> None:
@@ -136,12 +137,12 @@ class Loop(asyncio.SelectorEventLoop):
 
     def set_default_executor(self, executor: Any) -> None: ...
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         done = self.create_future()
         done.set_result(func(*args))
         return done
 
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None: ...
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None: ...  # noqa: ASYNC109
 
 
 class _Selector(selectors.DefaultSelector):
@@ -238,7 +239,9 @@ def threads_of(world: World) -> Iterator[None]:
             return self._set
 
     class Thread:
-        def __init__(self, target: Callable[..., object], args: tuple[Any, ...] = (), name: str = "", daemon: bool = True):
+        def __init__(
+            self, target: Callable[..., object], args: tuple[Any, ...] = (), name: str = "", daemon: bool = True
+        ):
             self.name = name
             self._work = lambda: target(*args)
 

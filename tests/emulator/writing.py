@@ -61,7 +61,7 @@ class Outcome:
 class Run:
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
-        self.world = World(random, TRACED, random.choice([0.0, 0.02, 0.2]))
+        self.world = World(random, TRACED, random.choice([0.0, 0.01, 0.05]))
         self.stream = WrittenStream(random, self.world.monotonic, BEGIN)
         self.blocking = random.random() < 0.6
         self.settings = ProducerSettings(
@@ -80,15 +80,17 @@ class Run:
         self.left_at_closing: list[set[bytes]] = []
         self.errors: list[KinesisEfoError] = []
         self.ended = self.aborted = False
-        self.ends = random.random() < 0.3
+        self.ends = random.random() < 0.5
         self.workers = random.randint(1, 4)
 
     # -- what a caller does; `call` is awaited or not
 
-    async def work(self, worker: int, call: Callable[..., Awaitable[Any]], pause: Callable[[float], Awaitable[None]]) -> None:
+    async def work(
+        self, worker: int, call: Callable[..., Awaitable[Any]], pause: Callable[[float], Awaitable[None]]
+    ) -> None:
         random = Random(self.random.random())
         for _ in range(random.randint(3, 12)):
-            match random.choice(["put"] * 6 + ["many"] * 2 + ["flush"] * 2 + ["pause"] * 3 + ["end", "fork"]):
+            match random.choice(["put"] * 6 + ["many"] * 2 + ["flush"] * 2 + ["pause"] * 2 + ["end"] * 2 + ["fork"]):
                 case "put":
                     await self.put(call, [self.record(worker, random)], many=False)
                 case "many":
@@ -97,11 +99,11 @@ class Run:
                     await self.flush(call)
                 case "pause":
                     await pause(random.choice([0.0, 0.05, 1.0, 8.0]))
-                case "end" if self.ends and random.random() < 0.5:
+                case "end" if self.ends:
                     if random.random() < 0.6:
                         await self.close(call)
                     else:
-                        self.ended = True
+                        self.ended = self.aborted = True
                         await call("abort")
                 case "fork" if random.random() < 0.05:
                     self.fork()
@@ -145,6 +147,9 @@ class Run:
             await call("close")
         except KinesisEfoError as error:
             self.failed(error)
+        except asyncio.CancelledError:
+            self.aborted = True
+            raise
         else:
             self.require({put.data for put in self.puts if put.returned}, "close")
             self.closed_well = True
@@ -196,7 +201,7 @@ class Run:
         if error in self.errors:
             return True
         if isinstance(error, ProducerClosedError):
-            return self.ended
+            return self.aborted if "closed before" in str(error) else self.ended
         if isinstance(error, RecordRefusedError):
             named = re.search(r"(\d+) bytes\)", str(error))
             return named is not None and int(named[1]) > self.stream.smallest and self.settings.fail_on_error
@@ -214,11 +219,15 @@ class Run:
             put for put in self.puts if put.returned and put.data not in stored and not self.may_be_left_out(put.data)
         ]
         if missing and self.closed_well:
-            raise BrokenPromiseError(f"close returned, but these puts are not stored: {[put.data[:12] for put in missing]}")
+            raise BrokenPromiseError(
+                f"close returned, but these puts are not stored: {[put.data[:12] for put in missing]}"
+            )
         for put in self.puts:
             most = 1 + self.stream.lost[put.data] + self.stream.misplaced[put.data]
             if stored[put.data] > most:
-                raise BrokenPromiseError(f"{put.data[:12]!r} is stored {stored[put.data]} times; at most {most} are allowed")
+                raise BrokenPromiseError(
+                    f"{put.data[:12]!r} is stored {stored[put.data]} times; at most {most} are allowed"
+                )
         if self.settings.ordered and not self.stream.unkeyed:
             by_key: dict[str, list[int]] = defaultdict(list)
             numbers = {put.data: put for put in self.puts}

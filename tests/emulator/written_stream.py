@@ -109,7 +109,8 @@ class WrittenStream:
                 {
                     "ShardId": shard.name,
                     "HashKeyRange": {"StartingHashKey": str(shard.start), "EndingHashKey": str(shard.end)},
-                    "SequenceNumberRange": {"StartingSequenceNumber": "1"} | ({} if shard.open else {"EndingSequenceNumber": "2"}),
+                    "SequenceNumberRange": {"StartingSequenceNumber": "1"}
+                    | ({} if shard.open else {"EndingSequenceNumber": "2"}),
                 }
                 for shard in self.shards
             ]
@@ -230,7 +231,9 @@ def unpacked(entry: dict[str, str], data: bytes) -> list[tuple[str, str | None, 
     return [
         (
             message.partition_key_table[one.partition_key_index],
-            message.explicit_hash_key_table[one.explicit_hash_key_index] if one.HasField("explicit_hash_key_index") else None,
+            message.explicit_hash_key_table[one.explicit_hash_key_index]
+            if one.HasField("explicit_hash_key_index")
+            else None,
             one.data,
         )
         for one in message.records
@@ -239,6 +242,6 @@ def unpacked(entry: dict[str, str], data: bytes) -> list[tuple[str, str | None, 
 
 def refusal(code: str, status: int) -> ClientError:
     return ClientError(
-        {"Error": {"Code": code, "Message": "x"}, "ResponseMetadata": {"HTTPStatusCode": status}},  # type: ignore[typeddict-item]
+        {"Error": {"Code": code, "Message": "x"}, "ResponseMetadata": {"HTTPStatusCode": status}},
         "PutRecords",
     )

@@ -95,7 +95,7 @@ class RecordRefusedError(WriteError):
 
 
 class ProducerClosedError(WriteError):
-    """The producer is closed, or not opened yet."""
+    """The producer is closed, not opened yet, or used in another process than the one that opened it."""
 
 
 class DataLossError(KinesisEfoError):

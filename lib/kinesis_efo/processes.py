@@ -1,5 +1,5 @@
-"""Identifies processes of this host by pid and start time, because a pid may be reused. Also opens the directory in which the processes of
-one user exchange small files."""
+"""Identifies processes of this host by pid and start time, because a pid may be reused, and detects that an object is used in a forked
+process. Also opens the directory in which the processes of one user exchange small files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import fnmatch
 import os
 import socket
+import sys
 import tempfile
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -52,6 +53,32 @@ class Process(NamedTuple):
             pass  # the process belongs to another user
         stat = read_stat(self.pid, proc)
         return stat is None or (not stat.dead and self.started in (stat.started, UNKNOWN))
+
+
+class Home(NamedTuple):
+    """Where an object was opened that has a thread or an event loop. A forked process has the object, but not its thread."""
+
+    pid: int
+    place: str
+
+    @classmethod
+    def here(cls) -> Home:
+        """Return this process, and the line that called this library."""
+        frame = sys._getframe()
+        package = __name__.partition(".")[0]
+        while (
+            frame.f_globals.get("__name__", "").partition(".")[0] in (package, "asyncio", "contextlib") and frame.f_back
+        ):
+            frame = frame.f_back
+        return cls(os.getpid(), f"{frame.f_code.co_filename}:{frame.f_lineno}")
+
+    @property
+    def left(self) -> bool:
+        """Whether this is another process."""
+        return os.getpid() != self.pid
+
+    def __str__(self) -> str:
+        return f"in process {self.pid}, at {self.place}"
 
 
 def read_stat(pid: int | str, proc: Path = _PROC) -> Stat | None:

@@ -82,6 +82,7 @@ class RecordAccumulator:
         self._backoff = Backoff(settings, random)
         self._failing: Outage | None = None
         self._expired = 0
+        self._most_records = MAX_REQUEST_RECORDS
         self._turn = 0
         self.in_flight = 0
 
@@ -108,8 +109,9 @@ class RecordAccumulator:
         if not ready or not (eager or self._worth_sending(ready, now)):
             return None
         self._turn = (self._turn + 1) % len(ready)
-        aggregate_bytes = self._aggregate_bytes if self._queueing.aggregate else None
-        request = cut(ready[self._turn :] + ready[: self._turn], aggregate_bytes)
+        halved = self._most_records < MAX_REQUEST_RECORDS
+        aggregate_bytes = self._aggregate_bytes if self._queueing.aggregate and not halved else None
+        request = cut(ready[self._turn :] + ready[: self._turn], aggregate_bytes, self._most_records)
         request.sent_at = now
         self.in_flight += 1
         return request
@@ -130,12 +132,13 @@ class RecordAccumulator:
         """Process the response to a request: one result for each of its parcels."""
         outcomes = self._ended(request)
         self._failing, self._expired = None, 0
+        self._most_records = min(2 * self._most_records, MAX_REQUEST_RECORDS)
         self._backoff.end()
         settled, keyed = RequestOutcome(), request.keyed
         for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
             outcome = outcomes[shard]
             if result.code is not None:
-                self._refused(parcel, judge_result(result.code, result.message or ""), outcome, settled, now)
+                self._refused(parcel, judge_result(result.code, result.message or ""), outcome, settled)
             elif result.shard == shard or not keyed:
                 outcome.taken += 1
                 settled.acknowledged += parcel.records
@@ -149,13 +152,21 @@ class RecordAccumulator:
         """Process the failure of a whole request. Kinesis may have carried out the request, so a retry may write its records twice."""
         outcomes = self._ended(request)
         settled = RequestOutcome()
+        if fault.kind is RecordRefusedError and len(request.records) == 1:
+            settled.refused = [(record, _refusal(record, fault)) for record in request.records]
+            return settled
         for parcel, shard in zip(request.parcels, request.shards, strict=True):
             outcomes[shard].again += parcel.records
         for shard, outcome in outcomes.items():
             self._give_back(shard, outcome.again)
+        if fault.kind is RecordRefusedError:
+            # One record makes Kinesis refuse all of them. Halve the next request, until that record is alone and can be named.
+            self._most_records = max(1, min(self._most_records, len(request.records)) // 2)
+            settled.retried[fault.code] = len(request.parcels)
+            return settled
         self._expired = self._expired + 1 if fault.retry is Retry.BRIEFLY else 0
         if fault.retry is Retry.NO or self._expired >= _MOST_EXPIRED_IN_A_ROW:
-            settled.failure = self._fatal(fault, request)
+            settled.failure = self._error(fault)
             return settled
         settled.retried[fault.code] = len(request.parcels)
         self._backoff.extend(request.sent_at, now)
@@ -228,36 +239,18 @@ class RecordAccumulator:
         outcome.taken += 1
         settled.acknowledged += parcel.records
 
-    def _refused(
-        self, parcel: Parcel, fault: WriteFault, outcome: _QueueOutcome, settled: RequestOutcome, now: float
-    ) -> None:
+    def _refused(self, parcel: Parcel, fault: WriteFault, outcome: _QueueOutcome, settled: RequestOutcome) -> None:
         if fault.retry is not Retry.YES:
             if fault.kind is not RecordRefusedError:
                 settled.failure = settled.failure or self._error(fault)
                 outcome.again += parcel.records
                 return
-            settled.refused += [
-                (record, RecordRefusedError(f"{record.describe()}: Kinesis refuses it: {fault.text}"))
-                for record in parcel.records
-            ]
+            settled.refused += [(record, _refusal(record, fault)) for record in parcel.records]
             return
         settled.retried[fault.code] += 1
         outcome.cause = outcome.cause or fault.text
-        if fault.code == THROUGHPUT_EXCEEDED:
-            outcome.throttled = True
-            outcome.again += parcel.records
-            return
-        for record in parcel.records:
-            record.faulted_at = now if record.faulted_at is None else record.faulted_at
-            if now - record.faulted_at > self._settings.retry_timeout:
-                waited = f"{now - record.faulted_at:.0f} s"
-                error = RetriesExhaustedError(
-                    f"{record.describe()} cannot be written: refused for {waited}, last with {fault.text}. "
-                    f"{self._patience_remedy()}"
-                )
-                settled.refused.append((record, error))
-            else:
-                outcome.again.append(record)
+        outcome.throttled |= fault.code == THROUGHPUT_EXCEEDED
+        outcome.again += parcel.records
 
     def _pace(self, shard: str, outcome: _QueueOutcome, sent_at: float, now: float, settled: RequestOutcome) -> None:
         self._give_back(shard, outcome.again)
@@ -286,17 +279,13 @@ class RecordAccumulator:
     def _patience_remedy(self) -> str:
         return f"Remove the cause, or raise the limit (retry_timeout is {self._settings.retry_timeout:g} s)"
 
-    def _fatal(self, fault: WriteFault, request: PutRecordsRequest) -> StreamError:
-        if fault.kind is not RecordRefusedError:
-            return self._error(fault)
-        largest = max(request.records, key=lambda record: record.size)
-        return RecordRefusedError(
-            f"stream {self._stream} refuses a request of {len(request.records)} records, the largest of them {largest.describe()}: {fault.text}"
-        )
-
     def _error(self, fault: WriteFault) -> StreamError:
         remedy = f". To do: {fault.remedy}" if fault.remedy else ""
         return fault.kind(f"stream {self._stream} cannot be written to: {fault.text}{remedy}")
+
+
+def _refusal(record: Record, fault: WriteFault) -> RecordRefusedError:
+    return RecordRefusedError(f"{record.describe()}: Kinesis refuses it: {fault.text}")
 
 
 def _queueing(settings: ProducerSettings, shards: ShardMap) -> ProducerSettings:

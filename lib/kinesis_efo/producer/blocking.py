@@ -8,16 +8,18 @@ import contextlib
 import logging
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from random import Random
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
+from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ProducerClosedError, StreamError
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.producer.capacity import Waiter
+from kinesis_efo.processes import Home
+from kinesis_efo.producer.capacity import Waiter, usage_of
 from kinesis_efo.producer.metrics import ProducerMetrics
 from kinesis_efo.producer.producer import Connect, Producer
 from kinesis_efo.producer.record import Data, PutArguments, Record
@@ -41,6 +43,7 @@ class BlockingProducer:
         settings: Bounds, batching, order, aggregation and retries.
         aws: Region, endpoint and role.
         metrics: Where to send metrics.
+        clock, random: Sources of the time, the jitter and random keys; replaced in tests.
         connect: Opens the service; replaced in tests.
 
     Example:
@@ -57,12 +60,17 @@ class BlockingProducer:
         settings: ProducerSettings | None = None,
         aws: AwsSettings | None = None,
         metrics: MetricsSettings | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
         connect: Connect | None = None,
     ) -> None:
-        self._producer = Producer(stream, settings=settings, aws=aws, metrics=metrics, connect=connect)
-        self._inbox: deque[Record] = deque()
-        self._draining = False
-        self._lock = threading.Lock()
+        self._producer = Producer(
+            stream, settings=settings, aws=aws, metrics=metrics, clock=clock, random=random, connect=connect
+        )
+        self._inbox: list[Record] = []
+        self._draining = self._ended = False
+        self._inbox_lock = threading.Lock()
+        self._end_lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -75,6 +83,7 @@ class BlockingProducer:
         """
         if self._thread is not None:
             raise ProducerClosedError(f"the producer for {self._producer.stream} was opened before; create another one")
+        self._producer.home = Home.here()
         started: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(target=_run_loop, args=(started,), name="kinesis-efo-producer", daemon=True)
         self._thread.start()
@@ -137,16 +146,20 @@ class BlockingProducer:
         self._call(self._producer.flush())
 
     def close(self) -> None:
-        """Write all records, then disconnect. Leaving the context does this. Does nothing if the producer is closed.
+        """Write all records, then disconnect. Leaving the context does this. Further puts, and those that wait, raise an error.
 
         Raises:
-            StreamError: The same as for `flush`; the producer is closed even then.
+            StreamError: The same as for `flush`; the producer is closed even then. Raised again by each further call.
         """
-        self._finish(self._producer.close)
+        self._finish(self._producer.close, check=True)
 
     def abort(self) -> None:
         """Disconnect without waiting for outstanding records, and log how many there were."""
-        self._finish(self._producer.abort)
+        if self._producer.opened:
+            # A `close` in another thread ends with an error then.
+            with contextlib.suppress(ProducerClosedError):
+                self._call_soon(self._producer.engine.halt)
+        self._finish(self._producer.abort, check=False)
 
     @property
     def metrics(self) -> ProducerMetrics:
@@ -159,23 +172,49 @@ class BlockingProducer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._finish(lambda: self._producer.__aexit__(kind, error, trace))
+        if error is None:
+            self.close()
+        elif not self._elsewhere:
+            self._finish(lambda: self._producer.__aexit__(kind, error, trace), check=False)
+
+    def __reduce__(self) -> NoReturn:
+        self._producer.__reduce__()
 
     # -- helpers
 
-    def _call(self, coroutine: Any) -> Any:
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+    @property
+    def _elsewhere(self) -> bool:
+        return self._producer.home is not None and self._producer.home.left
 
-    def _finish(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        with self._lock:
-            if self._loop is None or self._loop.is_closed() or self._thread is None or not self._thread.is_alive():
-                return
-            atexit.unregister(self._at_exit)
-            try:
-                self._call(end())
-            finally:
-                self._end_loop()
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        assert self._loop is not None
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        except (RuntimeError, CancelledError) as error:
+            # The loop has ended, or ended during the call.
+            coroutine.close()
+            raise self._producer.engine.closed_error() from error
+
+    def _finish(self, end: Callable[[], Coroutine[Any, Any, None]], *, check: bool) -> None:
+        if self._thread is None or not self._producer.opened:
+            return
+        engine = self._producer.engine
+
+        async def finish() -> None:
+            with self._inbox_lock:
+                self._ended = True
+            self._drain()
+            await end()
+
+        with self._end_lock:
+            if self._thread.is_alive():
+                atexit.unregister(self._at_exit)
+                try:
+                    self._call(finish())
+                finally:
+                    self._end_loop()
+        if check:
+            engine.check_end(len(self._inbox))
 
     def _end_loop(self) -> None:
         assert self._loop is not None
@@ -184,11 +223,16 @@ class BlockingProducer:
         self._thread.join()
 
     def _enqueue(self, records: Sequence[Record]) -> None:
-        self._inbox.extend(records)
-        if not self._draining:
-            # Set before the call, because `_drain` resets it. At worst the loop drains an empty inbox once.
-            self._draining = True
-            self._call_soon(self._drain)
+        with self._inbox_lock:
+            if not self._ended:
+                # With the lock, so that what a thread calls after its put finds the record in the engine.
+                if not self._draining:
+                    self._call_soon(self._drain)
+                    self._draining = True
+                self._inbox.extend(records)
+                return
+        self._producer.engine.capacity.release(usage_of(records))
+        raise self._producer.engine.closed_error()
 
     def _call_soon(self, callback: Callable[[], object]) -> None:
         assert self._loop is not None
@@ -198,9 +242,9 @@ class BlockingProducer:
             raise self._producer.engine.closed_error() from None
 
     def _drain(self) -> None:
-        self._draining = False
-        # Take only the present records, because a record that arrives meanwhile schedules another call.
-        arrived = [self._inbox.popleft() for _ in range(len(self._inbox))]
+        with self._inbox_lock:
+            self._draining = False
+            arrived, self._inbox = self._inbox, []
         self._producer.engine.accept(arrived)
         self._producer.engine.pump_if_full()
 
@@ -216,8 +260,8 @@ class BlockingProducer:
             woken.set()
 
         waiter = self._producer.engine.capacity.acquire(record.shard, record.size, wake)
-        self._call_soon(self._producer.engine.expedite)
         try:
+            self._call_soon(self._producer.engine.expedite)
             woken.wait()
         except BaseException:
             self._producer.engine.capacity.cancel(waiter)
@@ -270,7 +314,7 @@ def _at_exit(producer: BlockingProducer) -> Any:
 
     def close() -> None:
         left = reference()
-        if left is None:
+        if left is None or left._elsewhere:
             return
         if not left.metrics.outstanding_records:
             left.abort()

@@ -55,7 +55,7 @@ class Engine:
         self._settings = settings
         self._clock = clock
         self._random = random
-        self._loop = asyncio.get_running_loop()
+        self.loop = self._loop = asyncio.get_running_loop()
         # Half of the capacity is common to all shards. A record that is larger than this half could wait for ever.
         half = settings.max_outstanding_bytes // 2
         stream_limit = traits.max_record_bytes
@@ -69,7 +69,8 @@ class Engine:
         self._stall = StallWatch(settings.stall_warning, clock, self._loop, self._stalled_on)
         self._counts = Counts()
         self._failure: StreamError | None = None
-        self._stopped = False
+        self._closing = self._stopped = False
+        self._unwritten = 0
         self._positions = count()
         self._epoch = Epoch()
         self._flushes: deque[tuple[Epoch, asyncio.Future[None]]] = deque()
@@ -88,8 +89,17 @@ class Engine:
         """Raise the producer's failure, or ProducerClosedError; return if it accepts records."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        if self._stopped:
+        if self._closing:
             raise self.closed_error()
+
+    def check_end(self, unsent: int = 0) -> None:
+        """Raise an error if this closed producer has not written all records. `unsent` are records that it never received."""
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        if self._unwritten + unsent:
+            raise ProducerClosedError(
+                f"the producer for {self._stream} was closed before {self._unwritten + unsent} records were acknowledged; put them again"
+            )
 
     def closed_error(self) -> ProducerClosedError:
         """Make the error for a closed producer."""
@@ -161,6 +171,7 @@ class Engine:
         for record in records:
             record.epoch = self._epoch
         self._epoch.count += len(records)
+        self._unwritten += len(records)
         self._accumulator.add(records)
         self._unpumped_records += len(records)
         self._unpumped_bytes += sum([record.size for record in records])
@@ -202,9 +213,15 @@ class Engine:
         """Fail the producer although records are outstanding; `why` is the reason, for messages."""
         self._fail(WriteError(f"the producer for {self._stream} gave up: {why}"))
 
+    def begin_closing(self) -> None:
+        """Refuse further records, also those whose puts wait for capacity."""
+        self._closing = True
+        self.capacity.close()
+
     async def flush(self) -> None:
         """Wait until Kinesis has acknowledged all records that were put before, or raise the producer's failure."""
-        self.check()
+        if self._failure is not None or self._stopped:
+            self.check()
         epoch, self._epoch = self._epoch, Epoch()
         if not epoch.count and not self._flushes:
             return
@@ -219,26 +236,30 @@ class Engine:
             # If this flush was cancelled, its epoch stays, so that the next flush waits for its records, too.
             done.cancel()
 
-    async def stop(self) -> None:
-        """End without waiting for outstanding records, and log how many there were."""
+    def halt(self) -> None:
+        """Send nothing more, and end flushes that wait."""
         self._stopped = True
+        self.begin_closing()
         self._disarm()
         if self._recheck is not None:
             self._recheck.cancel()
         self._stall.stop()
-        self.capacity.close()
+        self._end_flushes(self.closed_error())
+
+    async def stop(self) -> None:
+        """End without waiting for outstanding records, and log how many there were."""
+        self.halt()
         running = [*self._tasks, *([self._refreshing] if self._refreshing else [])]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        if self.capacity.records:
+        if self._unwritten:
             logger.warning(
                 "producer for %s closed with %d records (%d bytes) that were put and not acknowledged",
                 self._stream,
-                self.capacity.records,
+                self._unwritten,
                 self.capacity.bytes,
             )
-        self._end_flushes(self.closed_error())
 
     # -- parts
 
@@ -308,6 +329,7 @@ class Engine:
         for epoch, leaving in Counter([record.epoch for record in records]).items():
             if epoch is not None:
                 epoch.count -= leaving
+        self._unwritten -= len(records)
         self.capacity.release(usage_of(records))
 
     def _conclude_flushes(self) -> None:

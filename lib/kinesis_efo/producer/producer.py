@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from random import Random
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import KinesisEfoError, ProducerClosedError, StreamError
 from kinesis_efo.metrics import MetricsSettings, report
 from kinesis_efo.options import AwsSettings
+from kinesis_efo.processes import Home
 from kinesis_efo.producer.capacity import Waiter
 from kinesis_efo.producer.engine import Engine
 from kinesis_efo.producer.faults import judge
@@ -74,6 +76,7 @@ class Producer:
         self._stack = AsyncExitStack()
         self._engine: Engine | None = None
         self._closed = False
+        self.home: Home | None = None
 
     # -- opening and closing
 
@@ -86,6 +89,7 @@ class Producer:
         """
         if self._engine is not None:
             raise ProducerClosedError(f"the producer for {self.stream} was opened before; create another one")
+        self.home = self.home or Home.here()
         try:
             service = await self._stack.enter_async_context(self._connect())
             traits = await service.traits()
@@ -97,30 +101,36 @@ class Producer:
             fault = judge(error, "kinesis:ListShards")
             remedy = f". To do: {fault.remedy}" if fault.remedy else ""
             raise fault.kind(f"stream {self.stream} cannot be opened for writing: {fault.text}{remedy}") from error
-        self._engine = Engine(self.stream, service, shards, traits, self.settings, self._clock, self._random)
-        self._end_report = report(producer_collector(self.stream, lambda: self.metrics), self._metrics_settings)
+        engine = Engine(self.stream, service, shards, traits, self.settings, self._clock, self._random)
+        self._engine = engine
+        self._end_report = report(producer_collector(self.stream, lambda: engine.metrics), self._metrics_settings)
         return self
 
     async def close(self) -> None:
-        """Write all records, then disconnect. Leaving the context does this. Does nothing if the producer is closed.
+        """Write all records, then disconnect. Leaving the context does this. Further puts, and those that wait, raise an error.
 
         Raises:
-            StreamError: The same as for `flush`; the producer is closed even then.
+            StreamError: The same as for `flush`; the producer is closed even then. Raised again by each further call.
         """
-        if self._closed or self._engine is None:
+        if self._engine is None:
             return
-        try:
-            await self.flush()
-        finally:
-            await self.abort()
+        engine = self._engine_here()
+        if not self._closed:
+            engine.begin_closing()
+            try:
+                await engine.flush()
+            finally:
+                await self.abort()
+        engine.check_end()
 
     async def abort(self) -> None:
         """Disconnect without waiting for outstanding records, and log how many there were."""
         if self._closed or self._engine is None:
             return
+        engine = self._engine_here()
         self._closed = True
         try:
-            await self.engine.stop()
+            await engine.stop()
         finally:
             await self._stack.aclose()
             await asyncio.to_thread(self._end_report)
@@ -131,6 +141,8 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and self.home is not None and self.home.left:
+            return
         if error is None:
             await self.close()
         elif isinstance(error, Exception):
@@ -162,7 +174,7 @@ class Producer:
             RecordRefusedError: The record can never be written. Other records are not affected.
             StreamError: An earlier record could not be written; unacknowledged records may not have been written.
         """
-        engine = self.engine
+        engine = self._engine_here()
         record = engine.make_record((data, partition_key, explicit_hash_key))
         if record is None:
             return
@@ -184,7 +196,7 @@ class Producer:
             RecordRefusedError: A record can never be written. The records before it are queued, those after it are not.
             StreamError: The same as for `put`.
         """
-        engine = self.engine
+        engine = self._engine_here()
         for batch in engine.make_records(records):
             for part, admitted in engine.capacity.acquire_parts(batch):
                 if admitted:
@@ -200,21 +212,45 @@ class Producer:
         Raises:
             StreamError: The first failure; unacknowledged records may not have been written.
         """
-        await self.engine.flush()
+        await self._engine_here().flush()
 
     @property
     def metrics(self) -> ProducerMetrics:
         """The current counters and gauges."""
-        return self._engine.metrics if self._engine is not None else ProducerMetrics()
+        return self.engine.metrics if self._engine is not None else ProducerMetrics()
+
+    @property
+    def opened(self) -> bool:
+        """Whether the producer was opened; also after it was closed."""
+        return self._engine is not None
 
     @property
     def engine(self) -> Engine:
         """The engine of the open producer, for `BlockingProducer`."""
         if self._engine is None:
             raise ProducerClosedError(f"the producer for {self.stream} is not open: enter its context or call open()")
+        if self.home is not None and self.home.left:
+            raise ProducerClosedError(
+                f"the producer for {self.stream} was opened {self.home}; it does not work in the forked process {os.getpid()}: "
+                "open another one there"
+            )
         return self._engine
 
+    def __reduce__(self) -> NoReturn:
+        opened = f" (this one was opened {self.home})" if self.home else ""
+        raise ProducerClosedError(
+            f"the producer for {self.stream} cannot be pickled{opened}; open one where it is used"
+        )
+
     # -- parts
+
+    def _engine_here(self) -> Engine:
+        if (engine := self.engine).loop is not asyncio.get_running_loop():
+            raise ProducerClosedError(
+                f"the producer for {self.stream} was opened {self.home} and belongs to the event loop that ran there; open another "
+                "one, or use BlockingProducer"
+            )
+        return engine
 
     def _connect_kinesis(self) -> AbstractAsyncContextManager[Service]:
         return connect(self.stream, self._aws, self.settings.max_in_flight + 1)

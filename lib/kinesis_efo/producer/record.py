@@ -48,7 +48,6 @@ class Record(msgspec.Struct, gc=False, eq=False):
         position: The number of this record in messages, such as the number of records put before.
         shard: The shard that was predicted at the put. The record takes up capacity of this shard.
         put_at: Time of the put, monotonic seconds.
-        faulted_at: Time of the first refusal for a reason other than throughput; None if there was none.
     """
 
     data: bytes
@@ -59,7 +58,6 @@ class Record(msgspec.Struct, gc=False, eq=False):
     position: int = 0
     shard: str = ""
     put_at: float = 0.0
-    faulted_at: float | None = None
     epoch: Epoch | None = None
 
     @property
@@ -97,13 +95,15 @@ def make_record(data: Data, key: str, hash_key: str | int | None, limit: SizeLim
     if hash_key is None:
         ring = int.from_bytes(md5(encoded, usedforsecurity=False).digest(), "big")
         return Record(data, key, None, ring, size, position)
+    # Kinesis refuses a whole request if one of its hash keys has leading zeros.
     text = str(hash_key)
-    if not (text.isascii() and text.isdigit() and len(text) <= 39 and int(text) <= MAX_HASH):
+    plain = text.lstrip("0") or text[-1:]
+    if not (text.isascii() and text.isdigit() and len(plain) <= 39 and int(plain) <= MAX_HASH):
         raise RecordRefusedError(
             f"{_describe(position, key, size)}: the explicit hash key must be a whole number from 0 to 2**128-1; "
             f"got {hash_key!r}"
         )
-    return Record(data, key, text, int(text), size, position)
+    return Record(data, key, plain, int(plain), size, position)
 
 
 def _as_bytes(data: Data, key: object, position: int) -> bytes:

@@ -45,8 +45,7 @@ class ProducerSettings:
             skipped. Faults of the whole stream always fail the producer.
         backoff_base: First backoff in seconds. The wait is random between 0 and the backoff (full jitter), which doubles.
         backoff_max: Maximum backoff in seconds.
-        retry_timeout: Seconds without any progress on a failing shard after which the producer fails. A record that Kinesis refuses for
-            longer, for another reason than throughput, counts as one that can never be written.
+        retry_timeout: Seconds without any progress on a failing shard after which the producer fails, whatever `fail_on_error` is.
         stall_warning: Seconds without any acknowledgement, while a caller waits, after which one warning is logged.
 
     Raises:

@@ -191,15 +191,15 @@ class PutRecordsRequest:
         return self.shards[0] != ANY_SHARD
 
 
-def cut(queues: Iterable[ShardQueue], aggregate_bytes: int | None) -> PutRecordsRequest:
+def cut(queues: Iterable[ShardQueue], aggregate_bytes: int | None, most: int) -> PutRecordsRequest:
     """Make a request of the first records of `queues`, in this order: as many as fit, but at least one. All queues may send now.
 
-    `aggregate_bytes` is the maximum size of an aggregate; None: records are sent as they are.
+    `most` is the maximum number of parcels. `aggregate_bytes` is the maximum size of an aggregate; None: records are sent as they are.
     """
     request = PutRecordsRequest()
     bytes_left = MAX_REQUEST_BYTES
     for queue in queues:
-        parcels_left = min(queue.window, MAX_REQUEST_RECORDS - len(request.parcels))
+        parcels_left = min(queue.window, most - len(request.parcels))
         if parcels_left <= 0:
             break
         parcels: Sequence[Parcel]

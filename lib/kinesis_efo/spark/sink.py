@@ -10,6 +10,7 @@ writes its records again. To de-duplicate, let the query compute an id from its 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -298,8 +299,14 @@ class ProducerPool:
             self._kept.pop(next(iter(self._kept))).producer.abort()
         self._kept[used.key] = used
 
+    def forget(self) -> None:
+        """Drop the producers without closing them. Called in a forked process."""
+        self._kept.clear()
+
 
 _pool = ProducerPool()
+# A forked worker has none of the threads of these producers.
+os.register_at_fork(after_in_child=_pool.forget)
 
 
 class Producers:

@@ -77,7 +77,8 @@ def put(given: Put) -> None:
     )
     if not complete:
         raise CommandExit(
-            output.ExitCode.INTERRUPTED, "interrupted before the input's end; the records read until then are written"
+            output.ExitCode.INTERRUPTED,
+            "interrupted before the input's end; the last record that was read may not be written",
         )
     if metrics.records_refused:
         refused = output.count(metrics.records_refused, "record")

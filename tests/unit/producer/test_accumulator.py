@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from kinesis_efo.errors import (
     AccessRefusedError,
     KeyUnusableError,
-    RecordRefusedError,
     RetriesExhaustedError,
     StreamNotFoundError,
 )
@@ -325,15 +324,29 @@ def test_a_record_that_kinesis_refuses_is_named_by_key_size_and_position_never_b
     )
 
 
-def test_a_request_that_kinesis_refuses_names_its_largest_record() -> None:
-    accumulator = accumulator_of(ModelStream(even_shards(1)))
-    for number, data in enumerate((b"a", b"secret" * 9, b"b")):
-        accumulator.add([record(number, f"key-{number}", data)])
-    failure = accumulator.fault(send(accumulator), judge(refused("ValidationException", "too large", 400)), 0.0).failure
-    assert isinstance(failure, RecordRefusedError)
-    assert "3 records" in str(failure)
-    assert "record 1 (partition key 'key-1', 59 bytes)" in str(failure)
-    assert "secret" not in str(failure)
+@pytest.mark.parametrize("aggregate", [False, True])
+def test_a_refused_request_is_halved_until_the_faulty_record_is_named(aggregate: bool) -> None:
+    stream = ModelStream(even_shards(3))
+    accumulator = accumulator_of(stream, aggregate=aggregate)
+    for number in range(500):
+        accumulator.add([record(number, f"key-{number}", b"bad" if number == 321 else b"good")])
+    written: list[int] = []
+    named: list[str] = []
+    requests = 0
+    while accumulator.due_at(eager=True) is not None:
+        request, requests = send(accumulator), requests + 1
+        if any(made.data == b"bad" for made in request.records):
+            settled = accumulator.fault(request, judge(refused("ValidationException", "too large", 400)), 0.0)
+        else:
+            settled = accumulator.settle(request, [stream.store(parcel) for parcel in request.parcels], 0.0)
+        assert settled.failure is None
+        written += [made.position for made in settled.acknowledged]
+        named += [str(error) for _, error in settled.refused]
+    assert sorted(written) == [number for number in range(500) if number != 321]
+    assert named == [
+        "record 321 (partition key 'key-321', 10 bytes): Kinesis refuses it: ValidationException: too large"
+    ]
+    assert requests < 60
 
 
 def test_expired_credentials_get_a_few_tries_in_a_row() -> None:
@@ -393,31 +406,34 @@ def test_progress_between_failures_restarts_the_retry_timeout() -> None:
         assert accumulator.settle(send(accumulator, now), [Answer(shard="shardId-000000000000")], now).acknowledged
 
 
-def test_one_record_that_keeps_failing_is_given_up_alone() -> None:
+def answer_all_but_the_poison(request: PutRecordsRequest, code: str = "InternalFailure") -> list[Answer]:
+    return [
+        Answer(code=code, message="x") if parcel.key == "poison" else Answer("shardId-000000000000")
+        for parcel in request.parcels
+    ]
+
+
+def test_a_failing_record_is_retried_while_its_shard_makes_progress() -> None:
     accumulator = accumulator_of(ModelStream(even_shards(1)), retry_timeout=60)
     accumulator.add([record(0, "poison")])
     now = 0.0
-    for number in range(1, 1_000):
+    for number in range(1, 1_200):
         accumulator.add([record(number, str(number))])
         now += 5
         request = send(accumulator, now)
-        settled = accumulator.settle(
-            request,
-            [
-                Answer(code="InternalFailure", message="x")
-                if parcel.key == "poison"
-                else Answer("shardId-000000000000")
-                for parcel in request.parcels
-            ],
-            now,
-        )
+        settled = accumulator.settle(request, answer_all_but_the_poison(request), now)
         assert settled.failure is None
-        if settled.refused:
-            break
-    ((refused, error),) = settled.refused
-    assert refused.key == "poison"
-    assert 60 < now < 80
-    assert "InternalFailure" in str(error)
+        assert not settled.refused
+    # Then it is alone: its shard makes no progress.
+    since, failure = now, None
+    while failure is None:
+        now += 5
+        request = send(accumulator, now)
+        settled = accumulator.settle(request, answer_all_but_the_poison(request), now)
+        failure = settled.failure
+        assert not settled.refused
+    assert isinstance(failure, RetriesExhaustedError)
+    assert 60 < now - since < 80
 
 
 def test_an_aggregate_that_readers_would_drop_is_not_acknowledged() -> None:

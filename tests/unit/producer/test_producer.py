@@ -13,10 +13,17 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from kinesis_efo.errors import ProducerClosedError, RecordRefusedError, StreamNotFoundError, WriteError
+from kinesis_efo.errors import (
+    ProducerClosedError,
+    RecordRefusedError,
+    RetriesExhaustedError,
+    StreamNotFoundError,
+    WriteError,
+)
 from kinesis_efo.producer import BlockingProducer, Producer, ProducerMetrics, ProducerSettings
 from kinesis_efo.producer.aggregation import Parcel
 from kinesis_efo.producer.service import Service
+from tests.support import virtual_time
 from tests.support.write_model import Answer, ModelService, ModelStream, even_shards
 
 SOON = 10.0
@@ -163,11 +170,29 @@ def test_the_first_failure_is_raised_by_everything_that_follows() -> None:
             await producer.flush()
         assert producer.metrics.records_written == 0
         assert producer.metrics.outstanding_records == 1
-        with pytest.raises(StreamNotFoundError):
-            await producer.close()
+        for _ in range(2):
+            with pytest.raises(StreamNotFoundError):
+                await producer.close()
         assert opened.closed
 
-    run(scenario)
+    with pytest.raises(StreamNotFoundError):
+        run(scenario)
+
+
+@pytest.mark.parametrize("fail_on_error", [False, True])
+def test_an_outage_longer_than_the_retry_timeout_fails_the_producer(fail_on_error: bool) -> None:
+    async def scenario() -> None:
+        opened = Opened()
+        settings = ProducerSettings(fail_on_error=fail_on_error)
+        producer = await Producer("orders", settings=settings, connect=opened, clock=virtual_time.LoopClock()).open()
+        opened.service.script = lambda parcels: [Answer(code="InternalFailure", message="x") for _ in parcels]
+        for number in range(100):
+            await producer.put(b"x", str(number))
+        with pytest.raises(RetriesExhaustedError, match="every record for shardId-000000000000 failed for 30"):
+            await producer.flush()
+        assert producer.metrics.records_refused == 0
+
+    virtual_time.run(scenario())
 
 
 def test_a_failure_wakes_a_put_that_waits_and_surfaces_on_the_next_one() -> None:
@@ -565,7 +590,8 @@ class TestBlocking:
         with pytest.raises(StreamNotFoundError):
             producer.close()
         assert opened.closed
-        producer.close()
+        with pytest.raises(StreamNotFoundError):
+            producer.close()
         with pytest.raises(StreamNotFoundError):
             producer.put(b"x", "k")
 

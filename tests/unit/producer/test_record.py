@@ -79,6 +79,14 @@ def test_the_md5_of_the_key_or_the_explicit_hash_key_selects_the_shard() -> None
     assert shards.shard_of(make_record(b"", upper, 1, SizeLimit(MIB), 0).hash) == "shardId-000000000000"
 
 
+@pytest.mark.parametrize(
+    ("given_key", "sent"), [("007", "7"), ("0" * 60 + "5", "5"), ("000", "0"), (12, "12"), ("0", "0")]
+)
+def test_hash_keys_are_sent_without_leading_zeros(given_key: str | int, sent: str) -> None:
+    made = make_record(b"x", "k", given_key, SizeLimit(MIB), 0)
+    assert (made.hash_key, made.hash) == (sent, int(sent))
+
+
 @given(st.integers(1, 50), st.integers(0, (1 << 128) - 1))
 def test_the_predicted_shard_is_the_open_one_that_covers_the_place(count: int, place: int) -> None:
     closed = HashRange("closed", 0, (1 << 128) - 1, open=False)

@@ -52,3 +52,12 @@ def test_the_oldest_producer_makes_room() -> None:
         pool.keep(each)
     assert [each.producer.aborted for each in taken] == [True, False, False]
     assert pool.take("c", OPTIONS) is taken[2]
+
+
+def test_a_forked_process_does_not_use_producers_of_its_parent() -> None:
+    pool = ProducerPool()
+    kept: Any = pool.take("orders", OPTIONS)
+    pool.keep(kept)
+    pool.forget()
+    assert pool.take("orders", OPTIONS) is not kept
+    assert not kept.producer.aborted

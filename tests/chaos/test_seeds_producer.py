@@ -1,0 +1,83 @@
+"""Runs of the producer from seeds, in virtual time: what is confirmed is stored, in order and once, or a call raises an error.
+
+`make test` plays ten seeds, `make seeds` 1,000. The second test reverts one fix at a time, and requires that the search finds it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.emulator.writing import play
+
+ROOT = Path(__file__).parents[2]
+FIRST, LAST = map(int, os.environ.get("KINESIS_EFO_SEEDS", "0:10").split(":"))
+TOGETHER = 10
+SEEDS = 200
+
+
+@pytest.mark.parametrize("first", range(FIRST, LAST, TOGETHER))
+def test_what_is_confirmed_is_stored_or_a_call_raises(first: int) -> None:
+    outcomes = [play(seed) for seed in range(first, min(first + TOGETHER, LAST))]
+    # A run in which nothing was confirmed would prove nothing.
+    assert sum(outcome.confirmed for outcome in outcomes) > 5 * len(outcomes)
+
+
+ACCUMULATOR, BLOCKING, RECORD = "producer/accumulator.py", "producer/blocking.py", "producer/record.py"
+Edit = tuple[str, str, str]
+REVERTED: dict[str, tuple[int, list[Edit]]] = {
+    "an outage leaves records out": (0, [
+        (RECORD, "    epoch: Epoch |", "    faulted_at: float | None = None\n    epoch: Epoch |"),
+        (ACCUMULATOR, "or \"\"), outcome, settled)", "or \"\"), outcome, settled, now)"),
+        (ACCUMULATOR, "outcome: _QueueOutcome, settled: RequestOutcome) -> None:\n        if fault.retry", "outcome: _QueueOutcome, settled: RequestOutcome, now: float) -> None:\n        if fault.retry"),
+        (ACCUMULATOR, "        outcome.again += parcel.records\n\n    def _pace", """
+        for record in parcel.records:
+            if not outcome.throttled and record.faulted_at is None:
+                record.faulted_at = now
+            if record.faulted_at is not None and now - record.faulted_at > self._settings.retry_timeout:
+                settled.refused.append((record, RetriesExhaustedError("given up")))
+            else:
+                outcome.again.append(record)
+
+    def _pace"""),
+    ]),
+    "flush does not wait for a put beside it": (0, [
+        (BLOCKING, "        with self._inbox_lock:\n            if not self._ended:\n                # With", "        if True:\n            if not self._ended:\n                # With"),
+        (BLOCKING, "                    self._call_soon(self._drain)\n                    self._draining = True\n                self._inbox.extend(records)\n", "                    self._draining = True\n                    self._inbox.extend(records)\n                    self._call_soon(self._drain)\n                else:\n                    self._inbox.extend(records)\n"),
+    ]),
+    "close does not drain the inbox": (0, [(BLOCKING, "            self._drain()\n            await end()", "            await end()")]),
+    "a put is accepted after the close": (0, [(BLOCKING, "            if not self._ended:", "            if True:")]),
+    "close accepts puts until it returns": (0, [("producer/producer.py", "            engine.begin_closing()\n", "")]),
+    "a second close reports nothing": (0, [
+        ("producer/engine.py", "        if self._failure is not None:\n            raise self._failure.with_traceback(None)\n        if self._unwritten + unsent:", "        if False:"),
+    ]),
+    "hash keys have leading zeros": (0, [(RECORD, 'plain = text.lstrip("0") or text[-1:]', "plain = text")]),
+    "a refused request is not halved": (0, [(ACCUMULATOR, "        if fault.kind is RecordRefusedError:\n", "        if False:\n")]),
+    "a forked process may call it": (0, [("processes.py", "return os.getpid() != self.pid", "return False")]),
+}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what", REVERTED)
+def test_a_fix_that_is_reverted_is_found(what: str, tmp_path: Path) -> None:
+    found_by, edits = REVERTED[what]
+    shutil.copytree(
+        ROOT / "lib" / "kinesis_efo", tmp_path / "kinesis_efo", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    for file, now, before in edits:
+        path = tmp_path / "kinesis_efo" / file
+        text = path.read_text()
+        assert text.count(now) == 1, f"{file} has changed: {now!r}"
+        path.write_text(text.replace(now, before))
+    # The seed that found it when this was written comes first. Another one does once the runs have changed.
+    program = f"from tests.emulator.writing import first_broken; print(first_broken([{found_by}, *range({SEEDS})]))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT)))}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("seed "), done.stdout + done.stderr

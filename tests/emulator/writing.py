@@ -1,0 +1,322 @@
+"""Whole runs of a producer in virtual time, from seeds: threads or tasks put, flush, close, abort and fork while the stream fails.
+
+The oracle: what `flush` or `close` confirmed is stored, in order where that is promised, and exactly once, except where an answer was lost
+or an aggregate went to the wrong shard. For whatever is not stored, `close` raises an error. No error comes without a cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from kinesis_efo.errors import (
+    KeyUnusableError,
+    KinesisEfoError,
+    ProducerClosedError,
+    RecordRefusedError,
+    RetriesExhaustedError,
+)
+from kinesis_efo.producer import BlockingProducer, Producer, ProducerSettings
+from kinesis_efo.producer.service import KinesisService, Service
+from tests.emulator.strands import BEGIN, HangsError, Loop, World, fork, threads_of
+from tests.emulator.written_stream import WrittenStream
+
+TRACED = ("producer/blocking.py", "producer/capacity.py", "producer/engine.py")
+PATIENCE = 20.0
+
+
+class BrokenPromiseError(AssertionError):
+    """The oracle's verdict."""
+
+
+@dataclass
+class Put:
+    data: bytes
+    key: str
+    worker: int
+    number: int
+    size: int
+    returned: bool = False
+
+
+@dataclass
+class Outcome:
+    """What happened in a run."""
+
+    records: int = 0
+    stored: int = 0
+    errors: list[str] = field(default_factory=list)
+    confirmed: int = 0
+
+
+class Run:
+    def __init__(self, seed: int) -> None:
+        self.random = random = Random(seed)
+        self.world = World(random, TRACED, random.choice([0.0, 0.01, 0.05]))
+        self.stream = WrittenStream(random, self.world.monotonic, BEGIN)
+        self.blocking = random.random() < 0.6
+        self.settings = ProducerSettings(
+            max_outstanding_records=random.choice([1, 3, 20, 1_000]),
+            linger=random.choice([0.0, 0.1, 2.0]),
+            max_in_flight=random.randint(1, 4),
+            ordered=random.random() < 0.5,
+            aggregate=random.random() < 0.4,
+            aggregate_bytes=1 << 10,
+            fail_on_error=random.random() < 0.5,
+            retry_timeout=PATIENCE,
+            max_outstanding_bytes=1 << 20,
+        )
+        self.puts: list[Put] = []
+        self.confirmed: set[bytes] = set()
+        self.left_at_closing: list[set[bytes]] = []
+        self.errors: list[KinesisEfoError] = []
+        self.ended = self.aborted = False
+        self.ends = random.random() < 0.5
+        self.workers = random.randint(1, 4)
+
+    # -- what a caller does; `call` is awaited or not
+
+    async def work(
+        self, worker: int, call: Callable[..., Awaitable[Any]], pause: Callable[[float], Awaitable[None]]
+    ) -> None:
+        random = Random(self.random.random())
+        for _ in range(random.randint(3, 12)):
+            match random.choice(["put"] * 6 + ["many"] * 2 + ["flush"] * 2 + ["pause"] * 2 + ["end"] * 2 + ["fork"]):
+                case "put":
+                    await self.put(call, [self.record(worker, random)], many=False)
+                case "many":
+                    await self.put(call, [self.record(worker, random) for _ in range(random.randint(1, 12))], many=True)
+                case "flush":
+                    await self.flush(call)
+                case "pause":
+                    await pause(random.choice([0.0, 0.05, 1.0, 8.0]))
+                case "end" if self.ends:
+                    if random.random() < 0.6:
+                        await self.close(call)
+                    else:
+                        self.ended = self.aborted = True
+                        await call("abort")
+                case "fork" if random.random() < 0.05:
+                    self.fork()
+
+    def record(self, worker: int, random: Random) -> tuple[Put, str | None]:
+        place = random.randrange(6)
+        key = f"{worker}-{place}"
+        # A hash key belongs to a partition key, so that records with one key go to one shard. Some have leading zeros.
+        hash_key = [None, None, "007", str((1 << 127) + place), "0", None][place]
+        size = 3_000 if random.random() < 0.02 else 6_000 if random.random() < 0.005 else random.choice([0, 20, 300])
+        data = f"{worker}:{len(self.puts)}:".encode().ljust(size, b"x")
+        put = Put(data, key, worker, len(self.puts), len(data) + len(key))
+        self.puts.append(put)
+        return put, hash_key
+
+    async def put(self, call: Callable[..., Awaitable[Any]], given: list[tuple[Put, str | None]], many: bool) -> None:
+        try:
+            if many:
+                await call("put_many", [(put.data, put.key, hash_key) for put, hash_key in given])
+            else:
+                ((put, hash_key),) = given
+                await call("put", put.data, put.key, hash_key)
+        except KinesisEfoError as error:
+            self.failed(error)
+        else:
+            for put, _ in given:
+                put.returned = True
+
+    async def flush(self, call: Callable[..., Awaitable[Any]]) -> None:
+        before = {put.data for put in self.puts if put.returned}
+        try:
+            await call("flush")
+        except KinesisEfoError as error:
+            self.failed(error)
+        else:
+            self.require(before, "flush")
+
+    async def close(self, call: Callable[..., Awaitable[Any]]) -> None:
+        self.ended = True
+        try:
+            await call("close")
+        except KinesisEfoError as error:
+            self.failed(error)
+        except asyncio.CancelledError:
+            self.aborted = True
+            raise
+        else:
+            self.require({put.data for put in self.puts if put.returned}, "close")
+            self.closed_well = True
+
+    closed_well = False
+
+    def fork(self) -> None:
+        calls = ("put", b"y", "k"), ("flush",), ("close",)
+        child = fork()
+        if not child:
+            sys.settrace(None)
+            self.world.in_child = True
+            missed = 0
+            for name, *arguments in calls:
+                try:
+                    made = getattr(self.producer, name)(*arguments)
+                    if not self.blocking:
+                        made.send(None)
+                    missed = 1
+                except ProducerClosedError:
+                    pass
+                except BaseException:
+                    missed = 3
+            os._exit(missed)
+        _, status = os.waitpid(child, 0)
+        if status:
+            raise BrokenPromiseError(f"a call in a forked process raises no error (status {status >> 8})")
+
+    # -- the oracle
+
+    def require(self, data: set[bytes], by: str) -> None:
+        missing = {one for one in data if not self.may_be_left_out(one)} - set(self.stream.seen)
+        if missing:
+            raise BrokenPromiseError(f"{by} returned, but is not stored: {sorted(one[:12] for one in missing)}")
+        self.confirmed |= data
+
+    def may_be_left_out(self, data: bytes) -> bool:
+        put = next(put for put in self.puts if put.data == data)
+        return not self.settings.fail_on_error and put.size > self.stream.smallest
+
+    def failed(self, error: KinesisEfoError) -> None:
+        """Require that an error has a cause."""
+        cause = self.cause_is_known(error)
+        self.errors.append(error)
+        if not cause:
+            raise BrokenPromiseError(f"an error without a cause: {type(error).__name__}: {error}")
+
+    def cause_is_known(self, error: KinesisEfoError) -> bool:
+        if error in self.errors:
+            return True
+        if isinstance(error, ProducerClosedError):
+            return self.aborted if "closed before" in str(error) else self.ended
+        if isinstance(error, RecordRefusedError):
+            named = re.search(r"(\d+) bytes\)", str(error))
+            return named is not None and int(named[1]) > self.stream.smallest and self.settings.fail_on_error
+        if isinstance(error, RetriesExhaustedError):
+            since = self.world.now - PATIENCE
+            failing = self.stream.every_request_fails_since
+            return (failing is not None and failing <= since + 1) or any(
+                shard.refused_at and shard.taken_at <= since + 1 for shard in self.stream.shards
+            )
+        return isinstance(error, KeyUnusableError) and any(one.kind == "key" for one in self.stream.outages)
+
+    def verdict(self) -> Outcome:
+        stored = Counter(self.stream.seen)
+        missing = [
+            put for put in self.puts if put.returned and put.data not in stored and not self.may_be_left_out(put.data)
+        ]
+        if missing and self.closed_well:
+            raise BrokenPromiseError(
+                f"close returned, but these puts are not stored: {[put.data[:12] for put in missing]}"
+            )
+        for put in self.puts:
+            most = 1 + self.stream.lost[put.data] + self.stream.misplaced[put.data]
+            if stored[put.data] > most:
+                raise BrokenPromiseError(
+                    f"{put.data[:12]!r} is stored {stored[put.data]} times; at most {most} are allowed"
+                )
+        if self.settings.ordered and not self.stream.unkeyed:
+            by_key: dict[str, list[int]] = defaultdict(list)
+            numbers = {put.data: put for put in self.puts}
+            for data in dict.fromkeys(self.stream.seen):
+                by_key[numbers[data].key].append(numbers[data].number)
+            for key, order in by_key.items():
+                if order != sorted(order):
+                    raise BrokenPromiseError(f"records with key {key} are not in order: {order}")
+        return Outcome(len(self.puts), len(stored), [str(error) for error in self.errors], len(self.confirmed))
+
+    # -- running it
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Service]:
+        yield KinesisService(self.stream, self.stream, "orders")
+
+    def play(self) -> Outcome:
+        common: dict[str, Any] = {
+            "settings": self.settings, "clock": self.world, "random": Random(self.random.random()), "connect": self.connect,
+        }  # fmt: skip
+        self.faults: list[BaseException] = []
+        with threads_of(self.world):
+            if self.blocking:
+                self.producer: Any = BlockingProducer("orders", **common)
+                self.play_threads()
+            else:
+                self.producer = Producer("orders", **common)
+                loop = Loop(self.world)
+                loop.run_until_complete(self.play_tasks())
+                loop.close()
+        if self.faults:
+            raise self.faults[0]
+        return self.verdict()
+
+    def play_threads(self) -> None:
+        async def call(name: str, *arguments: Any) -> Any:
+            return getattr(self.producer, name)(*arguments)
+
+        async def pause(seconds: float) -> None:
+            self.world.pause(seconds)
+
+        def driven(work: Awaitable[None]) -> None:
+            try:
+                work.__await__().send(None)
+            except StopIteration:
+                pass
+            except BaseException as error:
+                self.faults.append(error)
+
+        self.producer.open()
+        strands = [
+            self.world.start(lambda worker=worker: driven(self.work(worker, call, pause)))  # type: ignore[misc]
+            for worker in range(self.workers)
+        ]
+        self.world.wait(lambda: all(strand.done for strand in strands))
+        driven(self.close(call))
+
+    async def play_tasks(self) -> None:
+        async def call(name: str, *arguments: Any) -> Any:
+            return await getattr(self.producer, name)(*arguments)
+
+        await self.producer.open()
+        tasks = [asyncio.create_task(self.work(worker, call, asyncio.sleep)) for worker in range(self.workers)]
+        for task in tasks:
+            if self.random.random() < 0.1:
+                asyncio.get_running_loop().call_later(self.random.uniform(0, 10), task.cancel)
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
+                self.faults.append(result)
+        await self.close(call)
+
+
+def play(seed: int) -> Outcome:
+    """Play the run of a seed. Raises BrokenPromiseError, with the seed, if the producer broke a promise."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        return Run(seed).play()
+    except (BrokenPromiseError, HangsError) as error:
+        raise BrokenPromiseError(f"seed {seed}: {error}") from error
+    finally:
+        logging.disable(before)
+
+
+def first_broken(seeds: list[int]) -> str:
+    """Return the report of the first of these seeds that breaks a promise; empty if none does."""
+    for seed in seeds:
+        try:
+            play(seed)
+        except BrokenPromiseError as error:
+            return str(error)
+    return ""

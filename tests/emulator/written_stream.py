@@ -1,0 +1,247 @@
+"""A stream as a writer meets it, at the level of request bodies: shards with limits, faults and reshards that a seed planned.
+
+It shares no code with the producer, and unpacks aggregates with AWS' own message classes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import md5
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from aws_kinesis_agg.aggregator import messages_pb2
+from botocore.exceptions import ClientError, EndpointConnectionError
+
+from kinesis_efo.raw_bodies import RAW_BODY
+
+RING = 1 << 128
+MAGIC = b"\xf3\x89\x9a\xc2"
+PLAIN = re.compile(r"0|([1-9]\d{0,38})")
+"""The pattern of a hash key in AWS' model."""
+THROTTLED = "ProvisionedThroughputExceededException"
+
+
+@dataclass
+class Shard:
+    name: str
+    start: int
+    end: int
+    open: bool = True
+    second: int = 0
+    used: int = 0
+    taken_at: float = 0.0
+    refused_at: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A period in which requests, or the records for one shard, fail."""
+
+    start: float
+    end: float
+    kind: str
+    shard: int = 0
+
+
+class WrittenStream:
+    def __init__(self, random: Random, now: Callable[[], float], begin: float) -> None:
+        self.random = random
+        self.now = now
+        count = random.randint(1, 4)
+        self.shards = [Shard(f"shardId-{n:012d}", RING * n // count, RING * (n + 1) // count - 1) for n in range(count)]
+        self.limit = 4096
+        self.auto = random.random() < 0.1
+        self.rate = random.choice([3, 20, 1_000, 1_000])
+        self.seen: list[bytes] = []
+        """The data that a KCL reader gets, in the order in which it was written."""
+        self.lost: Counter[bytes] = Counter()
+        """How often the answer was lost after a record was written."""
+        self.misplaced: Counter[bytes] = Counter()
+        self.unkeyed = self.auto
+        self.every_request_fails_since: float | None = None
+        self.end = begin + 30
+        self.outages: list[Outage] = []
+        for _ in range(random.randint(0, 4)):
+            start = begin + random.uniform(0, 20)
+            kind = random.choice(["shard", "shard", "records", "request", "lost", "unreachable", "key"])
+            if kind == "key" and random.random() < 0.7:
+                kind = "shard"
+            lasts = random.choice([0.5, 3.0, 15.0, 60.0])
+            self.outages.append(Outage(start, start + lasts, kind, random.randrange(count)))
+        self.changes: list[tuple[float, str]] = sorted(
+            (begin + random.uniform(0, 25), random.choice(["split", "split", "split", "limit", "mode"]))
+            for _ in range(random.randint(0, 3))
+        )
+        self.smallest = 2048 if any(what == "limit" for _, what in self.changes) else self.limit
+        self.meta = SimpleNamespace(events=SimpleNamespace(register=lambda *_, **__: None))
+
+    # -- the calls
+
+    async def put_records(self, Records: bytes, **_: Any) -> dict[str, Any]:
+        await asyncio.sleep(self.random.choice([0.001, 0.02, 0.3]))
+        stored: list[bytes] = []
+        taken: list[Shard] = []
+        answer = self._carry_out(json.loads(Records)["Records"], stored, taken)
+        lost = self._now_in("lost") is not None and self.random.random() < 0.6
+        await asyncio.sleep(self.random.choice([0.001, 0.02, 0.3]))
+        if lost:
+            self.lost.update(stored)
+            self._fails()
+            raise EndpointConnectionError(endpoint_url="https://kinesis")
+        self.every_request_fails_since = None
+        for shard in taken:
+            shard.taken_at = self.now()
+        return {RAW_BODY: json.dumps({"Records": answer}).encode()}
+
+    async def list_shards(self, **_: Any) -> dict[str, Any]:
+        await asyncio.sleep(0.01)
+        self._change()
+        return {
+            "Shards": [
+                {
+                    "ShardId": shard.name,
+                    "HashKeyRange": {"StartingHashKey": str(shard.start), "EndingHashKey": str(shard.end)},
+                    "SequenceNumberRange": {"StartingSequenceNumber": "1"}
+                    | ({} if shard.open else {"EndingSequenceNumber": "2"}),
+                }
+                for shard in self.shards
+            ]
+        }
+
+    async def describe_stream_summary(self, **_: Any) -> dict[str, Any]:
+        await asyncio.sleep(0.01)
+        self._change()
+        how = "AUTO" if self.auto else "USER_PARTITION_KEY"
+        return {
+            "StreamDescriptionSummary": {
+                "MaxRecordSizeInKiB": self.limit >> 10,
+                "StreamModeDetails": {"StreamMode": "ON_DEMAND"},
+                "RecordDistributionStrategy": how,
+            }
+        }
+
+    # -- parts
+
+    def _now_in(self, *kinds: str) -> Outage | None:
+        now = self.now()
+        return next((one for one in self.outages if one.kind in kinds and one.start <= now < one.end), None)
+
+    def _change(self) -> None:
+        while self.changes and self.changes[0][0] <= self.now():
+            _, what = self.changes.pop(0)
+            if what == "limit":
+                self.limit = self.smallest
+            elif what == "mode":
+                self.auto = not self.auto
+                self.unkeyed = True
+            else:
+                parent = self.random.choice([shard for shard in self.shards if shard.open])
+                parent.open = False
+                middle = (parent.start + parent.end) // 2
+                for start, end in ((parent.start, middle), (middle + 1, parent.end)):
+                    self.shards.append(Shard(f"shardId-{len(self.shards):012d}", start, end, taken_at=parent.taken_at))
+
+    def _carry_out(
+        self, entries: list[dict[str, str]], stored: list[bytes], taken: list[Shard]
+    ) -> list[dict[str, str]]:
+        self._change()
+        if self._now_in("unreachable") is not None:
+            self._fails()
+            raise EndpointConnectionError(endpoint_url="https://kinesis")
+        if self._now_in("request") is not None and self.random.random() < 0.7:
+            self._fails()
+            raise refusal("InternalFailure", 500)
+        if self._now_in("key") is not None:
+            raise refusal("KMSDisabledException", 400)
+        if len(entries) > 500 or not entries:
+            raise refusal("ValidationException", 400)
+        decoded = [b64decode(entry["Data"]) for entry in entries]
+        for entry, data in zip(entries, decoded, strict=True):
+            key = entry.get("ExplicitHashKey")
+            if key is not None and not (PLAIN.fullmatch(key) and int(key) < RING):
+                raise refusal("ValidationException", 400)
+            if len(data) + len(entry["PartitionKey"].encode()) > self.limit:
+                raise refusal("InvalidArgumentException", 400)
+        # Kinesis does not promise to write the records of a request in their order.
+        order = list(range(len(entries)))
+        if self.random.random() < 0.5:
+            self.random.shuffle(order)
+        answers: dict[int, dict[str, str]] = {n: self._one(entries[n], decoded[n], stored, taken) for n in order}
+        return [answers[n] for n in range(len(entries))]
+
+    def _fails(self) -> None:
+        if self.every_request_fails_since is None:
+            self.every_request_fails_since = self.now()
+
+    def _one(self, entry: dict[str, str], data: bytes, stored: list[bytes], taken: list[Shard]) -> dict[str, str]:
+        opened = [shard for shard in self.shards if shard.open]
+        place = hash_of(entry["PartitionKey"], entry.get("ExplicitHashKey"))
+        shard = (
+            self.random.choice(opened) if self.auto else next(one for one in opened if one.start <= place <= one.end)
+        )
+        down = self._now_in("shard")
+        if down is not None and opened.index(shard) == down.shard % len(opened):
+            shard.refused_at.append(self.now())
+            return {"ErrorCode": "InternalFailure", "ErrorMessage": "x"}
+        if self._now_in("records") is not None and self.random.random() < 0.5:
+            shard.refused_at.append(self.now())
+            return {"ErrorCode": "InternalFailure", "ErrorMessage": "x"}
+        if shard.second != int(self.now()):
+            shard.second, shard.used = int(self.now()), 0
+        if shard.used >= self.rate:
+            shard.refused_at.append(self.now())
+            return {"ErrorCode": THROTTLED, "ErrorMessage": "x"}
+        shard.used += 1
+        taken.append(shard)
+        for key, hash_key, one in unpacked(entry, data):
+            inside = shard.start <= hash_of(key, hash_key) <= shard.end
+            if inside or not data.startswith(MAGIC):
+                self.seen.append(one)
+                stored.append(one)
+            if data.startswith(MAGIC):
+                self.misplaced[one] += not inside
+        if data.startswith(MAGIC) and not all(
+            shard.start <= hash_of(key, hash_key) <= shard.end for key, hash_key, _ in unpacked(entry, data)
+        ):
+            # The producer writes all of such an aggregate again, as the page says.
+            for _, _, one in unpacked(entry, data):
+                self.misplaced[one] += 1
+        return {"ShardId": shard.name, "SequenceNumber": "1"}
+
+
+def hash_of(key: str, hash_key: str | None) -> int:
+    return int.from_bytes(md5(key.encode()).digest(), "big") if hash_key is None else int(hash_key)
+
+
+def unpacked(entry: dict[str, str], data: bytes) -> list[tuple[str, str | None, bytes]]:
+    """The records in an entry: partition key, explicit hash key, data."""
+    if not data.startswith(MAGIC):
+        return [(entry["PartitionKey"], entry.get("ExplicitHashKey"), data)]
+    message = messages_pb2.AggregatedRecord()
+    message.ParseFromString(data[4:-16])
+    assert md5(data[4:-16]).digest() == data[-16:]
+    return [
+        (
+            message.partition_key_table[one.partition_key_index],
+            message.explicit_hash_key_table[one.explicit_hash_key_index]
+            if one.HasField("explicit_hash_key_index")
+            else None,
+            one.data,
+        )
+        for one in message.records
+    ]
+
+
+def refusal(code: str, status: int) -> ClientError:
+    return ClientError(
+        {"Error": {"Code": code, "Message": "x"}, "ResponseMetadata": {"HTTPStatusCode": status}},
+        "PutRecords",
+    )

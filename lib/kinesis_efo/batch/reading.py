@@ -161,8 +161,8 @@ async def read_stretch(
     """
     stretch = progress.stretch
     sink = _StretchSink(progress, Completion(stretch, patience), server_time, take, clock, stretch.start, begins)
-    # Without a time, `begins` compares the horizons.
-    since = server_time() if stretch.since is None else stretch.since / 1000
+    # At the trim horizon, `begins` compares the horizons. A number has a time.
+    since = stretch.since / 1000 if stretch.since is not None else server_time() if begins is not None else None
     try:
         subscription = stream.subscribe(stretch.key.shard, first_position(stretch), sink, Known(since))
         if stretch.last is not None:

@@ -98,7 +98,7 @@ class EndsScenario:
         self.outcome = EndsOutcome()
         self.read_before: set[str] = set()
         self.shards = random.randint(1, 3)
-        self.mode = random.choice(("polling", "efo", "efo alone", "neighbour"))
+        self.mode = random.choice(("polling", "efo", "efo alone", "neighbour", "neighbour alone"))
         self.quiet = random.random() < 0.6
         self.backlog = random.choice((0, 30, 300))
         self.age = random.choice((0.0, 2.0, 20.0, 400.0, 5000.0))
@@ -106,6 +106,9 @@ class EndsScenario:
         self.runs = random.choice((1, 2, 3))
         self.pause = random.choice((0.0, 3.0, 100.0))
         self.end = random.choice(("tips", "tips", "once", "time", "soon"))
+        if self.mode == "neighbour alone":
+            # A time is found with a subscription of its own, which takes over the shared one.
+            self.end = random.choice(("tips", "once"))
         self.buffer = random.choice((40_000, 4 << 20))
         self.reshards = random.choice((0, 0, 1, 2))
         self.skew = random.choice((0.0, 0.0, -3.0, 3.0, 60.0, -60.0))
@@ -118,13 +121,13 @@ class EndsScenario:
         settings: dict[str, Any] = {"max_event_records": random.choice((50 if self.quiet else 3, 500))}
         if self.quiet:
             # An idle subscription sends an event every five seconds, and two of them are believed; so are three answers.
-            most = 1 if self.mode == "efo alone" else 2
+            most = 1 if "alone" in self.mode else 2
             settings |= {"wrong_answers": "quiet", "wrong_answers_in_a_row": most}
         self.world = world = MemoryWorld(
             Random(random.random()),
             shards=self.shards,
             settings=settings,
-            faults=NoPolling() if self.mode == "efo alone" else None,
+            faults=NoPolling() if "alone" in self.mode else None,
             buffer_bytes=self.buffer,
         )
         world.application.clock.jump = self.skew  # type: ignore[attr-defined]
@@ -183,7 +186,7 @@ class EndsScenario:
             options["endingPosition"] = f"AT_TIMESTAMP:{round(until * 1000)}"
         owed = {record for at, record in self.acknowledged if at < began}
         parsed = SourceOptions.parse(options)
-        async with EndingQuery(application, parsed, neighbour=self.mode == "neighbour") as query:
+        async with EndingQuery(application, parsed, neighbour=self.mode.startswith("neighbour")) as query:
             beside = asyncio.create_task(self._beside(query)) if query.neighbour is not None else None
             try:
                 await asyncio.sleep(self.random.choice((0.0, 20.0)) if beside else 0.0)

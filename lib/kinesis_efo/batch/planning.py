@@ -169,14 +169,16 @@ class StretchPlanner:
         """Record the trim horizon in the stretches that begin there, because it moves while they wait to be read."""
         if all(stretch.start != TRIM_HORIZON for stretch in found):
             return found
-        horizon = self._now - await explained(self._lister.retention(self._ref.stream_arn), self._ref, self._source)
-        created = await explained(self._lister.created(self._ref.stream_arn), self._ref, self._source)
+        created = {shard.shard_id: written_at(shard.first, shard.shard_id, self._now) for shard in shards.values()}
+        retention = _SHORTEST_RETENTION
+        if any(at is None or at <= self._now - retention for at in created.values()):
+            retention = await explained(self._lister.retention(self._ref.stream_arn), self._ref, self._source)
+        horizon = self._now - retention
+        if None in created.values():
+            stream_created = await explained(self._lister.created(self._ref.stream_arn), self._ref, self._source)
+            created = {shard: stream_created if at is None else at for shard, at in created.items()}
         return [
-            replace(
-                stretch,
-                horizon=horizon,
-                created=written_at(shards[stretch.key.shard].first, stretch.key.shard, self._now) or float(created),
-            )
+            replace(stretch, horizon=horizon, created=created[stretch.key.shard] or 0.0)
             if stretch.start == TRIM_HORIZON
             else stretch
             for stretch in found

@@ -55,6 +55,8 @@ _SUBSCRIPTION_LIMITS: Final = replace(KINESIS_LIMITS, takeovers=1)
 _LARGEST_ANSWER: Final = 4 << 20
 _AT_TIP_SECONDS: Final = 0.5
 _WAITING_EVENTS: Final = 2
+_CERTAIN_SECONDS: Final = KINESIS_LIMITS.shortest_retention - 600.0
+"""A shard that is younger than this has all its records, even if this machine's clock is off as far as AWS allows."""
 
 
 class StretchEvent(NamedTuple):
@@ -161,8 +163,9 @@ async def read_stretch(
     """
     stretch = progress.stretch
     sink = _StretchSink(progress, Completion(stretch, patience), server_time, take, clock, stretch.start, begins)
-    # Without a time, `begins` compares the horizons.
-    since = server_time() if stretch.since is None else stretch.since / 1000
+    # At the trim horizon, `begins` compares the horizons. A number has a time.
+    from_horizon = stretch.start.kind is PositionKind.TRIM_HORIZON
+    since = stretch.since / 1000 if stretch.since is not None else server_time() if from_horizon else None
     try:
         subscription = stream.subscribe(stretch.key.shard, first_position(stretch), sink, Known(since))
         if stretch.last is not None:
@@ -190,6 +193,8 @@ async def check_horizon(
 
     Raises `DataLossError` if the trim horizon has moved too far, or `again`, for another attempt of a task, if it may have moved at all.
     """
+    if clock.time() - stretch.created < _CERTAIN_SECONDS:
+        return
     retention = await explained(lister.retention(ref.stream_arn), ref, source)
     if (lost := trimmed(stretch, clock.time() - retention, clock.latest - retention, again=again)) is None:
         return

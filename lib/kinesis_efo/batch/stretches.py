@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
 
 from kinesis_efo.decisions.lineage import Lineage, Shard, Side, begins
+from kinesis_efo.decisions.losses import Gap, gap
 from kinesis_efo.positions import Position, PositionKind, ShardKey
-
-TOLERATED_SECONDS: Final = 600.0
-"""How far the trim horizon may move, in seconds, between planning and reading, before that is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +46,25 @@ class Stretch:
         return self.end.value if self.end.kind is PositionKind.AT_TIMESTAMP else None
 
 
-class Trimmed(NamedTuple):
-    """Records of a stretch that arrived between `since` and `horizon` were trimmed, if there were any. `tolerated`: a warning is enough."""
-
-    since: float
-    horizon: float
-    tolerated: bool
-
-
-def trimmed(stretch: Stretch, earliest: float, latest: float, *, again: bool) -> Trimmed | None:
+def trimmed(stretch: Stretch, earliest: float, latest: float, *, again: bool) -> Gap | None:
     """Return what was trimmed from a stretch between planning and reading; None if nothing was.
 
     `earliest` and `latest` are the bounds of the trim horizon when the read begins, epoch seconds. `again`: whether this is another attempt
     of a task, which has to read the rows of the first one.
 
-    >>> stretch = Stretch(ShardKey("orders", "s"), None, TRIM_HORIZON, Position.after(9), horizon=1000.0, created=500.0)
+    >>> horizon = Position.parse("TRIM_HORIZON")
+    >>> stretch = Stretch(ShardKey("orders", "s"), None, horizon, Position.after(9), horizon=1000.0, created=500.0)
     >>> trimmed(stretch, 1060.0, 1062.0, again=False)
-    Trimmed(since=1000.0, horizon=1060.0, tolerated=True)
+    Gap(since=1000.0, horizon=1060.0, tolerated=True)
     >>> trimmed(stretch, 1601.0, 1603.0, again=False)
-    Trimmed(since=1000.0, horizon=1601.0, tolerated=False)
+    Gap(since=1000.0, horizon=1601.0, tolerated=False)
     """
     if stretch.horizon is None:
         return None
     since = max(stretch.horizon, stretch.created)
     if again:
-        return Trimmed(since, latest, tolerated=False) if latest > stretch.created else None
-    return Trimmed(since, earliest, earliest - stretch.horizon <= TOLERATED_SECONDS) if earliest > since else None
+        return Gap(since, latest, tolerated=False) if latest > stretch.created else None
+    return gap(since, earliest, stretch.horizon)
 
 
 def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> list[Stretch]:

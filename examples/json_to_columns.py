@@ -16,9 +16,17 @@ from pyspark.sql import functions as F
 
 from kinesis_efo import job, read_stream
 
-SCHEMA = "id string, customer string, amount decimal(12, 2), placed timestamp, unread string"
-# Spark makes nothing at all of a blank record, and replaces bytes that are not UTF-8.
-GOOD = "order is not null and order.unread is null and is_valid_utf8(string(data))"
+# As text: as a decimal, from_json changes "1,50" to 150.00 without an error.
+SCHEMA = "id string, customer string, amount string, placed string, unread string"
+TYPED = (
+    "order.id",
+    "order.customer",
+    "if(order.amount rlike '[0-9]', try_to_number(order.amount, 'MI9999999990.99'), null) as amount",
+    "try_to_timestamp(order.placed, \"yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXX\") as placed",
+)
+# A blank record gives no order, and Spark replaces bytes that are not UTF-8.
+GOOD = """order is not null and order.unread is null and is_valid_utf8(string(data))
+and (order.amount is null or amount is not null) and (order.placed is null or placed is not null)"""
 
 options = dict(argument.split("=", 1) for argument in sys.argv[1:])
 output, checkpoint = options.pop("output"), options.pop("checkpoint")
@@ -28,8 +36,7 @@ spark = SparkSession.builder.appName("json to columns").getOrCreate()
 with job(spark):
     records = read_stream(spark, **options)
     order = F.from_json(F.col("data").cast("string"), SCHEMA, {"columnNameOfCorruptRecord": "unread"})
-    rows = records.select(order.alias("order"), "data", "approximateArrivalTimestamp")
-    malformed = F.when(~F.expr(GOOD), F.col("data")).alias("malformed")
-    orders = rows.select("order.*", malformed, "approximateArrivalTimestamp").drop("unread")
+    rows = records.select(order.alias("order"), "data", "approximateArrivalTimestamp").selectExpr("*", *TYPED)
+    orders = rows.withColumn("malformed", F.when(~F.expr(GOOD), F.col("data"))).drop("order", "data")
     files = orders.writeStream.format("parquet").option("path", output).option("checkpointLocation", checkpoint)
     files.trigger(processingTime=interval).start().awaitTermination()

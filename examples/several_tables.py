@@ -3,9 +3,8 @@
     spark-submit examples/several_tables.py output=s3://lake checkpoint=s3://lake/checkpoints \
         manifest=ssm:///kinesis-efo/dev/lake streams=orders
 
-All other arguments are options of the source (docs/options.md) as NAME=VALUE. Each table has a query, which has a
-checkpoint and a trigger of its own; the queries share one lease, one subscription for each shard and one buffer. If one
-fails, the program ends, and goes on with all of them at its next start. SIGTERM or Ctrl-C end it after the micro-batches.
+All other arguments are options of the source (docs/options.md) as NAME=VALUE. Each table has a query with its own
+checkpoint and trigger. If one fails, the program ends. SIGTERM or Ctrl-C end it after the micro-batches.
 """
 
 from __future__ import annotations
@@ -17,12 +16,14 @@ from pyspark.sql import functions as F
 
 from kinesis_efo import job, read_stream
 
-SCHEMA = "id string, customer string, amount decimal(12, 2), placed timestamp, unread string"
-# Spark makes nothing at all of a blank record, and replaces bytes that are not UTF-8.
-GOOD = "order is not null and order.unread is null and is_valid_utf8(string(data))"
+# As text: as a decimal, from_json changes "1,50" to 150.00 without an error.
+SCHEMA = "id string, customer string, amount string, placed string, unread string"
+AMOUNT = "if(order.amount rlike '[0-9]', try_to_number(order.amount, 'MI9999999990.99'), null) as amount"
+PLACED = "try_to_timestamp(order.placed, \"yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXX\") as placed"
+GOOD = """order is not null and order.unread is null and is_valid_utf8(string(data))
+and (order.amount is null or amount is not null) and (order.placed is null or placed is not null)"""
 PLACE = ("approximateArrivalTimestamp", "shardId", "sequenceNumber", "subSequenceNumber")
-DELAY = "10 minutes"  # a minute is counted once an order was placed so long after it
-SKEW = "1m"  # shards further ahead would make orders of the others late
+DELAY, SKEW = "10 minutes", "1m"  # shards further ahead would make orders of the others late
 
 options = dict(argument.split("=", 1) for argument in sys.argv[1:])
 output, checkpoint = options.pop("output"), options.pop("checkpoint")
@@ -40,7 +41,8 @@ with job(spark):
     records = read_stream(spark, **{"maxShardSkew": SKEW, **options})
     order = F.from_json(F.col("data").cast("string"), SCHEMA, {"columnNameOfCorruptRecord": "unread"})
     rows = records.select(order.alias("order"), "data", *PLACE)
-    good = rows.where(GOOD).select("order.*", *PLACE).drop("unread")
+    rows = rows.selectExpr("*", "order.id", "order.customer", AMOUNT, PLACED)
+    good = rows.where(GOOD).drop("order", "data")
     minutes = good.withWatermark("placed", DELAY).groupBy(F.window("placed", "1 minute").alias("minute")).count()
     write(good, "orders")
     write(rows.where(f"not ({GOOD})").select("data", *PLACE), "malformed")

@@ -17,7 +17,13 @@ from pyspark.sql import functions as F
 
 from kinesis_efo import job, read_stream
 
-SCHEMA = "customer string, amount decimal(12, 2), placed timestamp"
+# As text: as a decimal, from_json changes "1,50" to 150.00 without an error.
+SCHEMA = "customer string, amount string, placed string"
+TYPED = (
+    "order.customer",
+    "if(order.amount rlike '[0-9]', try_to_number(order.amount, 'MI9999999990.99'), null) as amount",
+    "try_to_timestamp(order.placed, \"yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXX\") as placed",
+)
 DELAY = "10 minutes"
 # While it catches up, no shard gets further ahead: its orders would make those of the others late.
 SKEW = "1m"
@@ -28,9 +34,10 @@ output, checkpoint = options.pop("output"), options.pop("checkpoint")
 spark = SparkSession.builder.appName("windowed sums").getOrCreate()
 with job(spark):
     records = read_stream(spark, **{"maxShardSkew": SKEW, **options})
-    orders = records.select(F.from_json(F.col("data").cast("string"), SCHEMA).alias("order")).select("order.*")
+    orders = records.select(F.from_json(F.col("data").cast("string"), SCHEMA).alias("order")).selectExpr(*TYPED)
     sums = (
-        orders.withWatermark("placed", DELAY)
+        orders.where("amount is not null")
+        .withWatermark("placed", DELAY)
         .groupBy(F.window("placed", "1 minute").alias("minute"), "customer")
         .agg(F.count("*").alias("orders"), F.sum("amount").alias("amount"))
         .select("minute.start", "customer", "orders", "amount")

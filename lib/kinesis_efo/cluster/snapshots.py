@@ -71,6 +71,7 @@ class ShardSnapshot:
             None if self.behind is None else self.behind + silent,
             fetcher,
             None if told is None else msgspec.structs.replace(told, age=None if told.age is None else told.age + quiet),
+            oldest=index.lag(index.start, now),
         )
 
     def append(self, events: Iterable[BufferedEvent], now: float) -> int:
@@ -80,7 +81,13 @@ class ShardSnapshot:
             record = event.last_record
             last = None if record is None else record.number
             if self.index.append(
-                event.through.sequence_number, event.size, event.records, now, event.arrivals, last=last
+                event.through.sequence_number,
+                event.size,
+                event.records,
+                now,
+                event.arrivals,
+                last=last,
+                behind=event.age,
             ):
                 self._lasts.append(record)
             size += event.size

@@ -47,6 +47,7 @@ class EventIndex:
         # Parallel lists, for bisection. Dropping events does not reset the sums; their first element is the sum before the first event.
         self._ends: list[int] = []
         self._since: list[float] = []
+        self._behind: list[int] = []
         self._bytes_through = [0]
         self._records_through = [0]
         self._arrivals: list[Sequence[Arrivals]] = []
@@ -90,11 +91,12 @@ class EventIndex:
         *,
         first: int | None = None,
         last: int | None = None,
+        behind: int = 0,
     ) -> bool:
         """Add the next event, received at `now`, monotonic seconds. Returns whether it got a slot of its own.
 
         Successive events without records share a slot. `continuation` is None at the end of the shard; `size` its bytes in the buffer, 0 if
-        it has no records and is not the end. `arrivals` tell when its records arrived in the stream. The first event of a buffer that
+        it has no records and is not the end. `arrivals` tell when its records arrived in the stream; its last was `behind` ms old. The first event of a buffer that
         `starts_unnumbered` needs `first`, the number of its first record.
         """
         end = _BEHIND_ALL if continuation is None else continuation
@@ -112,6 +114,7 @@ class EventIndex:
             return False
         self._ends.append(end)
         self._since.append(now)
+        self._behind.append(behind)
         self._bytes_through.append(self._bytes_through[-1] + size)
         self._records_through.append(self._records_through[-1] + records)
         self.newest = max(self.newest, _newest(arrivals))
@@ -175,6 +178,15 @@ class EventIndex:
         """When the first event after `after` that has records or ends the shard was received, monotonic seconds; None if there is none."""
         news = self._first_news(self.index_after(after))
         return self._since[news] if news < len(self._ends) else None
+
+    def lag(self, after: Position, now: float) -> int | None:
+        """The age in milliseconds of the first event after `after` that has records or ends the shard; None if there is none."""
+        news = self._first_news(self.index_after(after))
+        return self.age(news, now) if news < len(self._ends) else None
+
+    def age(self, index: int, now: float) -> int:
+        """Milliseconds since an event's last record arrived in the stream, at `now`, monotonic seconds."""
+        return self._behind[index] + max(0, round(1000 * (now - self._since[index])))
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
         """As many whole events after `after` as fit into the limits; if `some`, at least one with records, even if it does not fit."""
@@ -298,6 +310,7 @@ class EventIndex:
         columns: tuple[list[Any], ...] = (
             self._ends,
             self._since,
+            self._behind,
             self._bytes_through,
             self._records_through,
             self._arrivals,

@@ -22,7 +22,7 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
     `records` and `bytes` (in the buffer) count what lies up to there; `data` is the estimated bytes of the data. `millis_behind` is the lag
     by the last event, None before the first. `last` is the number of the last record; None if there is none or it is unknown. `quiet` are
     the seconds for which the shard seems to have no more records; 0 if it may have some, or that is unknown. `more`: the limits leave out
-    buffered events.
+    buffered events, of which the oldest arrived `left` milliseconds ago.
     """
 
     key: ShardKey
@@ -34,6 +34,7 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
     quiet: float = 0.0
     data: int = 0
     more: bool = False
+    left: int | None = None
 
 
 class PollReply(msgspec.Struct, frozen=True, array_like=True):

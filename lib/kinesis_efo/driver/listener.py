@@ -113,7 +113,8 @@ class BatchProgress:
         batch: Number of the micro-batch.
         rows: Rows read.
         seconds: Duration of the micro-batch in seconds.
-        millis_behind: Milliseconds by which each shard was behind its tip when the micro-batch was planned; empty if unknown.
+        millis_behind: Upper bound of each shard's lag at the end of the micro-batch, in milliseconds: the lag when the micro-batch was
+            planned, plus its duration; empty if unknown.
         shards: Number of shards that are being read.
         bytes: Bytes of the micro-batch as Kinesis sent them, which `maxBytesPerTrigger` counts; None if unknown.
         data_bytes: Estimated bytes of the records' data in the micro-batch; None if unknown.
@@ -195,7 +196,7 @@ def kinesis_progress(progress: Any) -> list[BatchProgress]:
                 batch=progress.batchId,
                 rows=source.numInputRows,
                 seconds=progress.batchDuration / 1000,
-                millis_behind=report.millis_behind,
+                millis_behind={key: lag + int(progress.batchDuration) for key, lag in report.millis_behind.items()},
                 shards=sum(not position.is_end for position in end.values()),
                 bytes=report.bytes,
                 data_bytes=report.data,

@@ -47,7 +47,8 @@ class BufferedEvent(NamedTuple):
     """The description of a buffered event: the position at its end, its bytes in the buffer, and the number of its Kinesis records.
 
     `last` is its last record, if it has one and its payload is still buffered. The number 0 stands for a last record at `through`, as most
-    events have: this makes reports a tenth shorter. `arrivals` say when its records arrived in the stream, if that is noted.
+    events have: this makes reports a tenth shorter. `arrivals` say when its records arrived in the stream, if that is noted; the last
+    of them arrived `age` milliseconds ago.
     """
 
     through: Position
@@ -55,14 +56,21 @@ class BufferedEvent(NamedTuple):
     records: int
     last: LastRecord | None
     arrivals: Sequence[Arrivals]
+    age: int = 0
 
     @classmethod
     def of(
-        cls, through: Position, size: int, records: int, last: LastRecord | None, arrivals: Sequence[Arrivals]
+        cls,
+        through: Position,
+        size: int,
+        records: int,
+        last: LastRecord | None,
+        arrivals: Sequence[Arrivals],
+        age: int = 0,
     ) -> BufferedEvent:
         """Describe an event."""
         is_at_end = last is not None and last == (through.value, 0) and through.kind is PositionKind.AFTER
-        return cls(through, size, records, _AT_END if is_at_end else last, arrivals)
+        return cls(through, size, records, _AT_END if is_at_end else last, arrivals, age)
 
     @property
     def last_record(self) -> LastRecord | None:
@@ -126,7 +134,9 @@ class ShardBuffer(EventIndex):
         step = self._arrival_step
         arrivals = read_arrivals(event.payload, step) if step is not None and head.records else ()
         first = first_number(event.payload) if self.starts_unnumbered and not len(self) and head.records else None
-        if self.append(head.continuation, size, head.records, now, arrivals, first=first, last=head.last):
+        if self.append(
+            head.continuation, size, head.records, now, arrivals, first=first, last=head.last, behind=head.millis_behind
+        ):
             self._payloads.append(event.payload if head.records else None)
         self._drop_what_exceeds(self.end)
         self._arrived()
@@ -151,11 +161,13 @@ class ShardBuffer(EventIndex):
         If the last event is idle, it is returned again, because its position may have grown. `told` is the number from the last call, or 0.
         """
         first = max(0, min(told - self.compacted, len(self) - int(self.idle)))
-        entries = []
+        entries, now = [], self._budget.now()
         for slot in range(first, len(self)):
             payload = self._payloads[slot]
             last = last_record(payload) if payload is not None else None
-            entries.append(BufferedEvent.of(self.end_of(slot), *self.sizes(slot), last, self.arrivals(slot)))
+            entries.append(
+                BufferedEvent.of(self.end_of(slot), *self.sizes(slot), last, self.arrivals(slot), self.age(slot, now))
+            )
         return entries, self.compacted + len(self)
 
     # -- reading

@@ -102,7 +102,8 @@ class FetcherCollector:
         silence, lag = stats.silence(now), stats.lag(now)
         if silence is not None and lag is not None:
             yield Sample(metrics.SILENCE, silence, about)
-            yield Sample(metrics.LAG, lag, about)
+            oldest = None if buffer is None else buffer.lag(buffer.start, now)
+            yield Sample(metrics.LAG, max(lag, oldest or 0), about)
 
     def _of_queries(self, queries: int, apart: int) -> Iterator[Sample]:
         yield Sample(metrics.QUERIES, queries, self._about)

@@ -168,6 +168,7 @@ class Fetcher:
             None if buffer.waiting_since is None else max(0.0, now - buffer.waiting_since),
             stats.lag(now) if stats is not None else None,
             subscription=self.subscription(key),
+            oldest=buffer.lag(buffer.start, now),
         )
 
     def _stats(self, key: ShardKey) -> SubscriptionStats | None:

@@ -143,7 +143,7 @@ class MicroBatchPlanner:
         buffers = {
             key: buffer for key in self._waiting if (buffer := self._buffers.buffered(key, offset[key])) is not None
         }
-        planning = partial(self._planned, offset, max_bytes, max_records)
+        planning, now = partial(self._planned, offset, max_bytes, max_records), self._clock.monotonic()
         if self._alignment is None:
             portions = planning(buffers)
         else:
@@ -159,6 +159,7 @@ class MicroBatchPlanner:
                 self._buffers.quiet(key) if key in idle else 0.0,
                 _data(portion),
                 key in buffers and portion.through != buffers[key].end,
+                buffers[key].lag(portion.through, now) if key in buffers else None,
             )
             for key, portion in {**idle, **portions}.items()
         ]

@@ -56,6 +56,7 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
         subscription: The counts of its subscriptions; None if unknown.
         done: The position up to which the slowest query has processed it; None if unknown.
         query: The number of that query; None if the run has only one.
+        oldest: Milliseconds since the oldest unprocessed record arrived in the stream; None if none waits, or from an earlier version.
     """
 
     stream: str
@@ -69,6 +70,7 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
     subscription: Subscription | None = None
     done: str | None = None
     query: int | None = None
+    oldest: int | None = None
 
     @property
     def key(self) -> ShardKey:
@@ -77,12 +79,17 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def millis(self) -> int | None:
-        """Milliseconds by which processing is behind the tip, including the time that fetched records wait.
+        """The lag in milliseconds: the age of the oldest unprocessed record, from its arrival in the stream.
 
+        >>> ShardStatus("orders", "shardId-000000000000", "AFTER:7", 5_000, 10, waiting=1.5, behind=200, oldest=142_000).millis
+        142000
         >>> ShardStatus("orders", "shardId-000000000000", "AFTER:7", 5_000, 10, waiting=1.5, behind=200).millis
         1700
         """
-        return None if self.behind is None else self.behind + round(1000 * (self.waiting or 0.0))
+        if self.behind is None:
+            return self.oldest
+        waiting = round(1000 * (self.waiting or 0.0))
+        return self.behind + waiting if self.oldest is None else max(self.behind, self.oldest)
 
 
 class QueryShard(msgspec.Struct, frozen=True, array_like=True):

@@ -33,6 +33,16 @@ class Lag(NamedTuple):
     records: int = 0
     at: int | None = None
 
+    def seconds_behind(self, now: float) -> float | None:
+        """The lag at `now`, epoch seconds: nothing shows that records were processed since `at`, so that time is added.
+
+        >>> Lag(1, 0, 20_000, "shardId-000000000000", at=100_000).seconds_behind(105.0)
+        25.0
+        """
+        if self.millis_behind is None:
+            return None
+        return self.millis_behind / 1000 + (0.0 if self.at is None else max(0.0, now - self.at / 1000))
+
 
 class CheckpointMark(NamedTuple):
     """The furthest mark of a checkpoint, and the time at which it was noted, in epoch milliseconds."""

@@ -47,7 +47,7 @@ _SHARD: Final = ("stream", "shard")
 
 LAG: Final = Metric(
     "kinesis_efo.lag", "MillisBehindLatest", Kind.WORST, "ms", _SHARD,
-    "how far reading is behind the shard's tip, as Kinesis last reported it; after 10 s without an event, that time is added",
+    "age of the oldest unprocessed record; if none waits, how far reading is behind the tip, plus the time since the last event if over 10 s",
 )  # fmt: skip
 SILENCE: Final = Metric(
     "kinesis_efo.silence", "SecondsSinceEvent", Kind.WORST, "s", _SHARD,

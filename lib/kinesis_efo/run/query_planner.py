@@ -258,9 +258,10 @@ class QueryPlanner:
         reply = await self.query.poll(position, *most, at_most)
         waits = await self._wait_for_more(call, reply, give_up_at)
         behind = [
-            (each.key, each.millis_behind)
+            (each.key, lag)
             for each in reply.shards
-            if self._behind.get(each.key, _UNKNOWN) != each.millis_behind
+            for lag in [each.millis_behind if each.left is None else max(each.left, each.millis_behind or 0)]
+            if self._behind.get(each.key, _UNKNOWN) != lag
         ]
         self._behind.update(behind)
         if len(self._behind) > 2 * len(position):

@@ -223,6 +223,11 @@ class Run(LeaseListener):
         """The status of each shard for tools, with the position of the slowest query."""
         done = {query.number: query.done for query in self.queries}
         found = slowest(done, self.streams.ancestors)
+        # Of several queries, one may be further behind than the shared buffers.
+        queries = [query.status(shards=True) for query in self.queries] if self._are_several else []
+        lags = {
+            (query.number, shard.stream, shard.shard): shard.millis for query in queries for shard in query.shards or ()
+        }
         told = []
         for each in self.fetching.statuses():
             number, position = found.get(each.key, (None, None))
@@ -231,6 +236,7 @@ class Run(LeaseListener):
                     each,
                     done=None if position is None else str(position),
                     query=number if len(done) > 1 else None,
+                    oldest=each.oldest if number is None else lags.get((number, *each.key), each.oldest),
                 )
             )
         return told

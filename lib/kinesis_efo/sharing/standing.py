@@ -40,14 +40,13 @@ def stands(key: ShardKey, done: Position, reads: Reads, now: float) -> QueryShar
     held = 0 if shared is None or claim is None else shared.held_behind(claim)
     if done.is_end or buffer is None:
         return QueryShard(*key, str(done), 0, 0, 0 if done.is_end else None, held, reads.apart)
-    since, behind = buffer.news_since(done), reads.by.millis_behind(key)
-    waiting = 0 if since is None else round(1000 * max(0.0, now - since))
+    oldest, behind = buffer.lag(done, now), reads.by.millis_behind(key)
     return QueryShard(
         *key,
         str(done),
         buffer.records_behind(done),
         buffer.held_behind(done),
-        None if behind is None else behind + waiting,
+        behind if oldest is None else max(oldest, behind or 0),
         held,
         reads.apart,
     )

@@ -117,7 +117,14 @@ class _ApplicationLag:
             for status in asked.shards(runs.get(name), name).values()
             if status.query is not None
         }
-        rows = [replace(row, query=slowest.get(row.key)) for row in rows]
+        lags = {name: asked.lags(runs.get(name), name, clock.time()) for name in manifest.streams}
+        rows = [
+            replace(row, query=slowest.get(row.key), seconds=lags[row.key.stream][row.key.shard], seconds_exact=True)
+            if row.key.shard in lags[row.key.stream]
+            else row
+            for row in rows
+        ]
+        runs = {name: asked.with_lag(run, name) for name, run in runs.items()}
         return LagReport(
             manifest.application, clock.time(), runs, states, answered, rows, reported, remarks, listed.missing, queries
         )

@@ -47,7 +47,8 @@ def runs_table(
         state: str | Text = (
             row.key if states is None else output.painted(states[stream].value, STATE_STYLES.get(states[stream], ""))
         )
-        behind = None if lag is None or lag.millis_behind is None else duration(lag.millis_behind / 1000)
+        seconds = None if lag is None else lag.seconds_behind(now)
+        behind = None if seconds is None else duration(seconds)
         rows.append(
             (
                 stream,
@@ -69,8 +70,8 @@ def run_line(stream: str, run: Lease, now: float) -> str:
     if run.lag is None:
         return line
     line += f", {output.count(run.lag.shards, 'shard')}"
-    if run.lag.millis_behind is not None:
-        line += f", {duration(run.lag.millis_behind / 1000)} behind"
+    if (seconds := run.lag.seconds_behind(now)) is not None:
+        line += f", {duration(seconds)} behind"
     return line + ("" if run.lag.at is None else f", as of {duration(max(0.0, now - run.lag.at / 1000))} ago")
 
 

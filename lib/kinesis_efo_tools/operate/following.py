@@ -14,7 +14,7 @@ from kinesis_efo.fetcher.status import RunStatus
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
 from kinesis_efo_tools.operate.live import RunReplies, ask
-from kinesis_efo_tools.operate.pulse import Pulse, View
+from kinesis_efo_tools.operate.pulse import LagCause, Pulse, View
 
 READ_AGAIN_SECONDS: Final = 10.0
 """Time between two reads of the table. It has a row for each shard, so reading it costs money."""
@@ -64,6 +64,7 @@ class Following:
         self._said: float | None = None
         self._trouble = ""
         self._unowned = ""
+        self._unanswered = False
         self._read_at: float | None = None
 
     async def look(self) -> Observation:
@@ -72,13 +73,19 @@ class Following:
         Raises KinesisEfoError or ClientError if the table could not be read the first time.
         """
         trouble = await self._read()
-        if not trouble:
-            trouble = await self._ask()
+        cause = LagCause.NO_RUN if self._unowned else None
+        if not self._unowned:
+            # Also if the table cannot be read: what it said last still leads to the run.
+            trouble = "; ".join(filter(None, (trouble, await self._ask())))
+            cause = LagCause.NO_REPLY if self._unanswered else None
         now = self._clock.time()
         if trouble != self._trouble:
             self._trouble = trouble
             self._pulse.note(now, trouble or "the run answers again")
-        return Observation(now, self._runs, self._view, self._said, trouble, self._pulse.events)
+        view = self._view
+        if view is not None and self._said is not None and cause is not None:
+            view = view.aged(max(0.0, now - self._said), cause)
+        return Observation(now, self._runs, view, self._said, trouble, self._pulse.events)
 
     async def _read(self) -> str:
         now = self._clock.monotonic()
@@ -103,6 +110,7 @@ class Following:
 
     async def _ask(self) -> str:
         asked = await self._question(self._runs)
+        self._unanswered = not asked.answers
         if asked.answers:
             self._view = self._pulse.add(_together(list(asked.answers.values())))
             self._said = self._clock.time()

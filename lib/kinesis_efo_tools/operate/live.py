@@ -11,6 +11,7 @@ from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.status import STATUS, QueryStatus, RunStatus, ShardStatus, StatusAccess, StatusRequest
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.positions import Position
+from kinesis_efo.sharing.standing import lag_of
 
 CONNECT_SECONDS: Final = 2.0
 """Timeout for each address, in case the network drops packets. Without a reply, the table's positions are used."""
@@ -32,6 +33,19 @@ class RunReplies:
         """Return the status of a stream's shards from the holder of the lease, by shard id."""
         status = self.answers.get(run.owner or "") if run is not None else None
         return {each.shard: each for each in status.shards if each.stream == stream} if status is not None else {}
+
+    def lags(self, run: Lease | None, stream: str, now: float) -> dict[str, float]:
+        """Return the lag of a stream's shards at `now`, epoch seconds, from the holder of the lease, by shard id, if known."""
+        shards = self.shards(run, stream)
+        since = max(0.0, now - self.answers[run.owner or ""].at) if run is not None and shards else 0.0
+        return {shard: each.millis / 1000 + since for shard, each in shards.items() if each.millis is not None}
+
+    def with_lag(self, run: Lease, stream: str) -> Lease:
+        """Return a run's row with the lag that its owner has just reported."""
+        if not (shards := self.shards(run, stream)):
+            return run
+        at = round(1000 * self.answers[run.owner or ""].at)
+        return replace(run, lag=lag_of(shards.values(), at))
 
     def queries(self, run: Lease | None, stream: str) -> list[QueryStatus]:
         """Return the status of the queries that read a stream from the holder of the lease, if there are several."""

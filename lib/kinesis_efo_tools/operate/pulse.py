@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
+
+import msgspec
 
 from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus
 from kinesis_efo.kinesis.stats import State
@@ -35,6 +37,18 @@ _EVENTS: Final = 20
 class LagCause(Enum):
     """The cause of a shard's lag, with what to do about it and the section of the runbook."""
 
+    NO_RUN = (
+        "no run",
+        "no query reads the streams",
+        "start the query; its last error is in the driver's log",
+        "first-looks",
+    )
+    NO_REPLY = (
+        "no reply",
+        "the run does not reply, so nothing newer is known",
+        "look whether the driver runs, at its log, and at the network path to it",
+        "first-looks",
+    )
     SPARK = (
         "Spark",
         "Spark is slow",
@@ -178,6 +192,31 @@ class View:
             _sum([each.records_out for each in shards]),
         )
 
+    def aged(self, seconds: float, cause: LagCause | None = None) -> View:
+        """Return what is known `seconds` later without a new status: the lag has grown, and rates are unknown. All shards get the cause."""
+        millis = round(1000 * seconds)
+        shards = tuple(
+            ShardPulse(
+                msgspec.structs.replace(
+                    each.status,
+                    waiting=None if each.status.waiting is None else each.status.waiting + seconds,
+                    behind=None if each.status.behind is None else each.status.behind + millis,
+                    oldest=None if each.status.oldest is None else each.status.oldest + millis,
+                ),
+                cause=cause or each.cause,
+            )
+            for each in self.shards
+        )
+        queries = tuple(
+            QueryPulse(
+                msgspec.structs.replace(
+                    each.status, millis=None if each.status.millis is None else each.status.millis + millis
+                )
+            )
+            for each in self.queries
+        )
+        return replace(self, shards=shards, queries=queries, cpu=None)
+
     @property
     def streams(self) -> list[str]:
         """Logical names of the streams."""
@@ -289,17 +328,38 @@ def _pulse(now: ShardStatus, before: ShardStatus | None, seconds: float, *, busy
 
 def _cause(now: ShardStatus, incoming: float | None, failures: int, *, busy: bool) -> LagCause | None:
     subscription = now.subscription
+    state = None if subscription is None else subscription.state
     silent = subscription is not None and subscription.age is not None and subscription.age > SILENT_SECONDS
-    streaming = subscription is None or subscription.state in (
-        State.STREAMING.value,
-        State.PAUSED.value,
-        State.ENDED.value,
+    return cause_of(
+        failing=(silent and state != State.ENDED.value)
+        or bool(failures and state not in (None, State.STREAMING.value, State.PAUSED.value, State.ENDED.value)),
+        paused=state == State.PAUSED.value,
+        waiting=now.waiting is not None and now.waiting > WAITING_SECONDS,
+        behind=now.behind is not None and now.behind / 1000 >= BEHIND_SECONDS,
+        busy=busy,
+        incoming=incoming,
     )
-    if now.waiting is not None and now.waiting > WAITING_SECONDS:
-        return LagCause.SPARK
-    if silent or (failures and not streaming):
+
+
+def cause_of(
+    *, failing: bool, paused: bool, waiting: bool, behind: bool, busy: bool, incoming: float | None
+) -> LagCause | None:
+    """Decide the cause of a shard's lag, if the run replies.
+
+    Args:
+        failing: Its subscription fails or is silent.
+        paused: Its subscription is closed because the buffer is full, so it is silent on purpose.
+        waiting: A fetched record has waited for long.
+        behind: Fetching is behind the tip.
+        busy: The process that fetches is out of CPU.
+        incoming: Bytes a second that arrive; None if unknown.
+    """
+    # A failing subscription comes first: records wait in the buffer also because the run pauses without AWS.
+    if failing and not paused:
         return LagCause.SUBSCRIPTION
-    if now.behind is None or now.behind / 1000 < BEHIND_SECONDS:
+    if waiting:
+        return LagCause.SPARK
+    if not behind:
         return None
     if busy:
         return LagCause.FETCHER

@@ -74,7 +74,7 @@ def test_what_one_reads_at_80_columns() -> None:
     ]  # fmt: skip
     assert any("AFTER:4959…588956" in line for line in lines)
     run = next(line for line in lines if "ip-10-0-0-7:4711" in line).split()
-    assert run == ["orders", "reading", "ip-10-0-0-7:4711", "60", "48m20s", "59", "61.0", "MiB", "3.0s"]
+    assert run == ["orders", "reading", "ip-10-0-0-7:4711", "60", "48m23s", "59", "61.0", "MiB", "3.0s"]
 
 
 def test_of_several_queries_it_is_the_slowest_ones_and_says_whose() -> None:

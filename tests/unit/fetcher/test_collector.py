@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.feed import ShardFeed
@@ -13,7 +14,7 @@ from kinesis_efo.leases.run import LeaseStats
 from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.metrics.catalog import Metric
 from kinesis_efo.metrics.registry import Values, merge
-from kinesis_efo.positions import ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, ShardKey
 
 ABOUT = (("application", "lake"), ("environment", "dev"))
 
@@ -41,7 +42,7 @@ class World:
     def read(self, shard: str, **stats: Any) -> SubscriptionStats:
         """A shard that is read, with what it has counted."""
         self.stats[shard] = SubscriptionStats(State.STREAMING, **stats)
-        feed: Any = SimpleNamespace(key=ShardKey("orders", shard), buffer=SimpleNamespace(waiting_since=None))
+        feed: Any = SimpleNamespace(key=ShardKey("orders", shard), buffer=EventIndex(TRIM_HORIZON))
         self.feeds.append(feed)
         return self.stats[shard]
 

@@ -13,6 +13,7 @@ from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.row import Lease
 from kinesis_efo_tools.operate.following import READ_AGAIN_SECONDS, Following, Observation
 from kinesis_efo_tools.operate.live import RunReplies
+from kinesis_efo_tools.operate.pulse import LagCause
 
 
 class SetClock:
@@ -82,7 +83,12 @@ def test_a_run_that_does_not_answer_leaves_the_last_view_with_its_age() -> None:
     runs.answers = False
     look = runs.look()
     assert look.trouble == "host-1 cannot be asked: nobody answers"
-    assert (look.view, look.said) == (first.view, first.at)
+    assert look.said == first.at
+    assert look.view is not None
+    assert first.view is not None
+    grown = (look.view.total().seconds or 0.0) - (first.view.total().seconds or 0.0)
+    assert grown == look.at - first.at > 0
+    assert {each.cause for each in look.view.shards} == {LagCause.NO_REPLY}
     runs.answers = True
     look = runs.look()
     assert [text for _, text in look.events][1:] == [
@@ -95,7 +101,10 @@ def test_a_run_that_ends_and_another_that_begins() -> None:
     runs = Runs()
     runs.look()
     runs.owner = None
-    assert runs.look(READ_AGAIN_SECONDS).trouble == "no run holds the lease"
+    look = runs.look(READ_AGAIN_SECONDS)
+    assert look.trouble == "no run holds the lease"
+    assert look.view is not None
+    assert [(each.cause, each.seconds) for each in look.view.shards] == [(LagCause.NO_RUN, READ_AGAIN_SECONDS)]
     runs.owner = "host-2"
     assert runs.look().trouble == "no run holds the lease"
     look = runs.look(READ_AGAIN_SECONDS)
@@ -116,7 +125,9 @@ def test_a_table_that_is_out_of_reach_fails_the_first_look_alone(owner: str | No
     runs.table, runs.owner = True, owner
     runs.look()
     runs.table = False
-    assert runs.look(READ_AGAIN_SECONDS).trouble == "the lease table cannot be read: the network is down"
+    look = runs.look(READ_AGAIN_SECONDS)
+    assert look.trouble == "the lease table cannot be read: the network is down"
+    assert look.said == (look.at if owner else None), "a run that was found before is still asked"
 
 
 def test_runs_of_different_streams_are_looked_at_as_one() -> None:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus, Subscription
-from kinesis_efo_tools.operate.pulse import WINDOW_SECONDS, LagCause, Pulse, Sum, View
+from kinesis_efo_tools.operate.pulse import WINDOW_SECONDS, LagCause, Pulse, Sum, View, cause_of
 
 MB = 1_000_000
 
@@ -143,3 +143,26 @@ def test_queries_of_several_runs_are_told_apart_and_those_that_join_have_no_rate
         (None, None, None, None, None),
     ]
     assert after((0, [shard()])).queries == ()
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause"),
+    [
+        ({}, None),
+        ({"waiting": True}, LagCause.SPARK),
+        ({"waiting": True, "behind": True, "busy": True, "incoming": 2e6}, LagCause.SPARK),
+        ({"waiting": True, "failing": True}, LagCause.SUBSCRIPTION),
+        ({"waiting": True, "failing": True, "paused": True}, LagCause.SPARK),
+        ({"failing": True}, LagCause.SUBSCRIPTION),
+        ({"failing": True, "behind": True, "busy": True}, LagCause.SUBSCRIPTION),
+        ({"failing": True, "paused": True}, None),
+        ({"behind": True}, None),
+        ({"behind": True, "busy": True, "incoming": 2e6}, LagCause.FETCHER),
+        ({"behind": True, "incoming": 2e6}, LagCause.LIMIT),
+        ({"behind": True, "incoming": 1e3}, LagCause.NETWORK),
+        ({"busy": True, "incoming": 2e6}, None),
+    ],
+)
+def test_cause_follows_from_the_facts(facts: dict[str, Any], cause: LagCause | None) -> None:
+    nothing = {"failing": False, "paused": False, "waiting": False, "behind": False, "busy": False, "incoming": None}
+    assert cause_of(**{**nothing, **facts}) is cause

@@ -240,7 +240,7 @@ def test_positions_of_a_kcl_application(run: Run, world: Callable[..., World]) -
     assert "its keys are such as 'shardId-000000000000', and the application reads clicks, orders" in unsaid.err
     assert "say with --stream to which of them" in unsaid.err
     with renewing(here, one, table):
-        alive = run(*command, "--stream", "orders")
+        alive = run(*command, "--stream", "orders", "--initial-position", "LATEST")
     assert alive.code == 3
     assert "is in use: kcl renews shardId-000000000000" in alive.err
     assert here.leases() == {}

@@ -48,7 +48,8 @@ SEEDS := 0:1000
 EXAMPLES := 1000
 seeds: $(VENV)/.full
 	PYTHONHASHSEED=0 KINESIS_EFO_SEEDS=$(SEEDS) $(RUN) $(PYTHON) -m pytest tests/chaos/test_seeds.py tests/chaos/test_seeds_find.py tests/chaos/test_seeds_program.py \
-		tests/chaos/test_seeds_ends.py tests/chaos/test_seeds_batch.py tests/chaos/test_seeds_loss.py tests/chaos/test_seeds_producer.py -q $(PYTEST_ARGS)
+		tests/chaos/test_seeds_ends.py tests/chaos/test_seeds_batch.py tests/chaos/test_seeds_loss.py tests/chaos/test_seeds_producer.py \
+		tests/chaos/test_seeds_tools.py -q $(PYTEST_ARGS)
 	env -u CI KINESIS_EFO_EXAMPLES=$(EXAMPLES) $(RUN) $(PYTHON) $(call TEST,logical) -q tests/unit tests/emulator
 
 # One-line faults in the modules of reading, and whether a test sees them. An hour or two for all; MUTANTS="kinesis/frames" for some,

@@ -204,8 +204,8 @@ class LocalAws:
     def backdate(self, stream: str, seconds: float) -> None:
         """Let records that are put from now on seem to have arrived earlier: a backlog of hours is made in a moment.
 
-        Arrivals in a shard never go back. Sequence numbers and the ages of shards stay as they are, and reads by time may leave out a
-        shard that is younger than its records: a `clock` that is set back makes old shards, too.
+        Sequence numbers and the ages of shards stay as they are, and reads by time may leave out a shard that is younger than its
+        records: a `clock` that is set back makes old shards, too.
 
         Args:
             stream: Name of the stream.

@@ -1,8 +1,8 @@
-"""Sequence numbers: 56 digits that grow with every record of an account, across shards and over time.
+"""Sequence numbers: 56 digits that grow with every record of a shard, and from parents to children; those of other shards are in no order.
 
 The layout is the one that Kinesis uses today (version 2, as the KCL's SequenceNumberValidator and kinesalite read it). These are its
-186 bits from the highest: 2, the second of the shard's creation (36), 4 unused, a counter (64), a byte, the second of the record (36),
-the shard's index (32), 2. The counter is a unique tick in nanoseconds. The byte distinguishes a record from the continuation right
+186 bits from the highest: 2, the second of the shard's creation (36), the lowest bits of its index (4), a counter (64), a byte, the
+second of the record (36), the shard's index (32), 2. The counter is a unique tick in nanoseconds. The byte distinguishes a record from the continuation right
 after it, so that AT_ and AFTER_SEQUENCE_NUMBER of a continuation mean the same.
 """
 
@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 _VERSION = 2
-_CREATED, _COUNTER, _BYTE, _SECOND, _SHARD = 148, 80, 72, 36, 4
+_CREATED, _LOW_INDEX, _COUNTER, _BYTE, _SECOND, _SHARD = 148, 144, 80, 72, 36, 4
 _BITS = 186
 _PATTERN = re.compile(r"0|[1-9]\d{0,128}")
 
@@ -33,7 +33,7 @@ class Ticks:
 class Numbering:
     """Makes the sequence numbers of one shard.
 
-    `index` is the shard's index in the stream, from 0; `created` is when it was created, whole epoch seconds.
+    `index` is the shard's index in the stream, from 0; `created` is when it was created, whole epoch seconds, later than its parents.
     """
 
     index: int
@@ -42,9 +42,7 @@ class Numbering:
     @property
     def base(self) -> int:
         """The bits that all numbers of the shard share."""
-        head = _VERSION << 184 | self.created << _CREATED
-        # AWS puts the lowest bits of the index into the 4 unused bits. With 0, numbers also grow from a parent to its children
-        # when both were created within one second.
+        head = _VERSION << 184 | self.created << _CREATED | (self.index & 0xF) << _LOW_INDEX
         return head | self.index << _SHARD | _VERSION
 
     def record(self, tick: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -43,6 +44,7 @@ class KeptShard(msgspec.Struct):
     closed_at: float | None
     trimmed: int
     records: list[Record]
+    numbered: int | None = None
 
 
 class Page(NamedTuple):
@@ -59,7 +61,8 @@ class Shard:
 
     A cursor is an index into all records that the shard ever got; trimming does not move it. `index` is never reused.
     Both ends of `hash_range` are included. `parents` has no, one (split) or two (merge) shard ids. `tick` and `at`,
-    epoch seconds, are of the creation; `now` is monotonic seconds, for the rate limits.
+    epoch seconds, are of the creation; `now` is monotonic seconds, for the rate limits. `numbered` is the second of the
+    creation in sequence numbers, by default that of `tick`.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Shard:
         tick: int,
         at: float,
         now: float,
+        numbered: int | None = None,
     ) -> None:
         self.index = index
         self.id = f"shardId-{index:012d}"
@@ -80,9 +84,10 @@ class Shard:
         self.created_at = at
         self.closed_tick: int | None = None
         self.closed_at: float | None = None
-        self.numbering = Numbering(index, tick // 1_000_000_000)
+        self.numbering = Numbering(index, numbered or tick // 1_000_000_000)
         self._base = self.numbering.base
         self._records: list[Record] = []
+        self._in_order = True
         self._trimmed = 0
         self._listeners: set[Callable[[], None]] = set()
         self.write_bytes = Bucket(1024 * 1024, now)
@@ -106,15 +111,19 @@ class Shard:
             closed_at=self.closed_at,
             trimmed=self._trimmed,
             records=self._records,
+            numbered=self.numbering.created,
         )
 
     @classmethod
     def restored(cls, kept: KeptShard, now: float) -> Shard:
         """The shard that was kept, without its children."""
         first, last = kept.hash_range
-        shard = cls(kept.index, (int(first), int(last)), kept.parents, kept.created_tick, kept.created_at, now)
+        shard = cls(
+            kept.index, (int(first), int(last)), kept.parents, kept.created_tick, kept.created_at, now, kept.numbered
+        )
         shard.closed_tick, shard.closed_at = kept.closed_tick, kept.closed_at
         shard._trimmed, shard._records = kept.trimmed, kept.records
+        shard._in_order = all(one.arrival <= other.arrival for one, other in pairwise(kept.records))
         return shard
 
     # -- writing
@@ -130,8 +139,7 @@ class Shard:
         """
         number = str(self._base + counted(tick))
         if self._records and self._records[-1].arrival > arrival:
-            # Arrival times must stay sorted for binary search, even if the clock jumps back.
-            arrival = self._records[-1].arrival
+            self._in_order = False
         json = b'{"ApproximateArrivalTimestamp":%.3f,"Data":"%b","EncryptionType":"%b",%b"SequenceNumber":"%b"}' % (
             arrival,
             data,
@@ -148,11 +156,10 @@ class Shard:
         self.wake()
 
     def trim(self, horizon: float) -> None:
-        """Remove records that arrived before `horizon`."""
-        records = self._records
-        if records and records[0].arrival < horizon:
-            gone = bisect_left(records, horizon, key=_arrival)
-            del records[:gone]
+        """Remove the records before the first one that arrived at `horizon` or later."""
+        if self._records and self._records[0].arrival < horizon:
+            gone = self._first_at(horizon)
+            del self._records[:gone]
             self._trimmed += gone
 
     # -- reading
@@ -181,7 +188,13 @@ class Shard:
 
     def cursor_at_time(self, at: float) -> int:
         """Cursor of the first record that arrived at `at` (epoch seconds) or later."""
-        return self._trimmed + bisect_left(self._records, at, key=_arrival)
+        return self._trimmed + self._first_at(at)
+
+    def _first_at(self, at: float) -> int:
+        records = self._records
+        if self._in_order:
+            return bisect_left(records, at, key=_arrival)
+        return next((index for index, record in enumerate(records) if record.arrival >= at), len(records))
 
     def page(self, cursor: int, max_records: int, max_bytes: int) -> Page | None:
         """The records from `cursor` on, within the limits but at least one; None if there are none."""

@@ -202,6 +202,15 @@ class Stream:
             )
         return parsed
 
+    def check_issued(self, text: str) -> None:
+        """Raise the error of PutRecord for a SequenceNumberForOrdering that no record of this stream has."""
+        parsed = parse(text)
+        if parsed is None or not self._created_tick <= parsed.tick <= self._issued_tick:
+            raise invalid(
+                f"ExclusiveMinimumSequenceNumber {text} used in PutRecord on stream {self.name} under account "
+                f"{self.arn.split(':')[4]} is invalid."
+            )
+
     def horizon(self, now: float) -> float:
         """The time in epoch seconds before which records have expired."""
         return now - self.traits.retention_seconds
@@ -249,7 +258,7 @@ class Stream:
         """Raise the error of SplitShard if `at` cannot be the start of a new shard."""
         shard = self._open_or_invalid(shard_id)
         start, end = shard.hash_range
-        if not start < at <= end:
+        if not start + 1 < at < end:
             raise invalid(
                 f"NewStartingHashKey {at} used in SplitShard() on shard {shard_id} in stream {self.name} is not both greater "
                 f"than one plus the shard's StartingHashKey {start} and less than the shard's EndingHashKey {end}."
@@ -311,7 +320,9 @@ class Stream:
 
     def _open_shard(self, hash_range: tuple[int, int], parents: tuple[str, ...], now: Moment) -> Shard:
         tick = self.next_tick(now.wall)
-        shard = Shard(self._next_index, hash_range, parents, tick, now.wall, now.monotonic)
+        # Numbers of children are higher than those of their parents, also if several reshards happen within a second.
+        numbered = max([tick // 1_000_000_000, *(self.shards[each].numbering.created + 1 for each in parents)])
+        shard = Shard(self._next_index, hash_range, parents, tick, now.wall, now.monotonic, numbered)
         self._next_index += 1
         self.shards[shard.id] = shard
         if not parents:

@@ -81,7 +81,7 @@ def _broken(shape: Shape, value: Any) -> Iterator[str]:
         yield f"have {what} greater than or equal to {shape['min']}"
     if "max" in shape and size > shape["max"]:
         yield f"have {what} less than or equal to {shape['max']}"
-    if "pattern" in shape and isinstance(value, str) and not re.fullmatch(shape["pattern"], value):
+    if "pattern" in shape and isinstance(value, str) and not re.fullmatch(shape["pattern"], value, re.ASCII):
         yield f"satisfy regular expression pattern: {shape['pattern']}"
     if "enum" in shape and value not in shape["enum"]:
         yield f"satisfy enum value set: [{', '.join(shape['enum'])}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -11,15 +12,17 @@ from .errors import AwsError, invalid
 from .shards import MAX_HASH, Shard
 from .state import Kinesis
 from .streams import Moment, Stream
+from .validation import check
 
 MAX_PUT_RECORDS = 500
 MAX_PUT_BYTES = 10 * 1024 * 1024
+_HASH_KEY = re.compile(r"0|([1-9]\d{0,38})", re.ASCII)
 
 
 class Entry(msgspec.Struct, gc=False):
     """A record to put, its data in base64."""
 
-    data: str = msgspec.field(name="Data")
+    data: str | None = msgspec.field(name="Data", default=None)
     key: str | None = msgspec.field(name="PartitionKey", default=None)
     hash_key: str | None = msgspec.field(name="ExplicitHashKey", default=None)
 
@@ -30,6 +33,7 @@ class PutRecords(msgspec.Struct):
     records: list[Entry] = msgspec.field(name="Records")
     stream_name: str | None = msgspec.field(name="StreamName", default=None)
     stream_arn: str | None = msgspec.field(name="StreamARN", default=None)
+    stream_id: str | None = msgspec.field(name="StreamId", default=None)
     dry_run: bool | None = msgspec.field(name="DryRun", default=None)
 
 
@@ -38,18 +42,24 @@ class PutRecord(Entry):
 
     stream_name: str | None = msgspec.field(name="StreamName", default=None)
     stream_arn: str | None = msgspec.field(name="StreamARN", default=None)
+    stream_id: str | None = msgspec.field(name="StreamId", default=None)
     dry_run: bool | None = msgspec.field(name="DryRun", default=None)
     after: str | None = msgspec.field(name="SequenceNumberForOrdering", default=None)
 
 
 def put_record(kinesis: Kinesis, request: PutRecord) -> dict[str, Any]:
     """PutRecord."""
+    ordering = {} if request.after is None else {"SequenceNumberForOrdering": request.after}
+    _check_names("PutRecord", request, {"Data": "", "PartitionKey": "k", **ordering})
+    size = _check(request, "")
     stream = _writable(kinesis, request.stream_name, request.stream_arn)
-    if request.after is not None and stream.traits.distributed:
-        raise invalid(
-            f"SequenceNumberForOrdering must not be provided for stream {stream.name}, whose RecordDistributionStrategy is AUTO."
-        )
-    size = _check(stream, request)
+    if request.after is not None:
+        if stream.traits.distributed:
+            raise invalid(
+                f"SequenceNumberForOrdering must not be provided for stream {stream.name}, whose RecordDistributionStrategy is AUTO."
+            )
+        stream.check_issued(request.after)
+    _check_for(stream, request, size, "")
     now = kinesis.now()
     if request.dry_run:
         stream.end_dry_run(now)
@@ -60,15 +70,15 @@ def put_record(kinesis: Kinesis, request: PutRecord) -> dict[str, Any]:
 
 def put_records(kinesis: Kinesis, request: PutRecords) -> dict[str, Any]:
     """PutRecords. Records that exceed a shard's throughput fail one by one; the others are stored."""
-    stream = _writable(kinesis, request.stream_name, request.stream_arn)
+    _check_names("PutRecords", request, {"Records": [{"Data": "", "PartitionKey": "k"}]})
     if not 1 <= len(request.records) <= MAX_PUT_RECORDS:
-        raise AwsError(
-            "ValidationException",
-            f"1 validation error detected: Value at 'records' failed to satisfy constraint: Member must have length between 1 "
-            f"and {MAX_PUT_RECORDS}; got {len(request.records)}",
-        )
+        raise _broken("records", f"have length between 1 and {MAX_PUT_RECORDS}; got {len(request.records)}")
     # Before anything is stored: one wrong record refuses the whole request.
-    sizes = [_check(stream, entry) for entry in request.records]
+    paths = [f"records.{number}.member." for number in range(1, len(request.records) + 1)]
+    sizes = list(map(_check, request.records, paths))
+    stream = _writable(kinesis, request.stream_name, request.stream_arn)
+    for entry, size, path in zip(request.records, sizes, paths, strict=True):
+        _check_for(stream, entry, size, path)
     total = sum(sizes)
     if total > MAX_PUT_BYTES:
         raise invalid(f"Records size exceeds {MAX_PUT_BYTES} bytes: {total}")
@@ -100,40 +110,52 @@ def _writable(kinesis: Kinesis, name: str | None, arn: str | None) -> Stream:
     return stream
 
 
-def _check(stream: Stream, entry: Entry) -> int:
-    """Check a record and return the bytes of its data and key together.
+def _check_names(operation: str, request: PutRecord | PutRecords, rest: dict[str, Any]) -> None:
+    names = {"StreamName": request.stream_name, "StreamARN": request.stream_arn, "StreamId": request.stream_id}
+    check(operation, {**{name: value for name, value in names.items() if value is not None}, **rest})
 
-    Raises AwsError if the data is not base64, the key or hash key is out of bounds, or the record is too large.
+
+def _check(entry: Entry, path: str) -> int:
+    """Check a record against the constraints of the service model, and return the bytes of its data and key together.
+
+    Raises AwsError if one is broken, or the data is not base64. `path` is that of the record's members in messages.
     """
-    if entry.key is None:
-        if not stream.traits.distributed:
-            raise AwsError(
-                "ValidationException",
-                "1 validation error detected: Value null at 'partitionKey' failed to satisfy constraint: Member must not be null",
-            )
-    elif not 1 <= len(entry.key) <= 256:
-        raise AwsError(
-            "ValidationException",
-            "1 validation error detected: Value at 'partitionKey' failed to satisfy constraint: Member must have length between "
-            f"1 and 256; got {len(entry.key)}",
-        )
-    hash_key = entry.hash_key
-    if hash_key is not None and not (hash_key.isascii() and hash_key.isdigit() and int(hash_key[:50]) <= MAX_HASH):
-        raise invalid(
-            f"Invalid ExplicitHashKey. ExplicitHashKey must be in the range: [0, 2^128-1]. Specified value was {hash_key}"
-        )
+    if entry.data is None:
+        raise _broken(f"{path}data", "not be null")
+    if entry.key is not None and not 1 <= len(entry.key) <= 256:
+        raise _broken(f"{path}partitionKey", f"have length between 1 and 256; got {len(entry.key)}")
+    if entry.hash_key is not None and not _HASH_KEY.fullmatch(entry.hash_key):
+        pattern = f"satisfy regular expression pattern: {_HASH_KEY.pattern}"
+        raise _broken(f"{path}explicitHashKey", f"{pattern}; got {entry.hash_key!r}")
     try:
         size = len(pybase64.b64decode(entry.data, validate=True))
     except ValueError as wrong:
         raise AwsError("SerializationException", f"Data of a record is not base64: {wrong}") from None
-    size += len((entry.key or "").encode())
-    if size > stream.traits.max_record_bytes:
-        raise AwsError(
-            "ValidationException",
-            "1 validation error detected: Value at 'records.1.member.data' failed to satisfy constraint: Member must have length "
-            f"less than or equal to {stream.traits.max_record_bytes}; got {size} bytes with its partition key",
+    if size > MAX_PUT_BYTES:
+        raise _broken(f"{path}data", f"have length less than or equal to {MAX_PUT_BYTES}; got {size}")
+    return size + len((entry.key or "").encode())
+
+
+def _check_for(stream: Stream, entry: Entry, size: int, path: str) -> None:
+    """Check a record against what its stream accepts. Raises AwsError if there is no key, a key is out of range, or `size` too large."""
+    if entry.key is None and not stream.traits.distributed:
+        raise _broken(f"{path}partitionKey", "not be null")
+    if entry.hash_key is not None and int(entry.hash_key) > MAX_HASH:
+        raise invalid(
+            f"Invalid ExplicitHashKey. ExplicitHashKey must be in the range: [0, 2^128-1]. Specified value was {entry.hash_key}"
         )
-    return size
+    most = stream.traits.max_record_bytes
+    if size > most:
+        raise _broken(
+            f"{path}data", f"have length less than or equal to {most}; got {size} bytes with its partition key"
+        )
+
+
+def _broken(path: str, constraint: str) -> AwsError:
+    return AwsError(
+        "ValidationException",
+        f"1 validation error detected: Value at '{path}' failed to satisfy constraint: Member must {constraint}",
+    )
 
 
 def _put(kinesis: Kinesis, stream: Stream, entry: Entry, size: int, now: Moment) -> tuple[Shard, str]:
@@ -152,6 +174,6 @@ def _put(kinesis: Kinesis, stream: Stream, entry: Entry, size: int, now: Moment)
         arrival,
         None if entry.key is None else msgspec.json.encode(entry.key),
         size,
-        entry.data.encode(),
+        (entry.data or "").encode(),
         stream.traits.encryption.encode(),
     )

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import floor
 
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.errors import ConfigurationError, UsageError
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.store import Scan
+from kinesis_efo.leases.store import LeaseStore, Scan
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import AwsSettings
+from kinesis_efo.options.readers import refusal, timestamp_meant
+from kinesis_efo.positions import Position, PositionKind
+from kinesis_efo.units import NotMillisecondsError, NoZoneError, parse_time
 from kinesis_efo_tools.cli import arguments
 from kinesis_efo_tools.operate.access import Access
 from kinesis_efo_tools.operate.lease_checkup import open_table
@@ -26,15 +31,28 @@ class Leases:
     and is empty for all.
     """
 
-    table: LeaseTable
+    table: LeaseStore
     keys: LeaseKeys
     manifest: Manifest
     shards: frozenset[str]
     access: Access
+    clock: Clock = field(default_factory=SystemClock)
 
-    async def kinesis_time(self) -> float:
-        """Return Kinesis' time, epoch seconds."""
-        return await self.access.kinesis_time(next(iter(self.manifest.streams.values())).stream_arn)
+    async def now(self) -> Position:
+        """Return the position of the present moment, by Kinesis' time."""
+        ref = next(iter(self.manifest.streams.values()))
+        return Position.at_timestamp(floor(await self.access.kinesis_time(ref.stream_arn) * 1000))
+
+    async def other_table(self, name: str, option: str) -> LeaseStore:
+        """Open the lease table of a KCL application. `option` names it on the command line."""
+        if name == self.manifest.lease_table:
+            raise UsageError(
+                f"{name} is the application's own lease table: {option} must name that of the KCL application"
+            )
+        dynamodb = await self.access.client("dynamodb")
+        table = LeaseTable(dynamodb, name, declared_by="the KCL application of that name")
+        await table.check()
+        return table
 
     def selects(self, lease: Lease) -> bool:
         """Whether a shard's row is selected."""
@@ -69,6 +87,28 @@ class Leases:
                 "`kinesis-efo leases list` shows those it has"
             )
         return found
+
+
+def start_position(option: str, text: str, *, shards: bool = False) -> Position | None:
+    """Parse a start position; None for LATEST. `shards`: whether positions inside one shard are accepted."""
+    name, _, rest = text.strip().partition(":")
+    try:
+        match name.upper():
+            case "LATEST" if not rest:
+                return None
+            case "AT_TIMESTAMP":
+                return Position.at_timestamp(parse_time(rest))
+        position = Position.parse(text.strip())
+    except ValueError as error:
+        rule = "TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>"
+        if option == "--to":
+            rule += ", AFTER:<sequence number> or SHARD_END"
+        fault = error if isinstance(error, NotMillisecondsError | NoZoneError) else timestamp_meant(text)
+        raise UsageError(f"{option} {refusal(fault, rule, text)}") from None
+    if not shards and position.kind is not PositionKind.TRIM_HORIZON:
+        remedy = ": say which with --shard" if option == "--to" else ", not an application's initial one"
+        raise UsageError(f"{option} {name} is a position inside one shard{remedy}")
+    return position
 
 
 @asynccontextmanager

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kinesis_efo.clock import SystemClock
+from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import LeaseStore, Scan
@@ -28,20 +28,23 @@ class Plan:
 
 async def change(
     table: LeaseStore,
-    plan: Callable[[Scan, Scan], Plan],
+    plan: Callable[[Scan, Scan], Awaitable[Plan]],
     guarded: Callable[[Lease], bool],
     mode: ChangeMode,
     source: LeaseStore | None = None,
+    clock: Clock | None = None,
 ) -> None:
     """Change leases: watch for live owners, plan, refuse or show the changes, ask, and write.
 
-    `plan` gets a scan of the table and one of `source`, from which leases are copied. No live worker may hold a
-    lease in `source`, or one of the table that `guarded` selects. Raises CommandExit if the change was refused or
-    declined, or not every lease was written.
+    `plan` gets a scan of the table and one of `source`, from which leases are copied, both made after the wait for
+    owners: it reads nothing that it acts on earlier. No live worker may hold a lease in `source`, or one of the table
+    that `guarded` selects; if one writes until all is written, the change fails. Raises CommandExit if the change was
+    refused or declined, or not every lease was written.
     """
-    seen = await _watch(table, mode.lease_timeout, guarded)
-    seen_in_source = await _watch(source, mode.lease_timeout, lambda _lease: True) if source else None
-    planned = plan(seen.scan, seen_in_source.scan if seen_in_source else Scan())
+    clock = clock or SystemClock()
+    seen = await _watch(table, mode.lease_timeout, guarded, clock)
+    seen_in_source = await _watch(source, mode.lease_timeout, _every, clock) if source else None
+    planned = await plan(seen.scan, seen_in_source.scan if seen_in_source else Scan())
     edits = planned.edits
     data = {"changes": [_data(edit) for edit in edits], "written": False}
     if edits:
@@ -57,6 +60,15 @@ async def change(
         output.terminal().print(_view(edits))
     _print_remarks(planned.remarks)
     confirm(f"Change {output.count(len(edits), 'lease')} in {table.label}", yes=mode.yes)
+    watched = [
+        (table, seen.scan, guarded),
+        *([(source, seen_in_source.scan, _every)] if source and seen_in_source else []),
+    ]
+    if began := [] if mode.force else await _written(watched):
+        raise CommandExit(
+            output.ExitCode.REFUSED,
+            f"nothing was changed: {', '.join(began)} changed after the check for owners. Stop that query (or KCL application), and try again",
+        )
     unwritten = await lease_edits.apply(table, edits, force=mode.force)
     if mode.as_json:
         output.answer(True, {**data, "written": not unwritten}, lambda: "")
@@ -68,13 +80,44 @@ async def change(
             f"not changed, because another process wrote meanwhile: {keys}. "
             "See who with `kinesis-efo leases list`, and try again",
         )
+    if began := [] if mode.force else await _written(watched, {edit.key for edit in edits}):
+        raise CommandExit(
+            output.ExitCode.FAILED,
+            f"{', '.join(began)} changed while leases were written: a query (or KCL application) has started, perhaps at the positions "
+            "from before. Stop it, and try again",
+        )
 
 
-async def _watch(table: LeaseStore, lease_timeout: float, guarded: Callable[[Lease], bool]) -> WatchResult:
+def _every(_: Lease) -> bool:
+    return True
+
+
+async def _written(
+    watched: Sequence[tuple[LeaseStore, Scan, Callable[[Lease], bool]]], by_us: Collection[str] = ()
+) -> list[str]:
+    """Return the rows that another process has written since the scan; `by_us` are the first table's rows written here."""
+    found = []
+    for number, (table, scan, guarded) in enumerate(watched):
+        now, ours = (await table.scan()).leases, by_us if number == 0 else ()
+        found += [
+            f"{key} of {table.label}"
+            for key, row in sorted({**scan.leases, **now}.items())
+            if guarded(row) and key not in ours and _version(scan.leases.get(key)) != _version(now.get(key))
+        ]
+    return found
+
+
+def _version(row: Lease | None) -> tuple[str | None, int] | None:
+    return None if row is None else (row.owner, row.counter)
+
+
+async def _watch(
+    table: LeaseStore, lease_timeout: float, guarded: Callable[[Lease], bool], clock: Clock
+) -> WatchResult:
     def waiting() -> None:
         output.remark(f"watching {table.label} for up to {lease_timeout:g} s: is an owner alive?")
 
-    return await watch(table, SystemClock(), lease_timeout, guarded, waiting)
+    return await watch(table, clock, lease_timeout, guarded, waiting)
 
 
 def _refuse_live(table: LeaseStore, seen: WatchResult, force: bool) -> None:

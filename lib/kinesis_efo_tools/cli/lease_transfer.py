@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import UTC, datetime
-from math import floor
 
 import typer
 
 from kinesis_efo.errors import ConfigurationError, StreamReplacedError, UsageError
-from kinesis_efo.kinesis.topology import Topology, explained, identified
+from kinesis_efo.kinesis.topology import Topology, explained, identified, starting_positions
 from kinesis_efo.leases.row import strays
 from kinesis_efo.leases.store import Scan
-from kinesis_efo.leases.table import LeaseTable
+from kinesis_efo.positions import Position, PositionKind, ShardKey
 from kinesis_efo_tools.cli import output
 from kinesis_efo_tools.cli.commands.leases import Export, ExportKcl, ImportKcl
-from kinesis_efo_tools.cli.lease_access import Leases, opened
+from kinesis_efo_tools.cli.lease_access import Leases, opened, start_position
 from kinesis_efo_tools.cli.lease_guard import Plan, change
 from kinesis_efo_tools.operate import lease_edits
 from kinesis_efo_tools.operate.kcl_rows import KclRows, Naming, kcl_rows, stream_id
+from kinesis_efo_tools.operate.lease_edits import Edit
 from kinesis_efo_tools.operate.lease_source import read_file, require_one_form, source_keys
 
 
@@ -56,59 +56,90 @@ def import_kcl(given: ImportKcl) -> None:
 
     async def import_leases() -> None:
         async with opened(given.aws, given.manifest) as application:
-            keys = source_keys(application.manifest, given.stream)
-            now_ms = floor(await application.kinesis_time() * 1000)
-            file_scan = Scan() if given.from_file is None else Scan(read_file(given.from_file))
-            source = None if given.from_table is None else await _source_table(application, given.from_table)
-
-            def plan(scan: Scan, source_scan: Scan) -> Plan:
-                _require_complete("an import", source_scan)
-                rows = (source_scan if source else file_scan).leases
-                require_one_form(rows, keys, str(given.from_table or given.from_file))
-                found = lease_edits.imported(list(rows.values()), keys, scan.leases, application.keys, now_ms)
-                if len(found.skipped) == len(rows):
-                    raise ConfigurationError(
-                        _no_rows(application, found.skipped, str(given.from_table or given.from_file))
-                    )
-                remarks = [f"not imported, of no stream of this application: {key}" for key in found.skipped]
-                remarks += [f"{key} begins now: KCL had stored no position" for key in found.begun_now]
-                return Plan(found.edits, remarks)
-
-            await change(application.table, plan, application.guards, given.mode, source)
+            await import_into(application, given)
 
     asyncio.run(import_leases())
+
+
+async def import_into(application: Leases, given: ImportKcl) -> None:
+    """Copy positions of a KCL application into an application's lease table."""
+    initial = None if given.initial_position is None else start_position("--initial-position", given.initial_position)
+    keys = source_keys(application.manifest, given.stream)
+    file_scan = Scan() if given.from_file is None else Scan(read_file(given.from_file))
+    source = None if given.from_table is None else await application.other_table(given.from_table, "--from-table")
+    name = str(given.from_table or given.from_file)
+
+    async def plan(scan: Scan, source_scan: Scan) -> Plan:
+        _require_complete("an import", source_scan)
+        rows = (source_scan if source else file_scan).leases
+        require_one_form(rows, keys, name)
+        start = await application.now() if given.initial_position and initial is None else initial
+        opened = await _opened(application, start) if start else []
+        found = lease_edits.imported(list(rows.values()), keys, scan.leases, application.keys, start, opened)
+        if len(found.skipped) == len(rows):
+            raise ConfigurationError(_no_rows(application, found.skipped, name))
+        if found.unknown:
+            raise ConfigurationError(
+                f"{name} has no position of {', '.join(map(str, found.unknown[:3]))}"
+                f"{f' and {len(found.unknown) - 3} more' if len(found.unknown) > 3 else ''}: the KCL application had not begun them; "
+                "give its initial position, as it is configured, with --initial-position"
+            )
+        remarks = [f"not imported, of no stream of this application: {key}" for key in found.skipped]
+        remarks += [f"{key} begins at {at}: KCL had stored no position" for key, at in found.begun.items()]
+        return Plan(found.edits, remarks)
+
+    await change(application.table, plan, application.guards, given.mode, source, application.clock)
+
+
+async def _opened(application: Leases, start: Position) -> list[ShardKey]:
+    """Return the shards that were open at a time; none for TRIM_HORIZON, at which every shard begins with its first record."""
+    if start.kind is not PositionKind.AT_TIMESTAMP:
+        return []
+    topology = Topology(await application.access.client("kinesis"), application.access.clock)
+    return [
+        ShardKey(name, shard_id)
+        for name, ref in application.manifest.streams.items()
+        for shard_id, at in (
+            await explained(starting_positions(topology, ref.stream_arn, start), ref, application.manifest.source)
+        ).items()
+        if at == start
+    ]
 
 
 def export_kcl(given: ExportKcl) -> None:
 
     async def export_leases() -> None:
         async with opened(given.aws, given.manifest, given.stream) as application:
-            names = sorted(application.manifest.streams)
-            if not given.multi_stream and len(names) > 1:
-                raise UsageError(
-                    f"a KCL application without --multi-stream reads one stream, and this one reads {', '.join(names)}: "
-                    "say with --stream which one, or give --multi-stream"
-                )
-            target = await _source_table(application, given.table, "--table")
-            scan = await application.table.scan()
-            _require_complete("an export", scan)
-            made = {name: await _kcl_rows(application, scan, name, multi_stream=given.multi_stream) for name in names}
-
-            def plan(present: Scan, _: Scan) -> Plan:
-                _require_complete("an export", present)
-                edits = [
-                    edit
-                    for naming, found in made.values()
-                    for edit in lease_edits.exact(
-                        {key: row for key, row in present.leases.items() if naming.owns(key)}, found.rows
-                    )
-                ]
-                return Plan(edits, [remark for _, found in made.values() for remark in found.remarks])
-
-            # A live run would be ahead of the rows at once.
-            await change(target, plan, lambda _lease: True, given.mode, application.table)
+            await export_from(application, given)
 
     asyncio.run(export_leases())
+
+
+async def export_from(application: Leases, given: ExportKcl) -> None:
+    """Write an application's positions into the lease table of a KCL application."""
+    names = sorted(application.manifest.streams)
+    if not given.multi_stream and len(names) > 1:
+        raise UsageError(
+            f"a KCL application without --multi-stream reads one stream, and this one reads {', '.join(names)}: "
+            "say with --stream which one, or give --multi-stream"
+        )
+    target = await application.other_table(given.table, "--table")
+
+    async def plan(present: Scan, scan: Scan) -> Plan:
+        for each in (present, scan):
+            _require_complete("an export", each)
+        edits: list[Edit] = []
+        remarks: list[str] = []
+        for name in names:
+            naming, found = await _kcl_rows(application, scan, name, multi_stream=given.multi_stream)
+            edits += lease_edits.exact(
+                {key: row for key, row in present.leases.items() if naming.owns(key)}, found.rows
+            )
+            remarks += found.remarks
+        return Plan(edits, remarks)
+
+    # A live run would be ahead of the rows at once.
+    await change(target, plan, lambda _lease: True, given.mode, application.table, application.clock)
 
 
 async def _kcl_rows(application: Leases, scan: Scan, name: str, *, multi_stream: bool) -> tuple[Naming, KclRows]:
@@ -131,15 +162,6 @@ async def _kcl_rows(application: Leases, scan: Scan, name: str, *, multi_stream:
     by_id = {shard.shard_id: shard for shard in shards}
     making = kcl_rows(kinesis, ref.stream_arn, rows, by_id, naming)
     return naming, await explained(making, ref, source)
-
-
-async def _source_table(application: Leases, name: str, option: str = "--from-table") -> LeaseTable:
-    if name == application.manifest.lease_table:
-        raise UsageError(f"{name} is the application's own lease table: {option} must name that of the KCL application")
-    dynamodb = await application.access.client("dynamodb")
-    table = LeaseTable(dynamodb, name, declared_by="the KCL application of that name")
-    await table.check()
-    return table
 
 
 def _no_rows(application: Leases, skipped: list[str], source: str) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from math import floor
 from typing import Any
 
 from rich.console import Group
@@ -17,12 +16,10 @@ from kinesis_efo.kinesis.topology import Topology, explained, identified, starti
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseInfo, strays
 from kinesis_efo.leases.store import Scan
-from kinesis_efo.options.readers import refusal, timestamp_meant
 from kinesis_efo.positions import Position, PositionKind, ShardKey
-from kinesis_efo.units import NotMillisecondsError, NoZoneError, parse_time
 from kinesis_efo_tools.cli import output
 from kinesis_efo_tools.cli.commands.leases import List, Release, Reset
-from kinesis_efo_tools.cli.lease_access import Leases, opened
+from kinesis_efo_tools.cli.lease_access import Leases, opened, start_position
 from kinesis_efo_tools.cli.lease_guard import Plan, change
 from kinesis_efo_tools.cli.lease_runs import lag_data, runs_table
 from kinesis_efo_tools.cli.shapes import Shape
@@ -101,37 +98,63 @@ def release(given: Release) -> None:
 
     async def free() -> None:
         async with opened(given.aws, given.manifest, given.stream) as application:
-
-            def plan(scan: Scan, _: Scan) -> Plan:
-                return Plan(lease_edits.releases(filter(application.guards, scan.leases.values())))
-
-            await change(application.table, plan, application.guards, given.mode)
+            await release_of(application, given)
 
     asyncio.run(free())
 
 
+async def release_of(application: Leases, given: Release) -> None:
+    """Free an application's leases."""
+
+    async def plan(scan: Scan, _: Scan) -> Plan:
+        return Plan(lease_edits.releases(filter(application.guards, scan.leases.values())))
+
+    await change(application.table, plan, application.guards, given.mode, clock=application.clock)
+
+
 def reset(given: Reset) -> None:
-    target = _target(given.to, whole_streams=not given.shard)
 
     async def move() -> None:
         async with opened(given.aws, given.manifest, given.stream, given.shard) as application:
-            position = target or Position.at_timestamp(floor(await application.kinesis_time() * 1000))
-            wanted = {} if given.shard else await _initial_leases(application, position)
+            await reset_of(application, given)
 
-            def plan(scan: Scan, _: Scan) -> Plan:
-                rows = application.selected(scan)
-                return Plan(
-                    lease_edits.moves(rows.values(), position)
-                    if given.shard
-                    else lease_edits.replacement(rows, wanted),
-                    [
-                        "A query with a checkpoint continues from it: this is for new queries, with startingPosition=LEASES."
-                    ],
-                )
-
-            await change(application.table, plan, application.guards, given.mode)
-
+    start_position("--to", given.to, shards=bool(given.shard))
     asyncio.run(move())
+
+
+async def reset_of(application: Leases, given: Reset) -> None:
+    """Move an application's leases."""
+    target = start_position("--to", given.to, shards=bool(given.shard))
+
+    async def plan(scan: Scan, _: Scan) -> Plan:
+        position = target or await application.now()
+        rows = application.selected(scan)
+        if given.shard:
+            if position.is_end:
+                await _require_closed(application)
+            edits = lease_edits.moves(rows.values(), position)
+        else:
+            edits = lease_edits.replacement(rows, await _initial_leases(application, position))
+        return Plan(
+            edits,
+            ["A query with a checkpoint continues from it: this is for new queries, with startingPosition=LEASES."],
+        )
+
+    await change(application.table, plan, application.guards, given.mode, clock=application.clock)
+
+
+async def _require_closed(application: Leases) -> None:
+    """Refuse to skip selected shards that are still open: a query would never read what arrives in them."""
+    topology = Topology(await application.access.client("kinesis"))
+    for ref in application.manifest.streams.values():
+        listed = await explained(topology.shards(ref.stream_arn), ref, application.manifest.source)
+        if found := sorted(
+            each.shard_id for each in listed if each.last is None and each.shard_id in application.shards
+        ):
+            raise UsageError(
+                f"--to SHARD_END: shard {found[0]} of stream {ref.name!r} is open, and what arrives in it would never be read; "
+                "to skip what it has, give --to LATEST"
+            )
 
 
 async def _initial_leases(application: Leases, position: Position) -> dict[str, LeaseInfo]:
@@ -148,25 +171,6 @@ async def _initial_leases(application: Leases, position: Position) -> dict[str, 
             info = LeaseInfo(start, frozenset(shard.parents), str(first), str(last))
             wanted[application.keys.encode(ShardKey(name, shard_id))] = info
     return wanted
-
-
-def _target(text: str, *, whole_streams: bool) -> Position | None:
-    """Parse the position; None for LATEST."""
-    name, _, rest = text.strip().partition(":")
-    try:
-        match name.upper():
-            case "LATEST" if not rest:
-                return None
-            case "AT_TIMESTAMP":
-                return Position.at_timestamp(parse_time(rest))
-        position = Position.parse(text.strip())
-    except ValueError as error:
-        rule = "TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>, AFTER:<sequence number> or SHARD_END"
-        fault = error if isinstance(error, NotMillisecondsError | NoZoneError) else timestamp_meant(text)
-        raise UsageError(f"--to {refusal(fault, rule, text)}") from None
-    if whole_streams and position.kind is not PositionKind.TRIM_HORIZON:
-        raise UsageError(f"--to {name} is a position inside one shard: say which with --shard")
-    return position
 
 
 def _checkpoint(lease: Lease) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.store import Conflict, LeaseStore
-from kinesis_efo.positions import Position, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 
 _ATTEMPTS = 5
 
@@ -78,21 +78,30 @@ def exact(present: Mapping[str, Lease], wanted: Collection[Lease]) -> list[Edit]
 class Import:
     """The import of another table's rows.
 
-    `begun_now` has the shards that start at the time of the import, because KCL had stored no position for them;
-    `skipped` the lease keys that do not belong to a stream of this application.
+    Attributes:
+        begun: Where the shards start for which KCL had stored no position.
+        unknown: The shards whose start is not known without the initial position of the KCL application.
+        skipped: The lease keys that do not belong to a stream of this application.
     """
 
     edits: list[Edit]
-    begun_now: list[ShardKey]
+    begun: dict[ShardKey, Position]
+    unknown: list[ShardKey]
     skipped: list[str]
 
 
 def imported(
-    source: Collection[Lease], source_keys: LeaseKeys, present: Mapping[str, Lease], keys: LeaseKeys, now_ms: int
+    source: Collection[Lease],
+    source_keys: LeaseKeys,
+    present: Mapping[str, Lease],
+    keys: LeaseKeys,
+    initial: Position | None = None,
+    opened: Collection[ShardKey] = (),
 ) -> Import:
     """Plan to replace this application's rows by those of another table, for every stream in the other table.
 
-    Shards at `LATEST` in the other table start at `now_ms`, epoch milliseconds.
+    A KCL application stores `LATEST` or `AT_TIMESTAMP` for a shard that it has not begun, with the time only in its configuration.
+    `initial` is that position, if given; `opened` are the shards that were open at it.
     """
     rows: dict[ShardKey, Lease] = {}
     skipped = []
@@ -105,13 +114,15 @@ def imported(
         elif shard not in rows or lease.key == source_keys.encode(shard):
             # A shard may have a KCL's row and one of this library.
             rows[shard] = lease
-    begun_now = sorted(shard for shard, lease in rows.items() if lease.checkpoint is None)
+    starts = _starts(rows, initial, opened)
+    begun = {shard: start for shard, start in starts.items() if rows[shard].checkpoint is None and start is not None}
     streams = {shard.stream for shard in rows}
     edits = []
     for shard, lease in sorted(rows.items()):
-        key = keys.encode(shard)
+        key, position = keys.encode(shard), starts[shard]
+        if position is None:
+            continue
         before = present.get(key)
-        position = lease.checkpoint or Position.at_timestamp(now_ms)
         after = replace(
             lease, key=key, counter=before.counter + 1 if before else 0, checkpoint=position,
             owner=None, owner_switches=0, endpoint=None, epoch=before.epoch if before else 0,
@@ -123,7 +134,24 @@ def imported(
         shard = keys.decode(key)
         if shard is not None and shard.stream in streams and key not in wanted:
             edits.append(Edit(key, before, None))
-    return Import(edits, begun_now, sorted(skipped))
+    return Import(edits, begun, sorted(shard for shard, start in starts.items() if start is None), sorted(skipped))
+
+
+def _starts(
+    rows: Mapping[ShardKey, Lease], initial: Position | None, opened: Collection[ShardKey]
+) -> dict[ShardKey, Position | None]:
+    """Decide where each shard starts: at its checkpoint, or at its first record if a parent is not finished, or at `initial`."""
+    starts: dict[ShardKey, Position | None] = {}
+    for shard, lease in sorted(rows.items()):  # parents have lower ids than their children
+        parents = [key for each in lease.parents if (key := ShardKey(shard.stream, each)) in starts]
+        behind = any(
+            (start := starts[parent]) is not None
+            and not start.is_end
+            and (rows[parent].checkpoint is not None or shard not in opened)
+            for parent in parents
+        )
+        starts[shard] = lease.checkpoint or (TRIM_HORIZON if behind else initial)
+    return starts
 
 
 async def apply(table: LeaseStore, edits: Iterable[Edit], *, force: bool) -> list[Edit]:

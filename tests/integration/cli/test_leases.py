@@ -169,6 +169,11 @@ def test_reset_of_a_stream_follows_its_lineage(run: Run, world: Callable[..., Wo
         (("reset", "--to", "TRIM_HORIZON", "--shard", "shardId-9"), 1, "has no lease for shardId-9 of orders"),
         (("release", "--lease-timeout", "soon"), 2, "--lease-timeout must be a duration such as 10s; got 'soon'"),
         (("list", "--stream", "nope"), 2, "'nope', but the manifest"),
+        (
+            ("import-kcl", "--from-table", "x", "--initial-position", "AFTER:5"),
+            2,
+            "--initial-position AFTER is a position inside",
+        ),
         (("import-kcl",), 2, "needs --from-table or --from-file, one of them"),
         (("import-kcl", "--from-table", "no-such-table"), 1, "lease table no-such-table in us-east-1 does not exist"),
         (("import-kcl", "--from-file", "none.json"), 1, "--from-file none.json cannot be read: No such file"),
@@ -235,13 +240,17 @@ def test_positions_of_a_kcl_application(run: Run, world: Callable[..., World]) -
     assert "its keys are such as 'shardId-000000000000', and the application reads clicks, orders" in unsaid.err
     assert "say with --stream to which of them" in unsaid.err
     with renewing(here, one, table):
-        alive = run(*command, "--stream", "orders")
+        alive = run(*command, "--stream", "orders", "--initial-position", "LATEST")
     assert alive.code == 3
     assert "is in use: kcl renews shardId-000000000000" in alive.err
     assert here.leases() == {}
-    done = run(*command, "--stream", "orders")
+    refused = run(*command, "--stream", "orders")
+    assert (refused.code, here.leases()) == (1, {})
+    assert f"{table} has no position of orders:{two}: the KCL application had not begun them" in refused.err
+    assert "give its initial position, as it is configured, with --initial-position" in refused.err
+    done = run(*command, "--stream", "orders", "--initial-position", "LATEST")
     assert done.code == 0
-    assert f"orders:{two} begins now: KCL had stored no position" in done.err
+    assert f"orders:{two} begins at AT_TIMESTAMP:" in done.err
     assert _checkpoints(here) == {f"orders:{one}": "5", f"orders:{two}": "AT_TIMESTAMP"}
     own = run("leases", "import-kcl", "--from-table", here.lease_table, "--manifest", here.manifest)
     assert "is the application's own lease table" in own.err
@@ -369,6 +378,21 @@ def test_a_kcl_application_goes_on_where_the_query_stopped(
     assert ("shardId-9" in found) == several, "a row of this stream that nobody needs goes"
     again = run(*command, *kinds, "--yes")
     assert (again.code, "nothing to change" in again.err) == (0, True)
+
+
+def test_reset_does_not_skip_an_open_shard(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    (shard,) = (each["ShardId"] for each in here.shards())
+    _put(here, Lease(f"orders:{shard}", checkpoint=Position.after(7)))
+    command = ("leases", "reset", "--to", "SHARD_END", "--shard", shard, "--manifest", here.manifest, "--yes")
+    refused = run(*command)
+    assert refused.code == 2
+    assert f"--to SHARD_END: shard {shard} of stream 'orders' is open" in refused.err
+    assert _checkpoints(here) == {f"orders:{shard}": "7"}
+    here.kinesis.split_shard(StreamName=here.streams["orders"], ShardToSplit=shard, NewStartingHashKey=str(2**127))
+    here.wait_active()
+    assert run(*command).code == 0
+    assert _checkpoints(here) == {f"orders:{shard}": "SHARD_END"}
 
 
 def test_a_kcl_application_finds_parents_and_children(run: Run, world: Callable[..., World]) -> None:

@@ -329,7 +329,7 @@ def test_stream_created_again_before_the_first_record_is_told_apart(
     with (
         reading(w, at=offset, clock=calendar) as r,
         pytest.raises(
-            StreamReplacedError, match="'orders': the checkpoint is of .*created again since.*new checkpoint"
+            StreamReplacedError, match=r"'orders': the checkpoint is of .*created again since.*new checkpoint"
         ),
     ):
         r.runtime.ask(Begin(resumed=offset))

@@ -104,7 +104,7 @@ def test_a_call_that_would_succeed_says_so_and_does_nothing(stream: Stream, call
     ("call", "wrong", "code"),
     [
         ("PutRecord", {"StreamName": "nope"}, "ResourceNotFoundException"),
-        ("PutRecord", {"ExplicitHashKey": "x"}, "InvalidArgumentException"),
+        ("PutRecord", {"ExplicitHashKey": "x"}, "ValidationException"),
         ("PutRecords", {"StreamName": "nope"}, "ResourceNotFoundException"),
         ("PutRecords", {"Records": [{"Data": b"x", "PartitionKey": "k" * 257}]}, "ValidationException"),
         ("GetRecords", {"ShardIterator": "nope"}, "InvalidArgumentException"),

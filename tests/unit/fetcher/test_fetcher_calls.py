@@ -171,7 +171,7 @@ async def test_a_range_whose_shard_is_let_go_of_half_way_goes_on_behind_what_was
     stream.put(0, *[3000] * 6)
     async with Query(stream) as query:
         begin = horizon(stream)
-        while await query.poll(begin) == begin:
+        while (end := await query.poll(begin)) == begin:
             pass
         through = Position.after(end[FIRST].value + 10_000)
         reader = query.fetcher.read(ShardRange(FIRST, TRIM_HORIZON, through))

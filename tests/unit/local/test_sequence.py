@@ -33,8 +33,13 @@ def test_numbers_have_56_digits_and_order_as_record_then_continuation_then_any_l
 
 @given(ticks, indexes, st.integers(1, 10**9))
 def test_numbers_grow_from_parents_to_children(tick: int, index: int, age: int) -> None:
-    parent, child = Numbering(index, tick // SECOND), Numbering(index + 1, (tick + age) // SECOND)
+    parent, child = Numbering(index, tick // SECOND), Numbering(index + 1, tick // SECOND + 1)
     assert int(parent.continuation(tick)) < int(child.record(tick + age))
+
+
+def test_numbers_of_other_shards_are_in_no_order() -> None:
+    first, second, later = Numbering(0, 7), Numbering(1, 7), Numbering(16, 7)
+    assert int(first.record(8 * SECOND)) < int(second.record(7 * SECOND)) > int(later.record(9 * SECOND))
 
 
 @given(ticks, indexes, st.integers(0, 2**35))

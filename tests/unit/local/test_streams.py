@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kinesis_efo_local import AwsError
 from kinesis_efo_local.shards import MAX_HASH
+from kinesis_efo_local.writing import PutRecord, put_record
 
 from .conftest import Bench
 
@@ -41,8 +42,8 @@ def test_any_reshards_keep_the_hash_space_whole_and_every_record_readable_once(
         chosen = open_shards[number % len(open_shards)]
         if what == "put":
             put += bench.put(*(f"{number}-{i}" for i in range(5)))["FailedRecordCount"] == 0 and 5
-        elif what == "split" and chosen.hash_range[1] > chosen.hash_range[0]:
-            at = chosen.hash_range[0] + 1 + number % (chosen.hash_range[1] - chosen.hash_range[0])
+        elif what == "split" and chosen.hash_range[1] - chosen.hash_range[0] > 2:
+            at = chosen.hash_range[0] + 2 + number % (chosen.hash_range[1] - chosen.hash_range[0] - 2)
             bench.call("SplitShard", StreamName="orders", ShardToSplit=chosen.id, NewStartingHashKey=str(at))
         elif what == "merge" and len(open_shards) > 1:
             index = number % (len(open_shards) - 1)
@@ -219,3 +220,44 @@ def test_a_clock_that_jumps_back_neither_disorders_nor_loses_records(bench: Benc
     shard = stream.open_shards[0]
     assert len(shard.page(0, 10, 10**6).records) == 2
     assert shard.cursor_at_time(bench.clock.wall - 1) == 0
+
+
+@pytest.mark.parametrize("at", [0, 1, 2**128 - 1])
+def test_split_at_the_edge_is_refused(bench: Bench, at: int) -> None:
+    bench.create()
+    split = {"StreamName": "orders", "ShardToSplit": "shardId-000000000000"}
+    with pytest.raises(AwsError, match="is not both greater than one plus"):
+        bench.call("SplitShard", **split, NewStartingHashKey=str(at))
+    bench.call("SplitShard", **split, NewStartingHashKey="2")
+
+
+def test_backdated_records_are_found_by_their_time(bench: Bench) -> None:
+    stream = bench.create()
+    now = bench.clock.wall
+    bench.put("of now")
+    stream.traits.backdated_seconds = 3600
+    bench.put("of an hour ago")
+    stream.traits.backdated_seconds = 0
+    bench.clock.advance(10)
+    bench.put("later")
+    shard = stream.open_shards[0]
+    page = shard.page(0, 10, 10**6)
+    assert page is not None
+    assert f'"ApproximateArrivalTimestamp":{now - 3600:.3f}'.encode() in page.records[1]
+    # A read by time begins with the first record that is new enough; what comes behind it may be older.
+    assert [shard.cursor_at_time(now + by) for by in (-4000, 0, 1)] == [0, 0, 2]
+
+
+def test_nonsense_sequence_number_for_ordering_is_refused(bench: Bench) -> None:
+    bench.create()
+    number = bench.put("a")["Records"][0]["SequenceNumber"]
+
+    def put(after: str) -> None:
+        put_record(bench.kinesis, PutRecord("eA==", "k", stream_name="orders", after=after))
+
+    put(number)
+    with pytest.raises(AwsError, match=r"sequenceNumberForOrdering.*regular expression"):
+        put("nonsense")
+    for other in ("5", str(int(number) + (10**18 << 80))):
+        with pytest.raises(AwsError, match=f"ExclusiveMinimumSequenceNumber {other} used in PutRecord"):
+            put(other)

@@ -48,9 +48,11 @@ def test_without_the_limit_nothing_is_refused(bench: Bench) -> None:
         (Entry("eA==", "k" * 257), "partitionKey.*got 257"),
         (Entry("not base64!", "k"), "not base64"),
         (Entry("é", "k"), "not base64"),
-        (Entry("eA==", "k", "-1"), "ExplicitHashKey.*-1"),
+        (Entry("eA==", "k", "-1"), "explicitHashKey.*-1"),
         (Entry("eA==", "k", str(2**128)), "ExplicitHashKey"),
-        (Entry("eA==", "k", "9" * 5000), "ExplicitHashKey"),
+        (Entry("eA==", "k", "9" * 40), "explicitHashKey"),
+        (Entry("eA==", "k", "01"), "explicitHashKey.*'01'"),
+        (Entry(None, "k"), "records.2.member.data.*null"),
         (Entry("QUFB" * 349_526, "k"), "less than or equal to 1048576"),
     ],
 )

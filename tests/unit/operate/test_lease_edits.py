@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import Lease, LeaseInfo
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 from kinesis_efo_tools.operate.lease_edits import Edit, apply, imported, moves, releases, replacement
 from tests.support.lease_store import MemoryLeaseStore
 
@@ -78,13 +79,11 @@ def test_a_replacement_leaves_exactly_what_is_wanted(present: dict[str, Lease], 
 def test_an_import_says_what_the_source_says(
     source: dict[str, Lease], present: dict[str, Lease], other_stream: bool
 ) -> None:
-    keys = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
+    keys, initial = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"}), Position.at_timestamp(44)
     clicks = {"clicks:shardId-1": Lease("clicks:shardId-1")} if other_stream else {}
-    found = imported(list(source.values()), LeaseKeys({"orders": "dev-orders"}), present | clicks, keys, now_ms=44)
+    found = imported(list(source.values()), LeaseKeys({"orders": "dev-orders"}), present | clicks, keys, initial)
     after = written(present | clicks, found.edits)
-    expected = {
-        f"orders:{key}": (lease.checkpoint or Position.at_timestamp(44), lease.sub) for key, lease in source.items()
-    }
+    expected = {f"orders:{key}": (lease.checkpoint or initial, lease.sub) for key, lease in source.items()}
     of_orders = {key: row for key, row in after.items() if key.startswith("orders:")}
     if source:  # an empty source says nothing of any stream
         assert {key: (row.checkpoint, row.sub) for key, row in of_orders.items()} == expected
@@ -92,10 +91,10 @@ def test_an_import_says_what_the_source_says(
     else:
         assert of_orders == present
     assert {key: row for key, row in after.items() if key.startswith("clicks:")} == clicks
-    assert {str(shard).partition(":")[2] for shard in found.begun_now} == {
+    assert {str(shard).partition(":")[2] for shard in found.begun} == {
         key for key, lease in source.items() if lease.checkpoint is None
     }
-    again = imported(list(source.values()), LeaseKeys({"orders": "dev-orders"}), after, keys, now_ms=44)
+    again = imported(list(source.values()), LeaseKeys({"orders": "dev-orders"}), after, keys, initial)
     assert again.edits == []
 
 
@@ -107,7 +106,7 @@ def test_an_import_understands_the_keys_of_kcl_and_passes_over_other_streams() -
         Lease("shardId-2"),
         Lease("#run:orders", owner="w"),
     ]
-    found = imported(source, keys, {}, keys, now_ms=0)
+    found = imported(source, keys, {}, keys)
     assert [(edit.key, edit.what) for edit in found.edits] == [("clicks:shardId-1", "created")]
     assert found.skipped == ["123456789012:elsewhere:1700000000:shardId-1", "shardId-2"]
 
@@ -116,9 +115,35 @@ def test_of_two_rows_of_a_shard_the_one_of_the_present_version_is_imported() -> 
     keys = LeaseKeys({"orders": "dev-orders"})
     source = [Lease("orders:shardId-1", checkpoint=Position.after(9)), Lease("shardId-1", checkpoint=Position.after(5))]
     for rows in (source, source[::-1]):
-        [edit] = imported(rows, keys, {}, keys, now_ms=0).edits
+        [edit] = imported(rows, keys, {}, keys).edits
         assert edit.after is not None
         assert edit.after.checkpoint == Position.after(9)
+
+
+def _begun(
+    initial: Position | None, opened: Collection[str] = (), **rows: tuple[Position | None, str]
+) -> dict[str, str]:
+    """Where shards begin; `rows` have the checkpoint and the parent of each. Shards of which that is not known are left out."""
+    keys = LeaseKeys({"orders": "dev-orders"})
+    source = [Lease(key, checkpoint=at, parents=frozenset({parent} - {""})) for key, (at, parent) in rows.items()]
+    found = imported(source, keys, {}, keys, initial, [ShardKey("orders", each) for each in opened])
+    begun = {edit.key.partition(":")[2]: str(edit.after.checkpoint) for edit in found.edits if edit.after}
+    assert {shard.shard for shard in found.unknown} == rows.keys() - begun.keys()
+    return begun
+
+
+def test_import_of_unbegun_shards_needs_initial_position() -> None:
+    seven, time = Position.after(7), Position.at_timestamp(44)
+    assert _begun(None, a=(seven, ""), b=(None, "a"), c=(None, "b"), d=(None, "")) == {
+        "a": "AFTER:7", "b": "TRIM_HORIZON", "c": "TRIM_HORIZON"
+    }  # fmt: skip
+    assert _begun(None, a=(SHARD_END, ""), b=(None, "a")) == {"a": "SHARD_END"}
+    # Behind an unfinished parent, the time of LATEST would skip records.
+    assert _begun(time, {"b"}, a=(seven, ""), b=(None, "a")) == {"a": "AFTER:7", "b": "TRIM_HORIZON"}
+    assert _begun(time, {"a", "c"}, a=(None, ""), b=(None, "a"), c=(None, "")) == {
+        "a": "AT_TIMESTAMP:44", "b": "TRIM_HORIZON", "c": "AT_TIMESTAMP:44"
+    }  # fmt: skip
+    assert _begun(time, {"b"}, a=(None, ""), b=(None, "a"))["b"] == "AT_TIMESTAMP:44"
 
 
 def test_what_was_written_meanwhile_is_left_alone_unless_forced() -> None:

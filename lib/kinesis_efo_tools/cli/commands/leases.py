@@ -113,6 +113,15 @@ class ImportKcl:
             help="Stream of the rows that name only a shard, if the application has several streams.",
         ),
     ] = None
+    initial_position: Annotated[
+        str | None,
+        typer.Option(
+            "--initial-position",
+            metavar="POSITION",
+            help="The KCL application's initial position, for shards that it has not begun: TRIM_HORIZON, LATEST, "
+            "AT_TIMESTAMP:<ISO 8601 or epoch ms>.",
+        ),
+    ] = None
 
     def __call__(self) -> None:
         from kinesis_efo_tools.cli.lease_transfer import import_kcl

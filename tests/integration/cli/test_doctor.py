@@ -172,7 +172,14 @@ def _obstacle(found: Result) -> dict[str, str]:
     """The first finding, the only one that did not pass but for what concerns this machine."""
     first, *others = found.data["findings"]
     assert (found.code, first["status"], bool(first["fix"])) == (1, "failed", True)
-    assert [each["subject"] for each in others] == ["manifest", "AWS SDK", "Spark", "Spark's Python", "Java", "decoding"]
+    assert [each["subject"] for each in others] == [
+        "manifest",
+        "AWS SDK",
+        "Spark",
+        "Spark's Python",
+        "Java",
+        "decoding",
+    ]
     return first  # type: ignore[no-any-return]
 
 

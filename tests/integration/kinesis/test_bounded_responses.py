@@ -24,7 +24,7 @@ async def ask(chunk: bytes, pause: float, seconds: float) -> None:
                 writer.write(f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
                 await writer.drain()
                 await asyncio.sleep(pause)
-        except ConnectionError:
+        except (ConnectionError, asyncio.CancelledError):
             writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)

@@ -27,6 +27,8 @@ _OK, _BEHIND = 0, 4
 """Exit codes of `kinesis-efo lag`; see docs/command-line.md."""
 _READ = ("reading", "ended", "waiting")
 """States of shards that are read, or need not be read now."""
+_LAG_SECONDS = 900
+"""Most seconds for one look at the lag, because it runs with the role that applies."""
 _LOOK_SECONDS = 15.0
 PACKED = "packed"
 """Directory of archives beside the stacks: what hands them on hands on both, and one digest is of both."""
@@ -86,7 +88,18 @@ class Commands:
         command = [str(Path(sys.executable).with_name("kinesis-efo")), *arguments, "--json"]
         logger.info("$ kinesis-efo %s", " ".join(arguments))
         try:
-            ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, stdin=subprocess.DEVNULL)
+            ran = subprocess.run(
+                command,
+                stdout=subprocess.PIPE,
+                text=True,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                timeout=_LAG_SECONDS if arguments[:1] == ("lag",) else None,
+            )
+        except subprocess.TimeoutExpired:
+            raise PipelineError(
+                f"kinesis-efo lag has not ended within {_LAG_SECONDS} s, and was stopped; what answers it may be no run of this project"
+            ) from None
         except OSError as error:
             raise PipelineError(
                 f"kinesis-efo cannot be run: {error}; install this project for {sys.executable}: pip install '.[emr]'"

@@ -6,6 +6,7 @@ The SDK still handles endpoints, signing, credentials and errors. Boto3's and bo
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -15,12 +16,18 @@ from typing import Any, Final
 
 from aiobotocore.awsrequest import AioAWSResponse
 from aiobotocore.httpsession import AIOHTTPSession
+from aiohttp import ClientPayloadError, ServerDisconnectedError
+from botocore.exceptions import ConnectionClosedError, HTTPClientError, ReadTimeoutError
 
 RAW_BODY: Final = "KinesisEfoBody"
 """The key of the raw body in a response, after `keep_answers` was called for the operation."""
 
 _BODY: Final = "kinesis_efo.body"
 _TIME: Final = "kinesis_efo.time"
+_TIMES_READ: Final = 4
+"""Seconds for a whole response other than a stream, as a multiple of the read timeout."""
+_MOST_BODY: Final = 64 << 20
+"""Maximum bytes of such a response. GetRecords has the largest: 10 MiB of records, in base64."""
 
 
 class Instead:
@@ -47,6 +54,8 @@ class HttpSession:
             connector = arguments.get("connector_args") or {}
             arguments["connector_args"] = {**connector, "socket_factory": socket_factory}
         self._http1: Any = AIOHTTPSession(**arguments)
+        # The SDK's own limit is that between two bytes, which a response that drips never reaches.
+        self._whole_seconds = _TIMES_READ * arguments["timeout"][1]
         self._closing = AsyncExitStack()
 
     async def __aenter__(self) -> HttpSession:
@@ -62,16 +71,45 @@ class HttpSession:
 
     async def send(self, request: Any) -> AioAWSResponse:
         """Send a request, like aiobotocore's session."""
-        answer = request.answer = await self.exchange(request)
+        answer = request.answer = await self._answer(request)
         if (instead := getattr(request, "instead", None)) is None or answer.status_code >= 300:
             return answer
         shown = AioAWSResponse(answer.url, answer.status_code, answer.headers, Instead(instead, answer.raw))
         shown.kept = answer
         return shown
 
+    async def _answer(self, request: Any) -> AioAWSResponse:
+        if request.stream_output:
+            return await self.exchange(request)
+        request.stream_output = True  # otherwise the SDK reads the body, however long it is
+        try:
+            async with asyncio.timeout(self._whole_seconds):
+                answer = await self.exchange(request)
+                return AioAWSResponse(
+                    answer.url, answer.status_code, answer.headers, Instead(await _body(answer.raw), answer.raw)
+                )
+        except TimeoutError as error:
+            raise ReadTimeoutError(endpoint_url=request.url, error=error) from None
+        except (ClientPayloadError, ServerDisconnectedError) as error:
+            raise ConnectionClosedError(endpoint_url=request.url, request=request, error=error) from None
+
     async def exchange(self, request: Any) -> AioAWSResponse:
         """Send a request, and return the response as it came."""
         return await self._http1.send(request)
+
+
+async def _body(raw: Any) -> bytes:
+    """Read the body of a response. If this fails, the response is closed."""
+    parts, size = [], 0
+    try:
+        while part := await raw.content.readany():
+            parts.append(part)
+            if (size := size + len(part)) > _MOST_BODY:
+                raise HTTPClientError(error=f"{raw.url} sends more than {_MOST_BODY >> 20} MiB, which AWS does not")
+    except BaseException:
+        raw.close()
+        raise
+    return b"".join(parts)
 
 
 def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:

@@ -135,24 +135,27 @@ class Connection:
         self.drop()
 
     def action(self, name: str, request: msgspec.Struct, answer: type[T], seconds: float) -> T:
-        """Make a call and wait `seconds` for its reply, an `answer`. Raises `FetcherUnreachableError`, or the other side's error."""
+        """Make a call and wait `seconds` for its whole reply, an `answer`. Raises `FetcherUnreachableError`, or the other side's error."""
         with self.translated():
             body = msgspec.json.encode(request)
-            _, frame = self.call(Request(name), body, seconds)
+            _, frame = self.call(Request(name), body, seconds, whole=True)
             if frame.kind is not Kind.ANSWER:
                 raise LostError(f"a frame without a reply: {frame.kind.name}")
             return msgspec.json.decode(frame.head, type=answer)
 
-    def call(self, request: Request, body: bytes, seconds: float) -> tuple[Wire, Frame]:
+    def call(self, request: Request, body: bytes, seconds: float, *, whole: bool = False) -> tuple[Wire, Frame]:
         """Make a call, and wait at most `seconds` for the reply; returns the connection, and the first frame of the reply.
 
+        `whole` limits the time until the frame is complete, and allows it no body; otherwise the limit is that between two bytes.
         A call is sent again if an open connection is broken, so it may arrive twice. Call this within `translated`.
         """
         head = msgspec.json.encode(request)
 
         def ask(wire: Wire) -> tuple[Wire, Frame]:
             wire.send(Kind.REQUEST, head, (body,), time.monotonic() + _SEND_SECONDS)
-            return wire, self.checked(wire.receive(seconds))
+            if not whole:
+                return wire, self.checked(wire.receive(seconds))
+            return wire, self.checked(wire.receive(seconds, most_body=0, give_up_at=time.monotonic() + seconds))
 
         if self._wire is None and self._kept is not None and (kept := self._kept.take(self._place)) is not None:
             self._wire, self._local = kept, True

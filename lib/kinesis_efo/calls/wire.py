@@ -151,18 +151,23 @@ class Wire:
 
     # -- receiving
 
-    def receive(self, seconds: float | None, most_head: int = MOST_HEAD, most_body: float = inf) -> Frame:
-        """Return the next frame, of at most `most_head` and `most_body` bytes. Raises `TimeoutError` after `seconds` without a byte.
+    def receive(
+        self, seconds: float | None, most_head: int = MOST_HEAD, most_body: float = inf, give_up_at: float = inf
+    ) -> Frame:
+        """Return the next frame, of at most `most_head` and `most_body` bytes. Raises `TimeoutError` after `seconds` without a byte, and
+        after `give_up_at`, in monotonic seconds.
 
         Raises `LostError` if the connection is lost, or the received data is not a frame, or too large.
         """
-        kind, head, body = _PREFIX.unpack(self._fill(bytearray(_PREFIX.size), seconds))
+        kind, head, body = _PREFIX.unpack(self._fill(bytearray(_PREFIX.size), seconds, give_up_at))
         if kind not in list(Kind) or head > most_head or body > most_body:
             raise LostError(
                 f"what was received is not a frame: {kind}, with a head of {head} bytes and a body of {body}"
             )
-        message = bytes(self._fill(bytearray(head), seconds))
-        data = memoryview(self._fill(self._allocate(body), seconds)).toreadonly() if body else memoryview(b"")
+        message = bytes(self._fill(bytearray(head), seconds, give_up_at))
+        data = (
+            memoryview(self._fill(self._allocate(body), seconds, give_up_at)).toreadonly() if body else memoryview(b"")
+        )
         return Frame(Kind(kind), message, data)
 
     def _fill(self, memory: Any, seconds: float | None, give_up_at: float = inf) -> Any:

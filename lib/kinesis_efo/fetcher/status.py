@@ -176,6 +176,10 @@ class RunStatus(msgspec.Struct, frozen=True):
     queries: list[QueryStatus] = []
 
 
+_MOST_ACCESS: Final = 64 << 10
+"""Maximum bytes of a row's access, unpacked: anyone with write access to the table may have written it."""
+
+
 class StatusAccess(msgspec.Struct, frozen=True):
     """How tools reach a run: the address of its service, and a secret that is for asking alone.
 
@@ -196,7 +200,10 @@ class StatusAccess(msgspec.Struct, frozen=True):
     def parse(cls, text: str) -> StatusAccess:
         """Read the text of a row. Raises `ValueError` if it is invalid."""
         try:
-            packed = zlib.decompress(base64.b64decode(text, validate=True))
+            inflating = zlib.decompressobj()
+            packed = inflating.decompress(base64.b64decode(text, validate=True), _MOST_ACCESS)
+            if not inflating.eof:
+                raise ValueError("not the access to a status: it is cut off, or unpacks to too many bytes")
             namespace, port, hosts, der, token = msgspec.msgpack.decode(packed, type=_PackedAccess)
         except (zlib.error, msgspec.MsgspecError) as error:
             raise ValueError(f"not the access to a status: {error}") from None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.status import STATUS, QueryStatus, RunStatus, ShardStatus, StatusAccess, StatusRequest
@@ -17,6 +20,12 @@ CONNECT_SECONDS: Final = 2.0
 """Timeout for each address, in case the network drops packets. Without a reply, the table's positions are used."""
 
 ANSWER_SECONDS: Final = 5.0
+
+MOST_SECONDS: Final = 15.0
+"""Timeout for a run, whatever addresses its row has."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +77,37 @@ async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False) -> RunRe
             reasons[owner] = "its row has no address for a status call"
             return
         try:
-            answers[owner] = await asyncio.to_thread(_status, StatusAccess.parse(row.status), request)
-        except (KinesisEfoError, ValueError) as error:
+            answers[owner] = await asyncio.wait_for(
+                _aside(_status, StatusAccess.parse(row.status), request), MOST_SECONDS
+            )
+        except TimeoutError:
+            reasons[owner] = f"no reply within {MOST_SECONDS:.0f} s"
+        except (KinesisEfoError, OSError, ValueError) as error:
             reasons[owner] = str(error).split(". ", 1)[0]
 
     await asyncio.gather(*(one(owner, row) for owner, row in holders.items()))
     return RunReplies(answers, reasons)
+
+
+def _aside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+    """Call a function in a thread of its own. A command that ends does not wait for it, as it would for `asyncio.to_thread`."""
+    done: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            result = call(*args, **kwargs)
+        except BaseException as error:
+            _set(done.set_exception, error)
+        else:
+            _set(done.set_result, result)
+
+    threading.Thread(target=run, name="kinesis-efo status", daemon=True).start()
+    return asyncio.wrap_future(done)
+
+
+def _set(set_outcome: Callable[[Any], None], outcome: Any) -> None:
+    with contextlib.suppress(concurrent.futures.InvalidStateError, RuntimeError):  # cancelled, or the loop has ended
+        set_outcome(outcome)
 
 
 def _status(access: StatusAccess, request: StatusRequest) -> RunStatus:

@@ -118,6 +118,8 @@ class Stream(Part):
             shard_level_metrics=list(shard_metrics) or None,
             max_record_size_in_kib=max_record_kib,
             tags=dict(tags or {}) or None,
+            # AWS refuses to delete a stream with consumers, and those of others are in no plan: it would fail half way.
+            enforce_consumer_deletion=True,
             lifecycle=keep(protected, ignoring=("shard_count",) if ignore_shard_changes else ()),
             **warm,
         )

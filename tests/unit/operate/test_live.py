@@ -1,14 +1,29 @@
-"""What is believed of a shard, of its row and of the run that reads it."""
+"""What is believed of a shard, of its row and of the run that reads it; hostile rows and runs are given up on."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import contextlib
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+
 import pytest
 
-from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.calls.tls import fingerprint
+from kinesis_efo.calls.wire import Wire
+from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus, StatusAccess
 from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import Position
-from kinesis_efo_tools.operate.live import RunReplies, brought_up_to_date
+from kinesis_efo_tools.operate.live import MOST_SECONDS, RunReplies, ask, brought_up_to_date
 
 
 @pytest.mark.parametrize(
@@ -38,3 +53,64 @@ def test_queries_are_those_that_read_the_stream() -> None:
     assert [each.number for each in asked.queries(run, "clicks")] == [2]
     assert asked.queries(Lease(run_key("clicks"), owner="another"), "clicks") == []
     assert asked.queries(None, "clicks") == []
+
+
+@contextlib.contextmanager
+def hostile(then: Callable[[socket.socket], object]) -> Iterator[str]:
+    """A service that knows the token of a row, and then does as it likes. Gives the text of the row."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                connection, _ = listening.accept()
+                with connection:
+                    Wire(connection).challenge(["token"], fingerprint(None), time.monotonic() + 10)
+                    then(connection)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield StatusAccess(FetcherAddress("elsewhere", listening.getsockname()[1], ("127.0.0.1",)), "token").to_text()
+
+
+def drip(connection: socket.socket) -> None:
+    connection.sendall(struct.pack(">BIQ", 2, 1 << 20, 0))
+    while True:
+        connection.sendall(b" ")
+        time.sleep(0.2)
+
+
+def replies(status: str) -> RunReplies:
+    return asyncio.run(ask({"orders": Lease(run_key("orders"), owner="host", status=status)}))
+
+
+@pytest.mark.parametrize(
+    ("then", "reason"),
+    [
+        (lambda each: each.sendall(struct.pack(">BIQ", 2, 0, 1 << 62)), "what was received is not a frame"),
+        (drip, "did not answer in time"),
+    ],
+)
+def test_a_hostile_run_is_given_up_on(then: Callable[[socket.socket], object], reason: str) -> None:
+    began = time.monotonic()
+    with hostile(then) as status:
+        assert reason in replies(status).reasons["host"]
+    assert time.monotonic() - began < MOST_SECONDS
+
+
+def test_a_row_that_unpacks_to_gigabytes_is_refused() -> None:
+    bomb = base64.b64encode(zlib.compress(bytes(64 << 20), 9)).decode()
+    assert "unpacks to too many bytes" in replies(bomb).reasons["host"]
+
+
+def test_a_command_does_not_wait_for_calls_it_has_given_up() -> None:
+    script = """
+import asyncio, time
+from kinesis_efo_tools.operate import live
+async def main():
+    try:
+        await asyncio.wait_for(asyncio.gather(*(live._aside(time.sleep, 60) for _ in range(3))), 0.1)
+    except TimeoutError:
+        print("given up", flush=True)
+asyncio.run(main())
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    assert ran.stdout == "given up\n"

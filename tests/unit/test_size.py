@@ -28,13 +28,13 @@ def _lines(path: Path) -> int:
 @pytest.mark.parametrize(
     ("what", "most"),
     [
-        # 102 of them let micro-batches wait for more records while a query is behind.
-        ("lines of the runtime", 31_200),
+        # 1,100 more than before the losses of records that time and use cause were found; the redesign of the center is to take them back.
+        ("lines of the runtime", 31_700),
         # Seven of them are the `__init__` of folders: none has more than 16 modules.
-        ("modules of the runtime", 189),
-        ("lines of lib", 48_900),
+        ("modules of the runtime", 188),
+        ("lines of lib", 49_700),
         # 1,190 of them are the argument for exactness, 200 say where to begin and what the size is for.
-        ("words of the pages", 40_400),
+        ("words of the pages", 40_500),
     ],
 )
 def test_it_does_not_grow(what: str, most: int) -> None:

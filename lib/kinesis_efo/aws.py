@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, lru_cache, partial
+from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -108,11 +110,52 @@ def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
         )
 
 
+def _require_authorities(session: botocore.session.Session, request: Any, **_: Any) -> None:
+    """Raise an error for a request over TLS if the file of certificate authorities is unusable, which the SDK would repeat in vain."""
+    if not request.url.startswith("https"):
+        return
+    for source, path in (
+        ("AWS_CA_BUNDLE or ca_bundle in the SDK's configuration", session.get_config_variable("ca_bundle")),
+        ("REQUESTS_CA_BUNDLE", os.environ.get("REQUESTS_CA_BUNDLE")),
+    ):
+        if not path:
+            continue
+        # Checked again if the file has changed: it may be replaced while a query runs.
+        if fault := _fault_of(path, _stamp(path)):
+            raise ConfigurationError(
+                f"{source} names {path!r}: {fault}; give a file of certificates in PEM format, or remove the setting"
+            )
+        return
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=8)
+def _fault_of(path: str, stamp: tuple[int, int] | None) -> str | None:  # noqa: ARG001
+    """Describe why the SDK cannot use a file or directory of certificate authorities; None if it can."""
+    try:
+        if Path(path).is_dir():
+            return "it is a directory, not a file"
+        ssl.create_default_context().load_verify_locations(path)
+    except ssl.SSLError:
+        return "it has no certificate in PEM format"
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
 def prepared(session: SessionT) -> SessionT:
     """Correct a session where some versions of botocore differ from Kinesis' documentation, and check its endpoints and responses."""
     send_exact_times(session)
     session.register("before-parse", _refuse_html)
     session.register("request-created", _refuse_kinesis)
+    session.register("request-created", partial(_require_authorities, session))
     return with_shared_loader(session)
 
 

@@ -629,3 +629,32 @@ def test_the_lease_table_at_an_endpoint_of_kinesis_is_refused_unsent() -> None:
         ConfigurationError, match="set AWS_ENDPOINT_URL_KINESIS in place of kinesis-efo option 'endpointUrl'"
     ):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize("variable", ["AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"])
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [(None, "No such file or directory"), (b"", "no certificate in PEM format"), ("directory", "it is a directory")],
+)
+def test_unusable_authorities_fail_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, content: bytes | str | None, cause: str
+) -> None:
+    bundle = tmp_path / "authorities.pem"
+    if content == "directory":
+        bundle.mkdir()
+    elif isinstance(content, bytes):
+        bundle.write_bytes(content)
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    monkeypatch.setenv(variable, str(bundle))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    settings = AwsSettings(endpoint_url="https://localhost:1")
+    with pytest.raises(ConfigurationError, match=f"{variable}.* names '{bundle}': .*{cause}.*; give a file"):
+        SyncClients(settings, "us-east-1").client("ssm").get_parameter(Name="x")
+
+    async def call() -> None:
+        async with await AsyncClients(settings, "us-east-1").open("kinesis") as client:
+            await client.list_shards(StreamName="x")
+
+    with pytest.raises(ConfigurationError, match=cause):
+        asyncio.run(call())

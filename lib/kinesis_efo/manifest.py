@@ -78,6 +78,15 @@ class Manifest:
         chosen = {name: self.streams[name] for name in names}
         return replace(self, streams=chosen)
 
+    def in_region(self, region: str | None) -> Manifest:
+        """Return this manifest. Raises ManifestError if the option `region` is given and contradicts it."""
+        if region not in (None, self.region):
+            raise ManifestError(
+                f"kinesis-efo option 'region' (on the command line, --region) is {region!r}, but the resources of the manifest {self.source} "
+                f"are in {self.region!r}; omit the option. If only the manifest itself is in {region!r}, set AWS_REGION in its place"
+            )
+        return self
+
     def document(self, lease_table: str | Mapping[str, str]) -> dict[str, Any]:
         """Return the document from which `parse_manifest` makes this manifest."""
         return {
@@ -273,7 +282,10 @@ def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
 
     Raises `ManifestError` also if a stream has no consumer and `readMode` is not `polling`.
     """
-    manifest = load_manifest(options.manifest, session).select(options.streams) if options.manifest else _given(options)
+    if options.manifest:
+        manifest = load_manifest(options.manifest, session).in_region(options.aws.region).select(options.streams)
+    else:
+        manifest = _given(options)
     if options.read_mode == "polling":
         polled = {name: replace(ref, consumer_arn=None) for name, ref in manifest.streams.items()}
         return replace(manifest, streams=polled)

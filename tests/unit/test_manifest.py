@@ -348,3 +348,15 @@ def test_a_stream_without_a_consumer_can_only_be_polled(tmp_path: Path) -> None:
     )
     assert resolved(streams="orders").streams["orders"].consumer_arn == CONSUMER, "what is not read does not matter"
     assert all(ref.polled for ref in resolved(readMode="polling").streams.values())
+
+
+def test_region_option_must_not_contradict_manifest(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(document()))
+    same = SourceOptions.parse({"manifest": str(path), "region": "eu-west-1"})
+    assert resolve_manifest(same, Session(None)).region == "eu-west-1"
+    other = SourceOptions.parse({"manifest": str(path), "region": "us-gov-west-1"})
+    with pytest.raises(
+        ManifestError, match=r"'region' .* is 'us-gov-west-1', but .*json are in 'eu-west-1'; omit the option"
+    ):
+        resolve_manifest(other, Session(None))

@@ -153,7 +153,7 @@ class Targets:
                 raise OptionsError(["kinesis-efo sink needs option 'stream' or 'manifest', or a column 'stream'"])
             return cls(options.stream, None, "option 'stream'")
         load = partial(load_manifest, options.manifest, SyncClients(options.aws))
-        manifest = Patience(RetrySettings(), SystemClock()).load(options.manifest, load)
+        manifest = Patience(RetrySettings(), SystemClock()).load(options.manifest, load).in_region(options.aws.region)
         arns = {name: stream.stream_arn for name, stream in manifest.streams.items()}
         names = ", ".join(map(repr, sorted(arns)))
         default = options.stream

@@ -161,7 +161,7 @@ def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> M
     from kinesis_efo.aws_errors import describe, is_foreign
 
     try:
-        found = load_manifest(location, SyncClients(aws, config=INTERACTIVE_CONFIG))
+        found = load_manifest(location, SyncClients(aws, config=INTERACTIVE_CONFIG)).in_region(aws.region)
     except ManifestError as error:
         cause = error.__cause__
         if isinstance(cause, Exception) and is_foreign(cause):

@@ -66,6 +66,23 @@ def test_query_at_latest_does_not_begin_at_another_ones_time(tmp_path: Path) -> 
         assert len(second.rows) == len(third.rows) == 15
 
 
+def test_query_at_latest_does_not_begin_where_reading_is_held_up(tmp_path: Path) -> None:
+    faults = Fault("reset", 1030), Fault("refuse", 1030, times=40, code="KMSDisabledException")
+    with program(tmp_path, *faults) as spark:
+        machine = spark.world.machine
+        first = job(spark, "first", "LATEST")
+        machine.sleep(40)
+        put(spark, 60)
+        machine.sleep(100)
+        second = job(spark, "second", "LATEST")
+        machine.sleep(10)
+        put(spark, 7)
+        machine.sleep(400)
+        assert not [error for each in (first, second) for error in each.errors]
+        assert len(first.rows) == 67
+        assert len(second.rows) == 7
+
+
 def test_queries_at_latest_begin_at_the_same_time(tmp_path: Path) -> None:
     with program(tmp_path, Fault("slow opening", 0, seconds=20)) as spark:
         machine = spark.world.machine

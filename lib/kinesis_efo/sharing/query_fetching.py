@@ -157,7 +157,12 @@ class QueryFetching:
             buffer = self._shared.found(key)
             if buffer is None or position.kind is not PositionKind.AT_TIMESTAMP or not self._group.others_at(self, key):
                 continue
-            if self._shared.millis_behind(key) == 0 or self._began_together(key, buffer.end, position):
+            # Reading may have been held up since the last event said that it is at the tip.
+            read_until = self._shared.read_until(key, buffer.end)
+            held_up = read_until is not None and position.value - read_until * 1000 > _TOGETHER_MILLIS
+            if (self._shared.millis_behind(key) == 0 and not held_up) or self._began_together(
+                key, buffer.end, position
+            ):
                 moved[key] = buffer.end
         if moved != offset:
             offset = Offset(moved, offset.lasts, offset.mark, offset.horizons, offset.created)

@@ -661,6 +661,27 @@ async def test_stopping_ends_every_fetcher_and_releases_the_lease() -> None:
 
 
 @scenario
+async def test_hash_range_of_child_comes_from_the_run_before_its_fetcher_knows_it() -> None:
+    """Each attempt of a task then leaves out the same aggregates, wherever it reads."""
+    stream = ModelStream(shards=1)
+    stream.put(0, 30)
+    async with Run(stream) as run:
+        await run.until(1)
+        stream.split(0)
+        children = [ShardKey("orders", f"shardId-{number:012d}") for number in (1, 2)]
+        await run.idle_until(lambda: len(run.readers()) == 2, 20.0)
+        known = await run.planner.hash_ranges(children)
+        assert known == {child: stream.shards_by_id[child.shard].hashes for child in children}
+        unaware = [
+            host
+            for host in run.hosts
+            for feed in host.fetcher.feeds
+            if feed.key.shard not in host.streams.stream("orders").lineage
+        ]
+        assert unaware, "a fetcher that has not read the parent lists the shards once a minute"
+
+
+@scenario
 async def test_a_commit_that_comes_late_takes_nothing_back() -> None:
     stream = ModelStream(shards=1)
     stream.put(0, 30, 30)

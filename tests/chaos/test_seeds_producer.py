@@ -46,7 +46,7 @@ REVERTED: dict[str, tuple[int, list[Edit]]] = {
 
     def _pace"""),
     ]),
-    "flush does not wait for a put beside it": (126, [
+    "flush does not wait for a put beside it": (62, [
         (BLOCKING, "        with self._inbox_lock:\n            if not self._ended:\n                # With", "        if True:\n            if not self._ended:\n                # With"),
         (BLOCKING, "                    self._call_soon(self._drain)\n                    self._draining = True\n                self._inbox.extend(records)\n", "                    self._draining = True\n                    self._inbox.extend(records)\n                    self._call_soon(self._drain)\n                else:\n                    self._inbox.extend(records)\n"),
     ]),

@@ -77,7 +77,7 @@ class WrittenStream:
             lasts = random.choice([0.5, 3.0, 15.0, 60.0])
             self.outages.append(Outage(start, start + lasts, kind, random.randrange(count)))
         self.changes: list[tuple[float, str]] = sorted(
-            (begin + random.uniform(0, 25), random.choice(["split", "split", "split", "limit", "mode"]))
+            (begin + random.uniform(0, 25), random.choice(["split", "split", "limit", "limit", "mode"]))
             for _ in range(random.randint(0, 3))
         )
         self.smallest = 2048 if any(what == "limit" for _, what in self.changes) else self.limit

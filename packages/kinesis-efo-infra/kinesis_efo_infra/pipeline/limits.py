@@ -81,7 +81,9 @@ def notes(plan: Plan) -> list[str]:
             told.append(f"{stream}: retention falls from {present} to {wanted} hours: records that are older are lost")
         key = before.get("kms_key_id") if before.get("encryption_type") == "KMS" else None
         if after.get("encryption_type") == "NONE" and key:
-            told.append(f"{stream}: is no longer encrypted: new records are stored in plain text. {_former_key(key, present)}")
+            told.append(
+                f"{stream}: is no longer encrypted: new records are stored in plain text. {_former_key(key, present)}"
+            )
         elif key and after.get("kms_key_id") != key:
             told.append(f"{stream}: its key changes. {_former_key(key, present)}")
         if _mode(before) != _mode(after):

@@ -236,7 +236,9 @@ def test_stream_key_change_names_the_former_key(after: dict[str, str], said: str
     told = notes(plan("aws_kinesis_stream", before, {"retention_period": 48, **after}))
     assert len(told) == (said is not None)
     for note in told:
-        assert note.startswith(f"aws_kinesis_stream.x: {said}. Records of the last 48 hours are encrypted with old: until")
+        assert note.startswith(
+            f"aws_kinesis_stream.x: {said}. Records of the last 48 hours are encrypted with old: until"
+        )
         assert "allow readers kms:Decrypt" in note
 
 

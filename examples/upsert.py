@@ -3,11 +3,10 @@
     spark-submit examples/upsert.py database=newest.db checkpoint=file:///var/lib/checkpoints/newest \
         manifest=ssm:///kinesis-efo/dev/lake streams=customers
 
-All other arguments are options of the source (docs/options.md) as NAME=VALUE. The database is SQLite, so that it runs
-anywhere. PostgreSQL has the same statement; Delta Lake and Iceberg have MERGE, which takes the same condition.
-
-Spark runs a micro-batch again after a failure, with the same rows. The condition makes that harmless: a record replaces
-only one that lies before it in the stream. SIGTERM or Ctrl-C end the program after its micro-batch.
+All other arguments are options of the source (docs/options.md) as NAME=VALUE. The database is SQLite. PostgreSQL has
+the same statement; Delta Lake and Iceberg have MERGE. A repeated micro-batch is harmless, because a record replaces only
+an older one. If Kinesis distributes the records itself, or if they come from DynamoDB, their places do not tell which is
+older: give a whole number in the data, version="get_json_object(string(data), '$.version')". SIGTERM ends the program.
 """
 
 from __future__ import annotations
@@ -29,13 +28,17 @@ do update set data = excluded.data, place = excluded.place where excluded.place 
 
 options = dict(argument.split("=", 1) for argument in sys.argv[1:])
 database, checkpoint = options.pop("database"), options.pop("checkpoint")
+version = options.pop("version", None)
 
 
 def upsert(rows: DataFrame, batch_id: int) -> None:
     """Write a micro-batch in one transaction."""
     # Sequence numbers are long: as texts of one length they compare as numbers do.
     place = F.concat(F.lpad("sequenceNumber", 129, "0"), F.lpad(F.col("subSequenceNumber").cast("string"), 20, "0"))
-    newest = rows.withColumn("place", place).groupBy("partitionKey").agg(F.max_by("data", "place"), F.max("place"))
+    if version is not None:  # records without a version are left out
+        place = F.lpad(F.expr(f"string(try_cast({version} as decimal(38, 0)))"), 38, "0")
+    rows = rows.withColumn("place", place).where("place is not null")
+    newest = rows.groupBy("partitionKey").agg(F.max_by("data", "place"), F.max("place"))
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute(TABLE)
         connection.executemany(UPSERT, newest.toLocalIterator())

@@ -29,7 +29,17 @@ OUTSIDE: Final = {
 """Pages outside of docs/, and what they are called on the site."""
 GROUPS: Final = {
     "Reading": ("read_stream", "read"),
-    "Jobs": ("job", "cause", "low_latency", "LowLatency", "stop_signals", "await_stop", "LagListener", "BatchProgress"),
+    "Jobs": (
+        "job",
+        "keep_alive",
+        "cause",
+        "low_latency",
+        "LowLatency",
+        "stop_signals",
+        "await_stop",
+        "LagListener",
+        "BatchProgress",
+    ),
     "Writing without Spark": ("BlockingProducer", "Producer", "ProducerSettings", "ProducerMetrics"),
     "Settings": ("AwsSettings", "MetricsSettings"),
 }

@@ -48,7 +48,7 @@ from kinesis_efo.errors import (
 )
 
 if TYPE_CHECKING:
-    from kinesis_efo.driver.facade import read, read_stream
+    from kinesis_efo.driver.facade import keep_alive, read, read_stream
     from kinesis_efo.driver.graceful import await_stop, stop_signals
     from kinesis_efo.driver.job import job
     from kinesis_efo.driver.listener import BatchProgress, LagListener
@@ -108,6 +108,7 @@ __all__ = [
     "await_stop",
     "cause",
     "job",
+    "keep_alive",
     "low_latency",
     "read",
     "read_stream",
@@ -127,6 +128,7 @@ _HOMES: Final = {
     "await_stop": "kinesis_efo.driver.graceful",
     "cause": "kinesis_efo.driver.reason",
     "job": "kinesis_efo.driver.job",
+    "keep_alive": "kinesis_efo.driver.facade",
     "low_latency": "kinesis_efo.driver.tuning",
     "read": "kinesis_efo.driver.facade",
     "read_stream": "kinesis_efo.driver.facade",

@@ -81,6 +81,7 @@ def describe_stream_summary(kinesis: Kinesis, params: Params) -> Params:
         | {
             "OpenShardCount": len(stream.open_shards),
             "ConsumerCount": len(stream.consumers),
+            "QueueCount": stream.queues,
             "MaxRecordSizeInKiB": stream.traits.max_record_bytes // 1024,
         }
         # Only streams on demand have one.

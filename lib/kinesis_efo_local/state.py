@@ -300,8 +300,10 @@ class Kinesis:
         """
         if name in stream.consumers:
             raise in_use(f"Consumer {name} under stream {stream.name} already exists for account {self.account_id}.")
-        if len(stream.consumers) >= MAX_CONSUMERS:
-            raise limit_exceeded(f"Stream {stream.name} already has {MAX_CONSUMERS} registered consumers")
+        if len(stream.consumers) + stream.queues >= MAX_CONSUMERS:
+            raise limit_exceeded(
+                f"Stream {stream.name} already has {MAX_CONSUMERS} registered consumers, {stream.queues} queues included"
+            )
         if sum(consumer.status == "CREATING" for consumer in stream.consumers.values()) >= MAX_CREATING:
             raise limit_exceeded(f"Only {MAX_CREATING} consumers of a stream can be in the CREATING state at a time")
         at = self.now().wall if stamp is None else float(stamp)

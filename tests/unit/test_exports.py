@@ -28,6 +28,7 @@ PUBLIC = {
     "await_stop",
     "cause",
     "job",
+    "keep_alive",
     "low_latency",
     "read",
     "read_stream",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Unpack
+from typing import Final, Unpack
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -18,6 +20,12 @@ from kinesis_efo.options.source import BATCH, CLOCK, DRIVER_HOST, LISTENS, LOADE
 from kinesis_efo.spark.source import NAME, KinesisEfoSource
 from kinesis_efo.tasks.compat import SPARK_VERSION, in_pipeline
 from kinesis_efo.units import NoZoneError, time_meant
+
+logger = logging.getLogger(__name__)
+
+_SESSION_TIMEOUT: Final = "spark.connect.session.manager.defaultSessionTimeout"
+_alive: Final[set[str]] = set()
+"""Ids of the sessions that `keep_alive` keeps."""
 
 
 def read_stream(
@@ -81,6 +89,13 @@ def read_stream(
             # Name this program, because the JVM of a Spark Connect server has sessions of several programs.
             if session := getattr(spark, "session_id", None):
                 given[PROGRAM] = session
+            if session is not None and session not in _alive:
+                logger.warning(
+                    "Spark Connect stops the queries of this session if its client makes no call for %s (%s); call "
+                    "kinesis_efo.keep_alive(spark), or raise that setting on the server",
+                    spark.conf.get(_SESSION_TIMEOUT, "60m"),
+                    _SESSION_TIMEOUT,
+                )
         if listen(spark):
             given[LISTENS] = "true"
         if host := _driver_host(spark):
@@ -209,6 +224,44 @@ def _time(argument: str, value: datetime | str) -> str:
     if moment.tzinfo is None:
         raise ConfigurationError(f"kinesis_efo.read: {argument} {NoZoneError(moment)}; got {str(value)!r}")
     return moment.isoformat()
+
+
+def keep_alive(spark: SparkSession, *, seconds: float = 300.0) -> Callable[[], None]:
+    """Keep a session of Spark Connect alive while this process runs, although the program makes no call; a classic session needs none.
+
+    Without it, Spark Connect stops the session's queries after `spark.connect.session.manager.defaultSessionTimeout`.
+
+    Args:
+        spark: The session.
+        seconds: Time between two calls to the server.
+
+    Returns:
+        A function that ends this.
+
+    ```python
+    kinesis_efo.keep_alive(spark)
+    ```
+    """
+    ended, session = threading.Event(), str(getattr(spark, "session_id", None))
+
+    def call() -> None:
+        while not ended.wait(seconds) and not spark.is_stopped:  # type: ignore[attr-defined]
+            try:
+                spark.conf.get(_SESSION_TIMEOUT, None)
+            except Exception as error:  # any error of gRPC or Spark
+                logger.warning(
+                    "cannot reach the Spark Connect server to keep the session alive: %s; trying again", error
+                )
+
+    if not _is_driver(spark):
+        _alive.add(session)
+        threading.Thread(target=call, name="kinesis-efo keep alive", daemon=True).start()
+
+    def end() -> None:
+        ended.set()
+        _alive.discard(session)
+
+    return end
 
 
 def _is_driver(spark: SparkSession) -> bool:

@@ -104,6 +104,25 @@ def test_more_consumers_than_aws_allows_are_refused_before_the_first_is_register
     )
 
 
+def test_queues_count_as_consumers(aws: LocalAws, load: Load, caplog: pytest.LogCaptureFixture) -> None:
+    kinesis, deployment = aws.client("kinesis"), deployment_of(load(account_id=ACCOUNT))
+    fifteen = planned(*[(ARN, "create")] * 15)  # beside four
+    assert beyond_quota(kinesis, deployment, fifteen) == []
+    (warning,) = caplog.messages
+    assert "19 of 20 consumers; a queue counts as a consumer, and this version of boto3 does not show queues" in warning
+
+    def newer_sdk(parsed: dict[str, Any], **_: Any) -> None:
+        parsed["StreamDescriptionSummary"]["QueueCount"] = 2
+
+    kinesis.meta.events.register("after-call.kinesis.DescribeStreamSummary", newer_sdk)
+    (refused,) = beyond_quota(kinesis, deployment, fifteen)
+    assert refused.startswith(
+        f"{ARN}: has 4 consumers and 2 queues, which count as consumers; this plan registers 15 and"
+    )
+    assert beyond_quota(kinesis, deployment, planned(*[(ARN, "create")] * 14)) == []
+    assert len(caplog.messages) == 1
+
+
 def test_what_cannot_be_seen_is_an_error_and_no_all_clear(load: Load) -> None:
     nowhere = {"endpoint_url": "http://127.0.0.1:9", "aws_access_key_id": "a", "aws_secret_access_key": "b"}
     once = Config(retries={"total_max_attempts": 1})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from kinesis_efo.driver import facade
-from kinesis_efo.driver.facade import read, read_stream, register
+from kinesis_efo.driver.facade import keep_alive, read, read_stream, register
 from kinesis_efo.errors import ConfigurationError, ManifestError, OptionsError
 from kinesis_efo.options import BatchOptions, SourceOptions
 from kinesis_efo.options.source import DRIVER_HOST, LISTENS, PROGRAM
@@ -74,6 +75,30 @@ def test_a_session_of_spark_connect_is_told_from_others_of_its_server() -> None:
     session = Spark()
     session.session_id = "5f3c"  # type: ignore[attr-defined]
     assert told(session) == {PROGRAM: "5f3c"}
+
+
+def test_connect_client_is_warned_unless_kept_alive(caplog: pytest.LogCaptureFixture) -> None:
+    calls = threading.Event()
+
+    class Conf(dict[str, str]):
+        def get(self, name: str, default: Any = None) -> Any:
+            if name == "spark.connect.session.manager.defaultSessionTimeout" and default is None:
+                calls.set()
+            return super().get(name, default)
+
+    session: Any = Spark()
+    session.session_id, session.conf, session.is_stopped = "77aa", Conf(), False
+    told(session)
+    (warning,) = caplog.messages
+    assert "makes no call for 60m" in warning
+    assert "kinesis_efo.keep_alive(spark)" in warning
+    end = keep_alive(session, seconds=0.01)
+    told(session)
+    assert len(caplog.messages) == 1
+    assert calls.wait(60), "the server is called"
+    end()
+    told(session)
+    assert len(caplog.messages) == 2
 
 
 def test_queries_of_a_classic_session_share_with_all_of_their_program(monkeypatch: pytest.MonkeyPatch) -> None:

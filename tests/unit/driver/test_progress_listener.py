@@ -12,7 +12,15 @@ from py4j.protocol import Py4JError
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from kinesis_efo.driver import listener as module
-from kinesis_efo.driver.listener import FinishedListener, ProgressListener, _FromJvm, listen, offset_json
+from kinesis_efo.driver.listener import (
+    FinishedListener,
+    ProgressListener,
+    _FromJvm,
+    kinesis_progress,
+    listen,
+    offset_json,
+)
+from kinesis_efo.positions import ShardKey
 from kinesis_efo.processes import Process, notes_directory
 
 pytestmark = pytest.mark.spark
@@ -163,3 +171,15 @@ def test_a_classic_session_is_listened_to_once_and_a_client_of_spark_connect_nev
     client: Any = object()
     monkeypatch.setattr(module, "_listened", {session})  # such a session has no weak references
     assert listen(client) is False
+
+
+def test_listener_adds_the_micro_batch_to_the_lag() -> None:
+    shard = "shardId-000000000000"
+    source = SimpleNamespace(
+        endOffset=json.dumps({"version": 1, "streams": {"orders": {shard: "AFTER:7"}}}),
+        latestOffset=json.dumps({"millisBehindLatest": {"orders": {shard: 0}}}),
+        numInputRows=1,
+    )
+    progress = SimpleNamespace(sources=[source], name="archive", id="1", batchId=3, batchDuration=14_800)
+    (found,) = kinesis_progress(progress)
+    assert found.millis_behind == {ShardKey("orders", shard): 14_800}

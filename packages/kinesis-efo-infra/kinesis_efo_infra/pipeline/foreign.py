@@ -19,6 +19,9 @@ from kinesis_efo_infra.pipeline.prices import Prices, prices_of
 
 logger = logging.getLogger(__name__)
 
+_MANY_QUEUES = 5
+"""So many places must be free before queues that the SDK does not show are worth no warning."""
+
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
@@ -95,12 +98,22 @@ def beyond_quota(kinesis: Any, deployment: Deployment, plan: Plan) -> list[str]:
         try:
             with asking(deployment.account_id):
                 present = len(_consumers(kinesis, stream)) if stream.startswith("arn:") else 0
+                queues = _queues(kinesis, stream) if stream.startswith("arn:") else 0
         except PipelineError as error:
             logger.warning("not known whether %s has room for %s more consumers: %s", stream, more, error)
             continue
-        if present - gone[stream] + more > quota:
+        total = present - gone[stream] + more
+        if queues is None and total <= quota < total + _MANY_QUEUES:
+            logger.warning(
+                "%s: %s of %s consumers; a queue counts as a consumer, and this version of boto3 does not show queues",
+                stream,
+                total,
+                quota,
+            )
+        if total + (queues or 0) > quota:
+            and_queues = f" and {queues} queues, which count as consumers" if queues else ""
             found.append(
-                f"{stream}: has {present} consumers; this plan registers {more} and removes {gone[stream]}, and AWS allows {quota}: it "
+                f"{stream}: has {present} consumers{and_queues}; this plan registers {more} and removes {gone[stream]}, and AWS allows {quota}: it "
                 "would fail half way. Deregister one that nobody needs (`aws kinesis list-stream-consumers`), let the application "
                 "poll, or raise the quota (docs/gitops.md#when-it-is-stuck)"
             )
@@ -128,6 +141,15 @@ def as_planned(deployment: Deployment, plan: Plan) -> Deployment:
             if kind == "aws_kinesis_stream_consumer" and each.get("stream_arn")
         ),
     )
+
+
+def _queues(kinesis: Any, arn: str) -> int | None:
+    """The number of a stream's queues; None if this version of the SDK does not show it, or it may not be read."""
+    try:
+        count = kinesis.describe_stream_summary(StreamARN=arn)["StreamDescriptionSummary"].get("QueueCount")
+    except ClientError:
+        return None
+    return None if count is None else int(count)
 
 
 def _hours_usd(kinesis: Any, arn: str, prices: Prices | None) -> float | None:

@@ -79,6 +79,13 @@ def notes(plan: Plan) -> list[str]:
         # Of a sensitive one, a plan that is shown has an HMAC.
         if isinstance(present, int) and isinstance(wanted, int) and wanted < present:
             told.append(f"{stream}: retention falls from {present} to {wanted} hours: records that are older are lost")
+        key = before.get("kms_key_id") if before.get("encryption_type") == "KMS" else None
+        if after.get("encryption_type") == "NONE" and key:
+            told.append(
+                f"{stream}: is no longer encrypted: new records are stored in plain text. {_former_key(key, present)}"
+            )
+        elif key and after.get("kms_key_id") != key:
+            told.append(f"{stream}: its key changes. {_former_key(key, present)}")
         if _mode(before) != _mode(after):
             told.append(
                 f"{stream}: changes its mode, which AWS allows twice in 24 hours: if it was changed already, AWS refuses this half "
@@ -99,6 +106,13 @@ def notes(plan: Plan) -> list[str]:
                 "pause, move the jobs to a second application first (`target:`)"
             )
     return told
+
+
+def _former_key(key: str, hours: int) -> str:
+    return (
+        f"Records of the last {hours} hours are encrypted with {key}: until they expire, keep that key, and allow readers kms:Decrypt "
+        "with it; otherwise a query that is behind fails"
+    )
 
 
 def applications_to_stop(plan: Plan) -> list[str]:

@@ -221,6 +221,32 @@ def test_who_may_get_records_from_now_on_is_told(kind: str, before: str, after: 
     assert notes(plan(kind, {}, {"policy": after}, "create")) == [], "what is new says so itself"
 
 
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        ({"encryption_type": "KMS", "kms_key_id": "new"}, "its key changes"),
+        ({"encryption_type": "KMS"}, "its key changes"),
+        ({"encryption_type": "NONE"}, "is no longer encrypted: new records are stored in plain text"),
+        ({"encryption_type": "KMS", "kms_key_id": "old"}, None),
+    ],
+    ids=["another key", "a new key of the plan", "none", "same key"],
+)
+def test_stream_key_change_names_the_former_key(after: dict[str, str], said: str | None) -> None:
+    before = {"encryption_type": "KMS", "kms_key_id": "old", "retention_period": 48}
+    told = notes(plan("aws_kinesis_stream", before, {"retention_period": 48, **after}))
+    assert len(told) == (said is not None)
+    for note in told:
+        assert note.startswith(
+            f"aws_kinesis_stream.x: {said}. Records of the last 48 hours are encrypted with old: until"
+        )
+        assert "allow readers kms:Decrypt" in note
+
+
+def test_encrypting_a_plain_stream_needs_no_note() -> None:
+    encrypted = {"encryption_type": "KMS", "kms_key_id": "new"}
+    assert notes(plan("aws_kinesis_stream", {"encryption_type": "NONE", "kms_key_id": ""}, encrypted)) == []
+
+
 def test_a_policy_that_only_aws_knows_yet_says_nothing() -> None:
     assert notes(plan("aws_iam_policy", {"policy": LISTING}, {}, policy=True)) == []
 

@@ -120,7 +120,7 @@ class EndsScenario:
         random = self.random
         settings: dict[str, Any] = {"max_event_records": random.choice((50 if self.quiet else 3, 500))}
         if self.quiet:
-            # An idle subscription sends an event every five seconds, and two of them are believed; so are three answers.
+            # Two events in a row are believed, and three answers.
             most = 1 if "alone" in self.mode else 2
             settings |= {"wrong_answers": "quiet", "wrong_answers_in_a_row": most}
         self.world = world = MemoryWorld(
@@ -187,19 +187,30 @@ class EndsScenario:
         owed = {record for at, record in self.acknowledged if at < began}
         parsed = SourceOptions.parse(options)
         async with EndingQuery(application, parsed, neighbour=self.mode.startswith("neighbour")) as query:
+            resharding = asyncio.create_task(self._reshard_soon() if self.end == "soon" else asyncio.sleep(0))
             beside = asyncio.create_task(self._beside(query)) if query.neighbour is not None else None
             try:
                 await asyncio.sleep(self.random.choice((0.0, 20.0)) if beside else 0.0)
+                if query.neighbour is not None:
+                    self._put(self.random.choice((0, 5)))
+                    await asyncio.sleep(self.random.choice((0.0, 0.3)))
                 began = clock.time() if until is None else began
                 owed = {record for at, record in self.acknowledged if at < began}
                 offset = await query.begin() if not application.offsets else application.offsets[-1][1]
                 application.committed = True
                 await query.to_its_end(offset, once=self.end == "once")
             finally:
+                resharding.cancel()
                 if beside is not None:
                     beside.cancel()
                     await asyncio.gather(beside, return_exceptions=True)
         self._check(owed, until)
+
+    async def _reshard_soon(self) -> None:
+        await asyncio.sleep(self.random.choice((0.1, 1.0, 2.0)))
+        if self.random.random() < 0.5:
+            self._reshard()
+            self._put(10)
 
     async def _beside(self, query: EndingQuery) -> None:
         """Read the stream in another query, from the tip on."""

@@ -153,6 +153,17 @@ def test_a_task_that_fails_half_way_reads_the_same_rows_again(
 
 
 @pytest.mark.spark40
+def test_source_returns_kinesis_time_as_its_only_row(spark: SparkSession, world: MakeWorld) -> None:
+    """A client of Spark Connect asks for it, because its clock may be off."""
+    w = world()
+    before = time.time()
+    told = load(spark, w, **{"session.batch": "true", "session.clock": "true"}).first()
+    assert told is not None
+    assert before - 2 < told["subSequenceNumber"] / 1000 < time.time() + 2
+    assert "GetRecords" not in {call.operation for call in calls(w)}
+
+
+@pytest.mark.spark40
 def test_a_shard_is_asked_twice_a_second_and_nothing_else_is_asked_for(spark: SparkSession, world: MakeWorld) -> None:
     w = world()
     w.put(numbered(0, 2_500, size=1_000))

@@ -222,3 +222,10 @@ def test_the_lifecycles_of_our_constructs_are_allowed() -> None:
     manifest = {"key": "kinesis-efo/dev/lake.json", "content": "{}"}
     stack = {"resource": {"aws_kinesis_stream": {"a": scaled}, "aws_s3_object": {"b": manifest}}}
     assert allowed.in_stack(stack) == []
+
+
+@pytest.mark.parametrize("call", ["nonsensitive(", "nonsensitive (", "upper(nonsensitive(", "nonsensitive/* */("])
+def test_an_output_that_shows_a_secret_is_refused(call: str) -> None:
+    value = f"${{{call}aws_ssm_parameter.a.value))}}"
+    for stack in ({"output": {"x": {"value": value}}}, {"resource": {"aws_kinesis_stream": {"a": {"name": value}}}}):
+        assert [each for each in allowed.in_stack(stack) if "shows what is sensitive" in each]

@@ -60,6 +60,8 @@ _PROVIDER = {"allowed_account_ids", "default_tags", "region"}
 _RUNS = ("provisioner", "connection")
 _READS_FILES = re.compile(r"\b(?:file\w*|template(?:file|string))\s*(?:\(|/\*|//|#)|\bprovider::")
 """In an expression: functions that read files of the machine, or templates of which nobody sees what is in them; those of providers."""
+_SHOWS = re.compile(r"\bnonsensitive\s*(?:\(|/\*|//|#)")
+"""In an expression: what would put a secret into plans, which every reader of the repository can read."""
 _FILES = {"aws_s3_bucket_object": "source", "aws_s3_object": "source"}
 """Arguments that name a file of the machine, whose content AWS gets; `filename` is one wherever it is."""
 _LIFECYCLE = {"precondition", "prevent_destroy", "ignore_changes"}
@@ -87,7 +89,8 @@ def in_stack(stack: Mapping[str, Any], *, bootstrap: bool = False, extra: Collec
         *_entries(stack, "resource", _resources(extra, bootstrap=bootstrap)),
         *_entries(stack, "data", DATA),
         *_commands(stack.get("removed") or [], "removed"),
-        *(f"an expression reads files, or calls a provider: {each[:80]}" for each in _expressions(stack)),
+        *(f"an expression reads files, or calls a provider: {each[:80]}" for each in _expressions(stack, _READS_FILES)),
+        *(f"an expression shows what is sensitive: {each[:80]}" for each in _expressions(stack, _SHOWS)),
     ]
 
 
@@ -249,15 +252,15 @@ def _is_dynamic(body: Any) -> bool:
     return isinstance(body, list) and any(map(_is_dynamic, body))
 
 
-def _expressions(value: Any) -> Iterator[str]:
-    """Expressions that read files of the machine, or call a provider."""
+def _expressions(value: Any, calls: re.Pattern[str]) -> Iterator[str]:
+    """Expressions that call something that is not allowed."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             # Where a value is expected, Terraform evaluates the names in an object as well.
-            yield from _expressions(name)
-            yield from _expressions(each)
+            yield from _expressions(name, calls)
+            yield from _expressions(each, calls)
     elif isinstance(value, list):
         for each in value:
-            yield from _expressions(each)
-    elif isinstance(value, str) and ("${" in value or "%{" in value) and _READS_FILES.search(value):
+            yield from _expressions(each, calls)
+    elif isinstance(value, str) and ("${" in value or "%{" in value) and calls.search(value):
         yield value

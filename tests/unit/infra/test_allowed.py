@@ -193,3 +193,39 @@ def test_a_plan_of_our_types_passes_with_terraform_and_with_opentofu() -> None:
     provider = change("aws_iam_openid_connect_provider")
     assert allowed.in_plan({"resource_changes": [provider]}, bootstrap=True) == []
     assert len(allowed.in_plan({"resource_changes": [provider]})) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "fault"),
+    [
+        ("aws_dynamodb_table", {"lifecycle": {"ignore_changes": "all"}}, "ignore_changes"),
+        ("aws_iam_role", {"lifecycle": {"ignore_changes": ["assume_role_policy"]}}, "ignore_changes"),
+        ("aws_kinesis_stream", {"lifecycle": {"ignore_changes": ["shard_count", "kms_key_id"]}}, "ignore_changes"),
+        ("aws_kinesis_stream", {"lifecycle": [{"replace_triggered_by": ["x"]}]}, "replace_triggered_by: not allowed"),
+        ("aws_kinesis_stream", {"lifecycle": {"create_before_destroy": True}}, "create_before_destroy: not allowed"),
+        ("aws_s3_object", {"key": "programs/job.py", "content": "import os"}, "an object may be a manifest only"),
+        ("aws_s3_object", {"key": "environments/x.json", "content": "{}"}, "an object may be a manifest only"),
+        ("aws_s3_object", {"key": "${var.key}", "content": "{}"}, "an object may be a manifest only"),
+        ("aws_s3_object", {"key": "m.json", "content_base64": "e30="}, "an object may be a manifest only"),
+    ],
+)
+def test_a_hidden_lifecycle_or_object_is_refused(kind: str, body: Json, fault: str) -> None:
+    (found,) = allowed.in_stack({"resource": {kind: {"a": body}}})
+    assert fault in found
+    if kind == "aws_s3_object":
+        change = {"type": kind, "mode": "managed", "address": f"{kind}.a", "change": {"after": body}}
+        assert any(fault in each for each in allowed.in_plan({"resource_changes": [change]}))
+
+
+def test_the_lifecycles_of_our_constructs_are_allowed() -> None:
+    scaled = {"lifecycle": {"prevent_destroy": True, "ignore_changes": ["shard_count"]}}
+    manifest = {"key": "kinesis-efo/dev/lake.json", "content": "{}"}
+    stack = {"resource": {"aws_kinesis_stream": {"a": scaled}, "aws_s3_object": {"b": manifest}}}
+    assert allowed.in_stack(stack) == []
+
+
+@pytest.mark.parametrize("call", ["nonsensitive(", "nonsensitive (", "upper(nonsensitive(", "nonsensitive/* */("])
+def test_an_output_that_shows_a_secret_is_refused(call: str) -> None:
+    value = f"${{{call}aws_ssm_parameter.a.value))}}"
+    for stack in ({"output": {"x": {"value": value}}}, {"resource": {"aws_kinesis_stream": {"a": {"name": value}}}}):
+        assert [each for each in allowed.in_stack(stack) if "shows what is sensitive" in each]

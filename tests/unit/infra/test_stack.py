@@ -155,6 +155,7 @@ def test_a_declared_stream(synth: Synth) -> None:
             "shard_count": 4,
             "retention_period": 48,
             "encryption_type": "KMS",
+            "enforce_consumer_deletion": True,
             "kms_key_id": "${aws_kms_key.orders.arn}",
             "max_record_size_in_kib": 2048,
             "shard_level_metrics": ["IncomingBytes"],

@@ -60,8 +60,15 @@ _PROVIDER = {"allowed_account_ids", "default_tags", "region"}
 _RUNS = ("provisioner", "connection")
 _READS_FILES = re.compile(r"\b(?:file\w*|template(?:file|string))\s*(?:\(|/\*|//|#)|\bprovider::")
 """In an expression: functions that read files of the machine, or templates of which nobody sees what is in them; those of providers."""
+_SHOWS = re.compile(r"\bnonsensitive\s*(?:\(|/\*|//|#)")
+"""In an expression: what would put a secret into plans, which every reader of the repository can read."""
 _FILES = {"aws_s3_bucket_object": "source", "aws_s3_object": "source"}
 """Arguments that name a file of the machine, whose content AWS gets; `filename` is one wherever it is."""
+_LIFECYCLE = {"precondition", "prevent_destroy", "ignore_changes"}
+_IGNORED = {"aws_kinesis_stream": {"shard_count"}}
+"""What the constructs leave as others change it. Whatever else is ignored, no plan would ever put right."""
+_MANIFEST = re.compile(r"(?!programs/|environments/)[\w./-]+\.json")
+"""The key of a manifest: what is in `programs/` and `environments/`, jobs run."""
 _SENSITIVE = {"aws_ssm_parameter": {"value"}}
 """Of types that the constructs declare, what the provider itself marks as sensitive."""
 _NOT_IN_PLANS = ("action_invocations", "deferred_action_invocations", "deferred_changes")
@@ -82,7 +89,8 @@ def in_stack(stack: Mapping[str, Any], *, bootstrap: bool = False, extra: Collec
         *_entries(stack, "resource", _resources(extra, bootstrap=bootstrap)),
         *_entries(stack, "data", DATA),
         *_commands(stack.get("removed") or [], "removed"),
-        *(f"an expression reads files, or calls a provider: {each[:80]}" for each in _expressions(stack)),
+        *(f"an expression reads files, or calls a provider: {each[:80]}" for each in _expressions(stack, _READS_FILES)),
+        *(f"an expression shows what is sensitive: {each[:80]}" for each in _expressions(stack, _SHOWS)),
     ]
 
 
@@ -185,6 +193,7 @@ def _entries(stack: Mapping[str, Any], section: str, types: Collection[str]) -> 
             else:
                 yield from _commands(body, at)
                 yield from _files(kind, body, at)
+                yield from _lifecycle(kind, body.get("lifecycle") or {}, at)
                 if body.get("provider", "aws") != "aws":
                     yield f"{at}.provider: only that of AWS is allowed"
                 if _is_dynamic(body):
@@ -200,9 +209,25 @@ def _commands(body: Any, at: str) -> Iterator[str]:
 
 def _files(kind: str, body: Mapping[str, Any], at: str) -> Iterator[str]:
     """Faults of arguments that name a file: that of a process has its credentials in it."""
+    if kind == "aws_s3_object" and body.get("source") is None:
+        content = [name for name in ("content_base64", "source_hash") if body.get(name) is not None]
+        if content or not _MANIFEST.fullmatch(str(body.get("key"))):
+            yield f"{at}: an object may be a manifest only, with a key that ends in .json and is outside of programs/ and environments/"
     for each in {_FILES.get(kind, "filename"), "filename"}:
         if body.get(each) is not None:
             yield f"{at}.{each}: it reads a file of the machine, and is not allowed"
+
+
+def _lifecycle(kind: str, lifecycle: Any, at: str) -> Iterator[str]:
+    """Faults of a resource's lifecycle, which no plan shows."""
+    for each in lifecycle if isinstance(lifecycle, list) else [lifecycle]:
+        if not isinstance(each, Mapping):
+            yield f"{at}.lifecycle: must be an object"
+            continue
+        yield from (f"{at}.lifecycle.{name}: not allowed" for name in sorted(each.keys() - _LIFECYCLE))
+        ignored = each.get("ignore_changes") or []
+        if not isinstance(ignored, list) or not {str(name) for name in ignored} <= _IGNORED.get(kind, set()):
+            yield f"{at}.lifecycle.ignore_changes: only {_IGNORED} are allowed, and not {ignored}"
 
 
 def _hidden(change: Mapping[str, Any]) -> Iterator[str]:
@@ -227,15 +252,15 @@ def _is_dynamic(body: Any) -> bool:
     return isinstance(body, list) and any(map(_is_dynamic, body))
 
 
-def _expressions(value: Any) -> Iterator[str]:
-    """Expressions that read files of the machine, or call a provider."""
+def _expressions(value: Any, calls: re.Pattern[str]) -> Iterator[str]:
+    """Expressions that call something that is not allowed."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             # Where a value is expected, Terraform evaluates the names in an object as well.
-            yield from _expressions(name)
-            yield from _expressions(each)
+            yield from _expressions(name, calls)
+            yield from _expressions(each, calls)
     elif isinstance(value, list):
         for each in value:
-            yield from _expressions(each)
-    elif isinstance(value, str) and ("${" in value or "%{" in value) and _READS_FILES.search(value):
+            yield from _expressions(each, calls)
+    elif isinstance(value, str) and ("${" in value or "%{" in value) and calls.search(value):
         yield value

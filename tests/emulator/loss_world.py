@@ -547,8 +547,8 @@ class SparkQuery:
                 yield payload
 
         try:
-            for (key, after, through, _), hash_range, payloads in reader.read(partition.ranges, partition.address):
-                hashes = hash_range if key.stream in partition.strict else None
+            for (key, after, through, _), payloads in reader.read(partition.ranges, partition.address):
+                hashes = partition.hash_ranges.get(key)
                 for batch in decode(
                     seen(payloads), key, after, through, deaggregate=partition.deaggregate, hash_range=hashes
                 ):

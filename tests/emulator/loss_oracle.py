@@ -182,7 +182,7 @@ class Membership:
         need = self._need(record, self.named)
         if self.later is not None and self._need(record, self.later) is not need:
             need = Need.MAY
-        if need is Need.MUST_NOT and self.facts.lies and self.others.text == "LATEST":
+        if need is Need.MUST_NOT and self.facts.lies:
             return Need.MAY
         if need is Need.MUST and self.facts.trimmed_at(record) < self.answered + TRIM_SECONDS:
             # It may have been trimmed before the query began.

@@ -16,7 +16,7 @@ PAGE = (ROOT / "docs" / "exactness.md").read_text()
 MOST_WORDS = 1_300
 """A reader checks the argument in an afternoon."""
 MOST_FUNCTIONS = 4
-MOST_LINES = 3_000
+MOST_LINES = 3_400
 """A senior engineer reads what decides in an afternoon."""
 IMPURE = {"asyncio", "http", "os", "pathlib", "random", "select", "socket", "ssl", "subprocess", "threading", "time"}
 

@@ -7,6 +7,7 @@ import pytest
 from kinesis_efo.options import SOURCE_OPTIONS, SourceOptions
 from kinesis_efo.options.source import (
     BATCH,
+    CLOCK,
     DRIVER_HOST,
     HINTS,
     LISTENS,
@@ -46,6 +47,7 @@ OF_QUERY = frozenset(
         "batch.maxRate",
         "batch.shardsPerTask",
         BATCH,
+        CLOCK,
         TIMES,
         LOADED,
         # Facts about the Spark session: its address, and the supervisor that starts fetchers.

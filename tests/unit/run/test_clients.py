@@ -360,16 +360,17 @@ def test_a_query_that_has_failed_keeps_no_word_from_the_others(client: Client, o
 
 def test_report_of_copied_checkpoint_reaches_its_own_query_only(client: Client, own: FakeRun) -> None:
     """Both queries have planned the same micro-batch, by its mark."""
-    other = Client(own, client.path)
+    first = client.query
+    second = Client(own, client.path).query
     marks = [Mark("ab", number) for number in range(4)]
 
     def report(number: int, run: str) -> None:
         with RunConnection(own.address, own.secret) as driver:
             driver.finished(FinishedBatches([marks[number]], None, run=run))
 
-    client.query.checkpoint = "ab"
+    first.checkpoint = "ab"
     report(0, "first run")
-    other.query.checkpoint = "ab"
+    second.checkpoint = "ab"
     report(1, "first run")
     report(2, "second run")
     report(3, "third run")
@@ -377,16 +378,17 @@ def test_report_of_copied_checkpoint_reaches_its_own_query_only(client: Client, 
     def got(query: FakeQuery) -> list[Mark]:
         return [mark for marks, _ in query.finishes for mark in marks]
 
-    assert got(client.query) == marks[:2]
-    assert got(other.query) == [marks[0], marks[2]], "the first was of a checkpoint that it did not have yet"
+    assert got(first) == marks[:2]
+    assert got(second) == [marks[0], marks[2]], "the first was of a checkpoint that it did not have yet"
 
 
 def test_report_that_may_be_of_two_queries_reaches_neither(client: Client, own: FakeRun) -> None:
-    other = Client(own, client.path)
-    client.query.checkpoint = other.query.checkpoint = "ab"
+    first = client.query
+    second = Client(own, client.path).query
+    first.checkpoint = second.checkpoint = "ab"
     with RunConnection(own.address, own.secret) as driver:
         driver.finished(FinishedBatches([Mark("ab", 1)], None, run="a run"))
-    assert client.query.finishes == other.query.finishes == [([], None)]
+    assert first.finishes == second.finishes == [([], None)]
 
 
 def test_every_call_has_a_name_of_its_own() -> None:

@@ -603,7 +603,9 @@ async def test_a_query_may_read_one_shard_apart_and_share_another_one() -> None:
             by: Any = reads.by
             until = fetching.buffers.read_until(key(number), reads.buffer.end)
             assert until == by.read_until(key(number), reads.buffer.end)
-            assert until is not None
+        await asyncio.sleep(20)
+        assert shared.buffer is not None
+        assert fetching.buffers.read_until(key(1), shared.buffer.end) is not None
 
 
 # -- its tasks

@@ -36,9 +36,9 @@ def progress(latest: str | None, end: str | None = END.to_json(), name: str | No
 
 def test_the_listener_reads_the_lag_from_sparks_progress() -> None:
     (found,) = kinesis_progress(progress(REPORT))
-    assert found.millis_behind == {S0: 350, S1: 20}
+    assert found.millis_behind == {S0: 1600, S1: 1270}
     assert str(found) == (
-        "query archive, micro-batch 12: 5,000 rows in 1.2 s; 1 shards, at most 350 ms behind (orders:s0)"
+        "query archive, micro-batch 12: 5,000 rows in 1.2 s; 1 shards, at most 1,600 ms behind (orders:s0)"
     )
 
 
@@ -47,7 +47,7 @@ def test_the_listener_tells_what_was_sent_and_how_much_of_it_is_data(tmp_path: P
     assert (found.bytes, found.data_bytes) == (1_595_000, 501_000)
     assert str(found) == (
         "query archive, micro-batch 12: 5,000 rows in 1.2 s, 1.5 MiB as sent, about 489.3 KiB of data; "
-        "1 shards, at most 350 ms behind (orders:s0)"
+        "1 shards, at most 1,600 ms behind (orders:s0)"
     )
 
 
@@ -67,7 +67,7 @@ def test_shards_that_have_ended_have_no_lag_any_more(tmp_path: Path) -> None:
 def test_the_listener_tells_where_no_logging_is_set_up(capfd: pytest.CaptureFixture[str]) -> None:
     LagListener().onQueryProgress(SimpleNamespace(progress=progress(REPORT)))  # type: ignore[arg-type]
     assert capfd.readouterr().err == (
-        "query archive, micro-batch 12: 5,000 rows in 1.2 s; 1 shards, at most 350 ms behind (orders:s0)\n"
+        "query archive, micro-batch 12: 5,000 rows in 1.2 s; 1 shards, at most 1,600 ms behind (orders:s0)\n"
     )
 
 
@@ -81,7 +81,7 @@ def test_the_listener_hands_progress_on_instead(capfd: pytest.CaptureFixture[str
 def test_the_listener_knows_offsets_as_a_client_of_spark_connect_has_them() -> None:
     """Spark 4.0 makes a dictionary of an offset's JSON, and a text of the dictionary."""
     (found,) = kinesis_progress(progress(REPORT, str(json.loads(END.to_json()))))
-    assert (found.shards, found.millis_behind) == (1, {S0: 350, S1: 20})
+    assert (found.shards, found.millis_behind) == (1, {S0: 1600, S1: 1270})
 
 
 @pytest.mark.parametrize("end", [None, "", "7", "{}", '{"partition": 1}', '"topic"'])
@@ -100,7 +100,7 @@ def test_a_note_is_found_by_the_end_of_its_micro_batch(tmp_path: Path, monkeypat
     assert unknown.millis_behind == {} and str(unknown).endswith("lag not known")
     lag(tmp_path / "notes").write(END)
     (found,) = kinesis_progress(progress(END.to_json()))
-    assert (found.millis_behind, found.bytes, found.data_bytes) == ({S0: 350}, 1_595_000, 501_000)
+    assert (found.millis_behind, found.bytes, found.data_bytes) == ({S0: 1600}, 1_595_000, 501_000)
     assert (tmp_path / "notes").stat().st_mode & 0o077 == 0
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from kinesis_efo.errors import ConfigurationError, LeaseTableError, StreamReplacedError
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.options import SourceOptions, Start
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo_local import AwsError, Finish, NoFaults, Request
@@ -235,6 +237,23 @@ async def test_start_from_leases_names_the_shard_without_a_row() -> None:
     del world.application.table.items["orders:shardId-000000000001"]
     with pytest.raises(LeaseTableError, match="shardId-000000000001"):
         await world.read(seconds=120)
+
+
+@virtual
+async def test_row_of_a_grandchild_waits_for_its_grandparent() -> None:
+    world = MemoryWorld(settings=SMALL)
+    world.put_some(40)
+    world.split(0)
+    world.put_some(40)
+    world.merge(0)
+    world.put_some(40)
+    table = world.application.table
+    for shard in ("shardId-000000000000", "shardId-000000000003"):
+        row = replace(Lease(f"orders:{shard}"), checkpoint=TRIM_HORIZON)
+        table.items[row.key] = row.to_item()
+    world.application.start = Start(from_leases=True)
+    await world.read(seconds=600)
+    world.check()
 
 
 @virtual

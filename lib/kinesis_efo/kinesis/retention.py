@@ -96,7 +96,11 @@ class Retention:
             since = low_watermark(shard_id, shard, position, known, latest)
         if since is None or now - since <= self._shortest:
             return False
-        found = gap(since, await self.horizon(), own_start(shard, known) if begins else None, least)
+        start = own_start(shard, known) if begins else None
+        found = gap(since, await self.horizon(), start, least)
+        if found is not None and found.horizon > self._covered.get(shard_id, -inf):
+            # The retention may have been raised since it was asked for.
+            found = gap(since, await self.horizon(self._clock.monotonic()), start, least)
         if found is None or is_whole(await self._shard(shard_id), position):
             return False
         self._report(shard_id, position, known, found)
@@ -112,9 +116,9 @@ class Retention:
         age = self._clock.time() - epoch_ms / 1000
         return age <= self._shortest or age <= await self._retention.get()
 
-    async def horizon(self) -> float:
-        """Return the trim horizon, epoch seconds."""
-        return self._clock.time() - await self._retention.get()
+    async def horizon(self, since: float = -inf) -> float:
+        """Return the trim horizon, epoch seconds, by the stream's retention at `since`, monotonic seconds, or later."""
+        return self._clock.time() - await self._retention.get(since)
 
     def report_gone(self, shard_id: str, position: Position | None, known: Known) -> None:
         """Report that a shard is gone, with all its records after `position`; None: it was not read at all."""

@@ -344,6 +344,10 @@ class Stream:
                 return await read(events)
             except Exception as error:
                 fault = classify(error)
+                if fault.verdict is Verdict.MISSING:
+                    # Kinesis may not find a shard right after a reshard, although it exists.
+                    await self._clock.sleep(await recovery.delay(fault, start))
+                    continue
                 patient = fault.verdict in (Verdict.RETRY, Verdict.TOO_SOON, Verdict.NOT_ACTIVE, Verdict.TAKEN_OVER)
                 delay = backoff.failed(error, self._clock.monotonic()) if patient else None
                 if delay is None:

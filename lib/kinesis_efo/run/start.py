@@ -188,11 +188,10 @@ def _held_back(
     streams: Mapping[str, Stream],
     parents: Mapping[ShardKey, Collection[str]],
 ) -> list[ShardKey]:
-    """The shards that start only after their parents, although the KCL has already created their leases."""
+    """The shards that start only after their ancestors, although the KCL has already created their leases."""
 
     def unread(key: ShardKey) -> bool:
-        listed = streams[key.stream].shard(key.shard)
-        before = {*parents[key], *(listed.parents if listed else ())}
+        before = streams[key.stream].lineage.ancestors((key.shard,)).union(parents[key])
         return any(not positions.get(ShardKey(key.stream, parent), SHARD_END).is_end for parent in before)
 
     return [key for key, position in positions.items() if position == TRIM_HORIZON and unread(key)]

@@ -118,6 +118,18 @@ def test_the_retention_is_asked_for_once_a_minute_whatever_the_shards() -> None:
     assert lister.asked == 3
 
 
+def test_raised_retention_is_noticed_before_a_loss_is_reported() -> None:
+    lister = Lister()
+
+    async def raised(retention: Retention) -> None:
+        assert not await retention.reaches_back_to(0)
+        lister.hours = 168
+        await LoopClock().sleep(1)
+        assert not await retention.check(SHARD, after(30 * HOUR))
+
+    check(raised, lister)
+
+
 def test_an_idle_shard_has_lost_nothing_from_the_time_in_which_it_was_read() -> None:
     # GetRecords gives it no younger position; whether SubscribeToShard's go on with the clock is Kinesis' affair.
     assert not check(lambda retention: retention.check(SHARD, after(30 * HOUR), Known(NOW - 5)))

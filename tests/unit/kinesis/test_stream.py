@@ -448,6 +448,17 @@ def test_the_next_subscription_comes_five_seconds_after_the_one_that_asked_for_t
     run(main())
 
 
+@pytest.mark.parametrize("ref", [REF, POLLED], ids=["efo", "polling"])
+def test_tip_of_shard_that_is_not_found_after_a_split(ref: StreamRef) -> None:
+    async def main() -> None:
+        missing = refused("ResourceNotFoundException", "Shard does not exist")
+        transport = ScriptedTransport(LoopClock(), missing, missing, LAST)
+        lister = Lister(shard(0))
+        assert await stream(lister, transport, ref=ref).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     "fault",
     [

@@ -34,7 +34,7 @@ def _lines(path: Path) -> int:
         ("modules of the runtime", 188),
         ("lines of lib", 49_700),
         # 1,190 of them are the argument for exactness, 200 say where to begin and what the size is for.
-        ("words of the pages", 40_500),
+        ("words of the pages", 40_600),
     ],
 )
 def test_it_does_not_grow(what: str, most: int) -> None:

@@ -597,6 +597,8 @@ class SparkQuery:
         other = SparkQuery(self.world, name, Random(self.random.random()), self.names, dict(self.given), self.spark)
         self.keep()
         _, other.checkpoint, other.oracle.streams = self.snapshots.pop()
+        for name in ("catchUp", "endingPosition"):
+            other.given.pop(name, None)
         other.scans, other.trigger, other.slow = self.scans, self.trigger, self.slow
         return other
 
@@ -964,7 +966,8 @@ class Scenario:
                     oracle = QueryOracle(query.name, self.world.reports)
                     for name in query.names:
                         oracle.begins(name, query.membership(name, new=False))
-                if not oracle.has_lost(report):
+                # Queries that share a run share its losses.
+                if not any(each.has_lost(report) for each in (oracle, *(other.oracle for other in self.queries))):
                     self._exception(report)
                 self._after_loss(query, str(error))
             case "ConfigurationError" if "startingPosition" in str(error) and query.given[

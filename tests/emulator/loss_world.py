@@ -337,6 +337,7 @@ class SparkQuery:
         self.unlucky = 0.0
         self.accepted: dict[tuple[str, str], str] = {}
         self.logged: dict[int, float] = {}
+        self.started: dict[str, str] = {}
         self.added: dict[str, float] = {}
         self.expects_word: float | None = None
         self.commits_since = 0
@@ -442,7 +443,8 @@ class SparkQuery:
     def membership(self, name: str, *, new: bool) -> Membership:
         """Where a stream that is new to the query starts, as the options say."""
         world = self.world
-        text = self.given.get("newStreamPosition", "TRIM_HORIZON") if new else self.given["startingPosition"]
+        given = self.started or self.given
+        text = given.get("newStreamPosition", "TRIM_HORIZON") if new else given["startingPosition"]
         times = self.begun_at, world.now
         if text == "LEASES":
             rows = world.rows(name)
@@ -451,10 +453,10 @@ class SparkQuery:
             return Membership(world.facts[name], Begin("MAY"), self.rows_at_start[name], *times, later=rows)
         others, named = text, {}
         if text.startswith("{"):
-            given = json.loads(text)
-            mine = given.get(name, given.get(ALL, "LATEST"))
-            others = mine.get(ALL, given.get(ALL, "LATEST")) if isinstance(mine, dict) else mine
-            named = {each: Begin(at) for each, at in mine.items() if each != ALL} if isinstance(mine, dict) else {}
+            each = json.loads(text)
+            mine = each.get(name, each.get(ALL, "LATEST"))
+            others = mine.get(ALL, each.get(ALL, "LATEST")) if isinstance(mine, dict) else mine
+            named = {shard: Begin(at) for shard, at in mine.items() if shard != ALL} if isinstance(mine, dict) else {}
         return Membership(world.facts[name], Begin(others), named, *times)
 
     def _execute(self, planner: StreamPlanner, batch: int, start: dict[str, Any], end: dict[str, Any]) -> None:
@@ -657,6 +659,7 @@ class LossProgram(SparkProgram):
 
     def _run(self, job: Any, process: SimulatedProcess) -> None:
         started = _Started(job.name, job.options, job.manifest)
+        job.started = dict(job.given)
         planner = StreamPlanner(started.options, started.manifest, partial(self.shared, started))  # type: ignore[arg-type]
         try:
             job.run(planner)

@@ -448,7 +448,7 @@ class SparkQuery:
         times = self.begun_at, world.now
         if text == "LEASES":
             rows = world.rows(name)
-            if not rows and new:
+            if not rows and not self.rows_at_start[name] and new:
                 return Membership(world.facts[name], Begin("TRIM_HORIZON"), {}, *times)
             return Membership(world.facts[name], Begin("MAY"), self.rows_at_start[name], *times, later=rows)
         others, named = text, {}

@@ -337,6 +337,7 @@ class SparkQuery:
         self.unlucky = 0.0
         self.accepted: dict[tuple[str, str], str] = {}
         self.logged: dict[int, float] = {}
+        self.started: dict[str, str] = {}
         self.added: dict[str, float] = {}
         self.expects_word: float | None = None
         self.commits_since = 0
@@ -442,19 +443,20 @@ class SparkQuery:
     def membership(self, name: str, *, new: bool) -> Membership:
         """Where a stream that is new to the query starts, as the options say."""
         world = self.world
-        text = self.given.get("newStreamPosition", "TRIM_HORIZON") if new else self.given["startingPosition"]
+        given = self.started or self.given
+        text = given.get("newStreamPosition", "TRIM_HORIZON") if new else given["startingPosition"]
         times = self.begun_at, world.now
         if text == "LEASES":
             rows = world.rows(name)
-            if not rows and new:
+            if not rows and not self.rows_at_start[name] and new:
                 return Membership(world.facts[name], Begin("TRIM_HORIZON"), {}, *times)
             return Membership(world.facts[name], Begin("MAY"), self.rows_at_start[name], *times, later=rows)
         others, named = text, {}
         if text.startswith("{"):
-            given = json.loads(text)
-            mine = given.get(name, given.get(ALL, "LATEST"))
-            others = mine.get(ALL, given.get(ALL, "LATEST")) if isinstance(mine, dict) else mine
-            named = {each: Begin(at) for each, at in mine.items() if each != ALL} if isinstance(mine, dict) else {}
+            each = json.loads(text)
+            mine = each.get(name, each.get(ALL, "LATEST"))
+            others = mine.get(ALL, each.get(ALL, "LATEST")) if isinstance(mine, dict) else mine
+            named = {shard: Begin(at) for shard, at in mine.items() if shard != ALL} if isinstance(mine, dict) else {}
         return Membership(world.facts[name], Begin(others), named, *times)
 
     def _execute(self, planner: StreamPlanner, batch: int, start: dict[str, Any], end: dict[str, Any]) -> None:
@@ -597,6 +599,8 @@ class SparkQuery:
         other = SparkQuery(self.world, name, Random(self.random.random()), self.names, dict(self.given), self.spark)
         self.keep()
         _, other.checkpoint, other.oracle.streams = self.snapshots.pop()
+        for name in ("catchUp", "endingPosition"):
+            other.given.pop(name, None)
         other.scans, other.trigger, other.slow = self.scans, self.trigger, self.slow
         return other
 
@@ -655,6 +659,7 @@ class LossProgram(SparkProgram):
 
     def _run(self, job: Any, process: SimulatedProcess) -> None:
         started = _Started(job.name, job.options, job.manifest)
+        job.started = dict(job.given)
         planner = StreamPlanner(started.options, started.manifest, partial(self.shared, started))  # type: ignore[arg-type]
         try:
             job.run(planner)
@@ -964,7 +969,8 @@ class Scenario:
                     oracle = QueryOracle(query.name, self.world.reports)
                     for name in query.names:
                         oracle.begins(name, query.membership(name, new=False))
-                if not oracle.has_lost(report):
+                # Queries that share a run share its losses.
+                if not any(each.has_lost(report) for each in (oracle, *(other.oracle for other in self.queries))):
                     self._exception(report)
                 self._after_loss(query, str(error))
             case "ConfigurationError" if "startingPosition" in str(error) and query.given[

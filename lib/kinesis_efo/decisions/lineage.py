@@ -121,17 +121,14 @@ class Lineage:
     def _waits(self, child: Shard, positions: Mapping[str, Position]) -> bool:
         """Whether an older shard of the offset has records with the hash keys of `child`, although a parent of `child` is not listed.
 
-        The older shard is then an ancestor, by shards that were trimmed.
+        The older shard is then an ancestor, by shards that were trimmed. If it is not listed itself, it may have had any hash keys.
         """
         if all(parent in self._shards for parent in child.parents):
             return False
-        low, high = child.hash_range
-        older = (
-            self._shards[shard_id]
-            for shard_id, position in positions.items()
-            if shard_id < child.shard_id and shard_id in self._shards and not position.is_end
+        older = (each for each, position in positions.items() if each < child.shard_id and not position.is_end)
+        return any(
+            each not in self._shards or _beyond((), child.hash_range, self._shards[each].hash_range) for each in older
         )
-        return any(shard.hash_range[0] <= high and low <= shard.hash_range[1] for shard in older)
 
     def _follows(self, child: Shard, positions: Mapping[str, Position]) -> bool:
         """Whether a shard that was read to its end, and is no parent of `child`, had hash keys that `child` has from unlisted parents.

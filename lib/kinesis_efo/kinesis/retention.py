@@ -123,11 +123,14 @@ class Retention:
     def report_gone(self, shard_id: str, position: Position | None, known: Known) -> None:
         """Report that a shard is gone, with all its records after `position`; None: it was not read at all."""
         read = "was not read" if position is None else f"was read up to {position} only"
+        # Nothing names the parents of a shard that is not listed.
+        older = ", and those of older shards that are not listed any more," if position is None else ""
         self._say(
             shard_id,
             position or TRIM_HORIZON,
             known,
-            f"stream {self._stream.name!r}, shard {shard_id} does not exist any more, and {read}: its unread records are gone (retention)",
+            f"stream {self._stream.name!r}, shard {shard_id} does not exist any more, and {read}: its unread records{older} are gone "
+            "(retention)",
         )
 
     def _report(self, shard_id: str, position: Position, known: Known, found: Gap) -> None:

@@ -331,7 +331,8 @@ def test_grandchild_waits_while_a_trimmed_shard_lies_between() -> None:
     """p was split into l and r, which were merged into m. l and r were trimmed before p was read, so nothing names them any more."""
     lineage = Lineage([FAMILY[0], FAMILY[3]])
     assert FAMILY[3].parents == (L, R)
-    assert lineage.startable({P: READING}) == []
+    for listed in (lineage, Lineage([FAMILY[3]])):
+        assert listed.startable({P: READING}) == []
     assert lineage.lost({P: READING}) == []
     assert lineage.startable({P: SHARD_END}) == [M]
     assert lineage.lost({P: SHARD_END}) == [L, R], "it is a loss before m starts"

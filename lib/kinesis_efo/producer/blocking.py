@@ -43,7 +43,8 @@ class BlockingProducer:
         settings: Bounds, batching, order, aggregation and retries.
         aws: Region, endpoint and role.
         metrics: Where to send metrics.
-        clock, random: Sources of the time, the jitter and random keys; replaced in tests.
+        clock: Source of the time; replaced in tests.
+        random: Source of the jitter and random keys; replaced in tests.
         connect: Opens the service; replaced in tests.
 
     Example:

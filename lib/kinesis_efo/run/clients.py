@@ -142,8 +142,9 @@ class Clients:
     async def _watch(self) -> None:
         while self._clients:
             await self._run.clock.sleep(_LOOK_SECONDS)
-            for name in [name for name, client in self._clients.items() if not client.process.lives()]:
-                logger.debug("process %d, which shared this run, is gone", self._clients[name].process.pid)
+            # A client may leave while another one is dropped.
+            for name, client in [each for each in self._clients.items() if not each[1].process.lives()]:
+                logger.debug("process %d, which shared this run, is gone", client.process.pid)
                 await self._drop(name)
 
     async def _drop(self, name: str) -> None:

@@ -102,8 +102,8 @@ trial: $(VENV)/.demo java
 TESTS_43 := -m "not spark40 and not cluster and not upgrade and not long"
 TESTS_40 := -m "(spark or spark40) and not cluster and not upgrade and not long" $$(grep -rlE --include='*.py' 'mark\.spark(40)?\b' tests)
 test: $(VENV)/.classes $(VENV)/.isolated $(VENV)/.core $(VENV40)/.classes | ip faketime
-	$(RUN) $(VENV40)/bin/python $(call TEST,4) $(TESTS_40); spark40=$$?; \
-	$(RUN) $(PYTHON) $(call TEST,4) $(TESTS_43) && exit $$spark40
+	PYTHONHASHSEED=0 $(RUN) $(VENV40)/bin/python $(call TEST,4) $(TESTS_40); spark40=$$?; \
+	PYTHONHASHSEED=0 $(RUN) $(PYTHON) $(call TEST,4) $(TESTS_43) && exit $$spark40
 
 lint: $(VENV)/.full
 	$(STYLE_AND_TYPES)

@@ -41,7 +41,7 @@ _SCOPE = re.compile(r"Credential=[^/,]+/\d{8}/([^/]+)/([^/]+)/aws4_request")
 
 # Buckets come before the name of the endpoint. No page of others can have a name of AWS, which a client uses with this as its proxy.
 LOOPBACK = re.compile(
-    r"(.+\.)?(localhost(\.localdomain)?|amazonaws\.com(\.cn)?)|(.+\.)?127\.\d+\.\d+\.\d+|::1|host\.docker\.internal"
+    r"(.+\.)?(localhost(\.localdomain)?|local-aws|amazonaws\.com(\.cn)?)|(.+\.)?127\.\d+\.\d+\.\d+|::1|host\.docker\.internal"
 )
 _FORM = "%Y%m%dT%H%M%SZ"
 _OTHERS = 3

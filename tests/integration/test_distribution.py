@@ -74,7 +74,7 @@ def constructs(built_constructs: Path) -> Path:
     "beside",
     [
         ("s3fs", "awswrangler"),
-        ("s3fs", "awswrangler", "boto3==1.41.0"),
+        ("s3fs", "awswrangler", "boto3==1.43.115"),
     ],
     ids=" ".join,
 )

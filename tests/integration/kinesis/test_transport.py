@@ -18,7 +18,6 @@ import pytest
 from botocore.exceptions import ClientError, EventStreamError
 
 from kinesis_efo.errors import FrameError
-from kinesis_efo.kinesis.ends import first_end
 from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.kinesis.transport import BotoTransport, EventStream, Unlimited, starting_position
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
@@ -132,6 +131,14 @@ def test_a_time_of_no_calendar(epoch_ms: int) -> None:
     with pytest.raises(ValueError, match=r"AT_TIMESTAMP:10+ lies outside") as caught:
         starting_position(Position.at_timestamp(epoch_ms))
     assert classify(caught.value).verdict is Verdict.INVALID
+
+
+async def first_end(events: EventStream) -> Position:
+    """The position after the first event."""
+    try:
+        return (await anext(aiter(events))).through
+    finally:
+        events.close()
 
 
 def test_the_latest_tip_lies_between_what_was_and_what_comes(local: Local) -> None:

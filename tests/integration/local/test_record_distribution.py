@@ -105,12 +105,13 @@ def test_what_such_a_stream_refuses_and_what_others_refuse(kinesis: Any) -> None
     )
     assert (code, "SequenceNumberForOrdering" in message) == ("InvalidArgumentException", True)
     kinesis.create_stream(StreamName="keyed", ShardCount=1)
-    kinesis.put_record(StreamName="keyed", Data=b"x", PartitionKey="k", SequenceNumberForOrdering="1")
+    number = kinesis.put_record(StreamName="keyed", Data=b"x", PartitionKey="k")["SequenceNumber"]
+    kinesis.put_record(StreamName="keyed", Data=b"x", PartitionKey="k", SequenceNumberForOrdering=number)
     code, message = refusal(kinesis.put_record, StreamName="keyed", Data=b"x")
     assert (code, "partitionKey" in message) == ("ValidationException", True)
     entries = [{"Data": b"1", "PartitionKey": "k"}, {"Data": b"2"}]
     assert refusal(kinesis.put_records, StreamName="keyed", Records=entries)[0] == "ValidationException"
-    assert len(records(kinesis, "keyed")) == 1
+    assert len(records(kinesis, "keyed")) == 2
 
 
 def test_warm_throughput_is_kept_and_reached_after_an_update(run: Any) -> None:

@@ -67,7 +67,7 @@ _FILES = {"aws_s3_bucket_object": "source", "aws_s3_object": "source"}
 _LIFECYCLE = {"precondition", "prevent_destroy", "ignore_changes"}
 _IGNORED = {"aws_kinesis_stream": {"shard_count"}}
 """What the constructs leave as others change it. Whatever else is ignored, no plan would ever put right."""
-_MANIFEST = re.compile(r"(?!programs/|environments/)[\w./-]+\.json")
+_MANIFEST = re.compile(r"(?!programs/|environments/)[\w./-]+")
 """The key of a manifest: what is in `programs/` and `environments/`, jobs run."""
 _SENSITIVE = {"aws_ssm_parameter": {"value"}}
 """Of types that the constructs declare, what the provider itself marks as sensitive."""
@@ -212,7 +212,7 @@ def _files(kind: str, body: Mapping[str, Any], at: str) -> Iterator[str]:
     if kind == "aws_s3_object" and body.get("source") is None:
         content = [name for name in ("content_base64", "source_hash") if body.get(name) is not None]
         if content or not _MANIFEST.fullmatch(str(body.get("key"))):
-            yield f"{at}: an object may be a manifest only, with a key that ends in .json and is outside of programs/ and environments/"
+            yield f"{at}: an object may be a manifest only, with a plain key outside of programs/ and environments/"
     for each in {_FILES.get(kind, "filename"), "filename"}:
         if body.get(each) is not None:
             yield f"{at}.{each}: it reads a file of the machine, and is not allowed"

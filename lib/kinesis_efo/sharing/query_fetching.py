@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.2
-_TIP_SECONDS: Final = 20.0
+_TIP_SECONDS: Final = 60.0
 """In this time, an idle shard's subscription gets the events that prove where its tip is."""
 
 _SENT_SECONDS: Final = 2.0

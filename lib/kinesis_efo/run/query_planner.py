@@ -280,9 +280,6 @@ class QueryPlanner:
         if not waits:  # a shard whose records wait is not quiet
             ending.settle(position, self._advance.quiet, self._run.clock.monotonic())
         unfinished = not (ending.targets is None or ending.reached(position))
-        if unfinished:
-            # Records beyond the end of one shard let each poll return at once while another shard has not reached its end.
-            await self._run.clock.sleep(max(0.0, give_up_at - call.wait + at_most - self._run.clock.monotonic()))
         return self._step(again=unfinished or (waits and self._alone), behind=behind)
 
     async def _wait_for_more(self, call: Next, reply: PollReply, give_up_at: float) -> bool:

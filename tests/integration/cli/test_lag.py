@@ -76,9 +76,10 @@ def test_a_run_that_answers_is_believed_more_than_its_table(run: Run, world: Cal
         found = run("lag", "--manifest", here.manifest, "--fail-above", "1s", "--json")
         shown = run("lag", "--manifest", here.manifest)
     [row] = _shards(found).values()
-    assert (found.code, row["recordsBehind"], row["secondsBehind"]) == (0, 0, 0.0)
+    assert (found.code, row["recordsBehind"]) == (0, 0)
+    assert 0 <= row["secondsBehind"] < 60, "the time since the last event counts"
     assert row["positionAgeSeconds"] < 10
-    assert "orders: 1 shard, 0.0s behind, 0 unread; positions from the run itself" in shown.out
+    assert re.search(r"orders: 1 shard, [\d.]+s behind, 0 unread; positions from the run itself", shown.out)
     # Without the run, the table is all there is, and it says how old it is.
     _put(here, Lease(key, checkpoint=TRIM_HORIZON, written=time.time() - 100))
     shown = run("lag", "--manifest", here.manifest)

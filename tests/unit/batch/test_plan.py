@@ -96,7 +96,8 @@ def test_what_passes_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
     throttled = refused("LimitExceededException", operation="ListShards")
     planned = Planned(monkeypatch, throttled, throttled, throttled)
     assert len(planned.found) == 2
-    assert len(planned.clients.calls("list_shards")) == 5
+    # Both streams are listed again if the end of the read passes meanwhile.
+    assert len(planned.clients.calls("list_shards")) in (5, 7)
 
 
 @pytest.mark.parametrize("ahead", [-100.0, 100.0])

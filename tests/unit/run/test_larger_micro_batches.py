@@ -337,24 +337,6 @@ def test_a_shard_that_ends_at_its_target_makes_no_micro_batch_of_its_own_while_o
     run(main())
 
 
-@pytest.mark.timeout(60)
-def test_records_beyond_an_end_do_not_make_the_query_ask_at_once() -> None:
-    async def main() -> None:
-        shards = Shards()
-        spark = Spark(shards, ends=True)
-        shards.ends_at = EndPositions({FIRST: Position.after(1), SECOND: Position.after(9)})
-        shards.add(1, Arrival(0, FIRST))
-        spark.offset = await spark.ask() or spark.offset
-        shards.add(2, Arrival(0, FIRST))
-        asking = asyncio.create_task(spark.ask())
-        spark.calls.clear()
-        await asyncio.sleep(10)
-        assert 0 < len(spark.calls) <= 51
-        asking.cancel()
-
-    run(main())
-
-
 def test_shard_whose_records_wait_does_not_end_as_quiet() -> None:
     async def main() -> None:
         shards = Shards()

@@ -329,6 +329,14 @@ class QueryOracle:
         ]
         return min(found, key=lambda record: record.arrival, default=None)
 
+    def misses(self, now: float) -> bool:
+        """Whether a record was trimmed that the query must read, has not read, and was not told of: it may be buffered."""
+        return any(
+            not self._is_reported(record, member.facts.trimmed_at(record), now)
+            for stream, member in self.streams.items()
+            for record in self.unread(stream)
+        )
+
     def check_report(self, report: Report) -> None:
         """Check that a loss that was reported is one: an unread record of a shard that is named was trimmed."""
         shards = set(_SHARD.findall(report.text))

@@ -59,6 +59,8 @@ _REPLACED: Final = (
 )  # fmt: skip
 """What a query may fail with when its stream was created again."""
 
+_LONGEST_TRIGGER: Final = 600.0
+
 _ACCEPT: Final = re.compile(r"option 'acceptDataLoss' to (\{.*?\}\})")
 
 
@@ -809,7 +811,7 @@ class Scenario:
         query.unlucky = random.choice((0.0, 0.0, 0.02, 0.1) if self.sees_tips else (0.1, 0.3))
         if random.random() < (0.12 if self.sees_tips else 0.8):
             self._let_end(query)
-        query.trigger = random.choice((1.0, 10.0, 60.0, 600.0))
+        query.trigger = random.choice((1.0, 10.0, 60.0, _LONGEST_TRIGGER))
         # A sink that is always slower than the producer, or only slow.
         query.slow = random.choice((0.0, 0.0, 5.0, 1.2 * self.gap))
         return query
@@ -866,6 +868,12 @@ class Scenario:
             machine.sleep(30.0)
             self._raise_failures()
             self._watch()
+        # What is buffered may be trimmed, and come with the next trigger.
+        until = machine.now + _LONGEST_TRIGGER + self.retry + 300
+        while machine.now < until and any(
+            not each.over and each.oracle.misses(self.world.now) for each in self.queries
+        ):
+            machine.sleep(30.0)
         self.ending = True
         for query in self.queries:
             query.stopping = True

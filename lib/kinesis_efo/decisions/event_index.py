@@ -242,11 +242,14 @@ class EventIndex:
         The portion may end within an event. With `some`, it has at least the first group of arrivals, if `horizon` allows.
         """
         first = self.index_after(after)
+        number = after.value if after.kind is PositionKind.AFTER else -1
+        if first < len(self._ends) and (here := self._arrivals[first]) and here[-1].through <= number:
+            # The last portion ended at the last record of this event, so its records do not count against the limits.
+            return self.portion_before(self.end_of(first), max_bytes, max_records, horizon, some=some)
         whole = self.portion(after, max_bytes, max_records)
         stop = self._stop_before(horizon, first, self.index_after(whole.through))
         size = self._bytes_through[stop] - self._bytes_through[first]
         records = self._records_through[stop] - self._records_through[first]
-        number = after.value if after.kind is PositionKind.AFTER else -1
         if stop < len(self._ends) and (arrivals := [group for group in self._arrivals[stop] if group.through > number]):
             event_size, event_records = self.sizes(stop)
             taken, through = 0, 0

@@ -62,7 +62,8 @@ class Retention:
         self._fail = fail
         self._shortest = shortest
         self._retention = SharedCall(lambda: lister.retention(stream.stream_arn), clock, _FRESH_SECONDS)
-        self._covered: dict[str, float] = {}
+        # What the warnings of a shard cover, from one time of arrival to another. Queries of one run may lose different records.
+        self._covered: dict[str, tuple[float, float]] = {}
 
     async def check(
         self,
@@ -98,7 +99,7 @@ class Retention:
             return False
         start = own_start(shard, known) if begins else None
         found = gap(since, await self.horizon(), start, least)
-        if found is not None and found.horizon > self._covered.get(shard_id, -inf):
+        if found is not None and not self._covers(shard_id, found):
             # The retention may have been raised since it was asked for.
             found = gap(since, await self.horizon(self._clock.monotonic()), start, least)
         if found is None or is_whole(await self._shard(shard_id), position):
@@ -134,7 +135,7 @@ class Retention:
         )
 
     def _report(self, shard_id: str, position: Position, known: Known, found: Gap) -> None:
-        if found.horizon <= self._covered.get(shard_id, -inf):
+        if self._covers(shard_id, found):
             return
         since, horizon = _text(found.since), _text(found.horizon)
         read = "has not been read yet" if position == TRIM_HORIZON else f"was read up to {position} only"
@@ -168,11 +169,17 @@ class Retention:
         if found is None:
             logger.warning("%s", message)
             return
-        self._covered[shard_id] = found.horizon + _AGAIN_SECONDS
+        since, until = self._covered.get(shard_id, (inf, -inf))
+        since = min(since, found.since) if until >= found.since else found.since
+        self._covered[shard_id] = since, found.horizon + _AGAIN_SECONDS
         logger.warning(
             "%s. While the shard is read at the horizon, further records may go; there is another warning in a minute",
             message,
         )
+
+    def _covers(self, shard_id: str, found: Gap) -> bool:
+        since, until = self._covered.get(shard_id, (inf, -inf))
+        return since <= found.since and found.horizon <= until
 
 
 def _text(epoch: float) -> str:

@@ -23,13 +23,13 @@ SKEW = 30.0
 STEP = 3_000
 
 
-def timed(first: int, *seconds: float) -> Event:
-    """An event whose records have the numbers from `first` on and arrived at these times."""
+def timed(first: int, *seconds: float, step: int = 1) -> Event:
+    """An event whose records have the numbers from `first` on, times `step`, and arrived at these times."""
     records = [
-        {"SequenceNumber": str(first + number), "ApproximateArrivalTimestamp": each, "Data": "eA=="}
+        {"SequenceNumber": str(step * (first + number)), "ApproximateArrivalTimestamp": each, "Data": "eA=="}
         for number, each in enumerate(seconds)
     ]
-    end = first + len(seconds) - 1
+    end = step * (first + len(seconds)) - 1
     return Event(json.dumps({"Records": records}).encode(), EventHead(end, 1000, len(seconds)))
 
 
@@ -135,6 +135,13 @@ def test_a_shard_that_ends_holds_others_where_its_children_begin() -> None:
     assert query.plan()[key(1)].records == 3, "it does not hold anybody once the query is behind it"
 
 
+def test_shard_ends_after_its_last_record_was_cut_off() -> None:
+    ended = shard(0, timed(1, 10.0, 11.0, 12.0, step=10), event(None, records=0, children=["c"]))
+    query = Query(ended, shard(1, timed(1, 100.0)))
+    query.take({key(0): Portion(after(30), 100, 3)})
+    assert query.plan(max_records=1)[key(0)].through == SHARD_END
+
+
 def test_records_that_do_not_say_when_they_arrived_stop_nothing() -> None:
     query = Query(shard(0, event(10, 3)), shard(1, timed(1, 5.0)))
     query.until[key(0)] = 1000.0
@@ -173,9 +180,12 @@ def test_no_shard_is_taken_too_far_ahead_and_no_query_stops(
             for gap in gaps:
                 clock += gap
                 seconds.append(clock)
-            made.append(timed(first, *seconds))
+            # The event's position lies behind its last record, at which a micro-batch may end.
+            made.append(timed(first, *seconds, step=10))
             times[key(number)] += seconds
             first += len(gaps)
+        if not behind[number]:
+            made.append(event(None, records=0, children=["c"]))
         buffers.append(shard(number, *made))
     query = Query(*buffers)
     # The last event of some says that nothing is behind it, as of a time in the far future; the others may have more.
@@ -187,14 +197,15 @@ def test_no_shard_is_taken_too_far_ahead_and_no_query_stops(
     unfinished = {each for number, each in enumerate(times) if behind[number]}
     while True:
         portions = query.plan(max_bytes, max_records)
-        alone = sum(portion.records > 0 for portion in portions.values()) == 1
+        alone = sum(portion.records > 0 for portion in portions.values()) <= 1
         assert alone or sum(portion.records for portion in portions.values()) <= max_records
         assert alone or sum(portion.bytes for portion in portions.values()) <= max_bytes
         query.take(portions)
         took = False
         for each, portion in portions.items():
-            number = portion.through.sequence_number or 0
-            took |= number > done[each]
+            ends = portion.through.is_end
+            number = len(times[each]) if ends else (portion.through.sequence_number or 0) // 10
+            took |= ends or number > done[each]
             done[each] = max(done[each], number)
         newest = max((times[each][count - 1] for each, count in done.items() if count), default=-inf)
         rest = {each: times[each][count:] for each, count in done.items()}
@@ -207,4 +218,4 @@ def test_no_shard_is_taken_too_far_ahead_and_no_query_stops(
             break
     for each, left in rest.items():
         held = bool(unfinished)
-        assert not left or held, f"{each} stopped, and nothing holds it back"
+        assert held or (not left and query.positions[each].is_end), f"{each} stopped, and nothing holds it back"

@@ -87,6 +87,16 @@ def test_a_position_behind_the_horizon_is_an_error_that_names_shard_and_gap(posi
         assert text in str(caught.value)
 
 
+def test_longer_gap_of_another_query_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def both(retention: Retention) -> None:
+        for hours in (25, 30, 28):
+            assert await retention.check(SHARD, after(hours * HOUR))
+
+    with caplog.at_level(logging.WARNING):
+        check(both, fail=False)
+    assert ["16:30:00" in message for message in caplog.messages] == [False, True]
+
+
 def test_allowed_losses_of_one_shard_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     async def often(retention: Retention) -> None:
         other = Position.after(number(30 * HOUR, index=4))

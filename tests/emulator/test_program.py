@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -16,12 +17,12 @@ from tests.emulator.script import Fault
 
 
 @contextmanager
-def program(directory: Path, *script: Fault) -> Iterator[SparkProgram]:
+def program(directory: Path, *script: Fault, **settings: Any) -> Iterator[SparkProgram]:
     """A program on a stream with one shard."""
     machine = Machine()
     with in_virtual_time(machine):
         faults = ScriptedFaults(script, lambda: machine.now)
-        yield SparkProgram(ProgramWorld(machine, directory, Random(1), 1, faults), "program", "here")
+        yield SparkProgram(ProgramWorld(machine, directory, Random(1), 1, faults, settings), "program", "here")
 
 
 def job(program: SparkProgram, name: str, start: str) -> Job:
@@ -94,6 +95,23 @@ def test_queries_at_latest_begin_at_the_same_time(tmp_path: Path) -> None:
         second = job(spark, "second", "LATEST")
         machine.sleep(60)
         assert len(first.rows) == len(second.rows) == 7
+
+
+def test_query_at_latest_does_not_trust_one_event_without_lag(tmp_path: Path) -> None:
+    quiet = {"wrong_answers": "quiet", "wrong_answers_rate": 1.0, "idle_event_seconds": 20.0}
+    with program(tmp_path, **quiet) as spark:
+        machine = spark.world.machine
+        put(spark, 60)
+        machine.sleep(600)
+        first = job(spark, "first", "TRIM_HORIZON")
+        machine.sleep(10)
+        second = job(spark, "second", "LATEST")
+        machine.sleep(5)
+        put(spark, 7)
+        machine.sleep(200)
+        assert not [error for each in (first, second) for error in each.errors]
+        assert len(first.rows) == 67
+        assert len(second.rows) == 7
 
 
 HOUR = 3600.0

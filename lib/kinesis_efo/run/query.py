@@ -131,9 +131,9 @@ class Query:
 
     # -- what the stream reader asks
 
-    def at_front(self, offset: Offset) -> Offset:
+    async def at_front(self, offset: Offset) -> Offset:
         """The start of a new query at the tips, if other queries are there; see `QueryFetching.at_front`."""
-        return self._fetching.at_front(offset)
+        return await self._fetching.at_front(offset)
 
     async def wait_held(self, at_most: float) -> bool:
         """Wait at most `at_most` seconds until this run holds the lease on each of the query's streams. Returns whether it does.

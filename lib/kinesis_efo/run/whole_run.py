@@ -202,7 +202,7 @@ class WholeRun:
         found = await self._begin(start_offset, start, names)
         query.begins(names, from_leases=start.from_leases)
         # Let all queries that start at LATEST begin at the same record.
-        return query.at_front(found) if start == Start() else found
+        return await query.at_front(found) if start == Start() else found
 
     async def added(self, start: Start, names: Collection[str]) -> Offset:
         """The start of streams that were added to a query with a checkpoint."""

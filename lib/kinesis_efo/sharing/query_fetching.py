@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from math import inf
 from typing import TYPE_CHECKING, Final
 
+from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.decisions.planning import ShardProgress
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.failure import Failure
@@ -33,6 +35,9 @@ _TIP_SECONDS: Final = 60.0
 
 _SENT_SECONDS: Final = 2.0
 """An event that arrives this long after a moment was sent by Kinesis after that moment."""
+_FRONT_SECONDS: Final = 15.0
+"""In this time, the events of an idle shard prove that it is read at its tip."""
+
 _TOGETHER_MILLIS: Final = 60_000
 """Queries at LATEST whose starts are further apart do not begin at the same record."""
 
@@ -147,34 +152,50 @@ class QueryFetching:
     def wake(self) -> None:
         self._micro_batches.wake()
 
-    def at_front(self, offset: Offset) -> Offset:
+    async def at_front(self, offset: Offset) -> Offset:
         """The start of a new query at LATEST: in shards that other queries read at the tip, the end of the shared buffer.
 
-        So queries that are started together begin at the same record. A time in `offset` means now.
+        So queries that are started together begin at the same record. A time in `offset` means now. Waits some seconds until it is certain
+        that a buffer ends no more than a minute ago; where it is not, the query begins at its own time.
         """
-        moved = dict(offset)
-        for key, position in offset.items():
-            buffer = self._shared.found(key)
-            if buffer is None or position.kind is not PositionKind.AT_TIMESTAMP or not self._group.others_at(self, key):
-                continue
-            # Reading may have been held up since the last event said that it is at the tip.
-            read_until = self._shared.read_until(key, buffer.end)
-            held_up = read_until is not None and position.value - read_until * 1000 > _TOGETHER_MILLIS
-            if (self._shared.millis_behind(key) == 0 and not held_up) or self._began_together(
-                key, buffer.end, position
-            ):
-                moved[key] = buffer.end
-        if moved != offset:
-            offset = Offset(moved, offset.lasts, offset.mark, offset.horizons, offset.created)
+        give_up_at = self._clock.monotonic() + _FRONT_SECONDS
+        while not all((fronts := self._fronts(offset)).values()) and self._clock.monotonic() < give_up_at:
+            await self._clock.sleep(1.0)
+        if moved := {key: end for key, end in fronts.items() if end is not None}:
+            offset = Offset({**offset, **moved}, offset.lasts, offset.mark, offset.horizons, offset.created)
         self._latest = found = offset
         if len(self._group.queries) > 1:
             self.follow(found)
         return found
 
-    def _began_together(self, key: ShardKey, end: Position, now: Position) -> bool:
-        """Whether a buffer without an event stands at the LATEST of another query. A time from that query's options may be any time."""
-        begun = any(query._latest.get(key) == end for query in self._group.queries)
-        return begun and end.kind is PositionKind.AT_TIMESTAMP and now.value - end.value <= _TOGETHER_MILLIS
+    def _fronts(self, offset: Offset) -> dict[ShardKey, Position | None]:
+        """The ends of the shared buffers that are at the tip by their last events, which may be wrong; None where that is not certain."""
+        fronts: dict[ShardKey, Position | None] = {}
+        for key, now in offset.items():
+            buffer = self._shared.found(key)
+            if buffer is None or now.kind is not PositionKind.AT_TIMESTAMP or not self._group.others_at(self, key):
+                continue
+            at_tip = self._shared.millis_behind(key) == 0
+            is_certain = now.value - self._certainly_since(key, buffer) <= _TOGETHER_MILLIS
+            if is_certain and (at_tip or buffer.end.kind is PositionKind.AT_TIMESTAMP):
+                fronts[key] = buffer.end
+            elif at_tip:
+                fronts[key] = None
+        return fronts
+
+    def _certainly_since(self, key: ShardKey, buffer: EventIndex) -> float:
+        """A time, epoch milliseconds, before which a shared buffer certainly does not end: proven, or the LATEST of a query that it serves.
+
+        Another time at which the buffer begins is from that query's options, and may be any time.
+        """
+        read_until = self._shared.read_until(key, buffer.end)
+        times = [-inf if read_until is None else read_until * 1000]
+        for query in self._group.queries:
+            latest, claim = query._latest.get(key), query.claim(key)
+            serves = claim is not None and buffer.covers(claim) and not buffer.ends_before(claim)
+            if serves and latest is not None and latest.kind is PositionKind.AT_TIMESTAMP:
+                times.append(latest.value)
+        return max(times)
 
     # -- where the shards end
 

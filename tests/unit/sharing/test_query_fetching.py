@@ -190,7 +190,7 @@ async def test_where_a_query_begins_now_is_kept_for_it_before_it_polls() -> None
         first = program.join(horizon(stream))
         await first.until(lambda: first.has_all)
         await first.batch()
-        second = program.join(now_of(program), now=True)
+        second = await program.join_at_latest(now_of(program))
         stream.put(0, 30, 30)
         await first.until(lambda: first.has_all)
         await together(first, second)
@@ -205,17 +205,17 @@ async def test_a_query_that_begins_now_does_not_begin_where_others_are_behind() 
         await first.batch()
         assert (program.fetching.sharing.shared.millis_behind(key(0)) or 0) > 0  # type: ignore[union-attr]
         at = now_of(program)
-        assert program.join(at, now=True).begins == at
+        assert (await program.join_at_latest(at)).begins == at
 
 
 @scenario
 async def test_queries_that_begin_now_on_an_idle_shard_begin_at_the_same_time() -> None:
     stream = ModelStream(shards=1)
     async with Program(stream) as program:
-        first = program.join(now_of(program), now=True)
+        first = await program.join_at_latest(now_of(program))
         await first.batch()
         await asyncio.sleep(1)
-        second = program.join(now_of(program), now=True)
+        second = await program.join_at_latest(now_of(program))
         assert second.begins == first.begins
 
 

@@ -138,9 +138,14 @@ class Program:
                 continue
             return payloads
 
-    def join(self, offset: Offset, *, now: bool = False, ends: Bounds | None = None) -> Reader:
+    def join(self, offset: Offset, *, ends: Bounds | None = None) -> Reader:
         self._names += 1
-        return Reader(self, f"q{self._names}", offset, now=now, ends=ends)
+        return Reader(self, f"q{self._names}", offset, ends=ends)
+
+    async def join_at_latest(self, now: Offset) -> Reader:
+        reader = self.join(now)
+        reader.offset = reader.begins = await reader.query.at_front(now)
+        return reader
 
     def row(self, number: int) -> Position | None:
         """What the lease table says of a shard."""
@@ -156,7 +161,7 @@ class Reader:
         moved_at: When it has got something last.
     """
 
-    def __init__(self, program: Program, name: str, offset: Offset, *, now: bool, ends: Bounds | None) -> None:
+    def __init__(self, program: Program, name: str, offset: Offset, *, ends: Bounds | None) -> None:
         self.program = program
         self.name = name
         self.rows: list[tuple[str, int]] = []
@@ -164,7 +169,7 @@ class Reader:
         self.max_records = NO_LIMIT
         self.moved_at = program.clock.monotonic()
         self.query = Query(program.run, ends, name=name)
-        self.offset = self.begins = self.query.at_front(offset) if now else offset
+        self.offset = self.begins = offset
         self.planned: Offset | None = None
         self.left = False
 
@@ -507,7 +512,7 @@ async def test_queries_that_begin_now_begin_at_the_same_record() -> None:
         await first.until(lambda: first.has_all)
         await first.batch()
         at = Offset({key(0): Position.at_timestamp(floor(program.clock.time() * 1000))})
-        second = program.join(at, now=True)
+        second = await program.join_at_latest(at)
         assert second.begins[key(0)].kind is Position.after(1).kind
         stream.put(0, 30, 30)
         await together(first, second)
@@ -717,7 +722,7 @@ async def live(program: Program, readers: list[Reader], random: Random, writing:
             begin, now = Offset({ShardKey("orders", name): Position.at_timestamp(time) for name in open_}), True
         else:
             begin, now = horizon(program.stream), False
-        reader = program.join(begin, now=now)
+        reader = await program.join_at_latest(begin) if now else program.join(begin)
         readers.append(reader)
         leaves = random.random() < 0.3 and not writing.done()
         for _ in range(random.randint(5, 60)) if leaves else iter(int, 1):

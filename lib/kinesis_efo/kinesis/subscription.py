@@ -38,6 +38,7 @@ class _Outcome(NamedTuple):
 
 
 _FULL: Final = _Outcome("the buffer was full")
+_STOOD_STILL: Final = _Outcome("the process stood still")
 _CLOSED: Final = _Outcome("the shard is closed")
 
 
@@ -194,6 +195,9 @@ class ShardSubscription:
                 return _FULL
             except Exception as error:
                 return _Outcome(describe(error), error)
+            if events.outdated:
+                # Nobody knows when what is still in the socket was sent, so its lag would hide what has been trimmed since.
+                return _STOOD_STILL
             if event is None:
                 any_event = self.stats.events > first
                 closed = not any_event and await delivery.deliver_listed_end()
@@ -223,7 +227,7 @@ class OpenSubscription:
     """Passes events on. If the next event or the sink takes too long, it closes the connection and sets `timed_out`.
 
     It has one timer, which restarts itself, because a timer for each event costs more. The timer's interval is at most as long as the
-    shorter limit, so the timer is never late.
+    shorter limit, so the timer is late only if the process stood still.
     """
 
     def __init__(self, stream: EventStream, clock: Clock, limits: Limits, stats: SubscriptionStats) -> None:
@@ -234,8 +238,14 @@ class OpenSubscription:
         self._limits = limits
         self._stats = stats
         self._timer: asyncio.TimerHandle
+        self._looks_at = inf
         self.expect_event()
         self._look()
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the process stood still for so long that what it reads may have been sent long ago: the timer is late."""
+        return self._clock.monotonic() - self._looks_at > self._limits.full
 
     async def next(self) -> Event | None:
         """Return the next event; None after the last. Raises `TimeoutError` if none came within `Limits.silence`."""
@@ -280,6 +290,7 @@ class OpenSubscription:
             left += self._limits.silence
         if left > 0:
             nap = min(left, self._limits.silence, self._limits.full)
+            self._looks_at = self._clock.monotonic() + nap
             self._timer = asyncio.get_running_loop().call_later(nap, self._look)
             return
         self.timed_out = True

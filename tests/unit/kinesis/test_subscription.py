@@ -42,6 +42,7 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from kinesis_efo.records.events import ChildShard, Event
 from kinesis_efo_local.sequence import Numbering
 from tests.support.transports import (
+    Frozen,
     Large,
     Opening,
     OpenSink,
@@ -923,6 +924,21 @@ async def test_a_sink_full_for_longer_than_the_retention_is_reported() -> None:
     )
     await world.fails(DataLossError, SHARD, str(aged(-2)))
     assert world.sink.continuations == [aged(-1), aged(-2)]
+
+
+@pytest.mark.parametrize("first", [0.0, 0.1], ids=["event first", "timer first"])
+@virtual
+async def test_events_sent_before_a_freeze_do_not_hide_a_loss(first: float) -> None:
+    # They say that they are at the tip, and so they were when they were sent. With many shards, it takes seconds to read all of them.
+    idle = [step for _ in range(3) for step in (payload(aged(-8)), Wait(1))]
+    world = ScriptedWorld(
+        [payload(aged(-8), 2), Wait(1), *idle[:-2], Frozen(25 * 3600), Wait(first), *idle, Silence()],
+        [END],
+        start=Position.after(aged(60)),
+        fail_on_data_loss=True,
+    )
+    await world.fails(DataLossError, SHARD, str(aged(-8)))
+    assert len(world.transport.calls) == 1
 
 
 @virtual

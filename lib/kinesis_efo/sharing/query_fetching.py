@@ -105,6 +105,7 @@ class QueryFetching:
         """Stop reading shards that the query has read to its end. What they would receive fills the buffers, and nothing would drop it."""
         if shards != self.left:
             self.left = shards
+            self._apart.end(shards & self._apart.claims.keys())
             self._group.follow()
 
     def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:

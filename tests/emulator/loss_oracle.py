@@ -24,6 +24,9 @@ TRIM_SECONDS: Final = 2.0
 
 MORE_SECONDS: Final = 60.0
 
+START_SECONDS: Final = 60.0
+"""A start at the trim horizon begins where the horizon is when the shard is opened, up to this much later, as docs/reliability.md says."""
+
 _LOSS: Final = re.compile(r"\bare gone\b|\bwere lost\b|\bwas trimmed\b|\bwere trimmed\b")
 _SHARD: Final = re.compile(r"shardId-\d{12}")
 _BETWEEN: Final = re.compile(r"between (\d{4}-\d\d-\d\dT\S+?) and (\d{4}-\d\d-\d\dT\S+?)[ ,;.]")
@@ -188,7 +191,9 @@ class Membership:
             need = Need.MAY
         if need is Need.MUST_NOT and self.facts.lies:
             return Need.MAY
-        if need is Need.MUST and self.facts.trimmed_at(record) < self.answered + TRIM_SECONDS:
+        begin = self._begin(record.shard, self.named)
+        late = START_SECONDS if begin is not None and begin.text == "TRIM_HORIZON" else 0.0
+        if need is Need.MUST and self.facts.trimmed_at(record) < self.answered + late + TRIM_SECONDS:
             # It may have been trimmed before the query began.
             return Need.MAY if self._timed(record) else need
         return need

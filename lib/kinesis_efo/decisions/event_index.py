@@ -42,6 +42,8 @@ class EventIndex:
     def __init__(self, start: Position) -> None:
         self.start = start
         self.end = start
+        # Where the index began, as long as no record was dropped: it still has everything after that.
+        self._origin: Position | None = start
         self.waiting_since: float | None = None
         self.newest: float = -inf
         # Parallel lists, for bisection. Dropping events does not reset the sums; their first element is the sum before the first event.
@@ -133,7 +135,7 @@ class EventIndex:
 
     def covers(self, position: Position) -> bool | None:
         """Whether everything after a position is or will be in the buffer, without a gap; None if only the first event will show that."""
-        if position == self.start or position.is_end:
+        if position in (self.start, self._origin) or position.is_end:
             return True
         if position.kind is not PositionKind.AFTER:
             return False
@@ -294,9 +296,12 @@ class EventIndex:
         """Drop the events before an index; returns their bytes."""
         freed = self._bytes_through[stop] - self._bytes_through[self.gone]
         self.start = _position(self._ends[stop - 1])
+        news = self._records_through[stop] > self._records_through[self.gone]
+        if news or self.start.is_end:
+            self._origin = None
         if self.start.is_end:
             self.lowest = _BEHIND_ALL
-        elif self.lowest is None or self._records_through[stop] > self._records_through[self.gone]:
+        elif self.lowest is None or news:
             # There is no record between the last dropped record and the new start, so the index has everything after that record.
             self.lowest = self._last_through[stop - 1] or self._ends[stop - 1]
         self.gone = stop

@@ -70,11 +70,12 @@ class Ends:
         self._timed: list[ShardKey] = []
         self._open: list[ShardKey] = []
         for key, end in streams.ends(offset).items():
-            bound = self._bound(key)
-            if bound is not None and bound.kind is PositionKind.AT_TIMESTAMP:
+            bound, begin = self._bound(key), offset.get(key, TRIM_HORIZON)
+            if begin.is_end:
+                self._ends[key] = SHARD_END  # the list of shards may be older, and show it as open
+            elif bound is not None and bound.kind is PositionKind.AT_TIMESTAMP:
                 self._timed.append(key)
             elif end is None:
-                begin = offset.get(key, TRIM_HORIZON)
                 self._ends[key] = bound
                 if begin.kind is PositionKind.AT_TIMESTAMP and begin.value / 1000 > clock.time():
                     self._ends[key] = begin  # the query starts at a time in the future

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -78,17 +79,24 @@ class QueryFetching:
         if ahead := self.buffers.ahead:
             # These shards may stay without events while the subscription serves a query behind this one.
             self._micro_batches.touch(ahead)
-        shards = await self._micro_batches.poll(offset, max_bytes, max_records, at_most)
-        for shard in shards if self._apart.claims else ():
-            self.buffers.planned(shard.key, shard.through)
+        poll = partial(self._micro_batches.poll, offset, max_bytes, max_records)
+        first = at_most if self._group.alone else min(at_most, STARVING_SECONDS)
+        self._nothing_since = self._clock.monotonic() if self._nothing_since is None else self._nothing_since
+        shards = await poll(first)
         if any(shard.records or shard.through.is_end for shard in shards):
             self._nothing_since = None
         elif not self._group.alone:
             now = self._clock.monotonic()
-            self._nothing_since = now if self._nothing_since is None else self._nothing_since
             if now - self._nothing_since >= STARVING_SECONDS:
                 self._nothing_since = now
                 self._group.make_room(self)
+            if first < at_most:
+                # Positions of idle shards come only once.
+                shards = list({each.key: each for each in (*shards, *await poll(at_most - first))}.values())
+                if any(shard.records or shard.through.is_end for shard in shards):
+                    self._nothing_since = None
+        for shard in shards if self._apart.claims else ():
+            self.buffers.planned(shard.key, shard.through)
         return shards
 
     async def until_tip(self, at_most: float) -> None:
@@ -110,6 +118,7 @@ class QueryFetching:
         """Stop reading shards that the query has read to its end. What they would receive fills the buffers, and nothing would drop it."""
         if shards != self.left:
             self.left = shards
+            self._apart.end(shards & self._apart.claims.keys())
             self._group.follow()
 
     def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:

@@ -642,6 +642,15 @@ async def test_the_end_of_a_shard_that_closes_meanwhile_is_its_end() -> None:
 
 
 @scenario
+async def test_ended_shard_that_is_listed_as_open_has_no_tip() -> None:
+    for bound in (None, Position.at_timestamp(1_700_000_995_000)):
+        stream = ModelStream(shards=1)
+        async with Query(stream, ends=Bounds(everywhere=bound)) as query:
+            begin = Offset(dict.fromkeys(horizon(stream), SHARD_END))
+            assert await query.planner.ends(begin, 1.0) == EndPositions(dict(begin))
+
+
+@scenario
 async def test_a_query_that_begins_in_the_future_has_nothing_to_read_now() -> None:
     stream = ModelStream(shards=1)
     async with Query(stream) as query:

@@ -140,6 +140,11 @@ def test_raised_retention_is_noticed_before_a_loss_is_reported() -> None:
     check(raised, lister)
 
 
+def test_new_shard_that_is_not_listed_has_lost_nothing() -> None:
+    old_start = Known(horizon=NOW - 30 * HOUR)
+    assert not check(lambda retention: retention.check(SHARD, TRIM_HORIZON, old_start, begins=True))
+
+
 def test_an_idle_shard_has_lost_nothing_from_the_time_in_which_it_was_read() -> None:
     # GetRecords gives it no younger position; whether SubscribeToShard's go on with the clock is Kinesis' affair.
     assert not check(lambda retention: retention.check(SHARD, after(30 * HOUR), Known(NOW - 5)))

@@ -11,7 +11,7 @@ import pytest
 
 from kinesis_efo.errors import AccessRefusedError, DataLossError, FetcherUnreachableError, RetriesExhaustedError
 from kinesis_efo.options import Bounds
-from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardRange
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, PositionKind, ShardRange
 from kinesis_efo.sharing.query_fetching import QueryFetching
 from tests.support.model_stream import ModelStream
 from tests.support.transports import refused
@@ -529,13 +529,26 @@ async def test_a_query_that_reads_apart_meets_the_others_although_records_come_a
 async def test_where_the_subscription_goes_back_nothing_is_told_to_be_read_apart_any_more() -> None:
     stream = ModelStream(shards=1)
     async with Program(stream) as program:
-        first = program.join(horizon(stream))
+        first = program.join(Offset({key(0): Position.at_timestamp(1_700_001_000_000)}))
         for _ in range(100):
             await first.batch()
         second = program.join(horizon(stream))
         while len(stream.subscribed) < 2:
             await second.poll()
         assert not second.query.reads_apart
+
+
+@scenario
+async def test_second_query_at_the_horizon_of_an_idle_shard_moves_on() -> None:
+    stream = ModelStream(shards=1)
+    async with Program(stream) as program:
+        first = program.join(horizon(stream))
+        for _ in range(100):
+            await first.batch()
+        second = program.join(horizon(stream))
+        assert (await second.poll())[key(0)].kind is PositionKind.AFTER
+        assert not second.query.reads_apart
+        assert len(stream.subscribed) == 1
 
 
 @scenario

@@ -114,6 +114,31 @@ def test_query_at_latest_does_not_trust_one_event_without_lag(tmp_path: Path) ->
         assert len(second.rows) == 7
 
 
+def test_query_restarts_although_another_has_not_heard_of_the_failure(tmp_path: Path) -> None:
+    refused = (
+        Fault("reset", 1075, consumer="lake"),
+        Fault("refuse", 1075, consumer="lake", code="AccessDeniedException"),
+    )
+    with program(tmp_path, *refused) as spark:
+        machine = spark.world.machine
+        first, slow = reading(spark), job(spark, "slow", "TRIM_HORIZON")
+        slow.pause = 1200.0
+        machine.sleep(30)
+        put(spark, 10)
+        machine.sleep(60)
+        assert [type(error).__name__ for error in first.errors] == ["AccessRefusedError"]
+        assert not slow.errors
+        first.running = spark.start(first)
+        machine.sleep(60)
+        assert len(first.errors) == 1
+        first.check(whole=True)
+        machine.sleep(1300)
+        assert [type(error).__name__ for error in slow.errors] == ["AccessRefusedError"]
+        slow.pause, slow.running = 0.0, spark.start(slow)
+        machine.sleep(60)
+        slow.check(whole=True)
+
+
 HOUR = 3600.0
 SILENT = "the process that fetches orders (pid 102) has not answered for"
 

@@ -745,7 +745,7 @@ class Scenario:
         self.ending = False
         self.rivals = False
         self.recreated: set[str] = set()
-        self.touched = self.failed = False
+        self.touched = False
         self.frozen_until = -inf
         self.tables: list[dict[str, Any]] = []
         self.excused = machine.now
@@ -969,7 +969,6 @@ class Scenario:
         self.outcome.errors[kind] += 1
         self._tell(f"{query.name} fails: {kind}: {str(error)[:200]}")
         report = Report(self.world.now, str(error), query.name)
-        self.failed = True
         match kind:
             case "DataLossError":
                 oracle = query.oracle
@@ -995,8 +994,6 @@ class Scenario:
                 query.over = True
             case "RetriesExhaustedError" if not self.sees_tips and "has sent no records and not said" in str(error):
                 pass  # several readers share the answers, so that one may get more wrong ones in a row
-            case "AlreadyRunningError" if "this Spark program itself" in str(error) and self.failed:
-                pass  # the run has failed, and ends when its other queries, whose sinks are slow, have heard of it
             case "AlreadyRunningError" | "LeaseLostError" if self.rivals:
                 query.over = query.program is not None
             case "FetcherError" | "LeaseLostError" | "RetriesExhaustedError" | "FetcherUnreachableError" if (

@@ -9,7 +9,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from kinesis_efo.planner.shared_run import SharedRun
+from kinesis_efo.run.access import Next
 from tests.emulator.faults import ScriptedFaults
 from tests.emulator.machine import BEGAN, Machine
 from tests.emulator.program import Job, ProgramWorld, SparkProgram, in_virtual_time
@@ -17,12 +20,12 @@ from tests.emulator.script import Fault
 
 
 @contextmanager
-def program(directory: Path, *script: Fault, **settings: Any) -> Iterator[SparkProgram]:
-    """A program on a stream with one shard."""
+def program(directory: Path, *script: Fault, shards: int = 1, **settings: Any) -> Iterator[SparkProgram]:
+    """A program on a stream."""
     machine = Machine()
     with in_virtual_time(machine):
         faults = ScriptedFaults(script, lambda: machine.now)
-        yield SparkProgram(ProgramWorld(machine, directory, Random(1), 1, faults, settings), "program", "here")
+        yield SparkProgram(ProgramWorld(machine, directory, Random(1), shards, faults, settings), "program", "here")
 
 
 def job(program: SparkProgram, name: str, start: str) -> Job:
@@ -112,6 +115,93 @@ def test_query_at_latest_does_not_trust_one_event_without_lag(tmp_path: Path) ->
         assert not [error for each in (first, second) for error in each.errors]
         assert len(first.rows) == 67
         assert len(second.rows) == 7
+
+
+def test_query_restarts_although_another_has_not_heard_of_the_failure(tmp_path: Path) -> None:
+    refused = (
+        Fault("reset", 1075, consumer="lake"),
+        Fault("refuse", 1075, consumer="lake", code="AccessDeniedException"),
+    )
+    with program(tmp_path, *refused) as spark:
+        machine = spark.world.machine
+        first, slow = reading(spark), job(spark, "slow", "TRIM_HORIZON")
+        slow.pause = 1200.0
+        machine.sleep(30)
+        put(spark, 10)
+        machine.sleep(60)
+        assert [type(error).__name__ for error in first.errors] == ["AccessRefusedError"]
+        assert not slow.errors
+        first.running = spark.start(first)
+        machine.sleep(60)
+        assert len(first.errors) == 1
+        first.check(whole=True)
+        machine.sleep(1300)
+        assert [type(error).__name__ for error in slow.errors] == ["AccessRefusedError"]
+        slow.pause, slow.running = 0.0, spark.start(slow)
+        machine.sleep(60)
+        slow.check(whole=True)
+
+
+class EndingJob(Job):
+    """A query with `Trigger.AvailableNow`; `asked` counts its calls for a micro-batch."""
+
+    asked = 0
+
+    def run(self, shared: SharedRun) -> None:
+        ask = shared.ask
+
+        def counted(call: Any) -> Any:
+            if isinstance(call, Next):
+                self.asked += 1
+                call = replace(call, available_now=True)
+            step = ask(call)
+            self.stopping = isinstance(call, Next) and step.end is None and not step.again
+            return step
+
+        shared.ask = counted  # type: ignore[method-assign]
+        super().run(shared)
+
+
+def test_query_that_waits_for_its_end_asks_seldom(tmp_path: Path) -> None:
+    with program(tmp_path, Fault("stall", 1000, shard=1, consumer="lake", seconds=100), shards=2) as spark:
+        machine, world = spark.world.machine, spark.world
+        for number in range(40):
+            world.put(f"key{number}", 10)
+        query = EndingJob(world, "ends", Random(1), leaseTimeout="10s", startingPosition="TRIM_HORIZON")
+        query.running = spark.start(query)
+        machine.sleep(10)
+        assert 0 < len(query.rows) < 40, "one shard is read up to its end, the other one is not"
+        query.asked = 0
+        for number in range(60):
+            world.put(f"key{number % 40}", 10)
+            machine.sleep(1.0)
+        assert query.asked <= 60 * 6
+        machine.sleep(120)
+        assert query.running is None
+        assert not query.errors
+        assert len(query.rows) == 40
+
+
+def test_query_that_ends_gets_room_beside_a_slow_one(tmp_path: Path) -> None:
+    held_up = Fault("stall", 1000, shard=3, consumer="lake", seconds=100)
+    with program(tmp_path, held_up, shards=4, read_limit=False) as spark:
+        machine, world = spark.world.machine, spark.world
+        for number in range(40):
+            world.put(f"key{number}", 20_000)
+        options = {"leaseTimeout": "10s", "startingPosition": "TRIM_HORIZON", "bufferBytes": "1m"}
+        slow, ends = Job(world, "slow", Random(1), **options), EndingJob(world, "ends", Random(2), **options)
+        slow.pause = 600.0
+        for each in (slow, ends):
+            each.running = spark.start(each)
+        machine.sleep(20)
+        assert 0 < len(slow.rows) < 40
+        assert 0 < len(ends.rows) < 40
+        for number in range(400):
+            world.put(f"key{number % 40}", 20_000)
+        machine.sleep(300)
+        assert len(ends.rows) == 40
+        assert ends.running is None
+        assert not ends.errors
 
 
 HOUR = 3600.0

@@ -1,4 +1,4 @@
-"""The page on exactness names code and tests that exist, some of both for each invariant, and stays short."""
+"""The page on exactness names code and checks that exist, some of both for each invariant, and stays short."""
 
 from __future__ import annotations
 
@@ -16,38 +16,45 @@ PAGE = (ROOT / "docs" / "exactness.md").read_text()
 MOST_WORDS = 1_300
 """A reader checks the argument in an afternoon."""
 MOST_FUNCTIONS = 4
+SEARCHES = ("tests/emulator/", "tests/unit/records/test_decoder.py::test_ranges_tile")
+"""Oracles of the searches, and one search of its own."""
 MOST_LINES = 3_400
 """A senior engineer reads what decides in an afternoon."""
 IMPURE = {"asyncio", "http", "os", "pathlib", "random", "select", "socket", "ssl", "subprocess", "threading", "time"}
 
 
 class Invariant(NamedTuple):
-    """A numbered section: its number, the functions and the tests that it names."""
+    """A numbered section: its number, the functions that it names, and those that check its property."""
 
     number: int
     functions: list[str]
-    tests: list[str]
+    checks: list[str]
 
 
 def invariants() -> list[Invariant]:
     numbers_and_texts = re.split(r"^### (\d+)\. ", PAGE.partition("\n## What a kill leaves")[0], flags=re.MULTILINE)[1:]
     return [
-        Invariant(int(number), names(text, "Code"), names(text, "Tests"))
+        Invariant(int(number), names(text, "Code"), re.findall(r"`([^`]+::[^`]+)`", paragraph(text, "Property")))
         for number, text in zip(numbers_and_texts[::2], numbers_and_texts[1::2], strict=True)
     ]
 
 
 def names(text: str, label: str) -> list[str]:
     """The names in the paragraph with a label; nothing else may be in it."""
-    (paragraph,) = re.findall(rf"^{label}:\s(.*?)\n(?:\n|\Z)", text + "\n", re.MULTILINE | re.DOTALL)
-    found = re.findall(r"`([^`]+)`", paragraph)
-    assert ", ".join(f"`{name}`" for name in found) == " ".join(paragraph.split()), f"{label} has more than names"
+    found = re.findall(r"`([^`]+)`", whole := paragraph(text, label))
+    assert ", ".join(f"`{name}`" for name in found) == " ".join(whole.split()), f"{label} has more than names"
     return found
+
+
+def paragraph(text: str, label: str) -> str:
+    """The paragraph with a label, without the label."""
+    (found,) = re.findall(rf"^{label}:\s(.*?)\n(?:\n|\Z)", text + "\n", re.MULTILINE | re.DOTALL)
+    return str(found)
 
 
 INVARIANTS = invariants()
 FUNCTIONS = sorted({name for each in INVARIANTS for name in each.functions})
-TESTS = sorted({name for each in INVARIANTS for name in each.tests})
+CHECKS = sorted({name for each in INVARIANTS for name in each.checks})
 
 
 def function(name: str) -> Any:
@@ -62,32 +69,32 @@ def function(name: str) -> Any:
 
 @cache
 def defined_in(path: str) -> frozenset[str]:
-    """The tests of a file: `test_name`, or `Class::test_name`."""
+    """The functions of a file: `name`, or `Class.name`."""
     found = set()
     for node in ast.parse((ROOT / path).read_text()).body:
         if isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}::{each.name}" for each in node.body if is_test(each)}  # type: ignore[attr-defined]
-        elif is_test(node):
-            found.add(node.name)  # type: ignore[attr-defined]
+            found |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, FUNCTION)}
+        elif isinstance(node, FUNCTION):
+            found.add(node.name)
     return frozenset(found)
 
 
-def is_test(node: ast.stmt) -> bool:
-    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def is_there(test: str) -> bool:
-    """Whether a test exists, by `path::name`; of one that is parametrized, an id may follow in brackets."""
-    path, _, name = test.partition("::")
-    return (ROOT / path).is_file() and re.sub(r"\[.*\]$", "", name) in defined_in(path)
+def is_there(check: str) -> bool:
+    """Whether a function exists, by `path::name`."""
+    path, _, name = check.partition("::")
+    return (ROOT / path).is_file() and name in defined_in(path)
 
 
-def test_invariants_are_numbered_and_each_names_code_and_tests() -> None:
+def test_each_invariant_names_code_and_checks_of_searches() -> None:
     assert [each.number for each in INVARIANTS] == list(range(1, len(INVARIANTS) + 1))
     assert 8 <= len(INVARIANTS) <= 14
     for each in INVARIANTS:
         assert 1 <= len(each.functions) <= MOST_FUNCTIONS, each.number
-        assert each.tests, each.number
+        assert each.checks, each.number
+        assert any(name.startswith(SEARCHES) for name in each.checks), each.number
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -95,8 +102,8 @@ def test_a_function_that_holds_an_invariant_exists(name: str) -> None:
     function(name)
 
 
-@pytest.mark.parametrize("name", TESTS)
-def test_a_test_that_fails_without_it_exists(name: str) -> None:
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_function_that_checks_an_invariant_exists(name: str) -> None:
     assert is_there(name)
 
 
@@ -148,14 +155,14 @@ def test_a_function_that_does_not_exist_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("test", "there"),
+    ("check", "there"),
     [
-        ("tests/unit/test_positions.py::test_an_offset_survives_sparks_log", True),
-        ("tests/unit/test_positions.py::test_an_offset_survives_sparks_log[some-id]", True),
-        ("tests/unit/test_positions.py::test_an_offset_survives_sparks", False),
-        ("tests/unit/test_positions.py", False),
-        ("tests/unit/test_position.py::test_an_offset_survives_sparks_log", False),
+        ("tests/emulator/loss_oracle.py::QueryOracle.committed", True),
+        ("tests/emulator/loss_oracle.py::QueryOracle.commit", False),
+        ("tests/emulator/loss_oracle.py::committed", False),
+        ("tests/emulator/loss_oracle.py", False),
+        ("tests/emulator/no_oracle.py::QueryOracle.committed", False),
     ],
 )
-def test_a_test_that_does_not_exist_is_found(test: str, there: bool) -> None:
-    assert is_there(test) is there
+def test_a_check_that_does_not_exist_is_found(check: str, there: bool) -> None:
+    assert is_there(check) is there

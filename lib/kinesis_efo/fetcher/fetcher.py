@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.losses import Known
 from kinesis_efo.errors import AccessRefusedError, DataLossError, KinesisEfoError, RetriesExhaustedError
-from kinesis_efo.failure import Failure
+from kinesis_efo.failure import Failure, stopped
 from kinesis_efo.fetcher.background import in_background
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import AHEAD_SECONDS, CLAIM_SECONDS, Cursor, NotBufferedError, ShardBuffer
@@ -124,7 +124,7 @@ class Fetcher:
 
     async def stop(self) -> None:
         """Stop fetching and close all connections. Waiting calls fail."""
-        self._coordinator.failure.stop()
+        self._coordinator.failure.adopt(stopped())
         closing = self.feeds.close([feed.key for feed in self.feeds])
         if self._watching is not None:
             self._watching.cancel()

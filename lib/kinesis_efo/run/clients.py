@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
+_LATE_SECONDS: Final = 60.0
+"""The driver may report a micro-batch of a query this long after the query has left."""
 
 
 class _Client:
@@ -76,6 +79,9 @@ class Clients:
         self._clients: dict[str, _Client] = {}
         self._closed = False
         self._watching: asyncio.Task[None] | None = None
+        # Spark's ids of the runs of queries that have left; if unknown, when a query with the checkpoint left.
+        self._past: set[str] = set()
+        self._left_at: dict[str | None, float] = {}
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -161,6 +167,10 @@ class Clients:
         finally:
             # Remove the client last, because the run must not end while a query is leaving.
             self._clients.pop(name, None)
+            if client.spark_run:
+                self._past.add(client.spark_run)
+            else:
+                self._left_at[client.planner.checkpoint] = self._run.clock.monotonic()
             if not self._clients:
                 self._run.emptied.set()
 
@@ -171,14 +181,17 @@ class Clients:
                 await client.planner.finished(marks, told.query, alone=told.alone)
 
     def _is_of(self, client: _Client, mark: Mark, run: str) -> bool:
-        """Whether the driver reports a micro-batch of this client's query, and not of one with a copy of its checkpoint.
+        """Whether the driver reports a micro-batch of this client's query, and not of one with a copy of its checkpoint, which may have left.
 
         If that is not certain, each query learns it when Spark asks for the end of its next micro-batch.
         """
         same = [each for each in self._clients.values() if each.planner.checkpoint == mark.checkpoint]
         if client not in same:
             return True
-        known = [each for each in same if each.spark_run == run] or [each for each in same if not each.spark_run]
+        known = [each for each in same if each.spark_run == run]
+        is_late = self._run.clock.monotonic() - self._left_at.get(mark.checkpoint, -inf) < _LATE_SECONDS
+        if not known and run not in self._past and not is_late:
+            known = [each for each in same if not each.spark_run]
         if known == [client]:
             client.spark_run = run
         return known == [client]

@@ -5,6 +5,7 @@ Positions from Spark's offsets decide what is read; the lease only decides wheth
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -112,6 +113,8 @@ class Run(LeaseListener):
             fetcher=fetching.fetcher_of,
         )
         self._processed = Processed(streams.ancestors, self._checkpoints.stored)
+        self._ending: asyncio.Task[None]
+        self.failure.on_set(self._end)
 
     async def start(self, endpoint: str, status: str | None = None) -> None:
         """Start the run: it takes the lease on each stream in the background, and reads a stream while it holds the stream's lease.
@@ -120,6 +123,7 @@ class Run(LeaseListener):
         """
         self.fetching.start(self)
         await self.leases.start(self, endpoint, status)
+        self.failure.raise_if_set()
         self._checkpoints.start()
         await all_of(self.streams.refresh(patient=True), self.streams.identify())
         self.leases.want(self.streams.streams)
@@ -129,6 +133,13 @@ class Run(LeaseListener):
         self.failure.stop()
         for query in self.queries:
             query.stop()
+        await self._ending
+
+    def _end(self) -> None:
+        # A run that has failed ends now, because a query in its sink may learn of it much later, and keeps the process until then.
+        self._ending = asyncio.create_task(self._release(), name="end of the run")
+
+    async def _release(self) -> None:
         await within(self.clock, _CLOSING_SECONDS, self.fetching.stop())
         await self._checkpoints.stop()
         await self.leases.stop()

@@ -382,6 +382,23 @@ def test_report_of_copied_checkpoint_reaches_its_own_query_only(client: Client, 
     assert got(second) == [marks[0], marks[2]], "the first was of a checkpoint that it did not have yet"
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_late_report_of_a_query_that_left_is_not_its_copys(client: Client, own: FakeRun, *, is_known: bool) -> None:
+    first = client.query
+    first.checkpoint = "ab"
+    marks = [Mark("ab", number) for number in range(2)]
+    with RunConnection(own.address, own.secret) as driver:
+        if is_known:
+            driver.finished(FinishedBatches(marks[:1], None, run="first run"))
+        copy = Client(own, client.path)
+        copied = copy.query
+        copied.checkpoint = "ab"
+        client.link.leave()
+        driver.finished(FinishedBatches(marks[1:], None, run="first run"))
+    assert first.left
+    assert not any(marks for marks, _ in copied.finishes)
+
+
 def test_report_that_may_be_of_two_queries_reaches_neither(client: Client, own: FakeRun) -> None:
     first = client.query
     second = Client(own, client.path).query

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 """The only version of the manifest that this library reads."""
 
+_MOST_BYTES = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
@@ -244,14 +246,15 @@ def load_manifest(location: str, session: Session) -> Manifest:
     scheme, separator, rest = location.partition("://")
     try:
         if not separator:
-            text: str | bytes = Path(location).read_bytes()
+            with Path(location).open("rb") as file:
+                text: str | bytes = file.read(_MOST_BYTES + 1)
         elif scheme == "ssm":
             text = session.client("ssm").get_parameter(Name=rest, WithDecryption=True)["Parameter"]["Value"]
         elif scheme == "s3":
             bucket, _, key = rest.partition("/")
             if not bucket or not key:
                 raise ManifestError(f"manifest {location} must be s3://bucket/key")
-            text = session.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
+            text = session.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read(_MOST_BYTES + 1)
         else:
             raise ManifestError(
                 f"manifest {location}: scheme {scheme!r} is not known; give a path, ssm:///name or s3://bucket/key"
@@ -264,11 +267,15 @@ def load_manifest(location: str, session: Session) -> Manifest:
         raise ManifestError(f"manifest {location} cannot be read: {error}") from error
     except Exception as error:
         raise ManifestError(f"manifest {location} cannot be loaded: {_remedy(error, location)}") from error
+    if len(text) > _MOST_BYTES:
+        raise ManifestError(
+            f"manifest {location} has more than {_MOST_BYTES >> 20} MiB, which no manifest has; give the right location"
+        )
     return parse_manifest(text, location)
 
 
 def _remedy(error: Exception, location: str) -> str:
-    code = getattr(error, "response", {}).get("Error", {}).get("Code", "")
+    code = (getattr(error, "response", None) or {}).get("Error", {}).get("Code", "")
     if code in ("ParameterNotFound", "NoSuchKey", "NoSuchBucket"):
         return f"{code}. Was the environment deployed (`cdktf deploy`), and to this account and region?"
     if "AccessDenied" in code:

@@ -22,6 +22,7 @@ from kinesis_efo.leases.watch import watch
 from kinesis_efo.options import AwsSettings
 from kinesis_efo_tools.cli import arguments, output
 from kinesis_efo_tools.cli.commands.lag import Lag
+from kinesis_efo_tools.cli.ending import forced_end
 from kinesis_efo_tools.cli.failing import CommandExit
 from kinesis_efo_tools.cli.lag_report import LagReport, data, view, within
 from kinesis_efo_tools.cli.lease_access import Leases, opened
@@ -41,6 +42,7 @@ def lag(given: Lag) -> None:
 
     looks = [_ApplicationLag(given.aws, location, given.stream, timeout, given.count) for location in given.manifest]
     if given.again:
+        forced_end.code = output.ExitCode.OK
         try:
             asyncio.run(_keep_looking(looks, min(pause, timeout), pause, given.as_json))
         except KeyboardInterrupt:

@@ -78,7 +78,7 @@ async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False) -> RunRe
             return
         try:
             answers[owner] = await asyncio.wait_for(
-                _aside(_status, StatusAccess.parse(row.status), request), MOST_SECONDS
+                asyncio.wrap_future(in_thread(_status, StatusAccess.parse(row.status), request)), MOST_SECONDS
             )
         except TimeoutError:
             reasons[owner] = f"no reply within {MOST_SECONDS:.0f} s"
@@ -89,7 +89,7 @@ async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False) -> RunRe
     return RunReplies(answers, reasons)
 
 
-def _aside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> concurrent.futures.Future[T]:
     """Call a function in a thread of its own. A command that ends does not wait for it, as it would for `asyncio.to_thread`."""
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
 
@@ -101,8 +101,8 @@ def _aside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.F
         else:
             _set(done.set_result, result)
 
-    threading.Thread(target=run, name="kinesis-efo status", daemon=True).start()
-    return asyncio.wrap_future(done)
+    threading.Thread(target=run, name="kinesis-efo call", daemon=True).start()
+    return done
 
 
 def _set(set_outcome: Callable[[Any], None], outcome: Any) -> None:

@@ -107,7 +107,7 @@ import asyncio, time
 from kinesis_efo_tools.operate import live
 async def main():
     try:
-        await asyncio.wait_for(asyncio.gather(*(live._aside(time.sleep, 60) for _ in range(3))), 0.1)
+        await asyncio.wait_for(asyncio.gather(*(asyncio.wrap_future(live.in_thread(time.sleep, 60)) for _ in range(3))), 0.1)
     except TimeoutError:
         print("given up", flush=True)
 asyncio.run(main())

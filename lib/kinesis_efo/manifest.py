@@ -120,16 +120,15 @@ def parse_manifest(text: str | bytes, source: str) -> Manifest:
     try:
         data = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        shown = text[:80] if isinstance(text, str) else text[:80].decode(errors="replace")
-        raise ManifestError(
-            f"manifest {source} is not valid JSON (truncated?): {error}; it begins with {shown!r}"
-        ) from None
+        # Without a part of the text, which may be a secret that was named by mistake.
+        raise ManifestError(f"manifest {source} is not valid JSON (truncated?): {error}") from None
     if not isinstance(data, dict):
         raise ManifestError(f"manifest {source} must be a JSON object; got {type(data).__name__}")
     version = data.get("schemaVersion")
     if version != SCHEMA_VERSION or isinstance(version, bool):
+        shown = version if isinstance(version, int) else _kind(version)
         raise ManifestError(
-            f"manifest {source} has schemaVersion {version!r}; this version of kinesis-efo reads {SCHEMA_VERSION}. "
+            f"manifest {source} has schemaVersion {shown}; this version of kinesis-efo reads {SCHEMA_VERSION}. "
             "Deploy the infrastructure and run the job with the same release"
         )
     reader = _Reader(source)
@@ -137,7 +136,7 @@ def parse_manifest(text: str | bytes, source: str) -> Manifest:
     streams = {
         name: reader.stream(name, entry, region)
         for name, entry in sorted(reader.table(data, "streams").items())
-        if isinstance(entry, dict) or reader.fault(f"'streams.{name}' must be an object; got {entry!r}")
+        if isinstance(entry, dict) or reader.fault(f"'streams.{name}' must be an object; got {_kind(entry)}")
     }
     manifest = Manifest(
         application=reader.text(data, "application"),
@@ -152,6 +151,12 @@ def parse_manifest(text: str | bytes, source: str) -> Manifest:
         reader.fault("'streams' is empty: the application consumes nothing")
     reader.finish()
     return manifest
+
+
+def _kind(value: object) -> str:
+    return {type(None): "null", dict: "an object", list: "a list", str: "a text", bool: "a truth value"}.get(
+        type(value), "a number"
+    )
 
 
 class _Reader:
@@ -171,7 +176,11 @@ class _Reader:
         if key not in data:
             self.fault(f"key '{path}' is missing")
         elif not isinstance(value, str) or not value:
-            self.fault(f"'{path}' must be a text that is not empty; got {value!r}")
+            self.fault(
+                f"'{path}' must be a text that is not empty; got {'an empty one' if value == '' else _kind(value)}"
+            )
+        elif not value.isprintable():
+            self.fault(f"'{path}' has characters that are not printable")
         return value if isinstance(value, str) else ""
 
     def table(self, data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -179,7 +188,7 @@ class _Reader:
         if key not in data:
             self.fault(f"key '{key}' is missing")
         elif not isinstance(value, dict):
-            self.fault(f"'{key}' must be an object; got {value!r}")
+            self.fault(f"'{key}' must be an object; got {_kind(value)}")
         return value if isinstance(value, dict) else {}
 
     def lease_table(self, data: Mapping[str, Any]) -> str:
@@ -192,6 +201,8 @@ class _Reader:
     def stream(self, name: str, entry: Mapping[str, Any], region: str) -> StreamRef:
         path = f"streams.{name}"
         before = len(self._faults)
+        if not name.isprintable():
+            self.fault(f"'{path}' has characters that are not printable")
         ref = StreamRef(
             name,
             self.text(entry, f"{path}.streamName"),

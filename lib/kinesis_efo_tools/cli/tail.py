@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import BinaryIO
 
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import UsageError
+from kinesis_efo.errors import UsageError, visible
 from kinesis_efo.kinesis.topology import explained
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.options.readers import refusal
@@ -93,7 +93,7 @@ class _Printer:
     def __init__(self, how: Format, wanted: RecordFilter, limit: int | None) -> None:
         self.enough = asyncio.Event()
         self.status = StatusLine()
-        self._write = how.write
+        self._write = _on_terminal if how is Format.RAW and sys.stdout.isatty() else how.write
         self._wanted = wanted
         self._limit = limit
         self._out = sys.stdout.buffer
@@ -130,6 +130,11 @@ class _Printer:
     def _close(self) -> None:
         self.closed = True
         self.enough.set()
+
+
+def _on_terminal(record: TailRecord) -> bytes:
+    text = record.data.decode(errors="backslashreplace")
+    return visible(text, keep="\t\n", most=len(text)).encode() + b"\n"
 
 
 def _descriptor(out: BinaryIO) -> int | None:

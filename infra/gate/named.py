@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.settings.access import Eks, OtherAccount, RoleAccess
+from infra.settings.access import Access, Eks, EmrEc2, EmrServerless, OtherAccount, RoleAccess
 from infra.settings.model import Environment
 from infra.settings.names import BOUNDARY, GITHUB_ISSUER, Names, parse_arn
 from kinesis_efo_infra.gate.granted import Named
@@ -32,7 +32,21 @@ def named_by(environment: Environment) -> Named:
         reserved=frozenset({BOUNDARY.now} if environment.pipeline else ()),
         identities=frozenset(_identities(environment)),
         topics=frozenset([environment.alarms.sns_topic] if environment.alarms.sns_topic else ()),
+        services=frozenset(_services(accesses)),
     )
+
+
+def _services(accesses: list[Access]) -> Iterator[str]:
+    """The services that run jobs, and the one that starts them on a schedule."""
+    yield "scheduler"
+    for access in accesses:
+        match access:
+            case EmrEc2():
+                yield "ec2"
+            case EmrServerless():
+                yield "emr-serverless"
+            case Eks():
+                yield "pods.eks"
 
 
 def _identities(environment: Environment) -> Iterator[str]:

@@ -126,9 +126,8 @@ def parse_manifest(text: str | bytes, source: str) -> Manifest:
         raise ManifestError(f"manifest {source} must be a JSON object; got {type(data).__name__}")
     version = data.get("schemaVersion")
     if version != SCHEMA_VERSION or isinstance(version, bool):
-        shown = version if isinstance(version, int) else _kind(version)
         raise ManifestError(
-            f"manifest {source} has schemaVersion {shown}; this version of kinesis-efo reads {SCHEMA_VERSION}. "
+            f"manifest {source} has schemaVersion {_kind(version)}; this version of kinesis-efo reads {SCHEMA_VERSION}. "
             "Deploy the infrastructure and run the job with the same release"
         )
     reader = _Reader(source)
@@ -154,9 +153,10 @@ def parse_manifest(text: str | bytes, source: str) -> Manifest:
 
 
 def _kind(value: object) -> str:
-    return {type(None): "null", dict: "an object", list: "a list", str: "a text", bool: "a truth value"}.get(
-        type(value), "a number"
-    )
+    """Describe a value without its text, which may be a secret."""
+    if not value or isinstance(value, bool | int | float):
+        return repr(value)
+    return {dict: "an object", list: "a list"}.get(type(value), "a text")
 
 
 class _Reader:
@@ -176,9 +176,7 @@ class _Reader:
         if key not in data:
             self.fault(f"key '{path}' is missing")
         elif not isinstance(value, str) or not value:
-            self.fault(
-                f"'{path}' must be a text that is not empty; got {'an empty one' if value == '' else _kind(value)}"
-            )
+            self.fault(f"'{path}' must be a text that is not empty; got {_kind(value)}")
         elif not value.isprintable():
             self.fault(f"'{path}' has characters that are not printable")
         return value if isinstance(value, str) else ""

@@ -15,7 +15,6 @@ from kinesis_efo.options import AwsSettings
 from kinesis_efo.units import parse_duration
 from kinesis_efo_tools.cli import times
 from kinesis_efo_tools.cli.declaring import Group
-from kinesis_efo_tools.operate.live import in_thread
 
 ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
 """The AWS SDK's environment variable for `--endpoint-url`."""
@@ -163,6 +162,7 @@ def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> M
     """
     from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
     from kinesis_efo.aws_errors import describe, is_foreign
+    from kinesis_efo_tools.operate.live import in_thread
 
     try:
         loaded = in_thread(load_manifest, location, SyncClients(aws, config=INTERACTIVE_CONFIG))

@@ -24,6 +24,8 @@ ANSWER_SECONDS: Final = 5.0
 MOST_SECONDS: Final = 15.0
 """Timeout for a run, whatever addresses its row has."""
 
+_MOST_TIME, _MOST_MILLIS = 10**11, 10**14
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -116,7 +118,14 @@ def _status(access: StatusAccess, request: StatusRequest) -> RunStatus:
 
     address, limits = access.address, (CONNECT_SECONDS, CONNECT_SECONDS)
     with Connection(address, access.token, connect_seconds=limits[0], last_connect_seconds=limits[1]) as connection:
-        return connection.action(STATUS, request, RunStatus, ANSWER_SECONDS)
+        status = connection.action(STATUS, request, RunStatus, ANSWER_SECONDS)
+    for each in status.shards:
+        Position.parse(each.fetched if each.done is None else each.done)
+    if not 0 <= status.at < _MOST_TIME or any(
+        abs(each.millis or 0) >= _MOST_MILLIS for each in (*status.shards, *status.queries)
+    ):
+        raise ValueError("its reply has times that cannot be")
+    return status
 
 
 def brought_up_to_date(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import socket
 import struct
 import subprocess
@@ -94,6 +95,21 @@ def test_a_hostile_run_is_given_up_on(then: Callable[[socket.socket], object], r
     with hostile(then) as status:
         assert reason in replies(status).reasons["host"]
     assert time.monotonic() - began < MOST_SECONDS
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"at": 1e300, "shards": []},
+        {"at": 1, "shards": [["orders", "s", "TRIM_HORIZON", 0, 0, None, 10**18]]},
+        {"at": 1, "shards": [["orders", "s", "nowhere", 0, 0, None, 1]]},
+        {"at": 1, "shards": [], "queries": [{"number": 1, "streams": [], "millis": 10**18}]},
+    ],
+)
+def test_a_reply_that_cannot_be_is_refused(reply: dict[str, object]) -> None:
+    head = json.dumps(reply).encode()
+    with hostile(lambda each: each.sendall(struct.pack(">BIQ", 2, len(head), 0) + head)) as status:
+        assert replies(status).reasons["host"]
 
 
 def test_a_row_that_unpacks_to_gigabytes_is_refused() -> None:

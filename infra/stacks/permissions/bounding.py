@@ -14,6 +14,11 @@ from kinesis_efo_infra.pipeline.deployment import github_repository
 from kinesis_efo_infra.regions import dns_suffix, partition
 
 
+_NAMESPACE = "KinesisEfo"
+"""The namespace of the library's metrics."""
+_WRITES = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject")
+
+
 def boundary(environment: Environment) -> list[Statement]:
     """The most that a job's role may do, whatever policies it has: use the environment's data, and change no permissions."""
     names = Names(environment)
@@ -44,6 +49,8 @@ def boundary(environment: Environment) -> list[Statement]:
             conditions=(Condition("StringLike", "kms:ViaService", (s3,)),),
         ),
         *_use_buckets(scope),
+        # What jobs run and where they find their streams is written by the pipeline.
+        *([Statement("NotThePrograms", _WRITES, scope.run_objects, effect="Deny")] if scope.run_objects else []),
         Statement("NotTheState", ("s3:*",), (*scope.bucket, f"{scope.bucket[0]}/*"), effect="Deny"),
         *_use_catalog(environment),
         Statement(
@@ -51,7 +58,12 @@ def boundary(environment: Environment) -> list[Statement]:
             ("logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"),
             tuple(names.arn("logs", f"log-group:{each}") for each in groups),
         ),
-        Statement("Metrics", ("cloudwatch:PutMetricData",), ("*",)),
+        Statement(
+            "Metrics",
+            ("cloudwatch:PutMetricData",),
+            ("*",),
+            conditions=(Condition("StringLike", "cloudwatch:namespace", (_NAMESPACE, f"{names.path.strip('/')}/*")),),
+        ),
         *(start_within_boundary(environment) if environment.emr else []),
         Statement("NeverRegisterConsumers", iam.REGISTRATION, ("*",), effect="Deny"),
         never_others(environment),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from infra.settings.model import Environment
-from infra.settings.names import GITHUB_ISSUER, Names
+from infra.settings.names import Names
+from infra.settings.values import GITHUB_ISSUER
 from infra.stacks.permissions.scheduling import start_within_boundary
 from infra.stacks.permissions.scope import Scope, never_others, tagged
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.iam import Condition, Statement
 from kinesis_efo_infra.pipeline.deployment import github_repository
 from kinesis_efo_infra.regions import dns_suffix, partition
-
 
 _NAMESPACE = "KinesisEfo"
 """The namespace of the library's metrics."""
@@ -182,7 +182,8 @@ def _trust(
     assert environment.pipeline is not None
     given = environment.pipeline.repository
     repository, number = github_repository(given)
-    known = partition(environment.region) == "aws"
+    # Only for the issuer that all of GitHub shares.
+    known = partition(environment.region) == "aws" and environment.pipeline.issuer == GITHUB_ISSUER
     # With the repository's id as a condition of its own, the form without ids is as good.
     forms = (given, repository) if number and known else (given,)
     also = {**({"repository_id": (number,)} if number else {}), **(claims or {})} if known else {}
@@ -197,6 +198,7 @@ def _trust(
         (),
         principals={"Federated": (provider_arn,)},
         conditions=tuple(
-            Condition("StringEquals", f"{GITHUB_ISSUER}:{claim}", values) for claim, values in wanted.items()
+            Condition("StringEquals", f"{environment.pipeline.issuer}:{claim}", values)
+            for claim, values in wanted.items()
         ),
     )

@@ -184,7 +184,12 @@ def test_jobs_do_not_write_what_jobs_run(store: str, declare: Callable[..., Envi
     environment = declare(manifest_store=store)
     names = Names(environment)
     bucket, statements = names.bucket_arn(names.artifacts_bucket), bounds(environment)
-    kept = {"programs/1/job.py": False, "environments/1/x.tar.gz": False, "logs/x": True, names.manifest_key("lake"): store == "ssm"}
+    kept = {
+        "programs/1/job.py": False,
+        "environments/1/x.tar.gz": False,
+        "logs/x": True,
+        names.manifest_key("lake"): store == "ssm",
+    }
     for key, may in kept.items():
         for action in ("PutObject", "DeleteObject", "AbortMultipartUpload"):
             assert allowed(statements, f"s3:{action}", f"{bucket}/{key}", {}) is may, (action, key)
@@ -193,7 +198,13 @@ def test_jobs_do_not_write_what_jobs_run(store: str, declare: Callable[..., Envi
 
 @pytest.mark.parametrize(
     ("namespace", "may"),
-    [("KinesisEfo", True), ("kinesis-efo/test/job", True), ("kinesis-efo/test2/job", False), ("AWS/Kinesis", False), (None, False)],
+    [
+        ("KinesisEfo", True),
+        ("kinesis-efo/test/job", True),
+        ("kinesis-efo/test2/job", False),
+        ("AWS/Kinesis", False),
+        (None, False),
+    ],
 )
 def test_jobs_put_metrics_into_their_namespaces_only(
     namespace: str | None, may: bool, declare: Callable[..., Environment]

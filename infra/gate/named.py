@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.settings.access import Eks, OtherAccount, RoleAccess
+from infra.settings.access import Access, Eks, EmrEc2, EmrServerless, OtherAccount, RoleAccess
 from infra.settings.model import Environment
-from infra.settings.names import BOUNDARY, GITHUB_ISSUER, Names, parse_arn
+from infra.settings.names import BOUNDARY, Names, parse_arn
+from infra.settings.values import GITHUB_ISSUER
 from kinesis_efo_infra.gate.granted import Named
 from kinesis_efo_infra.pipeline.deployment import github_repository
 from kinesis_efo_infra.trust import PodIdentity
@@ -32,7 +33,21 @@ def named_by(environment: Environment) -> Named:
         reserved=frozenset({BOUNDARY.now} if environment.pipeline else ()),
         identities=frozenset(_identities(environment)),
         topics=frozenset([environment.alarms.sns_topic] if environment.alarms.sns_topic else ()),
+        services=frozenset(_services(accesses)),
     )
+
+
+def _services(accesses: list[Access]) -> Iterator[str]:
+    """The services that run jobs, and the one that starts them on a schedule."""
+    yield "scheduler"
+    for access in accesses:
+        match access:
+            case EmrEc2():
+                yield "ec2"
+            case EmrServerless():
+                yield "emr-serverless"
+            case Eks():
+                yield "pods.eks"
 
 
 def _identities(environment: Environment) -> Iterator[str]:
@@ -52,10 +67,11 @@ def named_by_bootstrap_of(environment: Environment) -> Named:
     """What the bootstrap stack of an environment may use: only there, the pipeline's own roles have no boundary."""
     repository = environment.pipeline.repository if environment.pipeline else ""
     forms = {repository, github_repository(repository)[0]} - {""}
+    issuer = environment.pipeline.issuer if environment.pipeline else GITHUB_ISSUER
     return Named(
         environment.account_id,
         frozenset(),
         frozenset(),
         unbounded=Names(environment).pipeline_path,
-        identities=frozenset(f"{GITHUB_ISSUER}:repo:{each}:*" for each in forms),
+        identities=frozenset(f"{issuer}:repo:{each}:*" for each in forms),
     )

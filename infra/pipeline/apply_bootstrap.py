@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 from infra.errors import PipelineError
 from infra.pipeline.deployments import deployment_of
 from infra.settings.model import Environment, Pipeline
-from infra.settings.names import GITHUB_ISSUER, PIPELINE_MANAGED_BY, Names
+from infra.settings.names import PIPELINE_MANAGED_BY, Names
 from infra.settings.values import OWNER_TAGS
 from kinesis_efo_infra.gate.allowed import in_state
 from kinesis_efo_infra.pipeline import comparison
@@ -139,7 +139,7 @@ def _provider_is_ours(iam: Any, environment: Environment, pipeline: Pipeline) ->
     names = Names(environment)
     if pipeline.oidc_provider_arn is not None:
         return
-    arn = names.iam_arn(f"oidc-provider/{GITHUB_ISSUER}")
+    arn = names.iam_arn(f"oidc-provider/{pipeline.issuer}")
     try:
         tags = iam.get_open_id_connect_provider(OpenIDConnectProviderArn=arn).get("Tags", [])
     except ClientError:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from infra.settings.access import Access, PolicyOnly
 from infra.settings.values import (
     DEFAULT_PROJECT,
+    GITHUB_ISSUER,
     AccountId,
     BucketName,
     ConsumerArn,
@@ -248,7 +249,9 @@ class Pipeline(Settings):
         after: Environment that must have been deployed before this one, as `dev` before `prod`.
         workflows: Reusable workflows whose jobs may apply, as `owner/name/.github/workflows/deploy-environment.yml@refs/tags/v1.0.0`:
             the version that is called, and during an upgrade the next one too; default: the workflow of `repository` itself.
-        oidc_provider_arn: The account's IAM OIDC provider for GitHub, if declared elsewhere; default: declared here.
+        issuer: The issuer of GitHub's tokens, without `https://`, where an enterprise has its own:
+            `token.actions.githubusercontent.com/<enterprise>`, or `token.actions.<name>.ghe.com`.
+        oidc_provider_arn: The account's IAM OIDC provider for this issuer, if declared elsewhere; default: declared here.
         adopt_state_bucket: The state bucket is declared elsewhere.
         extra_policies: More managed policies for the role that applies, for resources whose names do not begin with
             the environment's.
@@ -260,6 +263,12 @@ class Pipeline(Settings):
     branch: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_./-]{1,200}$")] = "main"
     after: EnvironmentName | None = None
     workflows: list[WorkflowRef] = []
+    issuer: Annotated[
+        str,
+        StringConstraints(
+            pattern=r"^token\.actions\.(githubusercontent\.com(/[A-Za-z0-9][A-Za-z0-9-]*)?|[a-z0-9-]+\.ghe\.com)$"
+        ),
+    ] = GITHUB_ISSUER
     oidc_provider_arn: OidcArn | None = None
     adopt_state_bucket: bool = False
     extra_policies: list[PolicyArn] = []

@@ -13,8 +13,6 @@ from kinesis_efo_infra.locations import Location
 from kinesis_efo_infra.places import Place
 from kinesis_efo_infra.regions import partition
 
-GITHUB_ISSUER = "token.actions.githubusercontent.com"
-"""Issuer of the tokens by which GitHub identifies workflows."""
 MANAGED_BY = "kinesis-efo"
 """Value of the tag `managed-by`, of what an environment of any project declares."""
 PIPELINE_MANAGED_BY = "kinesis-efo-bootstrap"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from infra.settings.model import Environment, Pipeline
-from infra.settings.names import GITHUB_ISSUER, PIPELINE_MANAGED_BY, Names
+from infra.settings.names import PIPELINE_MANAGED_BY, Names
 from infra.stacks import permissions
 from infra.stacks.base import deploy_to_aws
 from infra.stacks.cdk import (
@@ -60,7 +60,7 @@ class BootstrapStack(TerraformStack):
 
     def _roles(self, pipeline: Pipeline) -> None:
         environment = self._environment
-        provider = pipeline.oidc_provider_arn or self._oidc_provider()
+        provider = pipeline.oidc_provider_arn or self._oidc_provider(pipeline)
         policies = {
             kind: self._policy(kind, statements) for kind, statements in permissions.policies(environment).items()
         }
@@ -104,10 +104,10 @@ class BootstrapStack(TerraformStack):
             place=place,
         )
 
-    def _oidc_provider(self) -> str:
+    def _oidc_provider(self, pipeline: Pipeline) -> str:
         # No thumbprint: AWS checks GitHub's certificate against its own list of authorities.
         provider = IamOpenidConnectProvider(
-            self, "github", url=f"https://{GITHUB_ISSUER}", client_id_list=["sts.amazonaws.com"]
+            self, "github", url=f"https://{pipeline.issuer}", client_id_list=["sts.amazonaws.com"]
         )
         return put(provider, _place("github")).arn
 

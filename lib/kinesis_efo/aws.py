@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.credentials import provide, watch
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.raw_bodies import HttpSession, send_exact_times
+from kinesis_efo.raw_bodies import BoundedSession, HttpSession, send_exact_times
 
 SessionT = TypeVar("SessionT", bound=botocore.session.Session)
 
@@ -52,6 +52,35 @@ def patient_config(seconds: float) -> dict[str, Any]:
 
 INTERACTIVE_CONFIG: Final = _config(attempts=2, connect=2, read=5)
 """Configuration for calls of interactive tools, which must fail soon."""
+
+
+_MOST_PAGES: Final = 1_000
+
+
+async def pages_of(
+    action: str,
+    call: Callable[..., Awaitable[dict[str, Any]]],
+    request: dict[str, Any],
+    following: Callable[[dict[str, Any]], dict[str, Any] | None],
+) -> AsyncIterator[dict[str, Any]]:
+    """Yield the pages of a list. `following` makes the request for the page after another, None after the last.
+
+    Raises `ConfigurationError` if there are more pages than AWS has, because memory for them is limited.
+    """
+    following_request: dict[str, Any] | None = request
+    for _ in range(_MOST_PAGES):
+        page = await call(**following_request)
+        yield page
+        if (following_request := following(page)) is None:
+            return
+    raise ConfigurationError(
+        f"{action}: there are {_MOST_PAGES} pages and still more, so it is not AWS that answers; correct the endpoint or the proxy"
+    )
+
+
+def token_only(page: dict[str, Any]) -> dict[str, Any] | None:
+    """Make the request for the page after another, for lists whose token includes the other parameters."""
+    return {"NextToken": token} if (token := page.get("NextToken")) else None
 
 
 _loader = cache(botocore.loaders.create_loader)
@@ -206,9 +235,11 @@ class SyncClients:
                 "environment's AWS_REGION"
             )
         config = botocore.config.Config(**self._config)
-        return self._session.create_client(
+        client = self._session.create_client(
             service_name, region_name=self.region, endpoint_url=self._settings.endpoint_url, config=config
         )
+        client._endpoint.http_session = BoundedSession(client._endpoint.http_session)  # botocore has no setting for it
+        return client
 
     @cached_property
     def _session(self) -> botocore.session.Session:

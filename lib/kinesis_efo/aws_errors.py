@@ -33,7 +33,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from kinesis_efo.errors import FrameError
+from kinesis_efo.errors import FrameError, visible
 
 THROUGHPUT_EXCEEDED: Final = "ProvisionedThroughputExceededException"
 
@@ -251,7 +251,7 @@ def describe(error: Exception) -> str:
         text = str(error)
     else:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return text.rstrip(". \n")
+    return visible(text.rstrip(". \n"))
 
 
 def key_remedy(code: str, action: str) -> str:

@@ -8,8 +8,31 @@ from collections.abc import Iterable
 logger = logging.getLogger(__name__)
 
 
+def visible(text: str, keep: str = "", most: int = 10_000) -> str:
+    """Return a text that others wrote so that it can be shown on a terminal or logged.
+
+    Control and formatting characters, which could forge lines, reorder text or command a terminal, are escaped, except
+    those in `keep`. A text of more than `most` characters is cut.
+
+    >>> visible("a\\x1b[2J\\nb\\u202ec"), visible("abc", most=2)
+    ('a\\\\x1b[2J\\\\nb\\\\u202ec', 'ab... (3 characters)')
+    """
+    if len(text) > most:
+        text = f"{text[:most]}... ({len(text)} characters)"
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in keep else each.encode("unicode_escape").decode() for each in text
+    )
+
+
 class KinesisEfoError(Exception):
     """Base of all exceptions that this library raises on purpose."""
+
+    _keep = ""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(visible(each, self._keep) if isinstance(each, str) else each for each in args))
 
 
 class ConfigurationError(KinesisEfoError):
@@ -23,8 +46,10 @@ class OptionsError(ConfigurationError):
         faults: One sentence per wrong option.
     """
 
+    _keep = "\n"
+
     def __init__(self, faults: Iterable[str]) -> None:
-        self.faults = tuple(faults)
+        self.faults = tuple(map(visible, faults))
         super().__init__("\n".join(self.faults))
 
     def __reduce__(self) -> tuple[type[OptionsError], tuple[tuple[str, ...]]]:
@@ -141,9 +166,13 @@ class EmrError(KinesisEfoError):
 class PackagingError(EmrError):
     """The archive with the Python environment of a job cannot be built, or cannot be read."""
 
+    _keep = "\n"
+
 
 class SubmissionRefusedError(EmrError):
     """A job was not submitted, because it could not have worked. The message gives all reasons."""
+
+    _keep = "\n"
 
 
 class PlatformError(EmrError):

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 """The only version of the manifest that this library reads."""
 
+_MOST_BYTES = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
@@ -118,16 +120,14 @@ def parse_manifest(text: str | bytes, source: str) -> Manifest:
     try:
         data = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        shown = text[:80] if isinstance(text, str) else text[:80].decode(errors="replace")
-        raise ManifestError(
-            f"manifest {source} is not valid JSON (truncated?): {error}; it begins with {shown!r}"
-        ) from None
+        # Without a part of the text, which may be a secret that was named by mistake.
+        raise ManifestError(f"manifest {source} is not valid JSON (truncated?): {error}") from None
     if not isinstance(data, dict):
         raise ManifestError(f"manifest {source} must be a JSON object; got {type(data).__name__}")
     version = data.get("schemaVersion")
     if version != SCHEMA_VERSION or isinstance(version, bool):
         raise ManifestError(
-            f"manifest {source} has schemaVersion {version!r}; this version of kinesis-efo reads {SCHEMA_VERSION}. "
+            f"manifest {source} has schemaVersion {_kind(version)}; this version of kinesis-efo reads {SCHEMA_VERSION}. "
             "Deploy the infrastructure and run the job with the same release"
         )
     reader = _Reader(source)
@@ -135,7 +135,7 @@ def parse_manifest(text: str | bytes, source: str) -> Manifest:
     streams = {
         name: reader.stream(name, entry, region)
         for name, entry in sorted(reader.table(data, "streams").items())
-        if isinstance(entry, dict) or reader.fault(f"'streams.{name}' must be an object; got {entry!r}")
+        if isinstance(entry, dict) or reader.fault(f"'streams.{name}' must be an object; got {_kind(entry)}")
     }
     manifest = Manifest(
         application=reader.text(data, "application"),
@@ -150,6 +150,13 @@ def parse_manifest(text: str | bytes, source: str) -> Manifest:
         reader.fault("'streams' is empty: the application consumes nothing")
     reader.finish()
     return manifest
+
+
+def _kind(value: object) -> str:
+    """Describe a value without its text, which may be a secret."""
+    if not value or isinstance(value, bool | int | float):
+        return repr(value)
+    return {dict: "an object", list: "a list"}.get(type(value), "a text")
 
 
 class _Reader:
@@ -169,7 +176,9 @@ class _Reader:
         if key not in data:
             self.fault(f"key '{path}' is missing")
         elif not isinstance(value, str) or not value:
-            self.fault(f"'{path}' must be a text that is not empty; got {value!r}")
+            self.fault(f"'{path}' must be a text that is not empty; got {_kind(value)}")
+        elif not value.isprintable():
+            self.fault(f"'{path}' has characters that are not printable")
         return value if isinstance(value, str) else ""
 
     def table(self, data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -177,7 +186,7 @@ class _Reader:
         if key not in data:
             self.fault(f"key '{key}' is missing")
         elif not isinstance(value, dict):
-            self.fault(f"'{key}' must be an object; got {value!r}")
+            self.fault(f"'{key}' must be an object; got {_kind(value)}")
         return value if isinstance(value, dict) else {}
 
     def lease_table(self, data: Mapping[str, Any]) -> str:
@@ -190,6 +199,8 @@ class _Reader:
     def stream(self, name: str, entry: Mapping[str, Any], region: str) -> StreamRef:
         path = f"streams.{name}"
         before = len(self._faults)
+        if not name.isprintable():
+            self.fault(f"'{path}' has characters that are not printable")
         ref = StreamRef(
             name,
             self.text(entry, f"{path}.streamName"),
@@ -244,14 +255,15 @@ def load_manifest(location: str, session: Session) -> Manifest:
     scheme, separator, rest = location.partition("://")
     try:
         if not separator:
-            text: str | bytes = Path(location).read_bytes()
+            with Path(location).open("rb") as file:
+                text: str | bytes = file.read(_MOST_BYTES + 1)
         elif scheme == "ssm":
             text = session.client("ssm").get_parameter(Name=rest, WithDecryption=True)["Parameter"]["Value"]
         elif scheme == "s3":
             bucket, _, key = rest.partition("/")
             if not bucket or not key:
                 raise ManifestError(f"manifest {location} must be s3://bucket/key")
-            text = session.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
+            text = session.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read(_MOST_BYTES + 1)
         else:
             raise ManifestError(
                 f"manifest {location}: scheme {scheme!r} is not known; give a path, ssm:///name or s3://bucket/key"
@@ -264,11 +276,15 @@ def load_manifest(location: str, session: Session) -> Manifest:
         raise ManifestError(f"manifest {location} cannot be read: {error}") from error
     except Exception as error:
         raise ManifestError(f"manifest {location} cannot be loaded: {_remedy(error, location)}") from error
+    if len(text) > _MOST_BYTES:
+        raise ManifestError(
+            f"manifest {location} has more than {_MOST_BYTES >> 20} MiB, which no manifest has; give the right location"
+        )
     return parse_manifest(text, location)
 
 
 def _remedy(error: Exception, location: str) -> str:
-    code = getattr(error, "response", {}).get("Error", {}).get("Code", "")
+    code = (getattr(error, "response", None) or {}).get("Error", {}).get("Code", "")
     if code in ("ParameterNotFound", "NoSuchKey", "NoSuchBucket"):
         return f"{code}. Was the environment deployed (`cdktf deploy`), and to this account and region?"
     if "AccessDenied" in code:

@@ -4,9 +4,11 @@ process. Also opens the directory in which the processes of one user exchange sm
 from __future__ import annotations
 
 import contextlib
+import errno
 import fnmatch
 import os
 import socket
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -127,8 +129,21 @@ class PrivateDirectory:
         os.close(self._handle)
 
     def open(self, name: str, flags: int) -> int:
-        """Open a file of the directory, like `os.open`."""
-        return os.open(name, flags, 0o600, dir_fd=self._handle)
+        """Open a file of the directory, like `os.open`. Raises FileNotFoundError if there is something else of that name."""
+        # Without O_NONBLOCK, opening a pipe would wait for its other end.
+        try:
+            file = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=self._handle)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise self._no_file(name) from None
+            raise
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            return file
+        os.close(file)
+        raise self._no_file(name)
+
+    def _no_file(self, name: str) -> FileNotFoundError:
+        return FileNotFoundError(f"{self._path / name} is not a regular file; remove it")
 
     def connect(self, sock: socket.socket, name: str) -> None:
         """Connect to a Unix socket in the directory."""

@@ -14,9 +14,11 @@ from contextlib import AsyncExitStack, contextmanager
 from datetime import datetime
 from typing import Any, Final
 
+import urllib3.exceptions
 from aiobotocore.awsrequest import AioAWSResponse
 from aiobotocore.httpsession import AIOHTTPSession
 from aiohttp import ClientPayloadError, ServerDisconnectedError
+from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ConnectionClosedError, HTTPClientError, ReadTimeoutError
 
 RAW_BODY: Final = "KinesisEfoBody"
@@ -26,8 +28,10 @@ _BODY: Final = "kinesis_efo.body"
 _TIME: Final = "kinesis_efo.time"
 _TIMES_READ: Final = 4
 """Seconds for a whole response other than a stream, as a multiple of the read timeout."""
-_MOST_BODY: Final = 64 << 20
-"""Maximum bytes of such a response. GetRecords has the largest: 10 MiB of records, in base64."""
+_MOST_BODY: Final = 8 << 20
+"""Maximum bytes of such a response: DynamoDB and lists have pages of about 1 MB."""
+_MOST_RECORDS: Final = 64 << 20
+"""Maximum bytes of a GetRecords response, which has 10 MiB of records in base64."""
 
 
 class Instead:
@@ -82,11 +86,13 @@ class HttpSession:
         if request.stream_output:
             return await self.exchange(request)
         request.stream_output = True  # otherwise the SDK reads the body, however long it is
+        target = request.headers.get("X-Amz-Target", b"")
+        most = _MOST_RECORDS if str(target).rstrip("'").endswith(".GetRecords") else _MOST_BODY
         try:
             async with asyncio.timeout(self._whole_seconds):
                 answer = await self.exchange(request)
                 return AioAWSResponse(
-                    answer.url, answer.status_code, answer.headers, Instead(await _body(answer.raw), answer.raw)
+                    answer.url, answer.status_code, answer.headers, Instead(await _body(answer.raw, most), answer.raw)
                 )
         except TimeoutError as error:
             raise ReadTimeoutError(endpoint_url=request.url, error=error) from None
@@ -98,18 +104,62 @@ class HttpSession:
         return await self._http1.send(request)
 
 
-async def _body(raw: Any) -> bytes:
-    """Read the body of a response. If this fails, the response is closed."""
+async def _body(raw: Any, most: int) -> bytes:
+    """Read the body of a response, of at most `most` bytes. If this fails, the response is closed."""
     parts, size = [], 0
     try:
         while part := await raw.content.readany():
             parts.append(part)
-            if (size := size + len(part)) > _MOST_BODY:
-                raise HTTPClientError(error=f"{raw.url} sends more than {_MOST_BODY >> 20} MiB, which AWS does not")
+            if (size := size + len(part)) > most:
+                raise _too_long(str(raw.url), most)
     except BaseException:
         raw.close()
         raise
     return b"".join(parts)
+
+
+class BoundedSession:
+    """botocore's HTTP session, but with a limit for bodies that the SDK reads as a whole."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def send(self, request: Any) -> Any:
+        """Send a request."""
+        if request.stream_output:
+            return self._session.send(request)
+        request.stream_output = True  # otherwise the SDK reads the body, however long it is
+        answer = self._session.send(request)
+        parts, size = [], 0
+        try:
+            for part in answer.raw.stream():
+                parts.append(part)
+                if (size := size + len(part)) > _MOST_BODY:
+                    raise _too_long(request.url, _MOST_BODY)
+        except urllib3.exceptions.ReadTimeoutError as error:
+            raise ReadTimeoutError(endpoint_url=request.url, error=error) from None
+        except urllib3.exceptions.HTTPError as error:
+            raise ConnectionClosedError(endpoint_url=request.url, request=request, error=error) from None
+        finally:
+            answer.raw.release_conn() if size <= _MOST_BODY else answer.raw.close()
+        return AWSResponse(answer.url, answer.status_code, answer.headers, _Read(b"".join(parts)))
+
+
+class _Read:
+    """A body that was read."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self) -> Iterator[bytes]:
+        yield self._body
+
+
+def _too_long(url: str, most: int) -> HTTPClientError:
+    return HTTPClientError(error=f"{url} sends more than {most >> 20} MiB, which AWS does not")
 
 
 def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -41,7 +42,15 @@ class DataDirectory:
         """Take the directory. Raises DataError if another local AWS has it, or it cannot be written."""
         try:
             self._path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self._path / "lock").open("w")
+            for path in (
+                self._path,
+                *(self._path / f"{dot}{name}" for name in (_KINESIS, _TABLES, "lock") for dot in ("", ".")),
+            ):
+                if path.is_symlink():
+                    raise DataError(
+                        f"data directory {self._path}: {path} is a link, which is not followed; give the directory itself"
+                    )
+            self._lock = os.fdopen(os.open(self._path / "lock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "w")
         except OSError as error:
             raise DataError(f"data directory {self._path} cannot be used: {error}") from None
         try:
@@ -84,10 +93,11 @@ class DataDirectory:
     def _read(self, name: str, kind: type[T]) -> T | None:
         path = self._path / name
         try:
-            return msgspec.msgpack.decode(path.read_bytes(), type=kind)
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+                return msgspec.msgpack.decode(file.read(), type=kind)
         except FileNotFoundError:
             return None
-        except msgspec.DecodeError as wrong:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
             raise DataError(
                 f"data directory {self._path}: {name} cannot be read: {wrong}; take another directory"
             ) from None
@@ -95,7 +105,8 @@ class DataDirectory:
     def _write(self, name: str, content: Any) -> None:
         # In one step: who kills the process while it writes loses this time only.
         partial = self._path / f".{name}"
-        partial.write_bytes(msgspec.msgpack.encode(content))
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666), "wb") as file:
+            file.write(msgspec.msgpack.encode(content))
         partial.replace(self._path / name)
 
 

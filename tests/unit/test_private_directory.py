@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import psutil
@@ -67,3 +68,24 @@ def test_what_was_opened_is_used_although_its_path_leads_elsewhere(tmp_path: Pat
         there.write("secret", b"secret")
     assert [each.name for each in (tmp_path / "moved").iterdir()] == ["secret"]
     assert not list(thiefs.iterdir())
+
+
+@pytest.mark.parametrize("what", ["a directory", "a pipe", "a link", "a link to itself", "a socket"])
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_CREAT])
+def test_something_else_than_a_file_is_not_opened(tmp_path: Path, what: str, flags: int) -> None:
+    with PrivateDirectory(tmp_path / "notes") as there, socket.socket(socket.AF_UNIX) as sock:
+        odd = tmp_path / "notes" / "odd"
+        match what:
+            case "a directory":
+                odd.mkdir()
+            case "a pipe":
+                os.mkfifo(odd)
+            case "a link":
+                odd.symlink_to(tmp_path / "elsewhere")
+            case "a link to itself":
+                odd.symlink_to(odd)
+            case _:
+                sock.bind(str(odd))
+        with pytest.raises(FileNotFoundError, match="odd is not a regular file; remove it"):
+            there.open("odd", flags)
+    assert not (tmp_path / "elsewhere").exists()

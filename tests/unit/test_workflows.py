@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -571,11 +572,39 @@ def test_what_is_published_was_built_and_tested_from_a_tag_by_jobs_that_hold_no_
         assert release["jobs"][name]["permissions"] == {"contents": "read"}
     steps = {name: [step.get("run", "") for step in job["steps"]] for name, job in release["jobs"].items()}
     assert "make lint" in steps["test"]
-    built, checked = (
+    ancestry, built, checked = (
         next(number for number, run in enumerate(steps["build"]) if text in run)
-        for text in ("make dist", "scripts.release")
+        for text in ("merge-base", "make dist", "scripts.release")
     )
-    assert built < checked
+    assert ancestry < built < checked
+    assert release["jobs"]["build"]["steps"][0]["with"]["fetch-depth"] == 0
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_only_tags_of_the_default_branch_are_released(merged: bool, tmp_path: Path) -> None:
+    (step,) = [each for each in document(RELEASE)["jobs"]["build"]["steps"] if "merge-base" in each.get("run", "")]
+    assert step["env"] == {"BRANCH": "${{ github.event.repository.default_branch }}"}
+
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=x", "-c", "user.email=x@example.com", "-c", "commit.gpgsign=false"]
+        command = ["git", *who, *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
+
+    git("init", "--quiet", "--initial-branch=main")
+    git("commit", "--quiet", "--allow-empty", "-m", "a")
+    tagged = git("rev-parse", "HEAD")
+    git("commit", "--quiet", "--allow-empty", "-m", "b")
+    git("update-ref", "refs/remotes/origin/main", "HEAD")
+    if not merged:
+        git("checkout", "--quiet", "-b", "other", tagged)
+        git("commit", "--quiet", "--allow-empty", "-m", "c")
+        tagged = git("rev-parse", "HEAD")
+    environment = {**os.environ, "GITHUB_SHA": tagged, "GITHUB_REF_NAME": "v1.0.0", "BRANCH": "main"}
+    ran = subprocess.run(
+        ["bash", "-ec", step["run"]], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode == 0) is merged
+    assert ("v1.0.0 is not on main" in ran.stdout) is not merged
 
 
 def test_the_core_is_released_as_one_wheel_for_each_kind_of_machine() -> None:
@@ -596,6 +625,16 @@ def test_the_core_is_released_as_one_wheel_for_each_kind_of_machine() -> None:
     assert cargo["dependencies"]["pyo3"]["features"] == [f"abi3-py{oldest}"], "one wheel serves later versions"
     assert built["test-command"] == "python {package}/check.py"
     assert (CORE / "check.py").exists()
+    assert built["linux"]["before-all"] == "sh {package}/install-rust"
+    # Without isolation, the build uses what was installed by its hash.
+    assert built["build-frontend"] == {"name": "build", "args": ["--no-isolation"]}
+    options = "--require-hashes --only-binary :all: --requirement {package}/maturin.txt"
+    assert built["before-build"] == f"python -m pip install {options}"
+    locked = (CORE / "maturin.txt").read_text(encoding="utf-8")
+    (version,) = re.findall(r"^maturin==(1\.\d+)\.\d+ ", locked, re.MULTILINE)
+    assert tuple(map(int, version.split("."))) >= (1, 9)
+    assert project["build-system"]["requires"] == ["maturin>=1.9,<2"]
+    assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}", locked)) > 10
     # What one job uploads is what the other publishes, and what is on the page.
     for name in ("publish", "page"):
         download = release[name]["steps"][0]["with"]
@@ -624,8 +663,35 @@ def test_the_core_is_checked_before_a_merge_and_before_a_release() -> None:
     assert "ignore" not in rules["advisories"]
 
 
+def test_nothing_that_is_downloaded_is_run_unseen() -> None:
+    texts = [
+        scripts(),
+        *(path.read_text(encoding="utf-8") for path in (CORE / "pyproject.toml", CORE / "install-rust")),
+    ]
+    assert not re.search(r"(?:curl|wget)[^\n]*\|\s*(?:ba)?sh", "\n".join(texts))
+
+
+@pytest.mark.parametrize("genuine", [True, False])
+def test_only_the_installer_of_rust_with_its_hash_is_run(genuine: bool, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    installer = f'#!/bin/sh\necho "$@" > {ran}\n'
+    (tmp_path / "curl").write_text(
+        f"#!/bin/sh\nwhile [ $# -gt 1 ]; do [ $1 = -o ] && to=$2; shift; done\ncat {tmp_path}/installer > $to\n"
+    )
+    (tmp_path / "installer").write_text(installer)
+    (tmp_path / "curl").chmod(0o755)
+    script = (CORE / "install-rust").read_text(encoding="utf-8")
+    if genuine:
+        script = re.sub(r"hash=[0-9a-f]{64}", f"hash={hashlib.sha256(installer.encode()).hexdigest()}", script)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) is genuine
+    assert ran.exists() is genuine
+    assert not genuine or "--default-toolchain 1.95.0" in ran.read_text()
+
+
 def test_rust_has_one_version_everywhere_that_is_new_enough() -> None:
-    texts = [path.read_text(encoding="utf-8") for path in [*WORKFLOWS, *ACTIONS, CORE / "pyproject.toml"]]
+    texts = [path.read_text(encoding="utf-8") for path in [*WORKFLOWS, *ACTIONS, CORE / "install-rust"]]
     asked = re.findall(r"(?:toolchain install|--default-toolchain|rustup default) (\S+?)[\s\"]", "\n".join(texts))
     assert len(asked) == 9
     (version,) = set(asked)

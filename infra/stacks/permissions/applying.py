@@ -10,12 +10,21 @@ from kinesis_efo_infra import iam
 from kinesis_efo_infra.iam import Condition, Statement
 from kinesis_efo_infra.regions import partition, principal
 
+_COMPLETE = (
+    "kinesis:EnableEnhancedMonitoring",
+    "kinesis:IncreaseStreamRetentionPeriod",
+    "kinesis:PutResourcePolicy",
+    "kinesis:RegisterStreamConsumer",
+    "kinesis:StartStreamEncryption",
+)
+"""What the provider does with a stream that it has just created, or that the file takes over."""
 _RUNS_JOBS = ("ec2", "emr-serverless", "elasticmapreduce")
 
 
 def change_data(environment: Environment) -> list[Statement]:
     """Besides `read`: change streams, tables, manifests, alarms, dashboards, schedules and the state."""
     scope = Scope(environment)
+    completing = (*_COMPLETE, *(("kinesis:UpdateStreamWarmThroughput",) if _warmed(environment) else ()))
     return [
         Statement("WriteState", ("s3:PutObject",), scope.state + scope.record),
         Statement("LockState", ("s3:DeleteObject", "s3:GetObject", "s3:PutObject"), scope.lock),
@@ -25,27 +34,16 @@ def change_data(environment: Environment) -> list[Statement]:
             scope.state_keys,
             conditions=iam.through(environment.state_region or environment.region, "s3"),
         ),
-        # What creates a stream goes by its name, and the rest by its tags as well, which it has from the first (CreateStream). Source:
+        # A stream is created by its name, and all else goes by its tags as well, which it has from the first (CreateStream). Source:
         # Service Authorization Reference, Amazon Kinesis Data Streams.
-        Statement(
-            "CreateStreams",
-            (
-                "kinesis:CreateStream",
-                "kinesis:EnableEnhancedMonitoring",
-                "kinesis:IncreaseStreamRetentionPeriod",
-                "kinesis:PutResourcePolicy",
-                "kinesis:RegisterStreamConsumer",
-                "kinesis:StartStreamEncryption",
-                *(("kinesis:UpdateStreamWarmThroughput",) if _warmed(environment) else ()),
-            ),
-            scope.streams,
-        ),
+        Statement("CreateStreams", ("kinesis:CreateStream",), scope.streams),
         Statement("TagNewStreams", ("kinesis:AddTagsToStream",), scope.streams, conditions=tags_new(environment)),
         # What the file takes over may have such tags already.
-        *([Statement("TagImported", ("kinesis:AddTagsToStream",), scope.imported)] if scope.imported else []),
+        *([Statement("TakeOver", ("kinesis:AddTagsToStream", *completing), scope.imported)] if scope.imported else []),
         Statement(
             "WriteStreams",
             (
+                *completing,
                 "kinesis:AddTagsToStream",
                 "kinesis:DecreaseStreamRetentionPeriod",
                 "kinesis:DeleteResourcePolicy",

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from infra.settings.model import Environment
-from infra.settings.names import GITHUB_ISSUER, Names
+from infra.settings.names import Names
+from infra.settings.values import GITHUB_ISSUER
 from infra.stacks.permissions.scheduling import start_within_boundary
 from infra.stacks.permissions.scope import Scope, never_others, tagged
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.iam import Condition, Statement
 from kinesis_efo_infra.pipeline.deployment import github_repository
 from kinesis_efo_infra.regions import dns_suffix, partition
+
+_NAMESPACE = "KinesisEfo"
+"""The namespace of the library's metrics."""
+_WRITES = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject")
 
 
 def boundary(environment: Environment) -> list[Statement]:
@@ -44,6 +49,8 @@ def boundary(environment: Environment) -> list[Statement]:
             conditions=(Condition("StringLike", "kms:ViaService", (s3,)),),
         ),
         *_use_buckets(scope),
+        # What jobs run and where they find their streams is written by the pipeline.
+        *([Statement("NotThePrograms", _WRITES, scope.run_objects, effect="Deny")] if scope.run_objects else []),
         Statement("NotTheState", ("s3:*",), (*scope.bucket, f"{scope.bucket[0]}/*"), effect="Deny"),
         *_use_catalog(environment),
         Statement(
@@ -51,7 +58,12 @@ def boundary(environment: Environment) -> list[Statement]:
             ("logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"),
             tuple(names.arn("logs", f"log-group:{each}") for each in groups),
         ),
-        Statement("Metrics", ("cloudwatch:PutMetricData",), ("*",)),
+        Statement(
+            "Metrics",
+            ("cloudwatch:PutMetricData",),
+            ("*",),
+            conditions=(Condition("StringLike", "cloudwatch:namespace", (_NAMESPACE, f"{names.path.strip('/')}/*")),),
+        ),
         *(start_within_boundary(environment) if environment.emr else []),
         Statement("NeverRegisterConsumers", iam.REGISTRATION, ("*",), effect="Deny"),
         never_others(environment),
@@ -170,7 +182,8 @@ def _trust(
     assert environment.pipeline is not None
     given = environment.pipeline.repository
     repository, number = github_repository(given)
-    known = partition(environment.region) == "aws"
+    # Only for the issuer that all of GitHub shares.
+    known = partition(environment.region) == "aws" and environment.pipeline.issuer == GITHUB_ISSUER
     # With the repository's id as a condition of its own, the form without ids is as good.
     forms = (given, repository) if number and known else (given,)
     also = {**({"repository_id": (number,)} if number else {}), **(claims or {})} if known else {}
@@ -185,6 +198,7 @@ def _trust(
         (),
         principals={"Federated": (provider_arn,)},
         conditions=tuple(
-            Condition("StringEquals", f"{GITHUB_ISSUER}:{claim}", values) for claim, values in wanted.items()
+            Condition("StringEquals", f"{environment.pipeline.issuer}:{claim}", values)
+            for claim, values in wanted.items()
         ),
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from infra.settings.access import RoleAccess
 from infra.settings.model import Environment, OwnStream
-from infra.settings.names import MANAGED_BY, Names
+from infra.settings.names import ENVIRONMENTS, MANAGED_BY, PROGRAMS, Names
 from infra.settings.values import OWNER_TAGS
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.iam import Condition, Statement
@@ -68,6 +68,11 @@ class Scope:
         # Keys that others declared carry no tags of this environment.
         self.given_keys = tuple(sorted({arn for arn in given if arn.startswith("arn:")}))
         self.job_buckets = tuple(names.bucket_arn(each) for each in names.job_buckets)
+        artifacts = [names.bucket_arn(names.artifacts_bucket)] if environment.emr else []
+        self.run_objects = (
+            *(f"{each}/{prefix}*" for each in artifacts for prefix in (ENVIRONMENTS, PROGRAMS)),
+            *self.manifest_objects,
+        )
         aliases = [path, f"{path}/*"]
         if not environment.streams and not environment.applications:
             # An app of somebody's own: aliases as the constructs give them.

@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
 
 from kinesis_efo.arns import StreamIdentity
+from kinesis_efo.aws import pages_of, token_only
 from kinesis_efo.aws_errors import CALL_ERRORS, Cause, action_of, cause_of, code_of, describe
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.lineage import Lineage, Shard, announced
@@ -34,7 +35,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PAGE: Final = 1_000
-_MOST_PAGES: Final = 1_000
 """Shards per call: the default of the API, given explicitly."""
 
 SKEW_SECONDS: Final = 300.0
@@ -151,18 +151,9 @@ class Topology:
 
     async def _list(self, stream_arn: str, shard_filter: dict[str, Any] | None = None) -> list[Shard]:
         request: dict[str, Any] = {"StreamARN": stream_arn, **({"ShardFilter": shard_filter} if shard_filter else {})}
-        shards: list[Shard] = []
-        for _ in range(_MOST_PAGES):
-            page = await self._client.list_shards(MaxResults=PAGE, **request)
-            shards += [self._shard(stream_arn, data) for data in page["Shards"]]
-            if not (token := page.get("NextToken")):
-                return shards
-            # The token includes the stream and the filter, which must not be sent together with a token.
-            request = {"NextToken": token}
-        raise KinesisEfoError(
-            f"stream {stream_arn}: ListShards returned {_MOST_PAGES} pages and still another NextToken, so it is not AWS that answers; "
-            "correct the endpoint or the proxy"
-        )
+        call = partial(self._client.list_shards, MaxResults=PAGE)
+        pages = pages_of(f"ListShards of {stream_arn}", call, request, token_only)
+        return [self._shard(stream_arn, data) async for page in pages for data in page["Shards"]]
 
     def _shard(self, stream_arn: str, data: dict[str, Any]) -> Shard:
         shard_id, numbers, hashes = data["ShardId"], data["SequenceNumberRange"], data["HashKeyRange"]

@@ -16,6 +16,10 @@ from kinesis_efo.positions import Position, PositionKind
 Attributes: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 _REQUIRED: Final = object()
+_MOST: Final = 10**38
+"""DynamoDB's numbers have up to 38 digits."""
+_MOST_TIME: Final = 10**14
+"""Epoch milliseconds, in the year 5138: later times cannot be shown."""
 
 
 class Lag(NamedTuple):
@@ -67,9 +71,11 @@ def number(item: Attributes, name: str, default: Any = _REQUIRED) -> int:
     """Return the value of an attribute that is a whole number."""
     value = read(item, name, "N", default)
     try:
-        return int(value)
-    except ValueError:
-        raise fault(item, f"has attribute {name!r} = {value!r}, expected a whole number") from None
+        if abs(found := int(value)) < _MOST:
+            return found
+    except (TypeError, ValueError):
+        pass
+    raise fault(item, f"has attribute {name!r} = {value!r}, expected a whole number")
 
 
 def optional_number(item: Attributes, name: str) -> int | None:
@@ -77,10 +83,17 @@ def optional_number(item: Attributes, name: str) -> int | None:
     return None if read(item, name, "N", None) is None else number(item, name)
 
 
+def milliseconds(item: Attributes, name: str, default: Any = _REQUIRED) -> int:
+    """Return the value of an attribute that is a time, in epoch milliseconds."""
+    value = number(item, name, default)
+    if not 0 <= value < _MOST_TIME:
+        raise fault(item, f"has attribute {name!r} = {value}, expected a time in epoch milliseconds")
+    return value
+
+
 def seconds(item: Attributes, name: str) -> float | None:
-    """Return, in seconds, the value of an attribute that is stored in milliseconds; None if the row lacks it."""
-    value = optional_number(item, name)
-    return None if value is None else value / 1000
+    """Return, in seconds, the value of an attribute that is a time; None if the row lacks it."""
+    return None if read(item, name, "N", None) is None else milliseconds(item, name) / 1000
 
 
 def fault(item: Attributes, what: str) -> ValueError:
@@ -113,8 +126,8 @@ def read_checkpoint(item: Attributes) -> Position | None:
     text = read(item, "checkpoint", "S", "LATEST")
     if text in ("TRIM_HORIZON", "SHARD_END"):
         return Position(PositionKind[text])
-    if text == "AT_TIMESTAMP" and (at := optional_number(item, "checkpointTimestamp")) is not None:
-        return Position.at_timestamp(at)
+    if text == "AT_TIMESTAMP" and read(item, "checkpointTimestamp", "N", None) is not None:
+        return Position.at_timestamp(milliseconds(item, "checkpointTimestamp"))
     if text in ("AT_TIMESTAMP", "LATEST"):
         return None
     try:
@@ -144,7 +157,7 @@ def read_lag(item: Attributes) -> Lag | None:
         optional_number(named, "millisBehind"),
         read(named, "shardId", "S", None),
         number(named, "records", 0),
-        optional_number(named, "at"),
+        None if read(named, "at", "N", None) is None else milliseconds(named, "at"),
     )
 
 
@@ -161,7 +174,7 @@ def read_marks(item: Attributes) -> tuple[CheckpointMark, ...]:
     found = []
     for checkpoint, each in read(item, "marks", "M", {}).items():
         named = {**each.get("M", {}), "leaseKey": item.get("leaseKey", {})}  # for error messages
-        found.append(CheckpointMark(Mark(checkpoint, number(named, "moved")), number(named, "at")))
+        found.append(CheckpointMark(Mark(checkpoint, number(named, "moved")), milliseconds(named, "at")))
     return tuple(sorted(found, key=lambda each: each.at, reverse=True))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
+from kinesis_efo.errors import visible
 from kinesis_efo.processes import UNKNOWN, read_stat
 
 _PROC: Final = Path("/proc")
@@ -42,7 +43,7 @@ def readable(owner: str) -> str:
     'kcl-worker-3'
     """
     process = _process(owner)
-    return f"{process.host}:{process.pid}" if process is not None else owner
+    return visible(f"{process.host}:{process.pid}" if process is not None else owner)
 
 
 def provably_gone(owner: str, proc: Path = _PROC) -> bool:

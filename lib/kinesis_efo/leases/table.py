@@ -8,6 +8,7 @@ from typing import Any, Final
 from aiobotocore.config import AioConfig
 from botocore.exceptions import BotoCoreError, ClientError
 
+from kinesis_efo.aws import pages_of
 from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe, is_foreign, skew_of
 from kinesis_efo.errors import LeaseTableError, TableUnavailableError
 from kinesis_efo.leases.row import OBSOLETE, Item, Lease
@@ -63,9 +64,11 @@ class LeaseTable(LeaseStore):
     async def scan(self) -> Scan:
         leases: dict[str, Lease] = {}
         unreadable: dict[str, str] = {}
-        request: dict[str, Any] = {"TableName": self._name, "ConsistentRead": True}
-        while True:
-            page = await self._call("Scan", self._client.scan(**request))
+
+        async def call(**start: Any) -> dict[str, Any]:
+            return await self._call("Scan", self._client.scan(TableName=self._name, ConsistentRead=True, **start))
+
+        async for page in pages_of(f"Scan of {self.label}", call, {}, _after):
             for item in page["Items"]:
                 key = item["leaseKey"]["S"]
                 try:
@@ -73,9 +76,7 @@ class LeaseTable(LeaseStore):
                         leases[key] = lease
                 except LeaseTableError as error:
                     unreadable[key] = str(error)
-            if "LastEvaluatedKey" not in page:
-                return Scan(leases, unreadable)
-            request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
+        return Scan(leases, unreadable)
 
     async def create(self, lease: Lease) -> Outcome:
         request = {"Item": lease.to_item(), "ConditionExpression": "attribute_not_exists(leaseKey)"}
@@ -147,6 +148,10 @@ class LeaseTable(LeaseStore):
     @property
     def _remedy(self) -> str:
         return f"it is declared by {self._declared_by}, and a query never creates it: deploy that first"
+
+
+def _after(page: dict[str, Any]) -> dict[str, Any] | None:
+    return {"ExclusiveStartKey": key} if (key := page.get("LastEvaluatedKey")) else None
 
 
 def _fenced(seen: Lease) -> dict[str, Any]:

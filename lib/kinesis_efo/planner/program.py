@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.05
 _PREFIX: Final = "run"
+_MOST_BYTES: Final = 1 << 20
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class RunEntry(msgspec.Struct, frozen=True):
@@ -67,7 +69,7 @@ class RunFile:
 
     def again(self) -> RunEntry:
         """Read the present content of the file; returns `entry` if it cannot be read."""
-        with self._guard, contextlib.suppress(msgspec.MsgspecError):
+        with self._guard, contextlib.suppress(*_UNREADABLE):
             if self._file >= 0:
                 return self._read()
         return self.entry
@@ -86,7 +88,7 @@ class RunFile:
                 self._file = -1
 
     def _read(self) -> RunEntry:
-        return msgspec.json.decode(os.pread(self._file, os.fstat(self._file).st_size, 0), type=RunEntry)
+        return msgspec.json.decode(os.pread(self._file, _MOST_BYTES, 0), type=RunEntry)
 
 
 class OwnFile:
@@ -182,7 +184,7 @@ class Program:
         found: list[RunFile] = []
         with PrivateDirectory(self._directory) as there:
             for name in there.names(f"{self._name}.*.json"):
-                with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
+                with contextlib.suppress(FileNotFoundError, *_UNREADABLE):
                     file = RunFile(self._directory / name)
                     if file.lives:
                         found.append(file)
@@ -197,8 +199,12 @@ class Program:
         `known` is the secret of this process's last run; empty if it has had none.
         """
         with self._lock_file() as file:
-            if found := os.pread(file, 1 << 10, 0).decode():
-                return found
+            if found := os.pread(file, 1 << 10, 0).decode(errors="replace"):
+                if found.isascii() and found.isprintable():
+                    return found
+                raise FetcherError(
+                    f"{self._directory / self._name}.lock has something else than a secret of this library; remove it"
+                )
             os.pwrite(file, (secret := known or secrets.token_urlsafe(32)).encode(), 0)
             return secret
 
@@ -221,7 +227,9 @@ class Program:
             for name in there.names(f"{self._machine}.*"):
                 pid, started, *_ = [*name.removeprefix(f"{self._machine}.").split("."), ""]
                 if pid.isdecimal() and not Process(int(pid), started).lives():
-                    there.remove(name)
+                    # Something else than a file of this library may have such a name.
+                    with contextlib.suppress(OSError):
+                        there.remove(name)
 
 
 def files_of(directory: Path, jvm: Process) -> list[Path]:

@@ -15,7 +15,7 @@ from pybase64 import b64encode
 
 from kinesis_efo import __version__
 from kinesis_efo.arns import STREAM_ARN, STREAM_NAME
-from kinesis_efo.aws import AsyncClients, SyncClients
+from kinesis_efo.aws import AsyncClients, SyncClients, pages_of, token_only
 from kinesis_efo.aws_errors import Cause, cause_of, describe
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
@@ -94,13 +94,8 @@ class KinesisService:
         return results
 
     async def shards(self) -> list[HashRange]:
-        shards: list[HashRange] = []
-        arguments: dict[str, Any] = self._stream
-        while arguments:
-            page = await self._control.list_shards(**arguments)
-            shards += [_shard(shard) for shard in page["Shards"]]
-            arguments = {"NextToken": page["NextToken"]} if page.get("NextToken") else {}
-        return shards
+        pages = pages_of("ListShards", self._control.list_shards, self._stream, token_only)
+        return [_shard(shard) async for page in pages for shard in page["Shards"]]
 
     async def traits(self) -> StreamTraits:
         try:

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from kinesis_efo import __version__
+from kinesis_efo_tools.cli.ending import ended_by_interrupt
 from kinesis_efo_tools.cli.failing import fail, wants_json
 
 
@@ -148,7 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     as_json = wants_json(words)
     try:
-        # In standalone mode, typer prints usage errors in a box.
-        sys.exit(app(args=words, standalone_mode=not as_json) or 0)
+        with ended_by_interrupt():
+            # In standalone mode, typer prints usage errors in a box.
+            sys.exit(app(args=words, standalone_mode=not as_json) or 0)
     except Exception as error:
         fail(error, as_json=as_json)

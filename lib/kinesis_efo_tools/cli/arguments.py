@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -18,6 +18,9 @@ from kinesis_efo_tools.cli.declaring import Group
 
 ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
 """The AWS SDK's environment variable for `--endpoint-url`."""
+
+_LOAD_SECONDS: Final = 30.0
+"""Timeout for a manifest, however slowly the bytes of a response arrive."""
 
 MANIFEST_VARIABLE = "KINESIS_EFO_MANIFEST"
 """Environment variable for `--manifest`."""
@@ -159,9 +162,15 @@ def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> M
     """
     from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
     from kinesis_efo.aws_errors import describe, is_foreign
+    from kinesis_efo_tools.operate.live import in_thread
 
     try:
-        found = load_manifest(location, SyncClients(aws, config=INTERACTIVE_CONFIG)).in_region(aws.region)
+        loaded = in_thread(load_manifest, location, SyncClients(aws, config=INTERACTIVE_CONFIG))
+        found = loaded.result(_LOAD_SECONDS).in_region(aws.region)
+    except TimeoutError:
+        raise ManifestError(
+            f"manifest {location}: not loaded within {_LOAD_SECONDS:.0f} s; check the endpoint, the proxy and the network"
+        ) from None
     except ManifestError as error:
         cause = error.__cause__
         if isinstance(cause, Exception) and is_foreign(cause):

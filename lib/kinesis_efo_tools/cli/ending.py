@@ -1,12 +1,67 @@
-"""Waits for SIGTERM, Ctrl-C or the end of the terminal, in commands that run until then."""
+"""Waits for SIGTERM, Ctrl-C or the end of the terminal, in commands that run until then; ends other commands after Ctrl-C."""
 
 from __future__ import annotations
 
 import os
 import select
 import signal
+import socket
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from kinesis_efo_tools.cli.output import ExitCode
+
+_GRACE_SECONDS: Final = 0.8
+
+
+@dataclass
+class ForcedEnd:
+    """How the process ends if it still runs a moment after Ctrl-C. A command sets this before its work.
+
+    Attributes:
+        code: The exit code.
+        handled: How many times Ctrl-C may be pressed without this, because the command completes its work then.
+    """
+
+    code: ExitCode = ExitCode.INTERRUPTED
+    handled: int = 0
+
+
+forced_end: Final = ForcedEnd()
+
+
+@contextmanager
+def ended_by_interrupt() -> Iterator[None]:
+    """Within this context, end the process within a second after Ctrl-C, whatever its threads wait for.
+
+    Python's own handler runs only when the main thread leaves a system call, and Python waits for worker threads before
+    it exits; neither happens while a name server does not answer.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received, written = socket.socketpair()
+    written.setblocking(False)
+    before = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
+
+    def watch() -> None:
+        with received:
+            while (number := received.recv(1)) and (number[0] != signal.SIGINT or forced_end.handled > 0):
+                forced_end.handled -= number[0] == signal.SIGINT
+        if number:
+            time.sleep(_GRACE_SECONDS)
+            os._exit(forced_end.code)
+
+    threading.Thread(target=watch, name="kinesis-efo interrupt", daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        written.close()
 
 
 class EndRequest(BaseException):

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import typer
 
-from kinesis_efo.errors import KinesisEfoError, UsageError
+from kinesis_efo.errors import KinesisEfoError, UsageError, visible
 from kinesis_efo_tools.cli.output import ExitCode
 
 
@@ -33,7 +33,7 @@ def confirm(question: str, *, yes: bool) -> None:
         raise CommandExit(
             ExitCode.REFUSED, f"{question}? Standard input is not a terminal: nothing was changed. Say --yes to do it"
         )
-    if not typer.confirm(f"{question}?", err=True):
+    if not typer.confirm(f"{visible(question)}?", err=True):
         raise CommandExit(ExitCode.REFUSED, "nothing was changed")
 
 
@@ -50,7 +50,8 @@ def fail(error: Exception, *, as_json: bool) -> NoReturn:
     """
     kind, code, message = _explained(error)
     document = {"error": {"kind": kind, "exitCode": int(code), "message": message}}
-    typer.echo(json.dumps(document) if as_json else f"kinesis-efo: {message}", err=True)
+    shown = visible(message, keep="\n")
+    typer.echo(json.dumps(document) if as_json else f"kinesis-efo: {shown}", err=True)
     raise SystemExit(int(code)) from None
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
+from kinesis_efo.errors import visible
 from kinesis_efo_tools.cli import output
 from kinesis_efo_tools.operate.findings import Finding, Status
 
@@ -40,14 +40,14 @@ def report(as_json: bool, findings: Sequence[Finding], details: Details | None =
     }
     rows = [
         (
-            output.painted(each.status.value, _STYLES[each.status]),
+            output.text(each.status.value, _STYLES[each.status]),
             each.subject,
-            f"{each.detail}\nfix: {each.fix}" if each.fix else each.detail,
+            output.text(f"{visible(each.detail)}\nfix: {visible(each.fix)}" if each.fix else each.detail, keep="\n"),
         )
         for each in findings
     ]
     table = output.table(("", "what", "found"), rows)
-    output.answer(as_json, data, lambda: table if details is None else Group(table, Text(), details.view))
+    output.answer(as_json, data, lambda: table if details is None else Group(table, "", details.view))
     if not as_json:
         output.remark(", ".join(f"{count} {status}" for status, count in counts.items()))
     if counts["failed"] or not counts["passed"]:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Group
 from rich.live import Live
-from rich.text import Text
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import SystemClock
@@ -22,6 +21,7 @@ from kinesis_efo.leases.watch import watch
 from kinesis_efo.options import AwsSettings
 from kinesis_efo_tools.cli import arguments, output
 from kinesis_efo_tools.cli.commands.lag import Lag
+from kinesis_efo_tools.cli.ending import forced_end
 from kinesis_efo_tools.cli.failing import CommandExit
 from kinesis_efo_tools.cli.lag_report import LagReport, data, view, within
 from kinesis_efo_tools.cli.lease_access import Leases, opened
@@ -41,6 +41,7 @@ def lag(given: Lag) -> None:
 
     looks = [_ApplicationLag(given.aws, location, given.stream, timeout, given.count) for location in given.manifest]
     if given.again:
+        forced_end.code = output.ExitCode.OK
         try:
             asyncio.run(_keep_looking(looks, min(pause, timeout), pause, given.as_json))
         except KeyboardInterrupt:
@@ -150,7 +151,7 @@ async def _keep_looking(looks: Sequence[_ApplicationLag], seconds: float, pause:
                 # Keep watching, so that the end of an outage is shown.
                 trouble = f"{written_out(clock.time())}: {type(error).__name__}: {error}. Trying again"
                 if terminal.is_terminal and not as_json:
-                    live.update(Group(view(reports, terminal.width), Text(trouble, "bold red")), refresh=True)
+                    live.update(Group(view(reports, terminal.width), output.text(trouble, "bold red")), refresh=True)
                 else:
                     output.remark(trouble)
                 await clock.sleep(pause)
@@ -158,7 +159,7 @@ async def _keep_looking(looks: Sequence[_ApplicationLag], seconds: float, pause:
             if as_json:
                 output.line(data(reports))
             elif terminal.is_terminal:
-                live.update(Group(view(reports, terminal.width), *map(Text, _remarks(reports))), refresh=True)
+                live.update(Group(view(reports, terminal.width), *map(output.text, _remarks(reports))), refresh=True)
             else:
                 terminal.print(view(reports, terminal.width))
             await clock.sleep(max(0.0, began + pause - clock.monotonic()))

@@ -66,16 +66,16 @@ def view(reports: Sequence[LagReport], width: int) -> RenderableType:
     shape = Shape.of(width)
     parts: list[RenderableType] = []
     for report in reports:
-        parts += [_title(report), *_summary(report, shape), Text(), _table(report, shape), Text()]
+        parts += [_title(report), *_summary(report, shape), "", _table(report, shape), ""]
         if report.runs:
-            parts += [runs_table(report.runs, shape, report.at, report.states), Text()]
+            parts += [runs_table(report.runs, shape, report.at, report.states), ""]
     return Group(*parts[:-1])
 
 
 def _title(report: LagReport) -> Text:
     saw = [f"{name} {milliseconds / 1000:.1f} s" for name, milliseconds in sorted(report.reported.items())]
     seen = f"CloudWatch saw at most {', '.join(saw)}" if saw else "no figures in CloudWatch"
-    return Text(f"{report.application} at {written_out(report.at)}; {seen}", "bold")
+    return output.text(f"{report.application} at {written_out(report.at)}; {seen}", "bold")
 
 
 def _summary(report: LagReport, shape: Shape) -> list[Text]:
@@ -95,7 +95,7 @@ def _summary(report: LagReport, shape: Shape) -> list[Text]:
         if records:
             more = len(records) < len(rows) or not all(row.records_exact for row in rows)
             text += f", {sum(records):,}{'+' if more else ''} unread"
-        lines.append(Text(f"{text}; positions {_source(report, stream)}{whose}"))
+        lines.append(output.text(f"{text}; positions {_source(report, stream)}{whose}"))
     return lines
 
 
@@ -133,7 +133,7 @@ def _table(report: LagReport, shape: Shape) -> RenderableType:
         [
             row.key.stream,
             shape.shard(row.key.shard),
-            output.painted(row.state.value, STATE_STYLES.get(row.state, "")),
+            output.text(row.state.value, STATE_STYLES.get(row.state, "")),
             _position(row, report.at, shape),
             _moved(row, shape),
             None if row.records is None else f"{row.records:,}{'' if row.records_exact else '+'}",

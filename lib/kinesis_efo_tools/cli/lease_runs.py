@@ -45,7 +45,7 @@ def runs_table(
     for stream, row in runs.items():
         lag = row.lag
         state: str | Text = (
-            row.key if states is None else output.painted(states[stream].value, STATE_STYLES.get(states[stream], ""))
+            row.key if states is None else output.text(states[stream].value, STATE_STYLES.get(states[stream], ""))
         )
         seconds = None if lag is None else lag.seconds_behind(now)
         behind = None if seconds is None else duration(seconds)

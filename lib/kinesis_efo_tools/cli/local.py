@@ -102,7 +102,8 @@ def _detach(options: Mapping[str, Sequence[object]], asked: Declaration | None, 
     try:
         ready, log = local_process.start(arguments, local_process.state_directory())
     except ChildFailed as failed:
-        output.remark(failed.said)
+        for line in failed.said.splitlines():
+            output.remark(line)
         raise typer.Exit(failed.code if failed.code > 0 else output.ExitCode.FAILED) from None
     except KeyboardInterrupt:
         raise output.stop(output.ExitCode.INTERRUPTED) from None

@@ -10,7 +10,6 @@ from typing import Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.errors import ConfigurationError
@@ -86,7 +85,7 @@ def _view(found: Manifest) -> RenderableType:
         ("stream", "name in Kinesis", "consumer"),
         [(name, ref.stream_name, ref.consumer_arn or "none: it is polled") for name, ref in found.streams.items()],
     )
-    return Group(head, Text(), streams)
+    return Group(head, "", streams)
 
 
 def _file(out: str) -> Path:

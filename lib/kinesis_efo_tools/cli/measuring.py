@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from kinesis_efo.aws_errors import CALL_ERRORS, describe
 from kinesis_efo.clock import Clock
@@ -117,7 +116,7 @@ def view(found: Measurement) -> RenderableType:
         [(title, *map(cell, found.subscriptions)) for title, cell in _ROWS],
     )
     # A title of the table would be folded to its width.
-    return Group(Text(f"{found.shard} of {found.stream.name}, at {found.endpoint}", "bold"), table)
+    return Group(output.text(f"{found.shard} of {found.stream.name}, at {found.endpoint}", "bold"), table)
 
 
 def _offered(take: Callable[[HttpFacts], int | None]) -> Callable[[SubscriptionResult], str | None]:

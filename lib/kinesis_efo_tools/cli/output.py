@@ -17,6 +17,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kinesis_efo.errors import visible
+
 WIDE = 10_000
 """Width of output to a file or a pipe: no line is folded or cut."""
 
@@ -55,19 +57,23 @@ def answer(as_json: bool, data: Any, view: Callable[[], RenderableType]) -> None
     The keys of `data` are an interface: they are never renamed or removed. `view` is called only if it is printed.
     """
     if as_json:
-        typer.echo(json.dumps(data, indent=2))
+        typer.echo(_ascii(json.dumps(data, indent=2)))
     else:
         terminal().print(view())
 
 
 def line(data: Any) -> None:
     """Print plain data as one line of JSON."""
-    typer.echo(json.dumps(data, separators=(",", ":")))
+    typer.echo(_ascii(json.dumps(data, separators=(",", ":"))))
 
 
 def remark(text: str) -> None:
     """Print a line on stderr."""
-    typer.echo(text, err=True)
+    typer.echo(visible(text), err=True)
+
+
+def _ascii(document: str) -> str:
+    return document.replace("\x7f", "\\u007f")  # the only control character that JSON does not escape
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]], title: str | None = None) -> Table:
@@ -77,19 +83,27 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]
     ids. The cell None prints as `-`.
     """
     made = Table(
-        box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False, show_edge=False
+        box=SIMPLE_HEAD,
+        title=title and text(title, "bold"),
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+        show_edge=False,
     )
     for column in columns:
         number, whole = column.startswith(">"), column.startswith("=")
         made.add_column(column.lstrip(">="), justify="right" if number else "left", overflow="fold", no_wrap=whole)
     for row in rows:
-        made.add_row(*("-" if cell is None else cell for cell in row))
+        made.add_row(*("-" if cell is None else text(cell) if isinstance(cell, str) else cell for cell in row))
     return made
 
 
-def painted(text: str, style: str) -> Text:
-    """Return a text in a style, such as a colour, if the terminal has it."""
-    return Text(text, style)
+def text(content: str, style: str = "", *, keep: str = "", one_line: bool = False) -> Text:
+    """Return a text in a style, such as a colour, if the terminal has it. What others wrote in it is made visible.
+
+    `one_line` cuts it at the terminal's edge.
+    """
+    return Text(visible(content, keep), style, overflow="ellipsis" if one_line else None, no_wrap=one_line)
 
 
 def count(number: int, what: str) -> str:

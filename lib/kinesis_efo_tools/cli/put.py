@@ -21,6 +21,7 @@ from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import BlockingProducer, ProducerSettings
 from kinesis_efo_tools.cli import arguments, output
 from kinesis_efo_tools.cli.commands.put import Put
+from kinesis_efo_tools.cli.ending import forced_end
 from kinesis_efo_tools.cli.failing import CommandExit
 from kinesis_efo_tools.cli.status_line import StatusLine
 from kinesis_efo_tools.cli.stream_choice import Choice, choose
@@ -107,6 +108,7 @@ def _put_all(producer: BlockingProducer, pieces: Iterator[_Piece], key_of: Calla
     """Put every piece, and wait until Kinesis has acknowledged them. Returns False if it was interrupted."""
     status, clock = StatusLine(), SystemClock()
     shown = clock.monotonic()
+    forced_end.handled = 1  # after Ctrl-C, what was read is still written
     with producer:
         try:
             for piece in pieces:

@@ -69,7 +69,11 @@ def _view(manifest: Manifest, listed: Mapping[str, list[Shard]], open_only: bool
     trees: list[RenderableType] = []
     for name, each in listed.items():
         count = sum(shard.last is None for shard in each)
-        root = Tree(f"{name} ({manifest.streams[name].stream_name}): {output.count(len(each), 'shard')}, {count} open")
+        root = Tree(
+            output.text(
+                f"{name} ({manifest.streams[name].stream_name}): {output.count(len(each), 'shard')}, {count} open"
+            )
+        )
         # The last branch at each depth is the parent of the next entries one level deeper.
         branches = [root]
         for entry in tree(each):
@@ -78,15 +82,15 @@ def _view(manifest: Manifest, listed: Mapping[str, list[Shard]], open_only: bool
             depth = 0 if open_only else entry.depth
             if not (entry.repeated and open_only):
                 branches[depth + 1 :] = [branches[depth].add(_text(entry))]
-        trees += [root, Text()]
+        trees += [root, ""]
     return Group(*trees[:-1])
 
 
 def _text(entry: TreeEntry) -> Text:
     shard = entry.shard
     if entry.repeated:
-        return Text(f"{shard.shard_id}  see above: it continues two shards", "dim")
+        return output.text(f"{shard.shard_id}  see above: it continues two shards", "dim")
     text = f"{shard.shard_id}  {'open' if shard.last is None else 'closed'}  {share(shard):.1%} of the hash keys"
     if entry.trimmed_parents:
         text += f"  continues {', '.join(entry.trimmed_parents)}, which retention removed"
-    return Text(text, "" if shard.last is None else "dim")
+    return output.text(text, "" if shard.last is None else "dim")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 
+from kinesis_efo.errors import visible
+
 _ERASE = "\r\x1b[2K"
 
 
@@ -20,7 +22,7 @@ class StatusLine:
         """Draw the line with a new text."""
         if self._terminal:
             width = shutil.get_terminal_size().columns
-            self._file.write(f"{_ERASE}{text[: width - 1]}")
+            self._file.write(f"{_ERASE}{visible(text)[: width - 1]}")
             self._file.flush()
             self._shown = True
 

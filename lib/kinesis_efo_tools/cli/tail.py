@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import select
@@ -15,7 +14,7 @@ from datetime import timedelta
 from typing import BinaryIO
 
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import UsageError
+from kinesis_efo.errors import UsageError, visible
 from kinesis_efo.kinesis.topology import explained
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.options.readers import refusal
@@ -23,6 +22,7 @@ from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.units import format_size, parse_time
 from kinesis_efo_tools.cli import arguments, output, times
 from kinesis_efo_tools.cli.commands.tail import Tail as Given
+from kinesis_efo_tools.cli.ending import forced_end
 from kinesis_efo_tools.cli.failing import CommandExit
 from kinesis_efo_tools.cli.status_line import StatusLine
 from kinesis_efo_tools.cli.stream_choice import Choice, choose
@@ -43,6 +43,7 @@ def tail(given: Given) -> None:
             check(text, SystemClock().time())
     seconds = None if given.stop_after is None else arguments.seconds("--for", given.stop_after)
     wanted = RecordFilter(given.key, _pattern(given.grep))
+    forced_end.code = output.ExitCode.OK
     chosen = choose(given.aws, given.stream, given.manifest, given.consumer_arn)
     earliest, latest = asyncio.run(_kinesis_time(given.aws, chosen))
     position = _start(given.start or "LATEST", earliest)
@@ -92,7 +93,7 @@ class _Printer:
     def __init__(self, how: Format, wanted: RecordFilter, limit: int | None) -> None:
         self.enough = asyncio.Event()
         self.status = StatusLine()
-        self._write = how.write
+        self._write = _on_terminal if how is Format.RAW and sys.stdout.isatty() else how.write
         self._wanted = wanted
         self._limit = limit
         self._out = sys.stdout.buffer
@@ -131,6 +132,11 @@ class _Printer:
         self.enough.set()
 
 
+def _on_terminal(record: TailRecord) -> bytes:
+    text = record.data.decode(errors="backslashreplace")
+    return visible(text, keep="\t\n", most=len(text)).encode() + b"\n"
+
+
 def _descriptor(out: BinaryIO) -> int | None:
     try:
         return out.fileno()
@@ -152,9 +158,9 @@ async def _run(
     seconds: float | None,
     take_over: bool,
 ) -> None:
-    # SIGTERM ends it like SIGINT. Windows has no signal handlers in a loop.
-    with contextlib.suppress(NotImplementedError):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, printer.enough.set)
+    loop = asyncio.get_running_loop()
+    # SIGTERM ends it like SIGINT. A handler of the loop would take the pipe by which `ended_by_interrupt` sees Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(printer.enough.set))
     if not take_over:
         await _refuse_used_consumer(aws, chosen)
     async with (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
+from kinesis_efo.aws import pages_of, token_only
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.records.distribution import Distribution, distribution_of
 from kinesis_efo_tools.operate.access import Clients
@@ -138,14 +140,9 @@ async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Fin
 
 async def consumers_of(kinesis: Any, stream_arn: str) -> dict[str, dict[str, Any]]:
     """List the consumers of a stream, by name, as ListStreamConsumers describes them."""
-    found: dict[str, dict[str, Any]] = {}
-    request: dict[str, Any] = {"StreamARN": stream_arn, "MaxResults": 100}
-    while True:
-        page = await kinesis.list_stream_consumers(**request)
-        found.update({each["ConsumerName"]: each for each in page["Consumers"]})
-        if not (token := page.get("NextToken")):
-            return found
-        request["NextToken"] = token
+    call = partial(kinesis.list_stream_consumers, StreamARN=stream_arn, MaxResults=100)
+    pages = pages_of("ListStreamConsumers", call, {}, token_only)
+    return {each["ConsumerName"]: each async for page in pages for each in page["Consumers"]}
 
 
 def consumer_name(ref: StreamRef) -> str:

@@ -24,6 +24,8 @@ ANSWER_SECONDS: Final = 5.0
 MOST_SECONDS: Final = 15.0
 """Timeout for a run, whatever addresses its row has."""
 
+_MOST_TIME, _MOST_MILLIS = 10**11, 10**14
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -78,7 +80,7 @@ async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False) -> RunRe
             return
         try:
             answers[owner] = await asyncio.wait_for(
-                _aside(_status, StatusAccess.parse(row.status), request), MOST_SECONDS
+                asyncio.wrap_future(in_thread(_status, StatusAccess.parse(row.status), request)), MOST_SECONDS
             )
         except TimeoutError:
             reasons[owner] = f"no reply within {MOST_SECONDS:.0f} s"
@@ -89,7 +91,7 @@ async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False) -> RunRe
     return RunReplies(answers, reasons)
 
 
-def _aside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> concurrent.futures.Future[T]:
     """Call a function in a thread of its own. A command that ends does not wait for it, as it would for `asyncio.to_thread`."""
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
 
@@ -101,8 +103,8 @@ def _aside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.F
         else:
             _set(done.set_result, result)
 
-    threading.Thread(target=run, name="kinesis-efo status", daemon=True).start()
-    return asyncio.wrap_future(done)
+    threading.Thread(target=run, name="kinesis-efo call", daemon=True).start()
+    return done
 
 
 def _set(set_outcome: Callable[[Any], None], outcome: Any) -> None:
@@ -116,7 +118,14 @@ def _status(access: StatusAccess, request: StatusRequest) -> RunStatus:
 
     address, limits = access.address, (CONNECT_SECONDS, CONNECT_SECONDS)
     with Connection(address, access.token, connect_seconds=limits[0], last_connect_seconds=limits[1]) as connection:
-        return connection.action(STATUS, request, RunStatus, ANSWER_SECONDS)
+        status = connection.action(STATUS, request, RunStatus, ANSWER_SECONDS)
+    for each in status.shards:
+        Position.parse(each.fetched if each.done is None else each.done)
+    if not 0 <= status.at < _MOST_TIME or any(
+        abs(each.millis or 0) >= _MOST_MILLIS for each in (*status.shards, *status.queries)
+    ):
+        raise ValueError("its reply has times that cannot be")
+    return status
 
 
 def brought_up_to_date(

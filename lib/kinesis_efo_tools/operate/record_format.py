@@ -12,8 +12,11 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
+from kinesis_efo.errors import visible
+
 _ROW: Final = 16
-_ON_ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
+_ON_ONE_LINE: Final = str.maketrans("\r\n", "  ")
+_HIDDEN: Final = re.compile(r"[^\x00-\x7e]")
 
 
 class TailRecord(NamedTuple):
@@ -87,7 +90,7 @@ def as_json(record: TailRecord) -> bytes:
             document["text"] = text
         else:
             # Unchanged, because a parser would change numbers and drop repeated keys. In JSON, line feeds are only between tokens.
-            own = b',"data":' + record.data.translate(_ON_ONE_LINE)
+            own = b',"data":' + _HIDDEN.sub(_escaped, text.translate(_ON_ONE_LINE)).encode()
     return json.dumps(document, separators=(",", ":"))[:-1].encode() + own + b"}\n"
 
 
@@ -98,7 +101,7 @@ def hexadecimal(record: TailRecord) -> bytes:
     shardId-0 7 key='k' 5 bytes
     00000000  68 65 6c 6c 6f                                   |hello|
     """
-    lines = [f"{record.shard} {record.sequence} key={record.key!r} {len(record.data)} bytes"]
+    lines = [f"{visible(record.shard)} {visible(record.sequence)} key={record.key!r} {len(record.data)} bytes"]
     for start in range(0, len(record.data), _ROW):
         row = record.data[start : start + _ROW]
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
@@ -117,6 +120,11 @@ class Format(Enum):
     def write(self) -> Callable[[TailRecord], bytes]:
         """The function that formats a record."""
         return {Format.RAW: raw, Format.JSON: as_json, Format.HEX: hexadecimal}[self]
+
+
+def _escaped(found: re.Match[str]) -> str:
+    # Within JSON, only texts have such characters, so that the escape means the same.
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 def _refuse(constant: str) -> object:

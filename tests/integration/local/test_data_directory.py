@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo_local import DataError, LocalAws, Settings
+from kinesis_efo_local.data_directory import DataDirectory
 
 from .conftest import until
 
@@ -124,3 +125,27 @@ def test_what_cannot_be_kept_is_told_at_the_end(tmp_path: Path) -> None:
     aws.start()
     until(lambda: aws.client("kinesis").list_streams()["StreamNames"] == [])
     aws.stop()
+
+
+@pytest.mark.parametrize(
+    "name", ["", "lock", "kinesis.msgpack", ".kinesis.msgpack", "tables.msgpack", ".tables.msgpack"]
+)
+def test_links_are_not_followed(name: str, tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    link = tmp_path / "data"
+    if name:
+        link.mkdir()
+        target.write_text("precious")
+        link /= name
+    else:
+        target.mkdir()
+    link.symlink_to(target)
+    with pytest.raises(DataError, match="is a link, which is not followed"):
+        DataDirectory(tmp_path / "data").open()
+    assert target.read_text() == "precious" if name else not list(target.iterdir())
+
+
+def test_something_else_than_data_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tables.msgpack").mkdir()
+    with pytest.raises(DataError, match=r"tables.msgpack cannot be read"):
+        DataDirectory(tmp_path).tables()

@@ -14,7 +14,8 @@ from infra.errors import PipelineError
 from infra.pipeline.apply_bootstrap import apply_bootstrap
 from infra.settings.load import load_environment
 from infra.settings.model import Environment
-from infra.settings.names import GITHUB_ISSUER, Names
+from infra.settings.names import Names
+from infra.settings.values import GITHUB_ISSUER
 from infra.stacks.app import synthesize_bootstrap
 from kinesis_efo_infra.pipeline.deployers import workflow_of
 from kinesis_efo_infra.pipeline.terraform import Terraform

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from infra.errors import SettingsError
+from infra.gate.named import named_by_bootstrap_of
 from infra.settings.model import Environment
 from infra.settings.names import Names
 from infra.stacks import permissions
 from infra.stacks.app import synthesize_bootstrap
+from kinesis_efo_infra.gate import granted
 from kinesis_efo_infra.iam import REGISTRATION, Statement, policy_json
 from tests.support.iam import allowed
 from tests.unit.infra.conftest import without_metadata
@@ -306,6 +308,26 @@ def test_without_ids_and_where_aws_knows_no_more_claims_the_subject_decides(load
     china = permissions.trust_to_apply(load(region="cn-north-1", pipeline={"repository": "acme@12/lake@34"}), "arn")
     assert {each.variable for each in china.conditions} == {f"{ISSUER}:aud", f"{ISSUER}:sub"}
     assert china.conditions[1].values == ("repo:acme@12/lake@34:environment:test",)
+
+
+@pytest.mark.parametrize("issuer", [f"{ISSUER}/acme", "token.actions.acme.ghe.com"])
+def test_tokens_of_an_enterprise_have_its_issuer(issuer: str, load: Load, tmp_path: Path) -> None:
+    environment = load(pipeline={**PIPELINE, "repository": "acme@12/lake@34", "issuer": issuer})
+    stack = synthesized(environment, tmp_path)
+    provider = stack["resource"]["aws_iam_openid_connect_provider"]["github"]
+    assert provider["url"] == f"https://{issuer}"
+    for kind in ("plan", "apply"):
+        (statement,) = stack["data"]["aws_iam_policy_document"][f"{kind}_trust"]["statement"]
+        # STS knows further claims only for the issuer that all of GitHub shares.
+        assert {each["variable"] for each in statement["condition"]} == {f"{issuer}:aud", f"{issuer}:sub"}
+    assert granted.in_stack(stack, named_by_bootstrap_of(environment)) == []
+    assert granted.in_stack(stack, named_by_bootstrap_of(load(pipeline=PIPELINE))), "of another issuer"
+
+
+@pytest.mark.parametrize("issuer", ["https://token.actions.githubusercontent.com", "evil.example", f"{ISSUER}/a/b", "x.ghe.com"])
+def test_an_issuer_is_one_of_github(issuer: str, load: Load) -> None:
+    with pytest.raises(SettingsError, match=r"pipeline\.issuer: must match"):
+        load(pipeline={**PIPELINE, "issuer": issuer})
 
 
 def test_a_trust_policy_fits_a_role_with_the_longest_names(load: Load) -> None:

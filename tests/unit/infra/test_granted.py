@@ -182,6 +182,87 @@ PLANTED: dict[str, tuple[str, Json]] = {
         "aws_emrserverless_application",
         {"image_configuration": [{"image_uri": f"{ACCOUNT}.dkr.ecr.evil.com/x:1"}]},
     ),
+    **{
+        f"lets {service}.amazonaws.com{end} assume it": (
+            "aws_iam_role",
+            role(assume_role_policy=statement(Action=action, Principal={"Service": f"{service}.amazonaws.com{end}"})),
+        )
+        for service, action, end in (
+            ("ec2", "sts:AssumeRole", ""),
+            ("ssm", "sts:Assume?ole", ""),
+            ("codebuild", "sts:*", ""),
+            ("lambda", "sts:TagSession", ".cn"),
+        )
+    },
+    "lets glue.amazonaws.com assume it": (
+        "data.aws_iam_policy_document",
+        document(actions=["sts:Assume*"], principals=[{"type": "Service", "identifiers": ["glue.amazonaws.com"]}]),
+    ),
+    **{
+        f"its {name} is of account {FOREIGN}": (kind, body)
+        for kind, name, body in (
+            ("aws_kinesis_stream", "kms_key_id", {"kms_key_id": f"arn:aws:kms:eu-west-1:{FOREIGN}:key/x"}),
+            (
+                "aws_dynamodb_table",
+                "kms_key_arn",
+                {"server_side_encryption": [{"kms_key_arn": f"arn:aws:kms:eu-west-1:{FOREIGN}:key/x"}]},
+            ),
+            (
+                "aws_s3_bucket_server_side_encryption_configuration",
+                "kms_master_key_id",
+                {
+                    "rule": [
+                        {
+                            "apply_server_side_encryption_by_default": [
+                                {"kms_master_key_id": f"arn:aws:kms:eu-west-1:{FOREIGN}:key/x"}
+                            ]
+                        }
+                    ]
+                },
+            ),
+            (
+                "aws_kinesis_stream_consumer",
+                "stream_arn",
+                {"stream_arn": f"arn:aws:kinesis:eu-west-1:{FOREIGN}:stream/x"},
+            ),
+            (
+                "aws_emrserverless_application",
+                "encryption_key_arn",
+                {
+                    "monitoring_configuration": [
+                        {
+                            "managed_persistence_monitoring_configuration": [
+                                {"encryption_key_arn": f"arn:aws:kms:eu-west-1:{FOREIGN}:key/x"}
+                            ]
+                        }
+                    ]
+                },
+            ),
+        )
+    },
+    "its target_role_arn is": (
+        "aws_eks_pod_identity_association",
+        {**POD, "target_role_arn": f"arn:aws:iam::{FOREIGN}:role/x"},
+    ),
+    "its livy_endpoint_enabled lets others run code": (
+        "aws_emrserverless_application",
+        {"interactive_configuration": [{"livy_endpoint_enabled": True}]},
+    ),
+    "its studio_enabled lets others run code": (
+        "aws_emrserverless_application",
+        {"interactive_configuration": {"studio_enabled": "true"}},
+    ),
+    **{
+        f"lets everybody in, from {cidr}": (
+            "aws_security_group",
+            {
+                "ingress": [
+                    {"cidr_blocks": [cidr] if "." in cidr else [], "ipv6_cidr_blocks": [cidr] if ":" in cidr else []}
+                ]
+            },
+        )
+        for cidr in ("128.0.0.0/1", "0.0.0.0/1", "2000::/3")
+    },
     "its role_name is Admin, which": ("aws_iam_role_policy_attachments_exclusive", {"role_name": "Admin"}),
     "its image public.ecr.aws/x/y:1": (
         "aws_emrserverless_application",

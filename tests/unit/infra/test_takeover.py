@@ -149,6 +149,12 @@ def test_a_stream_with_a_name_like_ours_is_not_changed_without_our_tags(
         "UpdateStreamMode",
         "StopStreamEncryption",
         "TagResource",
+        "PutResourcePolicy",
+        "DeleteResourcePolicy",
+        "IncreaseStreamRetentionPeriod",
+        "StartStreamEncryption",
+        "EnableEnhancedMonitoring",
+        "RegisterStreamConsumer",
     ):
         assert not allowed(applies, f"kinesis:{action}", stream.arn, stream.context(**ours)), action
         assert allowed(applies, f"kinesis:{action}", stream.arn, Thing(stream.arn, OURS).context()), action
@@ -166,6 +172,49 @@ def test_a_stream_that_the_file_takes_over_may_have_anybodys_tags(declare: Calla
         statements = role(declare(streams={"orders": {"import_existing": True} if imported else {}}))
         assert allowed(statements, "kinesis:AddTagsToStream", theirs.arn, asked) is imported
         assert not allowed(statements, "kinesis:DeleteStream", theirs.arn, asked)
+
+
+def bounds(environment: Environment) -> list[Statement]:
+    document: dict[str, Any] = json.loads(iam.policy_json(permissions.policies(environment)["boundary"]))
+    return list(document["Statement"])
+
+
+@pytest.mark.parametrize("store", ["ssm", "s3"])
+def test_jobs_do_not_write_what_jobs_run(store: str, declare: Callable[..., Environment]) -> None:
+    environment = declare(manifest_store=store)
+    names = Names(environment)
+    bucket, statements = names.bucket_arn(names.artifacts_bucket), bounds(environment)
+    kept = {
+        "programs/1/job.py": False,
+        "environments/1/x.tar.gz": False,
+        "logs/x": True,
+        names.manifest_key("lake"): store == "ssm",
+    }
+    for key, may in kept.items():
+        for action in ("PutObject", "DeleteObject", "AbortMultipartUpload"):
+            assert allowed(statements, f"s3:{action}", f"{bucket}/{key}", {}) is may, (action, key)
+        assert allowed(statements, "s3:GetObject", f"{bucket}/{key}", {}), key
+
+
+@pytest.mark.parametrize(
+    ("namespace", "may"),
+    [
+        ("KinesisEfo", True),
+        ("kinesis-efo/test/job", True),
+        ("kinesis-efo/test2/job", False),
+        ("AWS/Kinesis", False),
+        (None, False),
+    ],
+)
+def test_jobs_put_metrics_into_their_namespaces_only(
+    namespace: str | None, may: bool, declare: Callable[..., Environment]
+) -> None:
+    context = {} if namespace is None else {"cloudwatch:namespace": namespace}
+    assert allowed(bounds(declare()), "cloudwatch:PutMetricData", "*", context) is may
+
+
+def test_jobs_assume_no_role_within_the_boundary(declare: Callable[..., Environment]) -> None:
+    assert not allowed(bounds(declare()), "sts:AssumeRole", f"arn:aws:iam::{ACCOUNT}:role/x", {})
 
 
 def test_the_buckets_of_states_are_not_managed(applies: list[Statement]) -> None:

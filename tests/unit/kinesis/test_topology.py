@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import AccessRefusedError, KinesisEfoError, SequenceNumberError
+from kinesis_efo.errors import AccessRefusedError, SequenceNumberError
 from kinesis_efo.kinesis.topology import Topology, explained, starting_positions
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -192,12 +192,3 @@ def test_a_read_does_not_wait_to_know_who_distributes_its_records() -> None:
 
 def test_a_consumer_that_kinesis_does_not_know_does_not_exist() -> None:
     assert run(Topology(Throttled()).consumer_exists("arn:gone")) is False
-
-
-def test_endless_pages_of_shards_end_with_an_error() -> None:
-    class Endless(Client):
-        async def list_shards(self, **_: Any) -> Any:
-            return {"Shards": [], "NextToken": "more"}
-
-    with pytest.raises(KinesisEfoError, match=r"ListShards returned 1000 pages and still another NextToken"):
-        asyncio.run(Topology(Endless("1", None)).shards("arn:orders"))

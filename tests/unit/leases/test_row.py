@@ -377,3 +377,29 @@ def test_of_several_rows_of_one_shard_the_one_in_our_own_form_counts() -> None:
 def test_what_a_row_counts_begins_with_nothing() -> None:
     row = Lease("orders:shardId-000000000000")
     assert (row.counter, row.sub, row.owner_switches, row.epoch) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("value", [10**18, -1, 10**37, 10**60])
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        lambda value: {"readUntil": value},
+        lambda value: {"writtenAt": value},
+        lambda value: {"checkpoint": {"S": "AT_TIMESTAMP"}, "checkpointTimestamp": value},
+        lambda value: {"lag": {"M": {"shards": {"N": "1"}, "bufferedBytes": {"N": "1"}, "at": value}}},
+        lambda value: {"marks": {"M": {"c": {"M": {"moved": {"N": "1"}, "at": value}}}}},
+    ],
+    ids=["readUntil", "writtenAt", "checkpointTimestamp", "lag", "marks"],
+)
+def test_times_that_cannot_be_are_refused(attribute: Any, value: int) -> None:
+    item = {"leaseKey": {"S": "orders:shardId-0"}, "leaseCounter": {"N": "1"}, **attribute({"N": str(value)})}
+    with pytest.raises(
+        ValueError, match=r"lease row 'orders:shardId-0' has attribute '\w+' = .*, expected a (time|whole)"
+    ):
+        Lease.from_item(item)
+
+
+def test_numbers_beyond_dynamodb_are_refused() -> None:
+    for value in ("1" + "0" * 38, "9" * 5000, "x"):
+        with pytest.raises(ValueError, match=r"'leaseCounter' = .*, expected a whole number"):
+            Lease.from_item({"leaseKey": {"S": "orders:shardId-0"}, "leaseCounter": {"N": value}})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import socket
 import struct
 import subprocess
@@ -96,6 +97,21 @@ def test_a_hostile_run_is_given_up_on(then: Callable[[socket.socket], object], r
     assert time.monotonic() - began < MOST_SECONDS
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"at": 1e300, "shards": []},
+        {"at": 1, "shards": [["orders", "s", "TRIM_HORIZON", 0, 0, None, 10**18]]},
+        {"at": 1, "shards": [["orders", "s", "nowhere", 0, 0, None, 1]]},
+        {"at": 1, "shards": [], "queries": [{"number": 1, "streams": [], "millis": 10**18}]},
+    ],
+)
+def test_a_reply_that_cannot_be_is_refused(reply: dict[str, object]) -> None:
+    head = json.dumps(reply).encode()
+    with hostile(lambda each: each.sendall(struct.pack(">BIQ", 2, len(head), 0) + head)) as status:
+        assert replies(status).reasons["host"]
+
+
 def test_a_row_that_unpacks_to_gigabytes_is_refused() -> None:
     bomb = base64.b64encode(zlib.compress(bytes(64 << 20), 9)).decode()
     assert "unpacks to too many bytes" in replies(bomb).reasons["host"]
@@ -107,7 +123,7 @@ import asyncio, time
 from kinesis_efo_tools.operate import live
 async def main():
     try:
-        await asyncio.wait_for(asyncio.gather(*(live._aside(time.sleep, 60) for _ in range(3))), 0.1)
+        await asyncio.wait_for(asyncio.gather(*(asyncio.wrap_future(live.in_thread(time.sleep, 60)) for _ in range(3))), 0.1)
     except TimeoutError:
         print("given up", flush=True)
 asyncio.run(main())

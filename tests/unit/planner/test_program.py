@@ -340,6 +340,33 @@ def test_a_file_that_cannot_be_read_is_of_nobody(tmp_path: Path) -> None:
     file.close()
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe{", b"[" * 100_000, b"{" + bytes(100), b'"x"'])
+def test_odd_content_is_of_no_run(content: bytes, tmp_path: Path) -> None:
+    here = found(tmp_path)
+    file = here.begin(ENTRY)
+    os.pwrite(file._file, content, 0)
+    assert streams(here) == []
+    file.close()
+
+
+def test_odd_files_are_of_no_run(tmp_path: Path) -> None:
+    here = found(tmp_path)
+    file = here.begin(ENTRY)
+    base = path(tmp_path)
+    for name, make in (("a", Path.mkdir), ("b", os.mkfifo), ("c", lambda each: each.symlink_to("/dev/zero"))):
+        make(base.with_name(f"{base.name.rsplit('.', 2)[0]}.{name}.json"))
+    assert len(streams(here)) == 1
+    file.close()
+
+
+def test_odd_secret_is_refused(tmp_path: Path) -> None:
+    here = found(tmp_path)
+    (lock,) = (tmp_path / "notes").glob("*.lock")
+    lock.write_bytes(b"\xff\x1b[2J")
+    with pytest.raises(FetcherError, match=r"\.lock has something else than a secret of this library; remove it"):
+        here.secret("")
+
+
 def test_a_place_that_is_taken_is_no_file_of_ours(tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
     with pytest.raises(FileExistsError):

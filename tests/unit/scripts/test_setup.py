@@ -300,7 +300,10 @@ def test_the_native_core_is_built_where_cargo_is(machine: Machine, builds: bool)
     machine.program("uv", f"exit {0 if builds else 1}")
     done = machine.run("core", ".venv")
     assert done.returncode == 0
-    assert "uv pip install --quiet --python .venv/bin/python ./packages/kinesis-efo-core" in machine.called
+    assert (
+        "uv pip install --quiet --python .venv/bin/python --build-constraints packages/kinesis-efo-core/maturin.txt"
+        in machine.called
+    )
     assert ("no native core, Python decodes: the build failed" in done.stderr) is not builds
 
 

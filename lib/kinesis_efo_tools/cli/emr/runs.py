@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import PlatformError
@@ -50,10 +49,11 @@ def logs(given: Logs) -> None:
         found = _chosen(context, given.run)
         log = driver_log(context.client("s3"), found, given.lines)
     data = {**run_data(found), "files": list(log.uris), "lines": list(log.lines), "reason": log.reason}
-    output.answer(given.as_json, data, lambda: Group(*map(Text, log.lines)))
+    output.answer(given.as_json, data, lambda: Group(*(output.text(each, keep="\t") for each in log.lines)))
     if given.as_json:
         return
-    output.remark(f"\nrun {found.id}: {found.told}; from {', '.join(log.uris)}")
+    output.remark("")
+    output.remark(f"run {found.id}: {found.told}; from {', '.join(log.uris)}")
     output.remark(f"the driver: {log.reason or 'gives no reason for an end'}")
 
 
@@ -109,7 +109,14 @@ def remark(run: JobRun) -> None:
 
 def _runs_view(runs: Sequence[JobRun], title: str) -> RenderableType:
     rows = [
-        (run.id, run.state.value, run.told, f"{run.created:%Y-%m-%d %H:%M:%S}", "\n".join(run.logs)) for run in runs
+        (
+            run.id,
+            run.state.value,
+            run.told,
+            f"{run.created:%Y-%m-%d %H:%M:%S}",
+            output.text("\n".join(run.logs), keep="\n"),
+        )
+        for run in runs
     ]
     return output.table(["run", "state", "EMR says", "submitted", "logs"], rows, title)
 

@@ -242,7 +242,7 @@ def _submitted_view(data: dict[str, Any]) -> RenderableType:
     rows = [
         ("run", f"{run['id']} ({run['told']})" + ("" if data["submitted"] else ", unchanged: nothing was submitted")),
         ("replaced", ", ".join(data["replaced"]) or None),
-        ("logs", "\n".join(run["logs"]) or None),
+        ("logs", output.text("\n".join(run["logs"]), keep="\n") if run["logs"] else None),
         ("fingerprint", data["fingerprint"][:16]),
     ]
     return output.table(["", f"{data['application']} on {data['target']}"], rows)

@@ -75,7 +75,8 @@ def quickstart(given: Quickstart) -> None:
             if feeder.error is not None:
                 raise feeder.error
         if child.exit_code:
-            output.remark(child.tail(_ERRORS))
+            for line in child.tail(_ERRORS).splitlines():
+                output.remark(line)
             output.remark(f"kinesis-efo: {PROGRAM} ended with exit code {child.exit_code}; its last lines are above")
             raise output.stop(output.ExitCode.FAILED)
     typer.echo(f"{PROGRAM} and {asked.manifest} stay; everything else has ended")

@@ -12,6 +12,7 @@ from kinesis_efo.errors import UsageError
 from kinesis_efo.leases.row import Lease
 from kinesis_efo_tools.cli import arguments, output
 from kinesis_efo_tools.cli.commands.top import Top
+from kinesis_efo_tools.cli.ending import forced_end
 from kinesis_efo_tools.cli.lease_access import opened
 from kinesis_efo_tools.cli.top.figures import data
 from kinesis_efo_tools.cli.top.server import Page
@@ -24,6 +25,7 @@ def top(given: Top) -> None:
     pause = arguments.seconds("--interval", given.interval)
     if given.port and not given.web:
         raise UsageError("--port goes with --web: give both")
+    forced_end.code = output.ExitCode.OK
     try:
         asyncio.run(_watch(given, pause))
     except KeyboardInterrupt:

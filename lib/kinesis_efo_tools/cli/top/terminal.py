@@ -40,33 +40,31 @@ def show(application: str, look: Observation, width: int, height: int) -> Render
     view = look.view
     parts: list[RenderableType] = [_title(application, look, shape)]
     if look.trouble:
-        parts.append(Text(look.trouble, "bold red", overflow="ellipsis", no_wrap=True))
+        parts.append(output.text(look.trouble, "bold red", one_line=True))
     if view is None:
-        return Group(*parts, Text(), runs_table(look.runs, shape, look.at))
-    parts += [Text(stream_line(each, view.total(each))) for each in view.streams]
-    parts += [Text(buffered_line(view)), Text()]
+        return Group(*parts, "", runs_table(look.runs, shape, look.at))
+    parts += [output.text(stream_line(each, view.total(each))) for each in view.streams]
+    parts += [output.text(buffered_line(view)), ""]
     most = max(2, height // 5)
     if view.queries:
-        parts += [*_queries(view, shape, width, most), Text()]
+        parts += [*_queries(view, shape, width, most), ""]
     events, causes = look.events[-_EVENTS:], remedies(view)
     # The 5 lines are the table's head, the line about omitted shards, and empty lines. A remedy may take two lines.
     room = height - len(parts) - min(len(view.queries), most) - len(events) - 2 * len(causes) - 5
     table, left = _shards(view, shape, width, max(1, room))
     parts.append(table)
     if left:
-        parts.append(Text(left_out(left), "dim"))
+        parts.append(output.text(left_out(left), "dim"))
     if causes:
-        parts += [Text(), *(Text(each, "red") for each in causes)]
+        parts += ["", *(output.text(each, "red") for each in causes)]
     if events:
-        parts.append(Text())
-        parts += [
-            Text(f"{shape.time(at, look.at)}  {text}", "dim", overflow="ellipsis", no_wrap=True) for at, text in events
-        ]
+        parts.append("")
+        parts += [output.text(f"{shape.time(at, look.at)}  {text}", "dim", one_line=True) for at, text in events]
     return Group(*parts)
 
 
 def _title(application: str, look: Observation, shape: Shape) -> Text:
-    title = Text(f"{application}  {shape.time(look.at, look.at)}", "bold", overflow="ellipsis", no_wrap=True)
+    title = output.text(f"{application}  {shape.time(look.at, look.at)}", "bold", one_line=True)
     title.append(f"  {', '.join(look.owners) or 'no run'}", "not bold")
     if (old := stale(look)) is not None:
         title.append(f"  {old}", "bold red")
@@ -80,7 +78,7 @@ def _queries(view: View, shape: Shape, width: int, room: int) -> list[Renderable
     slowest = sorted(view.queries, key=lambda each: -(each.seconds or 0.0))
     shown = sorted(slowest[: room - 1], key=view.queries.index)
     more = f"and {len(view.queries) - len(shown):,} queries more, none further behind"
-    return [_table(query_columns(view), shown, shape, width), Text(more, "dim")]
+    return [_table(query_columns(view), shown, shape, width), output.text(more, "dim")]
 
 
 def _shards(view: View, shape: Shape, width: int, room: int) -> tuple[Table, list[ShardPulse]]:
@@ -106,7 +104,7 @@ def _table(kept: list[Column[Any]], shown: Sequence[Any], shape: Shape, width: i
 def _painted(column: Column[Any], text: str | None, each: Any) -> Text | str:
     if text is None:
         return "-"
-    return output.painted(text, _STYLES[tone(state(each))]) if column is STATE else text
+    return output.text(text, _STYLES[tone(state(each))] if column is STATE else "")
 
 
 def _needed(kept: Sequence[Column[Any]], cells: Mapping[str, Sequence[str | None]]) -> int:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from ipaddress import ip_network
 from typing import Any
 
 _READS = ("kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:SubscribeToShard")
@@ -38,7 +39,7 @@ _STATEMENT_KEYS = frozenset(
     {"Action", "Condition", "Effect", "NotAction", "NotPrincipal", "NotResource", "Principal", "Resource", "Sid"}
 )
 _RECEIVERS = (
-    "group", "group_name", "groups", "role", "role_arn", "role_name", "roles", "user", "user_name", "users"
+    "group", "group_name", "groups", "role", "role_arn", "role_name", "roles", "target_role_arn", "user", "user_name", "users"
 )  # fmt: skip
 """Arguments of IAM's resources, and of EKS' associations: who gets a policy, or whose rights a profile or pod gets."""
 _OURS = re.compile(r"\$\{aws_iam_(?:group|role|user)\.[\w-]+\.(?:arn|id|name)\}")
@@ -49,6 +50,19 @@ _OUR_TOPIC, _TOPIC = (
 )
 _OUR_IMAGE = re.compile(r"\$\{aws_ecr_repository\.[\w-]+\.repository_url\}[:@][\w.:-]+")
 _IMAGE = re.compile(r"(\d{12})\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.(?:com(?:\.cn)?|eu)/[\w./@:-]+")
+_PLACE = re.compile(r"arn:[\w-]+:[\w-]+:[\w-]*:(\d{12}):.*")
+_NOT_PLACES = (
+    *_PRINCIPALS,
+    *_POLICIES,
+    *_RECEIVERS,
+    *_ALARM_ACTIONS,
+    "identifiers",
+    "permissions_boundary",
+    "resources",
+    "values",
+)
+"""Arguments whose ARNs are looked at in another way; a policy's resources, by what it allows."""
+_INTERACTIVE = ("livy_endpoint_enabled", "studio_enabled")
 _CLOSED_ACLS = ("bucket-owner-full-control", "bucket-owner-read", "log-delivery-write", "private")
 _BRINGS_CODE = re.compile(r"spark\.(?:archives|extraListeners|files|jars|plugins|submit\.pyFiles)(?:\..*)?")
 
@@ -68,6 +82,7 @@ class Named:
             `token.actions.githubusercontent.com:repo:acme/lake:*`, and `<cluster>/<namespace>/<service account>` of EKS Pod Identity.
         roles: Names of roles that others declare, which may get policies.
         topics: ARNs of topics of whatever account, which alarms may notify.
+        services: Services of AWS that may assume its roles, as `ec2`.
     """
 
     account: str
@@ -79,6 +94,7 @@ class Named:
     identities: frozenset[str] = frozenset()
     roles: frozenset[str] = frozenset()
     topics: frozenset[str] = frozenset()
+    services: frozenset[str] = frozenset({"emr-serverless", "pods.eks", "scheduler"})
 
     def has(self, account: str | None) -> bool:
         """Whether an account is its own, or a named one."""
@@ -186,8 +202,12 @@ def _faults(
                         for each in statement.resources
                         if _is_open(each, service, f"{resource}/")
                     )
+        trusts = any(map(statement.allows, ("sts:AssumeRole", "sts:TagSession")))
         for principal_kind, principal in statement.principals:
-            if principal == "*":
+            service = principal.removesuffix(".cn").removesuffix(".amazonaws.com")
+            if trusts and principal_kind == "Service" and service not in named.services:
+                yield f"{address}: lets {principal} assume it, which the environment's file does not name"
+            elif principal == "*":
                 yield f"{address}: lets everybody in"
             elif principal_kind == "Federated":
                 yield from _federated(address, principal, statement, named)
@@ -318,6 +338,10 @@ def _given(address: str, kind: str, body: Mapping[str, Any], named: Named) -> It
             f"{address}: lets others in by its {each}; only policies may" for each in listed + ["acl"] * (not closed)
         )
     for name, value in _entries(body):
+        for each in _many(value) if name and name not in _NOT_PLACES else ():
+            place = _PLACE.fullmatch(each)
+            if place and not named.has(place[1]) and each not in named.topics:
+                yield f"{address}: its {name} is of account {place[1]}, which the environment's file does not name"
         if name in _ALARM_ACTIONS:
             for each in _many(value):
                 topic = _TOPIC.fullmatch(each)
@@ -333,9 +357,20 @@ def _given(address: str, kind: str, body: Mapping[str, Any], named: Named) -> It
             for setting, text in _entries(value):
                 if _BRINGS_CODE.fullmatch(setting) or (isinstance(text, str) and "://" in text):
                     yield f"{address}: its setting {setting} brings code or names a place that every job has; leave it to a job"
+        elif name in _INTERACTIVE and str(value).lower() == "true":
+            yield f"{address}: its {name} lets others run code with a job's rights; submit jobs instead"
         elif name == "ingress" or ("cidr" in name and ("ingress" in kind or body.get("type") == "ingress")):
-            open_to = {"0.0.0.0/0", "::/0"} & {str(each) for _, each in _entries({"": value})}
+            open_to = {str(each) for _, each in _entries({"": value}) if _is_wide(str(each))}
             yield from (f"{address}: lets everybody in, from {each}" for each in sorted(open_to))
+
+
+def _is_wide(cidr: str) -> bool:
+    """Whether a network is larger than the largest private one."""
+    try:
+        network = ip_network(cidr, strict=False)
+    except ValueError:
+        return False
+    return network.prefixlen < (8 if network.version == 4 else 16)
 
 
 def _entries(value: Any) -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
+
+from annotated_types import Len
+from pydantic import ConfigDict, TypeAdapter
+from typing_extensions import TypedDict
 
 from kinesis_efo_infra.errors import PipelineError, StalePlanError
 from kinesis_efo_infra.pipeline.terraform import StateVersion
@@ -97,6 +101,47 @@ class Meta:
         return StateVersion(self.lineage, self.serial)
 
 
+class _Change(TypedDict):
+    """What must be in a plan's change, of whatever type the rest is."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")
+
+    actions: Annotated[list[str], Len(1)]
+    before: NotRequired[Any]
+    after: NotRequired[Any]
+
+
+class _Resource(TypedDict):
+    __pydantic_config__ = ConfigDict(extra="allow")
+
+    address: str
+    type: str
+    change: _Change
+
+
+class _Plan(TypedDict):
+    __pydantic_config__ = ConfigDict(extra="allow")
+
+    resource_changes: NotRequired[list[_Resource]]
+    output_changes: NotRequired[dict[str, _Change]]
+
+
+_TYPE = TypeAdapter(Meta)
+_PLAN: TypeAdapter[Any] = TypeAdapter(_Plan)
+
+
+def read_text(bundle: Path) -> str:
+    """Read the text of a plan that was shown.
+
+    Raises:
+        PipelineError: There is none.
+    """
+    try:
+        return (bundle / PLAN_TEXT).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"{bundle / PLAN_TEXT} is no text of a plan: {error}; plan again") from None
+
+
 def read_configuration(configuration: Path) -> dict[str, Any]:
     """A stack's Terraform JSON.
 
@@ -105,7 +150,7 @@ def read_configuration(configuration: Path) -> dict[str, Any]:
     """
     try:
         document = json.loads(configuration.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PipelineError(f"{configuration} is not Terraform JSON ({error}); run `make synth`") from None
     if not isinstance(document, dict):
         raise PipelineError(f"{configuration} is not Terraform JSON (it is no object); run `make synth`")
@@ -151,9 +196,9 @@ def read_plan(bundle: Path) -> dict[str, Any]:
     """
     read_meta(bundle)
     try:
-        plan: dict[str, Any] = json.loads((bundle / PLAN_JSON).read_text(encoding="utf-8"))
+        plan: dict[str, Any] = _PLAN.validate_python(json.loads((bundle / PLAN_JSON).read_text(encoding="utf-8")))
         Changes.of(plan)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
         raise PipelineError(f"{bundle / PLAN_JSON} is no plan of Terraform: {error}; plan again") from None
     return plan
 
@@ -176,6 +221,6 @@ def read_meta(bundle: Path) -> Meta:
         document.pop("base", None)
         parts = {"changes": Changes(**document["changes"])}
         told = {name: tuple(document.get(name, ())) for name in ("notes", "cost")}
-        return Meta(**{**document, **parts, **told})
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return _TYPE.validate_python(asdict(Meta(**{**document, **parts, **told})))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise PipelineError(f"{path} was not written by the step `plan`: {error}; plan again") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NoReturn
 
 from kinesis_efo_infra.errors import PipelineError
@@ -18,6 +18,7 @@ _KNOWN_OF_A_RESOURCE = {
     "action_reason", "address", "change", "deposed", "index", "mode", "module_address", "name", "previous_address",
     "provider_name", "type",
 }  # fmt: skip
+_SHORTEST, _LONG_LINE = 8, 16
 _META = ("count", "for_each")
 """Arguments that decide what others mean."""
 
@@ -52,7 +53,59 @@ def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[s
         # An output is one value, which may be unknown in part.
         names, sensitive = ({""} if _any(change.get("after_unknown")) else set()), {"": change.get("after_sensitive")}
         outputs[name] = _shown(f"output.{name}", change, names, sensitive, {"": stack.get("output", {}).get(name)}, key)
-    return {"resource_changes": changes, "output_changes": outputs}
+    said: dict[str, Any] = _without({"resource_changes": changes, "output_changes": outputs}, secrets(plan), key)
+    return said
+
+
+def secrets(plan: Mapping[str, Any]) -> list[str]:
+    """The texts that a plan marks as sensitive anywhere, and their longer lines; the longest first.
+
+    An expression may have copied them to a place without a mark. Those of less than 8 characters are left out, because they
+    would also be in what is not secret.
+    """
+    found: set[str] = set()
+    for each in (*plan.get("resource_changes", []), *plan.get("output_changes", {}).values()):
+        change = each.get("change", each)
+        for name in ("before", "after"):
+            found |= set(_marked(change.get(name), change.get(f"{name}_sensitive")))
+    for state in (plan.get("planned_values"), (plan.get("prior_state") or {}).get("values")):
+        for each in ((state or {}).get("root_module") or {}).get("resources", []):
+            found |= set(_marked(each.get("values"), each.get("sensitive_values")))
+    found |= {line.strip() for each in found for line in each.splitlines() if len(line.strip()) >= _LONG_LINE}
+    return sorted((each for each in found if len(each) >= _SHORTEST), key=lambda each: (-len(each), each))
+
+
+def _marked(value: Any, mark: Any) -> Iterator[str]:
+    """The texts in what is marked."""
+    if isinstance(value, Mapping) and value.get("type") in ("String", "StringList"):
+        return  # a parameter of SSM: the provider marks its value, whatever its type
+    if isinstance(value, Mapping) and (mark is True or isinstance(mark, Mapping)):
+        for name, each in value.items():
+            yield from _marked(each, mark is True or mark.get(name))
+    elif isinstance(value, list) and (mark is True or isinstance(mark, list)):
+        for number, each in enumerate(value):
+            yield from _marked(each, mark is True or (number < len(mark) and mark[number]))
+    elif isinstance(value, str) and mark is True:
+        yield value
+
+
+def _without(value: Any, hidden: Sequence[str], key: str) -> Any:
+    """A value in which each text that has something secret is an HMAC."""
+    if isinstance(value, Mapping):
+        return {_without(name, hidden, key): _without(each, hidden, key) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_without(each, hidden, key) for each in value]
+    if isinstance(value, str) and any(each in value for each in hidden):
+        return f"hmac-sha256:{hmac.digest(key.encode(), value.encode(), 'sha256').hex()}"
+    return value
+
+
+def redacted(text: str, hidden: Sequence[str]) -> str:
+    """Terraform's text of a plan without what is secret, also as it is in JSON."""
+    for each in hidden:
+        for form in (each, json.dumps(each)[1:-1]):
+            text = text.replace(form, "(sensitive value)")
+    return text
 
 
 def _shown(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kinesis_efo_infra.errors import PipelineError
-from kinesis_efo_infra.pipeline.bundle import PLAN_TEXT, read_plan
+from kinesis_efo_infra.pipeline.bundle import read_plan, read_text
 from kinesis_efo_infra.pipeline.deployment import WORKFLOW, Deployment
 from kinesis_efo_infra.pipeline.foreign import Foreign
 from kinesis_efo_infra.pipeline.limits import Plan
@@ -61,7 +61,7 @@ def look_for_drift(
     if not meta.any_changes and not undeclared and not under_way:
         logger.info("%s: no drift", stack)
         return None
-    text = (out / stack / PLAN_TEXT).read_text(encoding="utf-8").strip()
+    text = read_text(out / stack)
     told = foreign_section(undeclared, deployment)
     return drift_body(
         stack, meta, text, links, told, plan=plan, branch=deployment.branch, under_way=under_way, workflow=workflow

@@ -81,6 +81,7 @@ class Environment(Settings):
         identities: Workloads that may assume its roles: `<issuer>:<subject>` of an OIDC provider, `<cluster>/<namespace>/<service
             account>` of EKS Pod Identity; `*` stands for any characters.
         roles: Names of roles that others declare, to which it grants something.
+        services: Services of AWS that may assume its roles.
         other_consumers: Names of consumers on its streams that others declare, and somebody here answers for.
         imports: Terraform addresses of what it takes over.
         scaled_elsewhere: Terraform addresses of streams that others scale.
@@ -99,6 +100,7 @@ class Environment(Settings):
     boundaries: list[_Arn] = []
     identities: list[Annotated[str, StringConstraints(pattern=r"^[\w.-]+[:/][^\s\[\]?]+$")]] = []
     roles: list[Annotated[str, StringConstraints(pattern=r"^[\w+=,.@-]{1,64}$")]] = []
+    services: list[Annotated[str, StringConstraints(pattern=r"^[a-z0-9.-]+$")]] = ["ec2", "emr-serverless", "pods.eks"]
     other_consumers: list[str] = []
     imports: list[str] = []
     scaled_elsewhere: list[str] = []
@@ -139,6 +141,7 @@ class Environment(Settings):
                 frozenset({self.boundary, *self.boundaries}),
                 identities=frozenset(self.identities),
                 roles=frozenset(self.roles),
+                services=frozenset(self.services),
             ),
             state_region=self.state_region or "",
             repository=pipeline.repository if pipeline else "",

@@ -93,6 +93,10 @@ class Made:
         """Digest of what it does."""
         return comparison.digest(self.shown)
 
+    def text(self) -> str:
+        """The plan in Terraform's words, without what is secret."""
+        return comparison.redacted(self.terraform.show_text(self.path), comparison.secrets(self.json))
+
 
 @dataclass(frozen=True, slots=True)
 class Planner:
@@ -154,7 +158,7 @@ class Planner:
                 _refuse(deployment, made.json, self.asks)
             bundle.mkdir(parents=True)
             (bundle / PLAN_JSON).write_text(json.dumps(made.shown), encoding="utf-8")
-            (bundle / PLAN_TEXT).write_text(made.terraform.show_text(made.path) + "\n", encoding="utf-8")
+            (bundle / PLAN_TEXT).write_text(made.text() + "\n", encoding="utf-8")
             meta = Meta(
                 environment=deployment.environment,
                 commit=commit,
@@ -226,7 +230,7 @@ class Planner:
             if approved is None:
                 _scan(self.gate, Path(scratch), made.json)
             self.prepare(made.json)
-            logger.info("%s\n%s", made.terraform.show_text(made.path), _counted(stack, "applying", made))
+            logger.info("%s\n%s", made.text(), _counted(stack, "applying", made))
             # Whatever happens from here on, the next run must look, whatever it is about to deploy.
             self.records.save(deployment, replace(deployed, under_way=commit))
             made.terraform.apply(made.path)

@@ -23,7 +23,7 @@ from kinesis_efo_infra.gate.files import place
 from kinesis_efo_infra.gate.scan import Accepted
 from kinesis_efo_infra.pipeline import approval, comparison
 from kinesis_efo_infra.pipeline.aws import client
-from kinesis_efo_infra.pipeline.bundle import CONFIGURATION, PLAN_TEXT, Changes, read_meta, read_plan, tree_digest
+from kinesis_efo_infra.pipeline.bundle import CONFIGURATION, Changes, read_meta, read_plan, read_text, tree_digest
 from kinesis_efo_infra.pipeline.deployment import WORKFLOW, Deployment, deployment_order, job_parameters
 from kinesis_efo_infra.pipeline.drift import look_for_drift
 from kinesis_efo_infra.pipeline.foreign import Foreign, as_planned, beyond_quota, foreign_consumers
@@ -138,7 +138,7 @@ def _planned(stack: str, bundle: Path) -> Planned:
     """A plan to report on: counted from the plan itself, and not from what is said beside it."""
     plan = read_plan(bundle)
     meta = replace(read_meta(bundle), changes=Changes.of(plan), plan=comparison.digest(plan), notes=tuple(notes(plan)))
-    return Planned(stack, meta, (bundle / PLAN_TEXT).read_text(encoding="utf-8").strip(), plan)
+    return Planned(stack, meta, read_text(bundle), plan)
 
 
 def _digest(options: argparse.Namespace) -> int:

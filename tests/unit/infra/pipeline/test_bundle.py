@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.errors import PipelineError, StalePlanError
-from kinesis_efo_infra.pipeline.bundle import Changes, Meta, configuration_digest, read_meta, write_meta
+from kinesis_efo_infra.pipeline.bundle import (
+    Changes,
+    Meta,
+    configuration_digest,
+    read_meta,
+    read_plan,
+    read_text,
+    write_meta,
+)
 
 
 def meta(**changes: object) -> Meta:
@@ -67,3 +76,70 @@ def test_a_digest_does_not_depend_on_spacing_or_the_order_of_keys(
 def test_without_a_synthesis_there_is_no_digest(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="run `make synth`"):
         configuration_digest(tmp_path / "cdk.tf.json")
+
+
+HOSTILE: list[object] = [
+    *(None, [], 3, "x", "[" * 100_000),
+    *({"changes": each} for each in (None, [], {}, {"create": "many"}, {"create": [1]})),
+    *(
+        {**asdict(meta()), **each}
+        for each in ({"commit": ["c0ffee"]}, {"serial": {}}, {"notes": [1]}, {"any_changes": "x"})
+    ),
+]
+PLANS: list[object] = [
+    *(None, [], 3, "x", "[" * 100_000),
+    *({"resource_changes": each} for each in (None, {}, ["x"], [{}], [{"change": {"actions": ["create"]}}])),
+    *(
+        {"resource_changes": [{"address": "a", "type": "a", "change": each}]}
+        for each in (None, {}, {"actions": []}, {"actions": [1]})
+    ),
+    {"resource_changes": [{"address": ["a"], "type": "a", "change": {"actions": ["create"]}}]},
+    *({"output_changes": each} for each in (None, [], {"x": None}, {"x": {}})),
+]
+
+
+def put(path: Path, content: object) -> None:
+    if isinstance(content, str):
+        path.write_text(content, encoding="utf-8")
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.write_text(json.dumps(content), encoding="utf-8")
+
+
+@pytest.mark.parametrize("content", [*HOSTILE, b"\xff\xfe"])
+def test_hostile_metadata_is_refused(tmp_path: Path, content: object) -> None:
+    put(tmp_path / "meta.json", content)
+    with pytest.raises(PipelineError, match="was not written by the step"):
+        read_meta(tmp_path)
+
+
+@pytest.mark.parametrize("content", [*PLANS, b"\xff\xfe"])
+def test_hostile_plans_are_refused(tmp_path: Path, content: object) -> None:
+    write_meta(tmp_path, meta())
+    put(tmp_path / "plan.json", content)
+    with pytest.raises(PipelineError, match="is no plan of Terraform"):
+        read_plan(tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, [], "{", "[" * 100_000, b"\xff"])
+def test_hostile_stacks_are_refused(tmp_path: Path, content: object) -> None:
+    put(tmp_path / "cdk.tf.json", content)
+    with pytest.raises(PipelineError, match="is not Terraform JSON"):
+        configuration_digest(tmp_path / "cdk.tf.json")
+
+
+@pytest.mark.parametrize("name", ["meta.json", "plan.json", "plan.txt", "cdk.tf.json"])
+def test_directories_in_place_of_files_are_refused(tmp_path: Path, name: str) -> None:
+    write_meta(tmp_path, meta())
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).mkdir()
+    read = {"meta.json": read_meta, "plan.json": read_plan, "plan.txt": read_text}
+    with pytest.raises(PipelineError):
+        read[name](tmp_path) if name in read else configuration_digest(tmp_path / name)
+
+
+def test_a_text_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "plan.txt").write_bytes(b"\xff")
+    with pytest.raises(PipelineError, match="is no text of a plan"):
+        read_text(tmp_path)

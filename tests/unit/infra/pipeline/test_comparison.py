@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.errors import PipelineError
-from kinesis_efo_infra.pipeline.comparison import differences, digest, shown
+from kinesis_efo_infra.pipeline.comparison import differences, digest, redacted, secrets, shown
 
 Json = dict[str, Any]
 
@@ -188,3 +188,41 @@ PLANS = st.lists(CHANGES, unique_by=lambda each: each["address"], max_size=3).ma
 @given(PLANS, PLANS)
 def test_two_plans_have_one_digest_if_and_only_if_nothing_differs(one: Json, other: Json) -> None:
     assert (digest(one) == digest(other)) is (differences(one, other) == [])
+
+
+SECRET = 'pa"ss-of-the-database'
+
+
+def parameter(kind: str, value: str) -> Json:
+    body = {"type": kind, "value": value, "name": "p"}
+    marks = {"before_sensitive": {"value": True}, "after_sensitive": {"value": True}}
+    return changed("aws_ssm_parameter.p", "no-op", before=body, after=body, **marks)
+
+
+@pytest.mark.parametrize("where", ["resource", "output", "tag of a data source"])
+def test_copies_of_a_secret_are_not_shown(where: str) -> None:
+    made = plan(parameter("SecureString", SECRET))
+    if where == "resource":
+        made["resource_changes"].append(changed("aws_x.y", "create", before=None, after={"description": f"a {SECRET}"}))
+    elif where == "output":
+        made["output_changes"] = {"p": {"actions": ["create"], "before": None, "after": {"deep": [SECRET]}}}
+    else:
+        made["prior_state"] = {
+            "values": {"root_module": {"resources": [{"values": {"v": SECRET}, "sensitive_values": {"v": True}}]}}
+        }
+        made["resource_changes"] = [changed("aws_x.y", "create", before=None, after={"tags": {"t": SECRET}})]
+    found = shown(
+        {**made, "resource_changes": [{**each, "mode": "managed"} for each in made["resource_changes"]]}, {}, "k"
+    )
+    assert "database" not in json.dumps(found)
+    text = f'+ p = "{SECRET}"  # or {json.dumps(SECRET)}'
+    assert redacted(text, secrets(made)) == '+ p = "(sensitive value)"  # or "(sensitive value)"'
+
+
+def test_lines_of_a_secret_are_not_shown() -> None:
+    made = plan(parameter("SecureString", "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0\n"))
+    assert "MIIE" not in redacted("<<-EOT\n    MIIEvQIBADANBgkqhkiG9w0\nEOT", secrets(made))
+
+
+def test_values_of_plain_parameters_are_shown() -> None:
+    assert secrets(plan(parameter("String", "arn:aws:kinesis:eu-west-1:1:stream/x"))) == []

@@ -267,9 +267,10 @@ class LossWorld(ProgramWorld):
         found = {}
         for key, item in self.table.items.items():
             stream, _, shard = key.partition(":")
-            if stream != f"dev-{name}" or not shard.startswith("shardId"):
+            if stream != name or not shard.startswith("shardId"):
                 continue
-            text = item["checkpoint"]["S"]
+            # The number of the last record is for a KCL application, which may read some records again.
+            text = item.get("continuation", item["checkpoint"])["S"]
             if text.isdecimal():
                 text = f"AFTER:{text}"
             elif text == "AT_TIMESTAMP":

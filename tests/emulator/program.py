@@ -26,6 +26,7 @@ from kinesis_efo.failure import stopped
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.service import WORD_SECONDS, _Getting
 from kinesis_efo.fetcher.work import PlannerClient, WhereReply, WhereRequest
+from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.kinesis.stream import Stream
@@ -46,7 +47,7 @@ from kinesis_efo.run import clients, thread, whole_run
 from kinesis_efo.run.access import Begin, Next, Plan
 from kinesis_efo.run.messages import JoinReply
 from kinesis_efo.run.thread import RunThread
-from kinesis_efo.run.whole_run import WholeRun
+from kinesis_efo.run.whole_run import StartFetchers, WholeRun
 from kinesis_efo.tasks.client import SILENT_SECONDS, RangePayloads
 from kinesis_efo.tasks.ranges import RangeReader
 from kinesis_efo_local import Settings
@@ -166,6 +167,27 @@ class Where:
         ProgramWorld.current.services.pop(self.address, None)
 
 
+def opener(
+    client: WatchedClient, options: SourceOptions, limits: Limits, clock: KinesisClock
+) -> Callable[[StreamRef], Stream]:
+    """What opens the streams of a process."""
+    polled = polling_limits(limits)
+    polling = PollingTransport(client, clock, options.polling_interval)
+    by: tuple[Transport, Limits] = (BotoTransport(client), limits)
+    if options.read_mode == "polling":
+        by = polling, polled
+
+    def open_stream(ref: StreamRef) -> Stream:
+        stream = Stream(
+            ref, by[0], Topology(client, clock), options.retry, "m.json", clock, by[1],
+            fail_on_data_loss=options.fail_on_data_loss,
+        )  # fmt: skip
+        stream.allow_apart(polling, polled)
+        return stream
+
+    return open_stream
+
+
 class MemoryRuntime(RunThread):
     """A run on the local Kinesis in memory."""
 
@@ -177,20 +199,7 @@ class MemoryRuntime(RunThread):
         network = world.network(process)
         budget = Budget(setup.options.buffer_bytes, now=clock.monotonic)
 
-        options, polled = setup.options, polling_limits(setup.limits)
-        polling = PollingTransport(client, clock, options.polling_interval)
-        by: tuple[Transport, Limits] = (BotoTransport(client), setup.limits)
-        if options.read_mode == "polling":
-            by = polling, polled
-
-        def open_stream(ref: StreamRef) -> Stream:
-            stream = Stream(
-                ref, by[0], Topology(client, clock), options.retry, "m.json", clock, by[1],
-                fail_on_data_loss=options.fail_on_data_loss,
-            )  # fmt: skip
-            stream.allow_apart(polling, polled)
-            return stream
-
+        open_stream = opener(client, setup.options, setup.limits, clock)
         self._whole = WholeRun(setup, network, open_stream, budget, clock, self._tell_streams, self._said)  # type: ignore[arg-type]
         await self._whole.start(self._stack)
 
@@ -208,6 +217,7 @@ class SparkProgram:
     Attributes:
         jvm: Its JVM.
         hosting: The runs, by their processes.
+        fetching: The processes of fetchers, if the runs have none.
     """
 
     def __init__(self, world: ProgramWorld, name: str, host: str) -> None:
@@ -216,6 +226,7 @@ class SparkProgram:
         self.jvm = world.machine.process(name, None, host)
         self.processes: list[SimulatedProcess] = []
         self.hosting: dict[SimulatedProcess, MemoryRuntime] = {}
+        self.fetching: list[SimulatedProcess] = []
         self.program = PatientProgram(world.directory, world.process_type.of(self.jvm.pid), "lake")
 
     @property
@@ -232,6 +243,10 @@ class SparkProgram:
         ]
         assert len(found) <= 1, f"{' and '.join(process.name for process in found)} are hosts of the same run"
         return found[0] if found else None
+
+    def start_fetchers(self, _: Job) -> StartFetchers | None:
+        """What starts the fetchers of a run in other processes; None if its own process fetches."""
+        return None
 
     def start(self, job: Job) -> SimulatedProcess:
         """Start a process for a query."""
@@ -261,7 +276,10 @@ class SparkProgram:
     def _be_run(self, job: Job, process: SimulatedProcess, secret: str, answer: list[KinesisEfoError | None]) -> None:
         """As `run_process.main`."""
         world = self.world
-        runtime = MemoryRuntime(job.manifest, job.options, Listening(), secret, clock=world.clock, limits=world.limits)
+        runtime = MemoryRuntime(
+            job.manifest, job.options, Listening(), secret, clock=world.clock, limits=world.limits,
+            start_fetchers=self.start_fetchers(job),
+        )  # fmt: skip
         try:
             runtime.start()
         except KinesisEfoError as error:

@@ -95,9 +95,11 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
     if position.is_end:
         return inf
     times = [known.read_until, time_of(shard_id, position, latest)]
-    if position == TRIM_HORIZON and shard is not None:
-        # A shard that is not listed may have been created after the query's start.
-        times += [known.horizon, created_at(shard)]
+    if position.sequence_number is None and shard is not None:
+        times.append(created_at(shard))
+        if position == TRIM_HORIZON:
+            # A shard that is not listed may have been created after the query's start.
+            times.append(known.horizon)
     return max((time for time in times if time is not None), default=None)
 
 

@@ -92,7 +92,7 @@ class Retention:
             return False  # the fast path: this runs for every event
         shard, latest = None, now + SKEW_SECONDS
         since = low_watermark(shard_id, shard, position, known, latest)
-        if position == TRIM_HORIZON and (since is None or now - since > self._shortest):
+        if position.sequence_number is None and (since is None or now - since > self._shortest):
             shard = await self._shard(shard_id)
             since = low_watermark(shard_id, shard, position, known, latest)
         if since is None or now - since <= self._shortest:

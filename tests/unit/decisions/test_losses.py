@@ -40,7 +40,9 @@ def test_low_watermark_is_the_latest_time_that_is_known(
     assert watermark(TRIM_HORIZON, known, shard()) == max([*times, CREATED])
     after = Position.after(number(CREATED + written))
     assert watermark(after, known) == max(CREATED + written, read_until or 0), "a start at the horizon is over"
-    assert watermark(Position.at_timestamp(written * 1000), Known(read_until)) == max(written, read_until or 0)
+    time = Position.at_timestamp(written * 1000)
+    assert watermark(time, Known(read_until)) == max(written, read_until or 0)
+    assert watermark(time, known, shard()) == max(written, read_until or 0, CREATED), "older than the shard"
 
 
 @given(st.integers(1, 2**100), st.none() | seconds)

@@ -145,6 +145,17 @@ def test_new_shard_that_is_not_listed_has_lost_nothing() -> None:
     assert not check(lambda retention: retention.check(SHARD, TRIM_HORIZON, old_start, begins=True))
 
 
+def test_time_before_the_shard_was_created_has_lost_nothing() -> None:
+    async def listed(shard_id: str) -> Shard:
+        return Shard(shard_id, (), (0, 9), first=number(0, created=NOW - 20 * 3600))
+
+    async def main() -> bool:
+        retention = Retention(STREAM, Lister(), LoopClock(), listed, fail=True, shortest=24 * HOUR)  # type: ignore[arg-type]
+        return await retention.check(SHARD, Position.at_timestamp(int((NOW - 30 * HOUR) * 1000)))
+
+    assert not run(main())
+
+
 def test_an_idle_shard_has_lost_nothing_from_the_time_in_which_it_was_read() -> None:
     # GetRecords gives it no younger position; whether SubscribeToShard's go on with the clock is Kinesis' affair.
     assert not check(lambda retention: retention.check(SHARD, after(30 * HOUR), Known(NOW - 5)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.run.access import Next
 from tests.emulator.faults import ScriptedFaults
@@ -43,6 +45,13 @@ def reading(program: SparkProgram) -> Job:
     program.world.machine.sleep(30)
     assert found.has_all
     return found
+
+
+def stop(program: SparkProgram, query: Job) -> None:
+    """Stop a query, and wait until it has ended."""
+    query.stopping = True
+    while query.running is not None and query.running.lives:
+        program.world.machine.sleep(1.0)
 
 
 def put(program: SparkProgram, count: int) -> None:
@@ -280,3 +289,30 @@ def test_run_that_is_frozen_now_and_then_is_waited_for(tmp_path: Path) -> None:
             machine.sleep(60)
         query.check(whole=True)
         assert not query.errors
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+@pytest.mark.parametrize("later", [0.0, 60.0])
+def test_loss_that_one_query_accepts_fails_the_other(later: float, repeats: bool, tmp_path: Path) -> None:
+    with program(tmp_path) as spark:
+        machine = spark.world.machine
+        first, second = reading(spark), job(spark, "second", "TRIM_HORIZON")
+        machine.sleep(60)
+        stop(spark, second)
+        put(spark, 10)
+        machine.sleep(60)
+        stop(spark, first)
+        assert (len(first.rows), len(second.rows)) == (20, 10)
+        machine.sleep(26 * HOUR)
+        put(spark, 5)
+        ((key, position),) = first.log[-1][1].items()
+        accepted = json.dumps({key.stream: {key.shard: str(position)}})
+        first.options = SourceOptions.parse({**first.options.given, "acceptDataLoss": accepted})
+        second.written = not repeats
+        for each in (first, second):
+            each.stopping = False
+            each.running = spark.start(each)
+            machine.sleep(later)
+        machine.sleep(120)
+        assert [type(error).__name__ for error in second.errors] == ["DataLossError"]
+        assert len(second.rows) == 10

@@ -107,6 +107,12 @@ class Retention:
         self._report(shard_id, position, known, found)
         return True
 
+    def is_recent(self, shard_id: str, position: Position) -> bool:
+        """Whether a position is not older than `shortest`; False if it has no time."""
+        now = self._clock.time()
+        at = time_of(shard_id, position, now + SKEW_SECONDS)
+        return at is not None and now - at <= self._shortest
+
     async def is_past(self, shard_id: str, number: int) -> bool:
         """Whether the record with sequence number `number` is older than the stream's retention."""
         written = time_of(shard_id, Position.after(number), self._clock.time() + SKEW_SECONDS)

@@ -77,7 +77,6 @@ class Stream:
         self._retention = Retention(
             ref, lister, clock, self._find, fail=fail_on_data_loss, shortest=limits.shortest_retention
         )
-        self._lost: set[str] = set()
         self._learned: dict[str, tuple[ChildShard, ...]] = {}
         self.subscriptions: Final = Subscriptions(context, self._retention)
         self.apart: Subscriptions | None = None
@@ -165,20 +164,23 @@ class Stream:
         """Return the children of a shard, in the form in which its last event announces them."""
         return announced(self.lineage[child] for child in self.lineage.children(shard_id))
 
-    async def check_loss(self, positions: Mapping[str, Position], known: Callable[[str, Position], Known]) -> None:
+    async def check_loss(
+        self, positions: Mapping[str, Position], known: Callable[[str, Position], Known], reported: set[str]
+    ) -> None:
         """Report shards that were trimmed as a whole before they were read to their end, and positions of an earlier stream.
 
-        `positions` is the offset of this stream; `known` returns what else is known about a position. Raises `DataLossError` for a loss that
-        fails the query, `StreamReplacedError` for an earlier stream, and `StreamError` if shards or retention cannot be read.
+        `positions` is the offset of this stream; `known` returns what else is known about a position. Shards in `reported` were reported
+        before; others are added. Raises `DataLossError` for a loss that fails the query, `StreamReplacedError` for an earlier stream, and
+        `StreamError` if shards or retention cannot be read.
         """
         if self._created_again:
             raise replaced(self.ref, ": its shards begin at other sequence numbers than before", self._source)
-        if lost := set(self.lineage.lost(positions)) - self._lost:
+        if lost := set(self.lineage.lost(positions)) - reported:
             await self.refresh()  # a shard may have been missing only because it was too new
             for shard_id in sorted(lost.intersection(self.lineage.lost(positions))):
                 position = positions.get(shard_id)
                 self._retention.report_gone(shard_id, position, known(shard_id, position or TRIM_HORIZON))
-                self._lost.add(shard_id)
+                reported.add(shard_id)
         for shard_id, position in positions.items():
             shard = self.shard(shard_id)
             if shard is not None and predates(position, shard):
@@ -214,6 +216,10 @@ class Stream:
         except CALL_ERRORS as error:
             logger.info("stream %r: its retention is not known for now: %s", self.ref.name, describe(error))
             return False
+
+    def is_recent(self, shard_id: str, position: Position) -> bool:
+        """Whether all records after a position are certainly still there: it is not older than the shortest retention of any stream."""
+        return self._retention.is_recent(shard_id, position)
 
     @property
     def losses(self) -> int:

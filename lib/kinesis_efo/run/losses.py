@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
@@ -16,7 +17,7 @@ from kinesis_efo.errors import (
     StreamReplacedError,
 )
 from kinesis_efo.fetcher.streams import Streams, by_stream
-from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, ShardRange
+from kinesis_efo.positions import Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class Losses:
         self._checked: Collection[ShardKey] = frozenset()
         self._checked_offset: Mapping[ShardKey, Position]
         self._checked_listings = -1
+        self._gone: defaultdict[str, set[str]] = defaultdict(set)
 
     async def check(self, offset: Mapping[ShardKey, Position]) -> None:
         """Look for lost shards, if the offset has other shards than at the last check, or the streams were listed since.
@@ -45,9 +47,8 @@ class Losses:
             return
         try:
             await self._check_shards(offset)
-            # A shard that enters the offset at the horizon. Later, whoever opens the shard checks its position.
-            entering = offset.keys() - self._checked
-            await self._check({key: at for key, at in offset.items() if key in entering and at == TRIM_HORIZON})
+            # Shards that enter the offset. A buffer that other queries share may have gone on at the horizon, as their options allow.
+            await self._check({key: at for key, at in offset.items() if key not in self._checked})
         except _FATAL:
             raise
         except StreamError as error:
@@ -71,14 +72,12 @@ class Losses:
 
     async def _check_shards(self, offset: Mapping[ShardKey, Position]) -> None:
         for name, positions in by_stream(offset).items():
-            await self._streams.stream(name).check_loss(positions, partial(self._known_in, name))
+            await self._streams.stream(name).check_loss(positions, partial(self._known_in, name), self._gone[name])
 
     async def check_replay(self, ranges: Iterable[ShardRange]) -> None:
         """Look for lost data in ranges that may have been planned long ago. Raises like `check`."""
-        # The subscription checks other positions, which have a time.
-        from_horizon = {wanted.key: wanted.after for wanted in ranges if wanted.after == TRIM_HORIZON}
         try:
-            await self._check(from_horizon, planned=True)
+            await self._check({wanted.key: wanted.after for wanted in ranges}, planned=True)
         except _FATAL:
             raise
         except StreamError as error:

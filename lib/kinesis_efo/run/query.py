@@ -8,7 +8,10 @@ from collections.abc import Awaitable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+from msgspec.structs import replace
+
 from kinesis_efo.clock import within
+from kinesis_efo.decisions.losses import Known
 from kinesis_efo.decisions.planning import PollReply, ShardProgress
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.status import QueryStatus
@@ -54,7 +57,7 @@ class Query:
         self._unlisted: list[ShardKey] = []
         self._left_out: set[ShardKey] = set()
         self._complete_at: int | None = None
-        self._losses = Losses(run.streams, run.known)
+        self._losses = Losses(run.streams, self._known)
         self._accepted = accepted or {}
         self._replayed: Offset | None = None
         self._resumption = Resumption(run.lease_keys, run.leases.notes, run.continued)
@@ -81,9 +84,17 @@ class Query:
 
     def horizon(self, key: ShardKey) -> float | None:
         """The trim horizon when the query chose to start there in a shard of which it has not committed anything, epoch seconds; else None."""
-        offset = self._committed or self._offset or self._replayed
+        offset = self._stands
         begins = offset is not None and offset.get(key, TRIM_HORIZON) == TRIM_HORIZON
         return offset.horizons.get(key.stream) if offset is not None and begins else None
+
+    def at(self, key: ShardKey) -> Position | None:
+        """The position up to which the query has processed a shard; None if it does not read the shard, or that is not known yet."""
+        return None if self._stands is None else self._stands.get(key)
+
+    @property
+    def _stands(self) -> Offset | None:
+        return self._committed or self._offset or self._replayed
 
     def accepted(self, key: ShardKey) -> Position | None:
         """The position up to which the loss of a shard's records is accepted; None if it is not."""
@@ -166,6 +177,10 @@ class Query:
                 starting = []
         return PollReply(shards, starting, self._run.streams.finished(offset) if offset.has_ends else [])
 
+    def _known(self, key: ShardKey, position: Position) -> Known:
+        """What is known about a position of this query. It accepts only what its own options accept."""
+        return replace(self._run.known(key, position), accepted=self._accepted.get(key))
+
     async def _check(self, checking: Awaitable[T]) -> T:
         try:
             return await checking
@@ -242,7 +257,11 @@ class Query:
             # Its tasks read before its first poll: keep what they need, even if other queries are further.
             self._fetching.follow(begin)
             self._replayed = begin
-        await self._check(self._losses.check_replay(ranges))
+        streams = self._run.streams
+        old = [each for each in ranges if not streams.stream(each.key.stream).is_recent(each.key.shard, each.after)]
+        # The rows, which are read with the lease, may say that an idle shard was read further.
+        await self._run.leases.wait_held({each.key.stream for each in old}, self._run.patience)
+        await self._check(self._losses.check_replay(old))
 
     async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
         """The hash ranges of those of the given shards of which tasks may leave out KPL aggregates; see `Strictness`."""
@@ -264,6 +283,7 @@ class Query:
         """
         for name, created in offset.created.items():
             self._run.streams.stream(name).check_created(created)
+        self._replayed = offset
         self._resumption.goes_on(offset)
 
     # -- where a query ends

@@ -26,7 +26,7 @@ from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.run import LeaseListener, RunLease
 from kinesis_efo.leases.store import LeaseStore
-from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Offset, Position, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Offset, Position, ShardKey, lowest
 from kinesis_efo.run.strictness import Strictness
 from kinesis_efo.sharing.query_fetching import QueryFetching
 from kinesis_efo.sharing.standing import lag_of, slowest
@@ -283,9 +283,19 @@ class Run(LeaseListener):
 
     def known(self, shard: ShardKey, position: Position) -> Known:
         horizons = [query.horizon(shard) for query in self.queries] if position == TRIM_HORIZON else []
-        accepted = [query.accepted(shard) for query in self.queries]
         return Known(
             self._checkpoints.read_until(shard, position),
             min((each for each in horizons if each is not None), default=None),
-            next((each for each in accepted if each is not None), None),
+            self._accepted(shard),
         )
+
+    def _accepted(self, shard: ShardKey) -> Position | None:
+        """The position up to which each query that may lose records of a shard accepts that; None if one of them accepts nothing."""
+        accepting = [query for query in self.queries if query.accepted(shard) is not None]
+        if not accepting:
+            return None
+        stream = self.streams.stream(shard.stream)
+        for query in self.queries:
+            if query not in accepting and (at := query.at(shard)) is not None and not stream.is_recent(shard.shard, at):
+                return None
+        return lowest([at for query in accepting if (at := query.accepted(shard)) is not None])

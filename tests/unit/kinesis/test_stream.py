@@ -256,7 +256,7 @@ def test_a_shard_that_is_not_listed_any_more_is_lost_once_a_new_list_says_so() -
         made = stream(lister)
         await made.refresh()
         with pytest.raises(DataLossError, match=f"{name(3)} does not exist any more"):
-            await made.check_loss({name(3): after(3), name(5): TRIM_HORIZON}, nothing_known)
+            await made.check_loss({name(3): after(3), name(5): TRIM_HORIZON}, nothing_known, set())
         assert lister.asked == ["shards", "shards"]
 
     run(main())
@@ -268,7 +268,7 @@ def test_a_shard_that_a_list_left_out_once_is_not_lost() -> None:
         lister.later = [shard(3), shard(5)]
         made = stream(lister)
         await made.refresh()
-        await made.check_loss({name(3): after(3)}, nothing_known)
+        await made.check_loss({name(3): after(3)}, nothing_known, set())
         assert lister.asked == ["shards", "shards"]
 
     run(main())
@@ -279,8 +279,9 @@ def test_what_is_lost_is_told_once_and_not_asked_for_again(caplog: pytest.LogCap
         lister = Lister(shard(5))
         made = stream(lister, fail=False)
         await made.refresh()
+        reported: set[str] = set()
         for _ in range(3):
-            await made.check_loss({name(3): after(3)}, nothing_known)
+            await made.check_loss({name(3): after(3)}, nothing_known, reported)
         assert lister.asked == ["shards", "shards"]
 
     with caplog.at_level(logging.WARNING):
@@ -296,8 +297,8 @@ def test_trimmed_unread_descendant_is_a_loss() -> None:
         made = stream(lister)
         await made.refresh()
         with pytest.raises(DataLossError, match=f"{name(1)} does not exist any more, and was not read"):
-            await made.check_loss({name(0): SHARD_END}, nothing_known)
-        await made.check_loss({name(3): after(3), name(4): after(4)}, nothing_known)
+            await made.check_loss({name(0): SHARD_END}, nothing_known, set())
+        await made.check_loss({name(3): after(3), name(4): after(4)}, nothing_known, set())
 
     run(main())
 
@@ -308,7 +309,7 @@ def test_a_position_older_than_its_shard_is_of_an_earlier_stream() -> None:
         await made.refresh()
         old = Position.after(number(0, 2 * 3600, AGES_AGO))
         with pytest.raises(StreamReplacedError, match="deleted and created again since"):
-            await made.check_loss({name(0): old}, nothing_known)
+            await made.check_loss({name(0): old}, nothing_known, set())
         with pytest.raises(StreamReplacedError, match="deleted and created again since"):
             made.subscribe(name(0), old, OpenSink())  # type: ignore[arg-type]
         made.subscribe(name(9), old, OpenSink())  # type: ignore[arg-type]  # of a shard that is not listed, nothing is known
@@ -389,7 +390,7 @@ def test_accepted_loss_of_a_whole_shard_is_counted(caplog: pytest.LogCaptureFixt
     async def main() -> None:
         made = stream(Lister(shard(5)))
         await made.refresh()
-        await made.check_loss({name(3): after(3)}, lambda _shard, position: Known(accepted=position))
+        await made.check_loss({name(3): after(3)}, lambda _shard, position: Known(accepted=position), set())
         assert made.losses == 1
 
     run(main())

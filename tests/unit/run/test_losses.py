@@ -31,10 +31,13 @@ class Streams:
     def appeared(self, _: object) -> list[str]:
         return []
 
-    async def check_loss(self, positions: Mapping[str, Position], _: object) -> None:
+    async def check_loss(self, positions: Mapping[str, Position], *_: object) -> None:
         self.looked.append(list(positions))
         if len(self.looked) == 1:
             raise StreamError("throttled")
+
+    async def check_position(self, *_: object, **__: object) -> None:
+        """Nothing is lost."""
 
 
 def test_a_check_that_kinesis_did_not_answer_is_made_again_as_the_first_one(caplog: pytest.LogCaptureFixture) -> None:

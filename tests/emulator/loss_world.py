@@ -934,7 +934,7 @@ class Scenario:
         fetchers = drawn("fetchers", 0.15)
         self.fetchers = fetchers.choice((1, 2, 3)) if fetchers is not None else 0
         self.fetchers_end = fetchers
-        if shared["readMode"] == "efo" and drawn("GetRecords refused", _REFUSED) is not None:
+        if shared["readMode"] == "efo" and self.sees_tips and drawn("GetRecords refused", _REFUSED) is not None:
             world.refused = True
         world.aggregates = drawn("strict aggregates", 0.15)
         if world.aggregates is not None:

@@ -146,8 +146,9 @@ class LossRows(MemoryLeaseStore):
 
 
 def _number_of(item: Any) -> int | None:
-    """The last record that was processed, as a row says."""
-    text = (item or {}).get("checkpoint", {}).get("S", "")
+    """The number up to which a shard was processed, as a row says."""
+    row = item or {}
+    text = row.get("continuation", row.get("checkpoint", {})).get("S", "")
     return int(text) if text.isdecimal() else None
 
 
@@ -860,8 +861,11 @@ class Scenario:
                 "retention_seconds": 24 * HOUR, "wrong_answers": "quiet", "wrong_answers_rate": 0.9, "wrong_answers_in_a_row": 8,
                 "max_event_records": 500, "idle_event_seconds": 5.0,
             }  # fmt: skip
-        if Random(f"{seed} GetRecords refused").random() < _REFUSED:
+        refused = Random(f"{seed} GetRecords refused")
+        if refused.random() < _REFUSED:
             settings["idle_event_seconds"] = 5.0  # as with AWS: a tip is proven within a minute
+            if "wrong_answers" not in settings and refused.random() < 0.5:
+                settings |= {"retention_seconds": 24 * HOUR, "wrong_answers": "quiet", "wrong_answers_in_a_row": 1}
         # The page says that three such answers count at the tips.
         self.sees_tips = settings.get("wrong_answers_in_a_row", 1) < 3
         self.world = world = LossWorld(machine, directory, Random(random.random()), settings)
@@ -908,6 +912,15 @@ class Scenario:
             for query in self.queries:
                 query.names = [self.names[0]]
         world.row_moved = self._check_row
+        if world.refused:
+            # A query that ends asks for the tips beside one that reads.
+            if len(self.queries) < 2:
+                self.queries.append(self._query("q1"))
+            if not (self.queries[1].ends_at_tips or self.queries[1].once):
+                self._let_end(self.queries[1])
+        if self.children_expire is not None and self.children_expire.random() < 0.7:
+            for query in self.queries:
+                query.given["startingPosition"] = self.children_expire.choice(("LATEST", self._timestamp()))
         self.writing = self.disturbing = True
         self.ending = False
         self.rivals = False
@@ -943,12 +956,17 @@ class Scenario:
         self.first_ends = drawn("first micro-batch ends", 0.25)
         self.waits = drawn("waits for bytes", 0.15)
         self.listens = drawn("driver reports", 0.3) is not None
+        self.copied_ahead = drawn("a copy goes ahead", 0.1)
+        self.listens |= self.copied_ahead is not None
         self.goes_one_back = drawn("one micro-batch back", 0.12)
         self.table_ahead = drawn("table ahead", 0.1)
         self.joins_late = drawn("LATEST beside a time", 0.1)
         self.begun_again = drawn("re-created at once", _AGAIN)
         self.starts_frozen = drawn("frozen at the start", 0.08)
         drawn("ends within an event", _CUTS)
+        self.children_expire = drawn("children expire", 0.12)
+        if self.children_expire is not None:
+            self.live = 1.7 * self.retention
         if world.list_age:
             self.drawn.add(f"lists {world.list_age:g} s old")
 
@@ -1084,6 +1102,8 @@ class Scenario:
             (self._begin_again, self.begun_again),
             (self._freeze_first, self.starts_frozen),
             (self._reshard_often, self.world.aggregates),
+            (self._let_children_expire, self.children_expire),
+            (self._copy_and_go_ahead, self.copied_ahead),
         ):
             if random is not None:
                 run(partial(move, random))
@@ -1269,12 +1289,16 @@ class Scenario:
                 pass
             case "ConfigurationError" if self.world.refused and "grant kinesis:GetRecords" in str(error):
                 query.over = True
+            case "ConsumerTakenOverError" if self.world.refused:
+                pass  # what looks for a tip and what reads the shard take it over from each other
             case "LeaseTableError" if query.given["startingPosition"] == "LEASES":
                 query.over = True
             case "AlreadyRunningError" if "this Spark program itself" in str(error) and self.failed:
                 pass  # the run has failed, and ends when its other queries, whose sinks are slow, have heard of it
             case "AlreadyRunningError" | "LeaseLostError" if self.rivals:
                 query.over = query.program is not None
+            case "RetriesExhaustedError" if not self.sees_tips:
+                pass  # Kinesis says for longer than subscribe.retryTimeout that nothing is there
             case "FetcherError" | "LeaseLostError" | "RetriesExhaustedError" | "FetcherUnreachableError" if (
                 self.machine.now < self.frozen_until
             ):
@@ -1469,6 +1493,41 @@ class Scenario:
         while self.machine.now < self.began + self.live:
             self.machine.sleep(random.expovariate(6 / self.retention))
             self.world.reshard(random.choice(self.names), random)
+
+    def _let_children_expire(self, random: Random) -> None:
+        """Let the sinks be down from right after a reshard until the beginning of the children has expired."""
+        machine = self.machine
+        machine.sleep(random.uniform(0.02, 0.15) * self.live)
+        for name in self.names:
+            for _ in range(random.choice((1, 2))):
+                self.world.reshard(name, random)
+        # Some queries have read the parents to their end by then.
+        machine.sleep(random.choice((0.0, 20.0, 60.0)))
+        until = machine.now + random.uniform(1.02, 1.4) * self.retention
+        self._tell(f"the sinks are down for {until - machine.now:.0f} s, so that the beginning of children expires")
+        for query in self.queries:
+            query.down_until = until
+        if random.random() < 0.5:
+            machine.sleep(0.9 * (until - machine.now))
+            if self.disturbing:
+                self.touched = True
+                self._restart(self.world.table.items.clear)
+
+    def _copy_and_go_ahead(self, random: Random) -> None:
+        """Let a copy of a checkpoint be planned further than the original in the same program, and then wait for its sink."""
+        machine, query = self.machine, self.queries[0]
+        machine.sleep(random.uniform(0.05, 0.4) * self.live)
+        if not query.checkpoint.commits or query.over or query.program is not None:
+            return
+        self._tell(f"{query.name} is copied")
+        self.queries.append(other := query.copied(f"q{len(self.queries)}"))
+        for each in (query, other):
+            each.trigger = min(each.trigger, 10.0)
+        self._begin(other)
+        machine.sleep(60.0)
+        query.down_until = machine.now + 160
+        machine.sleep(150.0)
+        other.down_until = machine.now + 800
 
     def _freeze_first(self, random: Random) -> None:
         """Freeze the first run while it starts."""

@@ -897,7 +897,7 @@ class Scenario:
         self.ending = False
         self.rivals = False
         self.recreated: set[str] = set()
-        self.touched = False
+        self.touched = self.failed = False
         self.frozen_until = -inf
         self.tables: list[dict[str, Any]] = []
         self.excused = machine.now
@@ -1211,6 +1211,7 @@ class Scenario:
         self.outcome.errors[kind] += 1
         self._tell(f"{query.name} fails: {kind}: {str(error)[:200]}")
         report = Report(self.world.now, str(error), query.name)
+        self.failed = True
         match kind:
             case "DataLossError":
                 oracle = query.oracle

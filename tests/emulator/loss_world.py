@@ -927,7 +927,7 @@ class Scenario:
         self.ending = False
         self.rivals = False
         self.recreated: set[str] = set()
-        self.touched = False
+        self.touched = self.failed = False
         self.frozen_until = -inf
         self.frozen_since: dict[SimulatedProcess, float] = {}
         self.tables: list[dict[str, Any]] = []
@@ -1267,6 +1267,7 @@ class Scenario:
         self.outcome.errors[kind] += 1
         self._tell(f"{query.name} fails: {kind}: {str(error)[:200]}")
         report = Report(self.world.now, str(error), query.name)
+        self.failed = True
         match kind:
             case "DataLossError":
                 oracle = query.oracle

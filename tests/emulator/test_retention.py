@@ -10,7 +10,7 @@ import pytest
 
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.positions import TRIM_HORIZON, Offset
-from tests.emulator.memory_world import MemoryWorld
+from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import Query
 from tests.emulator.test_each_fault import virtual
 from tests.support.lease_store import MemoryLeaseStore
@@ -155,3 +155,24 @@ async def test_idle_polled_child_without_lease_row_is_an_error_after_retention(h
         else:
             await read_on(query, offset, 40)
             assert rows(w) == read + 80
+
+
+@pytest.mark.parametrize("polls", [False, True])
+@virtual
+async def test_start_at_the_horizon_of_200_full_shards_completes(polls: bool, caplog: pytest.LogCaptureFixture) -> None:
+    w = world(shards=200, buffer_bytes=8 << 20)
+    w.application.polls = polls
+    shards, keys = w.kinesis.state.streams[STREAM], [f"k{number}" for number in range(2_000)]
+    by_shard = {shards.shard_for(key, None).id: key for key in keys}
+    for _ in range(10):
+        for key in by_shard.values():
+            w.put(key, 20_000)
+        later(w, 3 * HOUR)
+    with caplog.at_level(logging.WARNING):
+        async with Query(w.application) as query:
+            offset = await query.begin()
+            later(w, 50.0)
+            while rows(w) < 200 * 7:
+                offset = await query.batch(offset)
+    assert len(by_shard) == 200
+    assert not [message for message in caplog.messages if "are gone" in message]

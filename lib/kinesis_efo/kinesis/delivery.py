@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from kinesis_efo.aws_errors import describe
 from kinesis_efo.decisions.losses import Known, ReadUntil
 from kinesis_efo.kinesis.recovery import ReadContext
@@ -75,7 +77,7 @@ class ShardDelivery:
         await self._sink.admit(event)
         self.heard_at = clock.monotonic()
         self._read_until.heard(read_until, came)
-        self.known = Known(self._read_until.proven, self.known.horizon, self.known.accepted)
+        self.known = replace(self.known, read_until=self._read_until.proven)
         if not head.still:
             self.position = event.through
             self._first = self._first or event.through
@@ -107,11 +109,15 @@ class ShardDelivery:
         """Whether the trim horizon has passed the position. Raises `DataLossError` if it has, and lost records fail the query."""
         if self._retention is None:
             return False
-        passed = await self._retention.check(self.shard_id, self.position, self.known, begins=self._begins)
+        known = self.known
+        if known.read_until is not None:
+            # An event may have waited in the socket for so long, if the sink was full.
+            known = replace(known, read_until=known.read_until - self._context.limits.full)
+        passed = await self._retention.check(self.shard_id, self.position, known, begins=self._begins)
         if passed and not self._begins:
             # Reading begins again, at the horizon, where a reader may be late once more.
             horizon = await self._retention.horizon()
-            self.known = Known(self.known.read_until, horizon, self.known.accepted)
+            self.known = replace(self.known, horizon=horizon)
             self._from_horizon, self._first = True, None
         return passed
 

@@ -914,6 +914,20 @@ async def test_an_idle_shard_read_all_the_while_has_lost_nothing() -> None:
 
 
 @virtual
+async def test_events_from_a_full_socket_do_not_hide_a_loss() -> None:
+    """Those after the first were sent while the sink was full for 19 s. Their numbers have no times."""
+    events = [payload(number, 1) for number in range(1, 6)]
+    world = ScriptedWorld(
+        [*events, Wait(2.5), payload(6, 1), payload(7, 1), Silence()],
+        [END],
+        start=Position.after(0),
+        delays={0: 19.0, 5: DAY - 11.5},
+        fail_on_data_loss=True,
+    )
+    await world.fails(DataLossError, SHARD, "AFTER:6")
+
+
+@virtual
 async def test_a_sink_full_for_longer_than_the_retention_is_reported() -> None:
     world = ScriptedWorld(
         [payload(aged(-1), 2), payload(aged(-2), 2), Silence()],

@@ -199,6 +199,8 @@ class Emr(Settings):
         python: Version of Python that jobs are packed for; one that the release has.
         artifacts_bucket: S3 bucket for archives, programs and logs; default `<project>-<environment>-<account>`.
         log_days: Days that logs are kept.
+        artifact_days: Days after which archives and programs expire. Each deployment renews those of the jobs; without any for so
+            long, EMR cannot restart a run.
         serverless: The application of EMR Serverless; null for none, if jobs run on clusters or EKS.
     """
 
@@ -209,6 +211,7 @@ class Emr(Settings):
     python: Literal["3.11", "3.12", "3.13"] = "3.11"
     artifacts_bucket: BucketName | None = None
     log_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    artifact_days: Annotated[int, Field(ge=90, le=3650)] = 730
     serverless: ServerlessApplication | None = ServerlessApplication()
 
 

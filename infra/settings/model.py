@@ -164,7 +164,7 @@ class Alarms(Settings):
     """Whom alarms notify, and whether there is a dashboard.
 
     Attributes:
-        sns_topic: Topic that every alarm notifies; without one, alarms only show in CloudWatch.
+        sns_topic: Topic that every alarm notifies; without one, no alarm is declared.
         dashboard: Declare the dashboard.
     """
 
@@ -301,6 +301,8 @@ class Head(Settings):
         manifest_bucket: With `s3`, a bucket that exists; default: that of `emr`.
         handed_over: Keys of streams that were declared here, and are somebody else's from now on: Terraform forgets them, with the
             keys that encrypt them and the policies that share them, and leaves them as they are.
+        retain: Keys of streams whose entries were removed, and that stay in AWS, with their records and keys: Terraform forgets them, as
+            those of `handed_over`. Without this, removing an entry destroys its stream.
         alarms: See `Alarms`.
         pipeline: See `Pipeline`; without it, people deploy this environment.
         emr: See `Emr`; without it, nothing about jobs is declared.
@@ -321,6 +323,7 @@ class Head(Settings):
     manifest_store: Literal["ssm", "s3"] = "ssm"
     manifest_bucket: BucketName | None = None
     handed_over: list[Key] = []
+    retain: list[Key] = []
     alarms: Alarms = Alarms()
     pipeline: Pipeline | None = None
     emr: Emr | None = None

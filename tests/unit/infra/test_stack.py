@@ -860,3 +860,11 @@ def test_only_one_module_imports_cdktf() -> None:
             ):
                 importing.add(str(path.relative_to(root)))
     assert importing == {"stacks/cdk.py"}
+
+
+def test_a_removed_stream_is_retained_if_the_file_says_so(synth: Synth) -> None:
+    left = {"lake": {"streams": ["clicks"]}}
+    stack = synth(streams={"clicks": {}}, applications=left, retain=["orders"])
+    kinds = ("aws_kinesis_stream", "aws_kms_key", "aws_kms_alias", "aws_kinesis_resource_policy")
+    assert stack["removed"] == [{"from": f"{each}.orders", "lifecycle": {"destroy": False}} for each in kinds]
+    assert "removed" not in synth(streams={"clicks": {}}, applications=left)

@@ -27,8 +27,6 @@ _OK, _BEHIND = 0, 4
 """Exit codes of `kinesis-efo lag`; see docs/command-line.md."""
 _READ = ("reading", "ended", "waiting")
 """States of shards that are read, or need not be read now."""
-_LAG_SECONDS = 900
-"""Most seconds for one look at the lag, because it runs with the role that applies."""
 _LOOK_SECONDS = 15.0
 PACKED = "packed"
 """Directory of archives beside the stacks: what hands them on hands on both, and one digest is of both."""
@@ -77,7 +75,14 @@ class SystemTime:
 
 
 class Commands:
-    """Runs the `kinesis-efo` that is installed beside this Python."""
+    """Runs the `kinesis-efo` that is installed beside this Python.
+
+    Args:
+        lag_seconds: Maximum seconds for one look at the lag, because it runs with the role that applies.
+    """
+
+    def __init__(self, lag_seconds: float = 900) -> None:
+        self._lag_seconds = lag_seconds
 
     def __call__(self, *arguments: str) -> Answer:
         """Run a command with `--json`; its standard error goes to the log.
@@ -94,11 +99,11 @@ class Commands:
                 text=True,
                 check=False,
                 stdin=subprocess.DEVNULL,
-                timeout=_LAG_SECONDS if arguments[:1] == ("lag",) else None,
+                timeout=self._lag_seconds if arguments[:1] == ("lag",) else None,
             )
         except subprocess.TimeoutExpired:
             raise PipelineError(
-                f"kinesis-efo lag has not ended within {_LAG_SECONDS} s, and was stopped; what answers it may be no run of this project"
+                f"kinesis-efo lag has not ended within {self._lag_seconds:g} s, and was stopped; what answers it may be no run of this project"
             ) from None
         except OSError as error:
             raise PipelineError(

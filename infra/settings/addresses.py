@@ -57,8 +57,8 @@ def scaled_elsewhere(environment: Environment) -> Iterator[str]:
 
 
 def handed_over(environment: Environment) -> Iterator[str]:
-    """Terraform addresses of what is somebody else's from now on, and which Terraform is to forget."""
-    for key in environment.handed_over:
+    """Terraform addresses of what Terraform is to forget: it is somebody else's from now on, or is kept without an entry."""
+    for key in (*environment.handed_over, *environment.retain):
         for kind in ("aws_kinesis_stream", "aws_kms_key", "aws_kms_alias", "aws_kinesis_resource_policy"):
             yield f"{kind}.{key}"
 

@@ -164,7 +164,7 @@ class Alarms(Settings):
     """Whom alarms notify, and whether there is a dashboard.
 
     Attributes:
-        sns_topic: Topic that every alarm notifies; without one, alarms only show in CloudWatch.
+        sns_topic: Topic that every alarm notifies; without one, no alarm is declared.
         dashboard: Declare the dashboard.
     """
 
@@ -199,6 +199,8 @@ class Emr(Settings):
         python: Version of Python that jobs are packed for; one that the release has.
         artifacts_bucket: S3 bucket for archives, programs and logs; default `<project>-<environment>-<account>`.
         log_days: Days that logs are kept.
+        artifact_days: Days after which archives and programs expire. Each deployment renews those of the jobs; without any for so
+            long, EMR cannot restart a run.
         serverless: The application of EMR Serverless; null for none, if jobs run on clusters or EKS.
     """
 
@@ -209,6 +211,7 @@ class Emr(Settings):
     python: Literal["3.11", "3.12", "3.13"] = "3.11"
     artifacts_bucket: BucketName | None = None
     log_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    artifact_days: Annotated[int, Field(ge=90, le=3650)] = 730
     serverless: ServerlessApplication | None = ServerlessApplication()
 
 
@@ -298,6 +301,8 @@ class Head(Settings):
         manifest_bucket: With `s3`, a bucket that exists; default: that of `emr`.
         handed_over: Keys of streams that were declared here, and are somebody else's from now on: Terraform forgets them, with the
             keys that encrypt them and the policies that share them, and leaves them as they are.
+        retain: Keys of streams whose entries were removed, and that stay in AWS, with their records and keys: Terraform forgets them, as
+            those of `handed_over`. Without this, removing an entry destroys its stream.
         alarms: See `Alarms`.
         pipeline: See `Pipeline`; without it, people deploy this environment.
         emr: See `Emr`; without it, nothing about jobs is declared.
@@ -318,6 +323,7 @@ class Head(Settings):
     manifest_store: Literal["ssm", "s3"] = "ssm"
     manifest_bucket: BucketName | None = None
     handed_over: list[Key] = []
+    retain: list[Key] = []
     alarms: Alarms = Alarms()
     pipeline: Pipeline | None = None
     emr: Emr | None = None

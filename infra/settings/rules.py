@@ -175,15 +175,16 @@ def _uniqueness(draft: Draft) -> Iterator[Fault]:
 
 
 def _handed_over(draft: Draft, head: Head) -> Iterator[Fault]:
-    """Faults of streams that are handed over, and still declared; or that an entry of another key was moved from."""
-    for key, count in Counter(head.handed_over).items():
+    """Faults of streams that are handed over or retained, and still declared; or that an entry of another key was moved from."""
+    for key, count in Counter((*head.handed_over, *head.retain)).items():
+        path = "handed_over" if key in head.handed_over else "retain"
         if isinstance(draft.streams.get(key), OwnStream):
             rule = "is still declared here; leave its entry out, or say existing_arn there to go on reading it"
-            yield Fault("handed_over", key, rule)
+            yield Fault(path, key, rule)
         if any(stream.moved_from == key for stream in draft.streams.values()):
-            yield Fault("handed_over", key, "must not be a key that an entry is moved from")
+            yield Fault(path, key, "must not be a key that an entry is moved from")
         if count > 1:
-            yield Fault("handed_over", key, "must name each stream once")
+            yield Fault(path, key, "must name each stream once")
 
 
 def _moves(draft: Draft) -> Iterator[Fault]:

@@ -67,12 +67,12 @@ async def pages_of(
 
     Raises `ConfigurationError` if there are more pages than AWS has, because memory for them is limited.
     """
-    following_request: dict[str, Any] | None = request
     for _ in range(_MOST_PAGES):
-        page = await call(**following_request)
+        page = await call(**request)
         yield page
-        if (following_request := following(page)) is None:
+        if (next_request := following(page)) is None:
             return
+        request = next_request
     raise ConfigurationError(
         f"{action}: there are {_MOST_PAGES} pages and still more, so it is not AWS that answers; correct the endpoint or the proxy"
     )

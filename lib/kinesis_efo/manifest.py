@@ -156,7 +156,7 @@ def _kind(value: object) -> str:
     """Describe a value without its text, which may be a secret."""
     if not value or isinstance(value, bool | int | float):
         return repr(value)
-    return {dict: "an object", list: "a list"}.get(type(value), "a text")
+    return "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else "a text"
 
 
 class _Reader:

@@ -658,3 +658,11 @@ def test_unusable_authorities_fail_at_once(
 
     with pytest.raises(ConfigurationError, match=cause):
         asyncio.run(call())
+
+
+def test_old_sdk_is_refused_at_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiobotocore.__version__", "3.8.0")
+    with pytest.raises(
+        ConfigurationError, match=r"aiobotocore 3\.8\.0: it does not verify .*; install aiobotocore 3\.9"
+    ):
+        asyncio.run(AsyncClients(AwsSettings(region="eu-west-1"), "eu-west-1").credentials())

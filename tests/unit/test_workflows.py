@@ -20,6 +20,7 @@ from infra.pipeline import __main__ as command
 from infra.stacks.bootstrap import SESSION_SECONDS
 from kinesis_efo_infra.pipeline import github
 from kinesis_efo_infra.pipeline.deployment import WORKFLOW
+from kinesis_efo_infra.pipeline.terraform import PLATFORMS
 from tests.support.missing import EVERYTHING, make
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,6 +150,22 @@ def test_what_later_steps_would_not_find_is_refused_at_once(
     assert (ran.returncode, ran.stderr) == (1 if told else 0, "")
     assert told in ran.stdout
     assert ran.stdout.startswith("::error::") is bool(told)
+
+
+@pytest.mark.parametrize("path", ["providers.lock.hcl", "infra/providers.lock.hcl"])
+@pytest.mark.parametrize("hashes", [None, 0, 3, 4])
+def test_a_provider_lock_without_some_platform_is_refused(path: str, hashes: int | None, tmp_path: Path) -> None:
+    steps = document(SYNTHESIZE)["jobs"]["synth"]["steps"]
+    (script,) = [each["run"] for each in steps if "providers.lock.hcl" in each.get("run", "")]
+    assert "-lt 4 " in script
+    assert len(PLATFORMS) == 4
+    (tmp_path / "infra").mkdir()
+    if hashes is not None:
+        lines = [*(f'    "h1:{number}",' for number in range(hashes)), '    "zh:0",']
+        (tmp_path / path).write_text("\n".join(lines), encoding="utf-8")
+    ran = started_by("deploy.yml", script, tmp_path)
+    assert (ran.returncode, ran.stderr) == (int(hashes in (0, 3)), "")
+    assert ("make providers" in ran.stdout) is (hashes in (0, 3))
 
 
 def test_what_is_started_again_is_the_workflow_that_was_started(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ user guide, "Monitoring EMR Serverless applications and jobs"; EventBridge Sched
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from infra.settings.model import Environment, OwnStream
 from infra.settings.names import JOBS, SCHEDULES, Names, application_name, entry_place
@@ -25,12 +25,13 @@ from kinesis_efo_infra.table import LeaseTable
 WRITES_THROTTLED = "WriteProvisionedThroughputExceeded"
 ITERATOR_AGE = "GetRecords.IteratorAgeMilliseconds"
 READS_THROTTLED = "ReadProvisionedThroughputExceeded"
+_NEARLY_ALL = 0.9
 _SHORTEST_RETENTION = 24
 """In hours; assumed of an adopted stream, whose retention its owner knows."""
 
 
 class Alarms(Construct):
-    """The alarms of an environment; each notifies its topic, if there is one.
+    """The alarms of an environment; each notifies its topic. Without a topic, none are declared: they would alert nobody.
 
     Args:
         scope: The parent construct.
@@ -54,10 +55,11 @@ class Alarms(Construct):
         A stream of another account is not watched: its metrics are in that account.
         """
         settings = self._environment.streams[key]
-        if not Names(self._environment).is_ours(key):
+        if not self._topics or not Names(self._environment).is_ours(key):
             return
         if isinstance(settings, OwnStream):
             self._writes_throttled(entry_place(key, settings), key, stream)
+            self._writes_failing(entry_place(key, settings), key, stream)
         for application in stream.consumers:
             self._consumer(key, stream, application)
         readers = {name: each for name, each in self._environment.applications.items() if key in each.streams}
@@ -68,28 +70,63 @@ class Alarms(Construct):
             self._reads(key, stream)
 
     def watch_jobs(self, application_id: str) -> None:
-        """Watch the runs on the environment's application of EMR Serverless."""
+        """Watch the runs on the environment's application of EMR Serverless, and whether they get what they ask for."""
+        if not self._topics:
+            return
+        settings = self._environment.emr and self._environment.emr.serverless
+        assert settings
+        used = CloudwatchMetricAlarmMetricQuery(
+            id="used",
+            expression=f"SELECT SUM(CPUAllocated) FROM \"AWS/EMRServerless\" WHERE ApplicationId = '{application_id}'",
+            period=60,
+            label="vCPUs",
+            return_data=True,
+        )
+        self._above(
+            "capacity",
+            "jobs",
+            f"Jobs have almost all of the {settings.maximum_vcpu} vCPUs that they may have; others wait.",
+            [used],
+            JOBS.join("capacity"),
+            threshold=settings.maximum_vcpu * _NEARLY_ALL,
+            periods=15,
+            datapoints=15,
+        )
         # Which dimensions beside the id a release gives its metrics differs, and a plain alarm must name all of them.
         query = f"SELECT SUM(FailedJobs) FROM \"AWS/EMRServerless\" WHERE ApplicationId = '{application_id}'"
         failed = CloudwatchMetricAlarmMetricQuery(
             id="failed", expression=query, period=300, label="failed", return_data=True
         )
         place = JOBS.join("failures")
-        self._above_zero("failed-runs", "jobs", "A run of a job has failed, and nothing reads for it.", [failed], place)
+        self._above("failed-runs", "jobs", "A run of a job has failed, and nothing reads for it.", [failed], place)
 
     def watch_schedules(self, group: str) -> None:
         """Watch the schedules of the environment's jobs: a run that could not be started shows nowhere else."""
+        if not self._topics:
+            return
         metrics = {"errors": "TargetErrorCount", "dropped": "InvocationDroppedCount"}
         total = _sum("AWS/Scheduler", metrics, {"ScheduleGroup": group}, 300, "not started")
         text = "A run of a job with a schedule could not be started."
-        self._above_zero("not-started", "jobs", text, total, SCHEDULES.join("failures"))
+        self._above("not-started", "jobs", text, total, SCHEDULES.join("failures"))
 
     def watch_table(self, application: str, table: LeaseTable) -> None:
         """Watch an application's lease table: leases that cannot be renewed expire."""
+        if not self._topics:
+            return
         name = application_name(application, self._environment.applications[application])
+        self._above(
+            "leases-failing",
+            name,
+            f"DynamoDB fails requests to the lease table of {name}: leases may expire.",
+            _errors(table.name),
+            entry_place(application, self._environment.applications[application]).join("leases_failing"),
+            construct=f"leases-failing-{application}",
+            periods=3,
+            datapoints=2,
+        )
         metrics = {"reads": "ReadThrottleEvents", "writes": "WriteThrottleEvents"}
         total = _sum("AWS/DynamoDB", metrics, {"TableName": table.name}, 60, "throttled")
-        self._above_zero(
+        self._above(
             "leases-throttled",
             name,
             f"The lease table of {name} is throttled: leases may expire.",
@@ -100,7 +137,7 @@ class Alarms(Construct):
             datapoints=2,
         )
 
-    def _above_zero(
+    def _above(
         self,
         what: str,
         subject: str,
@@ -108,6 +145,7 @@ class Alarms(Construct):
         queries: list[CloudwatchMetricAlarmMetricQuery],
         place: Place,
         *,
+        threshold: float = 0,
         construct: str = "",
         periods: int = 1,
         datapoints: int = 1,
@@ -118,7 +156,7 @@ class Alarms(Construct):
             alarm_name=self._name(subject, what),
             alarm_description=described(text, what),
             comparison_operator="GreaterThanThreshold",
-            threshold=0,
+            threshold=threshold,
             evaluation_periods=periods,
             datapoints_to_alarm=datapoints,
             metric_query=queries,
@@ -213,6 +251,28 @@ class Alarms(Construct):
             ),
         )
 
+    def _writes_failing(self, place: Place, key: str, stream: FanOutStream) -> None:
+        """Watch writes that fail. KMS has no metric of a disabled key; this is where it shows first."""
+        name = Names(self._environment).stream_name(key)
+        metrics = {"one": "PutRecord.Success", "many": "PutRecords.Success"}
+        queries = _metrics("AWS/Kinesis", metrics, {"StreamName": stream.name}, 300, "Average")
+        failed = CloudwatchMetricAlarmMetricQuery(
+            id="failed",
+            expression="IF(FILL(one, 1) < 0.5 OR FILL(many, 1) < 0.5, 1, 0)",
+            label="most writes failed",
+            return_data=True,
+        )
+        self._above(
+            "writes-failing",
+            name,
+            f"Most writes into {name} fail: its key may be disabled, or producers may not use it.",
+            [*queries, failed],
+            place.join("writes_failing"),
+            construct=f"writes-failing-{key}",
+            periods=3,
+            datapoints=2,
+        )
+
     def _alarm(self, place: Place, *, name: str, description: str, rule: Rule) -> CloudwatchMetricAlarm:
         return declare(
             self,
@@ -229,19 +289,44 @@ class Alarms(Construct):
         return f"{Names(self._environment).path}/{subject}/{what}"
 
 
-def _sum(
-    namespace: str, metrics: Mapping[str, str], dimensions: Mapping[str, str], period: int, label: str
+def _metrics(
+    namespace: str, metrics: Mapping[str, str], dimensions: Mapping[str, str], period: int, stat: str
 ) -> list[CloudwatchMetricAlarmMetricQuery]:
-    """The sum of some metrics, by ids in the expression; `period` in seconds."""
-    queries = [
+    """Metrics by ids in an expression; `period` in seconds."""
+    return [
         CloudwatchMetricAlarmMetricQuery(
             id=query,
             metric=CloudwatchMetricAlarmMetricQueryMetric(
-                namespace=namespace, metric_name=metric, period=period, stat="Sum", dimensions=dict(dimensions)
+                namespace=namespace, metric_name=metric, period=period, stat=stat, dimensions=dict(dimensions)
             ),
         )
         for query, metric in metrics.items()
     ]
-    expression = " + ".join(f"FILL({query}, 0)" for query in metrics)
-    total = CloudwatchMetricAlarmMetricQuery(id="total", expression=expression, label=label, return_data=True)
-    return [*queries, total]
+
+
+def _errors(table: str) -> list[CloudwatchMetricAlarmMetricQuery]:
+    """Faults of DynamoDB in what runs call; its metric has the operation as a dimension."""
+    metrics = [
+        each
+        for operation in ("DeleteItem", "PutItem", "Scan", "UpdateItem")
+        for each in _metrics(
+            "AWS/DynamoDB",
+            {operation.lower(): "SystemErrors"},
+            {"TableName": table, "Operation": operation},
+            60,
+            "Sum",
+        )
+    ]
+    return [*metrics, _total([each.id for each in metrics], "failed")]
+
+
+def _total(queries: Iterable[str], label: str) -> CloudwatchMetricAlarmMetricQuery:
+    expression = " + ".join(f"FILL({query}, 0)" for query in queries)
+    return CloudwatchMetricAlarmMetricQuery(id="total", expression=expression, label=label, return_data=True)
+
+
+def _sum(
+    namespace: str, metrics: Mapping[str, str], dimensions: Mapping[str, str], period: int, label: str
+) -> list[CloudwatchMetricAlarmMetricQuery]:
+    """The sum of some metrics, by ids in the expression; `period` in seconds."""
+    return [*_metrics(namespace, metrics, dimensions, period, "Sum"), _total(metrics, label)]

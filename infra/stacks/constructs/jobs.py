@@ -8,7 +8,18 @@ from infra.settings import manifest
 from infra.settings.access import EmrServerless
 from infra.settings.artifacts import use_artifacts
 from infra.settings.model import Environment, ServerlessApplication
-from infra.settings.names import ARTIFACTS, JOBS, LOGS, STOPS, WORKERS, Names, application_name, entry_place
+from infra.settings.names import (
+    ARTIFACTS,
+    ENVIRONMENTS,
+    JOBS,
+    LOGS,
+    PROGRAMS,
+    STOPS,
+    WORKERS,
+    Names,
+    application_name,
+    entry_place,
+)
 from infra.stacks.cdk import (
     Construct,
     DataAwsSubnet,
@@ -46,12 +57,16 @@ class Jobs(Construct):
         super().__init__(scope, "jobs")
         assert environment.emr is not None
         self._environment, self._settings, self._key_arn = environment, environment.emr, key_arn
-        # Archives and programs do not expire: a run that is restarted after months reads them again.
         self._bucket = PrivateBucket(
             self,
             name=Names(environment).artifacts_bucket,
             key_arn=key_arn,
-            expire_days={LOGS: self._settings.log_days, STOPS: _STOPS_DAYS},
+            # A job is packed and uploaded anew with each deployment, and a run that is restarted reads what it was submitted with.
+            expire_days={
+                LOGS: self._settings.log_days,
+                STOPS: _STOPS_DAYS,
+                **dict.fromkeys((ENVIRONMENTS, PROGRAMS), self._settings.artifact_days),
+            },
             noncurrent_days=_NONCURRENT_DAYS,
             protected=environment.protected,
             place=ARTIFACTS,

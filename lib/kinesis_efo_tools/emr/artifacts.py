@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import hashlib
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from kinesis_efo.aws_errors import code_of
 from kinesis_efo.errors import PackagingError, PlatformError, UsageError
 from kinesis_efo_tools.emr.packing import Archive
+
+_YOUNG: Final = timedelta(days=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,15 @@ class Store:
         return f"s3://{self._bucket}/{self._prefix}{key}"
 
     def upload(self, artifact: Artifact) -> bool:
-        """Upload an artifact if S3 does not have its bytes yet. Returns whether it was uploaded."""
+        """Upload an artifact if S3 does not have its bytes yet, or has had them for long, because the bucket lets what is old expire.
+
+        Returns whether it was uploaded.
+        """
         with artifact.path.open("rb") as body:
             checksum = base64.b64encode(hashlib.file_digest(body, "sha256").digest()).decode()
             # The key alone proves nothing: another writer may have put other contents there.
-            if self._checksum(artifact.key) == checksum:
+            found = self._object(artifact.key)
+            if found.get("ChecksumSHA256") == checksum and datetime.now(UTC) - found["LastModified"] < _YOUNG:
                 return False
             body.seek(0)
             self._call("put_object", artifact.key, Body=body, ChecksumAlgorithm="SHA256", ChecksumSHA256=checksum)
@@ -73,19 +80,20 @@ class Store:
         """Write an empty object, such as a stop marker."""
         self._call("put_object", key, Body=b"")
 
-    def _checksum(self, key: str) -> str | None:
-        """Return the SHA-256 of an object in base64, computed by S3; None if there is no object, or it has another checksum."""
+    def _object(self, key: str) -> dict[str, Any]:
+        """Return the description of an object, with its SHA-256 in base64 if S3 computed it; empty if there is no object."""
         try:
-            found = self._client.head_object(Bucket=self._bucket, Key=self._prefix + key, ChecksumMode="ENABLED")
+            found: dict[str, Any] = self._client.head_object(
+                Bucket=self._bucket, Key=self._prefix + key, ChecksumMode="ENABLED"
+            )
         except ClientError as error:
             # Without s3:ListBucket, S3 returns 403 for a missing object. The upload then shows what is allowed.
             if code_of(error) in ("404", "NoSuchKey", "NotFound", "403", "AccessDenied"):
-                return None
+                return {}
             raise self._platform_error("look at", key, error) from error
         except BotoCoreError as error:
             raise self._platform_error("look at", key, error) from error
-        checksum: str | None = found.get("ChecksumSHA256")
-        return checksum
+        return found
 
     def _call(self, method: str, key: str, **request: Any) -> None:
         try:

@@ -121,9 +121,8 @@ def _status(access: StatusAccess, request: StatusRequest) -> RunStatus:
         status = connection.action(STATUS, request, RunStatus, ANSWER_SECONDS)
     for each in status.shards:
         Position.parse(each.fetched if each.done is None else each.done)
-    if not 0 <= status.at < _MOST_TIME or any(
-        abs(each.millis or 0) >= _MOST_MILLIS for each in (*status.shards, *status.queries)
-    ):
+    lags = [*(each.millis for each in status.shards), *(each.millis for each in status.queries)]
+    if not 0 <= status.at < _MOST_TIME or any(abs(each or 0) >= _MOST_MILLIS for each in lags):
         raise ValueError("its reply has times that cannot be")
     return status
 

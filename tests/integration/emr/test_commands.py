@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -189,6 +190,25 @@ def test_what_is_there_is_not_uploaded_again_and_a_live_run_is_not_joined(cli: C
     again = cli.submit(SERVERLESS, "--no-follow")
     assert "is there already: s3://artifacts/jobs/environments/" in cli.err
     assert again["run"]["id"] == "00r0002", "it ended, so that this is another run"
+
+
+@pytest.mark.parametrize(("days", "renewed"), [(0, False), (31, True)])
+def test_files_of_an_unchanged_job_do_not_expire(
+    cli: Cli, days: int, renewed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.submit(SERVERLESS, "--no-follow")
+    now = datetime.now(UTC)
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return now.astimezone(tz) + timedelta(days=days)
+
+    monkeypatch.setattr("kinesis_efo_tools.emr.artifacts.datetime", Later)
+    again = cli.submit(SERVERLESS, "--no-follow", "--if-changed")
+    assert again["submitted"] is False
+    assert cli.err.count("uploaded s3://artifacts/jobs/") == 2 * renewed
+    assert cli.err.count("is there already: s3://artifacts/jobs/") == 2 * (not renewed)
 
 
 @pytest.mark.parametrize("checksum", [{}, {"ChecksumAlgorithm": "SHA256"}])

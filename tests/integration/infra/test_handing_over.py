@@ -78,6 +78,8 @@ def test_what_is_protected_is_handed_over_with_a_word(declare: Callable[..., Env
     [
         ({"handed_over": ["orders"]}, "handed_over: is still declared here; .* existing_arn there.*; got 'orders'"),
         ({"handed_over": ["gone", "gone"]}, "handed_over: must name each stream once; got 'gone'"),
+        ({"retain": ["orders"]}, "retain: is still declared here; .* got 'orders'"),
+        ({"retain": ["gone"], "handed_over": ["gone"]}, "handed_over: must name each stream once; got 'gone'"),
         (
             {"handed_over": ["shop"], "streams": {"orders": {"name": "o", "moved_from": "shop"}}},
             "handed_over: must not be a key that an entry is moved from; got 'shop'",

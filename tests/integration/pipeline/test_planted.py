@@ -18,7 +18,7 @@ from infra.settings.names import Names
 from infra.stacks.app import synthesize_bootstrap
 from kinesis_efo_infra.gate.allowed import in_state
 from kinesis_efo_infra.pipeline.plans import Planner
-from kinesis_efo_infra.pipeline.terraform import Terraform
+from kinesis_efo_infra.pipeline.terraform import PLATFORMS, Terraform
 from kinesis_efo_local import LocalAws
 from tests.integration.pipeline.conftest import Repository
 
@@ -144,11 +144,13 @@ def test_the_lock_file_that_is_written_lets_one_provider_run_and_no_other_bytes_
     document = json.loads((repository.synthesized / "stacks" / repository.stack / "cdk.tf.json").read_text())
     version = document["terraform"]["required_providers"]["aws"]["version"]
     mirror = Path.home() / ".terraform.d" / "plugins"
-    there = mirror / "registry.terraform.io" / "hashicorp" / "aws" / version / "linux_amd64"
-    there.mkdir(parents=True)
-    binary = there / f"terraform-provider-aws_v{version}"
-    binary.write_text("#!/bin/sh\n", encoding="utf-8")
-    binary.chmod(0o755)
+    there = mirror / "registry.terraform.io" / "hashicorp" / "aws" / version
+    for platform in PLATFORMS:
+        (there / platform).mkdir(parents=True)
+        binary = there / platform / f"terraform-provider-aws_v{version}"
+        binary.write_text(f"#!/bin/sh\n# of {platform}\n", encoding="utf-8")
+        binary.chmod(0o755)
+    binary = there / "linux_amd64" / binary.name
     # Its registry is out of reach.
     monkeypatch.setenv("TF_CLI_ARGS_providers_lock", f"-fs-mirror={mirror}")
     planner, deployment = repository.planner(aws), deployment_of(repository.environment)
@@ -156,7 +158,7 @@ def test_the_lock_file_that_is_written_lets_one_provider_run_and_no_other_bytes_
     written = repository.providers.read_text(encoding="utf-8")
     assert re.findall(r'provider "(.*)"', written) == ["registry.terraform.io/hashicorp/aws"]
     assert re.findall(r'version += "(.*)"', written) == [version]
-    assert "h1:" in written
+    assert written.count('"h1:') == len(PLATFORMS)
     monkeypatch.delenv("TF_REATTACH_PROVIDERS")
     (Path.home() / ".terraformrc").write_text(
         f'provider_installation {{\n  filesystem_mirror {{\n    path = "{mirror}"\n  }}\n}}\n', encoding="utf-8"

@@ -14,6 +14,8 @@ from infra.settings.load import load_environment
 from infra.settings.model import Environment
 from infra.settings.names import Names
 from infra.stacks.app import synthesize
+from kinesis_efo_infra.pipeline.known_regions import known_regions
+from kinesis_efo_infra.regions import partition
 
 HEAD = {"environment": "test", "region": "eu-west-1", "account_id": "111122223333", "state_bucket": "state"}
 
@@ -24,7 +26,11 @@ Synth = Callable[..., dict[str, Any]]
 
 def document(**changes: Any) -> dict[str, Any]:
     """The smallest valid environment file, with changes."""
-    return {**HEAD, "streams": {"orders": {}}, "applications": {"lake": {"streams": ["orders"]}}, **changes}
+    given = {**HEAD, **changes}
+    region = given["region"] if given["region"] in known_regions() else HEAD["region"]
+    alarms = {"sns_topic": f"arn:{partition(region)}:sns:{region}:{given['account_id']}:oncall"}
+    applications = {"lake": {"streams": ["orders"]}}
+    return {**HEAD, "streams": {"orders": {}}, "applications": applications, "alarms": alarms, **changes}
 
 
 @pytest.fixture

@@ -242,7 +242,7 @@ PLANTED: dict[str, tuple[str, Json]] = {
     },
     "its target_role_arn is": (
         "aws_eks_pod_identity_association",
-        {**POD, "target_role_arn": f"arn:aws:iam::{FOREIGN}:role/x"},
+        {**POD, "target_role_arn": f"arn:aws:iam::{ACCOUNT}:role/Admin"},
     ),
     "its livy_endpoint_enabled lets others run code": (
         "aws_emrserverless_application",

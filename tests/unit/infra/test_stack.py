@@ -63,7 +63,7 @@ def test_without_emr_nothing_about_jobs_is_declared(synth: Synth) -> None:
     assert not {"LoadPrograms", "WriteLogs"} & set(statements(stack, "lake_reader"))
 
 
-def test_the_bucket_of_artifacts_is_private_and_archives_never_expire(synth: Synth) -> None:
+def test_the_bucket_of_artifacts_is_private(synth: Synth) -> None:
     stack = synth(emr={"log_days": 5}, protected=True)
     (bucket,) = stack["resource"]["aws_s3_bucket"].values()
     assert bucket == {"bucket": "kinesis-efo-test-111122223333", "lifecycle": {"prevent_destroy": True}}
@@ -75,7 +75,7 @@ def test_the_bucket_of_artifacts_is_private_and_archives_never_expire(synth: Syn
     assert statements(stack, "artifacts_bucket")["TlsOnly"]["effect"] == "Deny"
     rules = stack["resource"]["aws_s3_bucket_lifecycle_configuration"]["artifacts"]["rule"]
     expiring = {rule["filter"][0]["prefix"]: rule["expiration"][0]["days"] for rule in rules if "expiration" in rule}
-    assert expiring == {"logs/": 5, "stops/": 7}, "archives and programs stay: a run that is started again reads them"
+    assert expiring == {"logs/": 5, "stops/": 7, "environments/": 730, "programs/": 730}
 
 
 def test_an_application_of_emr_serverless_has_bounds_and_its_role_trusts_no_other(synth: Synth) -> None:
@@ -206,7 +206,7 @@ def test_a_given_consumer_is_used_and_not_declared(synth: Synth) -> None:
     assert "aws_kinesis_stream_consumer" not in stack["resource"]
     assert statements(stack, "lake_reader")["SubscribeToConsumers"]["resources"] == [consumer]
     assert consumer in stack["resource"]["aws_ssm_parameter"]["lake"]["value"]
-    assert set(stack["resource"]["aws_cloudwatch_metric_alarm"]) == {"lake_leases"}, (
+    assert set(stack["resource"]["aws_cloudwatch_metric_alarm"]) == {"lake_leases", "lake_leases_failing"}, (
         "metrics of a stream stay in its account"
     )
 
@@ -630,7 +630,7 @@ def test_alarms_watch_enhanced_fan_out(synth: Synth) -> None:
     stack = synth(alarms={"sns_topic": topic}, applications=apps(lag_threshold_seconds=90))
     alarms = stack["resource"]["aws_cloudwatch_metric_alarm"]
     watched = {"orders_lake_lag", "orders_lake_rate", "orders_lake_retention", "orders_writes", "lake_leases"}
-    assert set(alarms) == watched
+    assert set(alarms) == watched | {"orders_writes_failing", "lake_leases_failing"}
     lag = alarms["orders_lake_lag"]
     assert lag["metric_name"] == "SubscribeToShardEvent.MillisBehindLatest"
     assert lag["dimensions"] == {"StreamName": "${aws_kinesis_stream.orders.name}", "ConsumerName": "lake"}
@@ -654,7 +654,8 @@ def test_a_reader_in_another_account_is_watched_as_one_of_our_own(synth: Synth) 
     topic = "arn:aws:sns:eu-west-1:111122223333:oncall"
     stack = synth(alarms={"sns_topic": topic}, applications=shared(lag_threshold_seconds=90))
     alarms = stack["resource"]["aws_cloudwatch_metric_alarm"]
-    assert set(alarms) == {"orders_lake_lag", "orders_lake_rate", "orders_lake_retention", "orders_writes"}
+    watched = {"orders_lake_lag", "orders_lake_rate", "orders_lake_retention", "orders_writes", "orders_writes_failing"}
+    assert set(alarms) == watched
     for name in ("lag", "rate", "retention"):
         assert alarms[f"orders_lake_{name}"]["dimensions"]["ConsumerName"] == "lake"
         assert alarms[f"orders_lake_{name}"]["alarm_actions"] == [topic]
@@ -676,7 +677,53 @@ def test_a_job_that_runs_now_and_then_may_be_silent(synth: Synth) -> None:
     assert alarms["orders_lake_lag"]["treat_missing_data"] == "notBreaching", "while it polls, it has no subscription"
     alarms = synth(applications=apps(continuous=False))["resource"]["aws_cloudwatch_metric_alarm"]
     assert alarms["orders_lake_lag"]["treat_missing_data"] == "notBreaching"
-    assert "alarm_actions" not in alarms["orders_lake_lag"]
+
+
+def test_without_a_topic_no_alarm_is_declared(synth: Synth) -> None:
+    for alarms in ({}, {"dashboard": False}):
+        stack = synth(alarms=alarms, emr={}, applications=apps(polling=True))
+        assert "aws_cloudwatch_metric_alarm" not in stack["resource"]
+    with_topic = synth(emr={}, applications=apps(polling=True))["resource"]["aws_cloudwatch_metric_alarm"]
+    assert all(each["alarm_actions"] for each in with_topic.values())
+
+
+def test_failing_writes_show_a_disabled_key(synth: Synth) -> None:
+    alarm = synth()["resource"]["aws_cloudwatch_metric_alarm"]["orders_writes_failing"]
+    one, many, failed = alarm["metric_query"]
+    names = [
+        each["metric"][0]["metric_name"] if isinstance(each["metric"], list) else each["metric"]["metric_name"]
+        for each in (one, many)
+    ]
+    assert names == ["PutRecord.Success", "PutRecords.Success"]
+    assert failed["expression"] == "IF(FILL(one, 1) < 0.5 OR FILL(many, 1) < 0.5, 1, 0)"
+    assert (alarm["threshold"], alarm["evaluation_periods"], alarm["datapoints_to_alarm"]) == (0, 3, 2)
+
+
+def test_faults_of_dynamodb_are_watched(synth: Synth) -> None:
+    alarm = synth()["resource"]["aws_cloudwatch_metric_alarm"]["lake_leases_failing"]
+    *metrics, total = alarm["metric_query"]
+    found = [each["metric"][0] if isinstance(each["metric"], list) else each["metric"] for each in metrics]
+    assert {each["metric_name"] for each in found} == {"SystemErrors"}
+    assert {each["dimensions"]["Operation"] for each in found} == {"DeleteItem", "PutItem", "Scan", "UpdateItem"}
+    assert total["expression"] == " + ".join(f"FILL({each['id']}, 0)" for each in metrics)
+
+
+def test_almost_all_capacity_of_emr_is_watched(synth: Synth) -> None:
+    alarm = synth(emr={"serverless": {"maximum_vcpu": 40}})["resource"]["aws_cloudwatch_metric_alarm"]["jobs_capacity"]
+    (query,) = alarm["metric_query"]
+    assert query["expression"].startswith('SELECT SUM(CPUAllocated) FROM "AWS/EMRServerless" WHERE ApplicationId = ')
+    assert (query["period"], alarm["threshold"], alarm["evaluation_periods"]) == (60, 36, 15)
+
+
+def test_archives_and_programs_expire(synth: Synth) -> None:
+    for emr, days in (({}, 730), ({"artifact_days": 90}, 90)):
+        (rules,) = [
+            each["rule"] for each in synth(emr=emr)["resource"]["aws_s3_bucket_lifecycle_configuration"].values()
+        ]
+        expiring = {each["id"]: each["expiration"] for each in rules if "expiration" in each}
+        for name in ("environments", "programs"):
+            (expiration,) = [expiring[name]] if isinstance(expiring[name], dict) else expiring[name]
+            assert expiration == {"days": days}
 
 
 def test_no_two_alarms_have_one_name(synth: Synth) -> None:
@@ -685,7 +732,7 @@ def test_no_two_alarms_have_one_name(synth: Synth) -> None:
         applications={"x": {"streams": ["a-b"]}, "x-a": {"streams": ["b"]}, "lake": {"streams": ["lake"]}},
     )
     alarms = stack["resource"]["aws_cloudwatch_metric_alarm"].values()
-    assert len({alarm["alarm_name"] for alarm in alarms}) == len(alarms) == 3 * 5
+    assert len({alarm["alarm_name"] for alarm in alarms}) == len(alarms) == 3 * 7
 
 
 def test_an_application_that_may_poll_is_watched_by_the_metrics_of_its_streams(synth: Synth) -> None:
@@ -813,3 +860,11 @@ def test_only_one_module_imports_cdktf() -> None:
             ):
                 importing.add(str(path.relative_to(root)))
     assert importing == {"stacks/cdk.py"}
+
+
+def test_a_removed_stream_is_retained_if_the_file_says_so(synth: Synth) -> None:
+    left = {"lake": {"streams": ["clicks"]}}
+    stack = synth(streams={"clicks": {}}, applications=left, retain=["orders"])
+    kinds = ("aws_kinesis_stream", "aws_kms_key", "aws_kms_alias", "aws_kinesis_resource_policy")
+    assert stack["removed"] == [{"from": f"{each}.orders", "lifecycle": {"destroy": False}} for each in kinds]
+    assert "removed" not in synth(streams={"clicks": {}}, applications=left)

@@ -340,7 +340,9 @@ def test_a_file_that_cannot_be_read_is_of_nobody(tmp_path: Path) -> None:
     file.close()
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe{", b"[" * 100_000, b"{" + bytes(100), b'"x"'])
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe{", b'{"x":' + b"[" * 100_000, b"{" + bytes(100), b'"x"', b'{"secret": "\xff"}']
+)
 def test_odd_content_is_of_no_run(content: bytes, tmp_path: Path) -> None:
     here = found(tmp_path)
     file = here.begin(ENTRY)

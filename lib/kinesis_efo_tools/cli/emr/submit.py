@@ -126,6 +126,8 @@ async def _submit(
     if not (given.now or given.dry_run) and context.unschedule():
         output.remark(f"deleted the schedule of {request.manifest.application}: from now on, the job is kept running")
     if given.if_changed and (unchanged := next((run for run in live if platform.same(run, job)), None)):
+        # So that what it runs does not expire: EMR reads it again when it restarts the run.
+        upload(store, request, output.remark)
         return {**data, "submitted": False, "replaced": [], "run": run_data(unchanged)}
     if given.dry_run:
         untold = _tell(_not_checked(request, found))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
 from annotated_types import Len
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from kinesis_efo_infra.errors import PipelineError, StalePlanError
@@ -101,27 +101,24 @@ class Meta:
         return StateVersion(self.lineage, self.serial)
 
 
+@with_config(ConfigDict(extra="allow"))
 class _Change(TypedDict):
     """What must be in a plan's change, of whatever type the rest is."""
-
-    __pydantic_config__ = ConfigDict(extra="allow")
 
     actions: Annotated[list[str], Len(1)]
     before: NotRequired[Any]
     after: NotRequired[Any]
 
 
+@with_config(ConfigDict(extra="allow"))
 class _Resource(TypedDict):
-    __pydantic_config__ = ConfigDict(extra="allow")
-
     address: str
     type: str
     change: _Change
 
 
+@with_config(ConfigDict(extra="allow"))
 class _Plan(TypedDict):
-    __pydantic_config__ = ConfigDict(extra="allow")
-
     resource_changes: NotRequired[list[_Resource]]
     output_changes: NotRequired[dict[str, _Change]]
 

@@ -17,6 +17,7 @@ from kinesis_efo_infra.errors import PipelineError, StalePlanError
 _DECORATION = re.compile(r"\x1b\[[0-9;]*m|[\u2502\u2575\u2577] ?")
 _VERSION = re.compile(r"(Terraform|OpenTofu) v(\S+)")
 LOCK_FILE = ".terraform.lock.hcl"
+PLATFORMS = ("darwin_amd64", "darwin_arm64", "linux_amd64", "linux_arm64")
 _INSTALLATION = Path(__file__).with_name("providers.tfrc")
 _OWN_INSTALLATION = (".terraformrc", ".tofurc")
 """Where somebody sets up by himself where providers are installed from, such as a mirror."""
@@ -77,8 +78,11 @@ class Terraform:
         return dict(json.loads(self._run("version", "-json")).get("provider_selections") or {})
 
     def lock(self) -> str:
-        """The text of a lock file: versions and hashes of the providers that the stack names, as their registry has them."""
-        self._run("providers", "lock", "-platform=linux_amd64")
+        """The text of a lock file: versions and hashes of the providers that the stack names, as their registry has them.
+
+        It has those of each platform on which somebody may plan: the pipeline's, and people's.
+        """
+        self._run("providers", "lock", *(f"-platform={each}" for each in PLATFORMS))
         return (self._directory / LOCK_FILE).read_text(encoding="utf-8")
 
     def init(self, *, reconfigure: bool = False, migrate: bool = False) -> None:

@@ -223,3 +223,11 @@ def test_without_the_library_beside_this_python_it_says_so(tmp_path: Path, monke
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(PipelineError, match=r"kinesis-efo cannot be run: .*: pip install '\.\[emr\]'"):
         Commands()("lag")
+
+
+def test_a_look_at_the_lag_that_does_not_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kinesis-efo").write_text("#!/bin/sh\nexec sleep 60\n", encoding="utf-8")
+    (tmp_path / "kinesis-efo").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(PipelineError, match=r"kinesis-efo lag has not ended within 0\.2 s, and was stopped"):
+        Commands(lag_seconds=0.2)("lag")

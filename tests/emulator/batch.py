@@ -11,7 +11,6 @@ from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
-from kinesis_efo.kinesis.transport import BotoTransport, Transport
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import Patience
@@ -22,15 +21,12 @@ from tests.emulator.memory import MemoryClient, MemoryKinesis
 TIP = Position.after(10**60)
 
 
-async def batch_rows(kinesis: MemoryKinesis, ref: StreamRef, clock: Clock, *, polls: bool) -> list[tuple[str, bytes]]:
+async def batch_rows(kinesis: MemoryKinesis, ref: StreamRef, clock: Clock) -> list[tuple[str, bytes]]:
     """Partition keys and data of all records, from the horizons of the shards to their ends or tips."""
     client = MemoryClient(kinesis)
     topology = Topology(client, clock, Patience(RetrySettings(), clock))
-    transport: Transport = BotoTransport(client)
-    limits = KINESIS_LIMITS
-    if polls:
-        ref, limits = replace(ref, consumer_arn=None), polling_limits(limits)
-        transport = PollingTransport(client, clock, 0.5)
+    ref, limits = replace(ref, consumer_arn=None), polling_limits(KINESIS_LIMITS)
+    transport = PollingTransport(client, clock, 0.5)
     rows: list[tuple[str, bytes]] = []
 
     async def take(portion: StretchEvent) -> None:

@@ -352,7 +352,7 @@ class Scenario:
         # More in a row are believed.
         self.kinesis.state.wrong.in_a_row = 1
         try:
-            rows = await batch_rows(self.kinesis, self.world.deployed(), self.clock, polls=self.wrong.random() < 0.5)
+            rows = await batch_rows(self.kinesis, self.world.deployed(), self.clock)
         except KinesisEfoError as error:
             self._fail(f"a batch read fails: {error}")
         numbers: dict[str, list[int]] = defaultdict(list)

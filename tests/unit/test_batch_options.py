@@ -126,16 +126,13 @@ def test_a_start_from_leases_is_refused() -> None:
     assert "a batch read knows no leases" in faults(startingPosition="LEASES")[0]
 
 
-def test_reading_with_a_consumer() -> None:
-    assert parse(readMode="EFO").source.read_mode == "efo"
-    assert parse(readMode="polling") == parse()
-    arn = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
-    with pytest.raises(
-        OptionsError, match="needs option 'manifest', or 'consumerArn' and 'leaseTable' besides 'streamArn'"
-    ):
-        BatchOptions.parse({"streamArn": arn, "readMode": "efo"})
-    (fault,) = faults(readMode="efo", **{"batch.maxRate": "1m"})
-    assert fault.startswith("kinesis-efo option 'batch.maxRate' is for batch reads with readMode=polling")
+@pytest.mark.parametrize(
+    "more", [{}, {"batch.maxRate": "1m"}, {"consumerArn": f"{STREAM}/consumer/lake:1700000000", "leaseTable": "leases"}]
+)
+def test_consumer_becomes_polling_with_a_mark(more: dict[str, str]) -> None:
+    options = BatchOptions.parse({"streamArn": STREAM, "readMode": " EFO ", **more})
+    assert (options.source.read_mode, options.with_consumer) == ("polling", True)
+    assert not parse(readMode="polling").with_consumer
 
 
 def test_all_faults_are_reported_together() -> None:

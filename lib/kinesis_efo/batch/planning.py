@@ -10,23 +10,18 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from math import ceil
-from typing import Any, Final
+from typing import Final
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.stretches import Stretch, stretches
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.lineage import Shard, Side
 from kinesis_efo.decisions.losses import written_at
-from kinesis_efo.errors import AlreadyRunningError, ConfigurationError, ManifestError
+from kinesis_efo.errors import ConfigurationError, ManifestError
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
 from kinesis_efo.kinesis.topology import ShardLister, Topology, explained, told_distribution
-from kinesis_efo.leases.keys import LeaseKeys
-from kinesis_efo.leases.owner import readable
-from kinesis_efo.leases.table import LeaseTable
-from kinesis_efo.leases.watch import watch
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import BatchOptions, Deaggregation
 from kinesis_efo.patience import Patience
@@ -88,16 +83,14 @@ async def plan(
     Waits until the last end has passed, because a shard may be split before it.
 
     Raises `ConfigurationError` if the start or the end is not possible, `DataLossError` if the read begins before the stream's retention
-    (and `failOnDataLoss` is set), `LeaseError` if a query reads with the consumer, or if it cannot be found out whether one does.
+    (and `failOnDataLoss` is set).
     """
     clock = KinesisClock(clock or SystemClock())
     _check_names(manifest, options)
     clients = AsyncClients(options.source.aws, manifest.region)
     patience = Patience(options.source.retry, clock)
-    if options.source.read_mode == "efo":
-        async with await clients.open("dynamodb") as dynamodb:
-            ask = partial(check_consumers, manifest, dynamodb, options.source.lease_timeout, clock)
-            await patience.call(f"lease table {manifest.lease_table}", ask)
+    if options.with_consumer:
+        logger.warning(_NO_CONSUMER)
     async with await clients.open("kinesis") as client:
         clock.watch(client)
         lister = Topology(client, clock, patience)
@@ -294,29 +287,6 @@ class StretchPlanner:
         return None if opened is None else [shard.shard_id for shard in opened]
 
 
-async def check_consumers(manifest: Manifest, client: Any, lease_timeout: float, clock: Clock) -> None:
-    """Check that no query reads with the consumers of an application. Raises AlreadyRunningError if one does.
-
-    A subscription ends an earlier one of the same consumer, so a batch read and a query would end each other's subscriptions.
-    """
-    keys = LeaseKeys(manifest.stream_names)
-    table = LeaseTable(client, manifest.lease_table, declared_by=manifest.declared_by)
-    seen = await watch(
-        table,
-        clock,
-        lease_timeout,
-        lambda lease: keys.stream(lease.key) in manifest.streams,
-        lambda: logger.info("%s has an owner: looking for %g s whether it is alive", table.label, lease_timeout),
-    )
-    for owner, rows in sorted(seen.live_owners.items()):
-        if read := sorted({str(stream) for key in rows if (stream := keys.stream(key)) in manifest.streams}):
-            raise AlreadyRunningError(
-                f"application {manifest.application!r}, stream {', '.join(read)}, is read by {readable(owner)}: a batch read with "
-                "readMode=efo would take its consumer from it. Leave the option out, or declare an application of its own for batch reads, "
-                f"and give its manifest; this one is {manifest.source}"
-            )
-
-
 def _check_names(manifest: Manifest, options: BatchOptions) -> None:
     for option, bounds in (("startingPosition", options.starts), ("endingPosition", options.source.ends)):
         if unknown := sorted(bounds.names - manifest.streams.keys()):
@@ -339,5 +309,10 @@ def _time(epoch: float) -> str:
     return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+_NO_CONSUMER: Final = (
+    "kinesis-efo option 'readMode' is ignored in batch reads, which use GetRecords: the role needs kinesis:GetRecords and "
+    "kinesis:GetShardIterator on the streams, and all that poll a shard share 2 MB/s ('batch.maxRate' limits this read); leave the option "
+    "out, because a later version refuses it; got 'efo'"
+)
 _SHORTEST_RETENTION: Final = 24 * 3600.0 - 60
 _ORDERED: Final = (PositionKind.AT_TIMESTAMP, PositionKind.AFTER)

@@ -1,4 +1,4 @@
-"""Reads the stretches of a task concurrently, with GetRecords, paced for each shard, or with subscriptions.
+"""Reads the stretches of a task concurrently, with GetRecords, paced for each shard.
 
 Fetching has a thread of its own, so that records arrive while others are decoded.
 """
@@ -10,10 +10,10 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from aiobotocore.config import AioConfig
@@ -23,7 +23,6 @@ from kinesis_efo.batch.ending import Completion, first_position, rows_of
 from kinesis_efo.batch.stretches import Stretch, trimmed
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.losses import Known
-from kinesis_efo.decisions.quiet import SETTLED_SECONDS
 from kinesis_efo.errors import DataLossError, first_of
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
@@ -31,7 +30,7 @@ from kinesis_efo.kinesis.polling import POLLING_CONFIG, Pace, PollingTransport, 
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import ShardLister, Topology, explained
-from kinesis_efo.kinesis.transport import BotoTransport, Transport, Unlimited, subscription_config
+from kinesis_efo.kinesis.transport import Unlimited
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import Deaggregation, SourceOptions
 from kinesis_efo.patience import Patience
@@ -48,9 +47,6 @@ WORD_SECONDS: Final = 10.0
 
 CALLS_PER_MEBIBYTE: Final = 2
 """GetRecords calls per MiB of `batch.maxRate`: with the default, less than half of a shard's limit."""
-
-_SUBSCRIPTION_LIMITS: Final = replace(KINESIS_LIMITS, takeovers=1)
-"""The read fails as soon as another program uses its consumer, because that may be a query, which the read would cut off."""
 
 _LARGEST_ANSWER: Final = 4 << 20
 _AT_TIP_SECONDS: Final = 0.5
@@ -329,7 +325,6 @@ class Reading:
         ref = self._manifest.streams[stretch.key.stream]
         async with AsyncExitStack() as stack:
             control = await stack.enter_async_context(await clients.open("kinesis"))
-            subscribed = options.read_mode == "efo"
             listed_at = KinesisClock(self._clock, warns=False)
             listed_at.watch(control)
             check = partial(
@@ -342,45 +337,23 @@ class Reading:
                 again=self._again,
                 fail=options.fail_on_data_loss,
             )
-            config = AioConfig(
-                **(subscription_config(options.transport) if subscribed else POLLING_CONFIG), max_pool_connections=2
-            )
+            config = AioConfig(**POLLING_CONFIG, max_pool_connections=2)
             reader = await stack.enter_async_context(await clients.open("kinesis", config))
             clock.watch(reader)
-            transport: Transport
-            if subscribed:
-                await self._wait_until_settled(control, ref, stretch)
-                transport, limits = BotoTransport(reader), _SUBSCRIPTION_LIMITS
-            else:
-                pace = partial(pace_of, options.batch_rate)
-                transport = PollingTransport(reader, clock, _AT_TIP_SECONDS, pace)
-                limits = polling_limits(KINESIS_LIMITS, options.batch_rate)
             yield (
                 Stream(
                     ref,
-                    transport,
+                    PollingTransport(reader, clock, _AT_TIP_SECONDS, partial(pace_of, options.batch_rate)),
                     Topology(control, clock),
                     options.retry,
                     self._manifest.source,
                     clock,
-                    limits,
+                    polling_limits(KINESIS_LIMITS, options.batch_rate),
                     fail_on_data_loss=options.fail_on_data_loss,
                 ),
                 clock,
                 check,
             )
-
-    async def _wait_until_settled(self, control: Any, ref: StreamRef, stretch: Stretch) -> None:
-        """Wait until all records of a stretch can be read.
-
-        Only the response that opens a subscription has a time, and its events have none. So an event that reports the tip counts only if
-        the subscription was opened after the end of the stretch.
-        """
-        if stretch.until is not None:
-            clock = KinesisClock(self._clock, warns=False)
-            clock.watch(control)
-            await explained(Topology(control, clock).retention(ref.stream_arn), ref, self._manifest.source)
-            await clock.sleep(max(0.0, stretch.until / 1000 + SETTLED_SECONDS + 1 - clock.answered))
 
 
 async def _end(reading: asyncio.Task[None]) -> None:

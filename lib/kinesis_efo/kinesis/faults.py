@@ -239,12 +239,21 @@ def _access_remedy(fault: Fault, stream: StreamRef) -> str:
         )
     if not isinstance(error, ClientError):
         return "Give the process AWS credentials, or set kinesis-efo option 'roleArn'"
-    action = action_of(error, "GetRecords" if stream.polled else "SubscribeToShard")
+    action = action_of(error, _operation(error, stream))
     if cause_of(error) is not Cause.DENIED:
         return f"AWS did not accept the credentials that {action} was signed with: check keys, region and the machine's clock"
     who = re.search(r"arn:[\w-]+:(?:sts|iam)::\d+:[\w+=,.@/-]+", message_of(error))
-    declared = "; infra/ does so unless the application has `polling: false`" if stream.polled else ""
+    declared = ""
+    if action in _POLLED:
+        action = " and ".join(_POLLED)
+        declared = (
+            "; infra/ does so unless the application has `polling: false`, and for batch reads with `batch: true`. In a CDK app, use "
+            "Stream.grant_batch or Stream.grant_poll of kinesis_efo_infra"
+        )
     return f"Allow {action} on it to {who[0] if who else 'the role this process runs as'}{declared}"
+
+
+_POLLED: Final = ("kinesis:GetRecords", "kinesis:GetShardIterator")
 
 
 def _key(error: Exception) -> str:

@@ -18,10 +18,11 @@ STARTS_RULE = (
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """The parsed options of a batch read."""
+    """The parsed options of a batch read. `with_consumer`: they ask for a consumer, which earlier versions could use."""
 
     source: SourceOptions = field(default_factory=SourceOptions)
     starts: Bounds = field(default_factory=lambda: Bounds(TRIM_HORIZON))
+    with_consumer: bool = False
 
     @property
     def start_name(self) -> str:
@@ -51,18 +52,15 @@ TRIM_HORIZON or AT_TIMESTAMP:<time>. After the tip there is nothing yet; spark.r
             begin = starts(start)
         except ValueError as error:
             faults.append(f"kinesis-efo option 'startingPosition' {refusal(error, STARTS_RULE, start)}")
-        if given.get("readmode", "polling").strip().lower() == "efo" and "batch.maxrate" in given:
-            faults.append(
-                "kinesis-efo option 'batch.maxRate' is for batch reads with readMode=polling, which share the shards' limits with others; "
-                f"a consumer has 2 MB a second of each shard for itself: leave one of the two out; got {given['batch.maxrate']!r}"
-            )
+        if with_consumer := given.get("readmode", "").strip().lower() == "efo":
+            del given["readmode"]
         try:
             source = SourceOptions.parse({"readmode": "polling", **given, BATCH: "true"})
         except OptionsError as error:
             raise OptionsError([*faults, *error.faults]) from None
         if faults:
             raise OptionsError(faults)
-        return cls(source, begin)
+        return cls(source, begin, with_consumer)
 
 
 def are_for_batch(options: Iterable[str]) -> bool:

@@ -39,9 +39,8 @@ class Read:
     def __init__(self, bench: Bench, shards: int = 1, **options: str) -> None:
         self.bench = bench
         ref = bench.stream(shards)
-        if options.get("readMode") != "efo":
-            ref = replace(ref, consumer_arn=None)
-            options = {"batch.maxRate": "1g", **options}
+        ref = replace(ref, consumer_arn=None)
+        options = {"batch.maxRate": "1g", **options}
         self.manifest = Manifest("lake", "dev", "us-east-1", "", {"orders": ref}, "m.json", {"orders": ref.stream_name})
         parsed = BatchOptions.parse({"manifest": "m.json", **options})
         aws = AwsSettings(endpoint_url=bench.aws.endpoint_url)

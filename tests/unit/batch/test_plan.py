@@ -11,8 +11,6 @@ import pytest
 from kinesis_efo.batch import planning
 from kinesis_efo.batch.planning import plan, tip_at
 from kinesis_efo.batch.stretches import Stretch
-from kinesis_efo.errors import AlreadyRunningError, TableUnavailableError
-from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import BatchOptions
 from tests.support.fake_clients import FakeClients
@@ -119,37 +117,10 @@ def test_start_and_end_in_kinesis_future_are_waited_for(
     assert planned.seconds == pytest.approx(seconds)
 
 
-def test_a_consumer_is_checked_before_kinesis_is_asked_and_again_if_the_table_is_away(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("options", "warned"), [({"readMode": "efo"}, True), ({}, False)])
+def test_consumer_is_replaced_with_a_warning(
+    options: dict[str, str], warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked: list[tuple[Any, ...]] = []
-
-    async def check(*arguments: Any) -> None:
-        assert arguments[1].open
-        asked.append(arguments)
-        if len(asked) == 1:
-            raise TableUnavailableError("throttled")
-
-    monkeypatch.setattr(planning, "check_consumers", check)
-    planned = Planned(monkeypatch, readMode="efo")
-    assert len(asked) == 2
-    manifest, _, lease_timeout, clock = asked[-1]
-    assert (manifest, lease_timeout) == (MANIFEST, planned.options.source.lease_timeout)
-    assert isinstance(clock, KinesisClock)
-    assert [(client.service, client.open) for client in planned.clients.clients] == [
-        ("dynamodb", False),
-        ("kinesis", False),
-    ]
-
-
-def test_nothing_is_asked_of_kinesis_if_a_query_reads_with_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def check(*_: Any) -> None:
-        raise AlreadyRunningError("a query reads")
-
-    monkeypatch.setattr(planning, "check_consumers", check)
-    clients = FakeClients(LoopClock(), Kinesis())
-    monkeypatch.setattr(planning, "AsyncClients", clients)
-    options = BatchOptions.parse({"manifest": "m.json", "readMode": "efo"})
-    with pytest.raises(AlreadyRunningError, match="a query reads"):
-        run(plan(MANIFEST, options, tip_at(START), LoopClock()))
-    assert [(client.service, client.open) for client in clients.clients] == [("dynamodb", False)]
+    assert len(Planned(monkeypatch, **options).found) == 2
+    assert ("needs kinesis:GetRecords and kinesis:GetShardIterator" in caplog.text) is warned
+    assert ("share 2 MB/s" in caplog.text) is warned

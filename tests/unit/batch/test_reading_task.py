@@ -11,7 +11,6 @@ import time
 from dataclasses import replace
 from hashlib import md5
 from math import inf
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +24,6 @@ from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import BatchOptions, SourceOptions
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.raw_bodies import RAW_BODY
-from kinesis_efo_local.wire import event_frame, event_payload
 from tests.support.aggregates import aggregated
 from tests.support.fake_clients import FakeClients
 from tests.support.transports import refused
@@ -34,8 +32,6 @@ ORDERS = StreamRef("orders", "dev-orders", "arn:aws:kinesis:eu-west-1:1234567890
 MANIFEST = Manifest("lake", "dev", "eu-west-1", "leases", {"orders": ORDERS}, "m.json", {"orders": "dev-orders"})
 STRETCHES = [Stretch(ShardKey("orders", f"shardId-{n:012}"), (0, 9), TRIM_HORIZON, SHARD_END) for n in range(3)]
 SOURCE = BatchOptions.parse({"manifest": "m.json"}).source
-EFO_ORDERS = replace(ORDERS, consumer_arn=f"{ORDERS.stream_arn}/consumer/lake:1700000000")
-EFO_MANIFEST = replace(MANIFEST, streams={"orders": EFO_ORDERS})
 HASHES = {"StartingHashKey": "0", "EndingHashKey": "9"}
 MIDDLE, LAST = (1 << 127) - 1, (1 << 128) - 1
 
@@ -173,72 +169,6 @@ class QuickClock:
 
 BEGAN = QuickClock().now
 UNTIL = Position.at_timestamp(round(BEGAN * 1000))
-END = event_payload([], None, 0, [{"ShardId": "c", "ParentShards": [], "HashKeyRange": HASHES}])
-
-
-class Subscribed:
-    """A shard that sends the same events to each subscription, by Kinesis' clock.
-
-    Attributes:
-        at: When each operation was called.
-    """
-
-    def __init__(self, clock: QuickClock, *events: bytes) -> None:
-        self.clock = clock
-        self.events = events
-        self.at: list[tuple[str, float]] = []
-
-    def __call__(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        self.at.append((operation, self.clock.now))
-        if operation == "describe_stream_summary":
-            return {"StreamDescriptionSummary": {"RetentionPeriodHours": 24}}
-        chunks = [b"".join(map(event_frame, self.events)), b""]
-
-        async def readany() -> bytes:
-            return chunks.pop(0)
-
-        body = SimpleNamespace(content=SimpleNamespace(readany=readany), close=lambda: None)
-        return {RAW_BODY: body}
-
-
-def efo(
-    monkeypatch: pytest.MonkeyPatch, stretch: Stretch, ahead: float = 0.0
-) -> tuple[list[str], FakeClients, Subscribed]:
-    """The numbers that are read of a stretch with a subscription, the clients, and what Kinesis was asked."""
-    clock = QuickClock()
-    records = [
-        json.dumps(
-            {"SequenceNumber": str(n), "PartitionKey": "k", "Data": "eA==", "ApproximateArrivalTimestamp": BEGAN - 9}
-        )
-        for n in (10, 11)
-    ]
-    kinesis = Subscribed(clock, event_payload([record.encode() for record in records], "11", 0), END)
-    made = FakeClients(clock, kinesis, ahead)
-    monkeypatch.setattr(reading, "AsyncClients", made)
-    source = BatchOptions.parse({"manifest": "m.json", "readMode": "efo"}).source
-    read = Reading([stretch], EFO_MANIFEST, source, clock, word_every=inf)
-    return [row for batch in read.batches() for row in batch["sequenceNumber"].to_pylist()], made, kinesis
-
-
-def test_with_efo_a_shard_is_read_with_one_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
-    read, made, kinesis = efo(monkeypatch, STRETCHES[0])
-    assert read == ["10", "11"]
-    assert [operation for operation, _ in kinesis.at] == ["subscribe_to_shard"], (
-        "an end that is no time is not waited for"
-    )
-    [call] = made.calls("subscribe_to_shard")
-    assert (call["ConsumerARN"], call["ShardId"]) == (EFO_ORDERS.consumer_arn, STRETCHES[0].key.shard)
-    assert [client.config and client.config.read_timeout for client in made.clients] == [None, 35]
-    assert is_over(made)
-
-
-@pytest.mark.parametrize(("ahead", "waits"), [(0.0, 2.0), (5.0, 0.0), (-10.0, 12.0)])
-def test_a_subscription_is_opened_once_all_that_belongs_to_the_stretch_can_be_read_by_kinesis_clock(
-    ahead: float, waits: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read, _, kinesis = efo(monkeypatch, replace(STRETCHES[0], end=UNTIL), ahead)
-    assert read == ["10", "11"]
-    assert kinesis.at == [("describe_stream_summary", BEGAN), ("subscribe_to_shard", BEGAN + waits)]
 
 
 def test_that_nothing_is_left_is_believed_by_kinesis_clock_and_not_by_this_machines(

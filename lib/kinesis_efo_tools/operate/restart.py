@@ -143,7 +143,7 @@ async def _check_losses(
         except DataLossError as error:
             lost[shard], first = position, first or error
     try:
-        await stream.check_loss(positions, known)
+        await stream.check_loss(positions, known, set())
     except DataLossError as error:
         first = first or error
     if first is not None:

@@ -1368,6 +1368,7 @@ class Scenario:
         self.world.at_call.clear()
         for query in self.queries:
             query.slow, query.trigger, query.down_until, query.held_until = 0.0, 1.0, -inf, -inf
+            query.unlucky = 0.0
             if query.ends_at_tips or query.once:
                 self._kill_planner_of(query)
                 self._let_end(query)

@@ -122,6 +122,8 @@ class EventIndex:
         self.newest = max(self.newest, _newest(arrivals))
         self._arrivals.append(arrivals)
         self._newest_through.append(self.newest)
+        if last is None and arrivals:
+            last = arrivals[-1].through
         before = self._last_through[-1] if self._last_through else 0
         self._last_through.append(before if not records else 0 if last is None else max(last, before))
         if records and self.waiting_since is None:
@@ -169,12 +171,14 @@ class EventIndex:
         return _position(self._ends[index])
 
     def index_after(self, position: Position) -> int:
-        """The index of the first event after `position`, which the index must cover."""
+        """The index of the first event after `position`, which the index must cover. An event ends behind its last record."""
         if position.is_end:
             return len(self._ends)
         if position.kind is not PositionKind.AFTER:
             return self.gone
-        return bisect_right(self._ends, position.value, self.gone)
+        index = bisect_right(self._ends, position.value, self.gone)
+        passed = index < len(self._ends) and self.sizes(index)[1] and 0 < self._last_through[index] <= position.value
+        return index + 1 if passed and self._ends[index] != _BEHIND_ALL else index
 
     def news_since(self, after: Position) -> float | None:
         """When the first event after `after` that has records or ends the shard was received, monotonic seconds; None if there is none."""
@@ -244,14 +248,11 @@ class EventIndex:
         The portion may end within an event. With `some`, it has at least the first group of arrivals, if `horizon` allows.
         """
         first = self.index_after(after)
-        number = after.value if after.kind is PositionKind.AFTER else -1
-        if first < len(self._ends) and (here := self._arrivals[first]) and here[-1].through <= number:
-            # The last portion ended at the last record of this event, so its records do not count against the limits.
-            return self.portion_before(self.end_of(first), max_bytes, max_records, horizon, some=some)
         whole = self.portion(after, max_bytes, max_records)
         stop = self._stop_before(horizon, first, self.index_after(whole.through))
         size = self._bytes_through[stop] - self._bytes_through[first]
         records = self._records_through[stop] - self._records_through[first]
+        number = after.value if after.kind is PositionKind.AFTER else -1
         if stop < len(self._ends) and (arrivals := [group for group in self._arrivals[stop] if group.through > number]):
             event_size, event_records = self.sizes(stop)
             taken, through = 0, 0

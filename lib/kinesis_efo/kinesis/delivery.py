@@ -81,6 +81,8 @@ class ShardDelivery:
         if not head.still:
             self.position = event.through
             self._first = self._first or event.through
+        elif self._retention is not None and self.known.read_until is not None:
+            self._retention.was_idle(self.shard_id, self.position, self.known.read_until)
         stats.events += 1
         stats.records += head.records
         stats.bytes += len(event.payload)

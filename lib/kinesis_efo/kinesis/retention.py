@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 _FRESH_SECONDS: Final = 60.0
 
+_MOST_IDLE: Final = 100_000
+
 _AGAIN_SECONDS: Final = 60.0
 """A warning covers what is lost in the same shard for this long. A reader at the trim horizon may lose records with each event."""
 
@@ -62,6 +64,8 @@ class Retention:
         self._fail = fail
         self._shortest = shortest
         self._retention = SharedCall(lambda: lister.retention(stream.stream_arn), clock, _FRESH_SECONDS)
+        # The low watermarks of positions at which shards were idle. A reader that begins there again has lost nothing before them.
+        self._idle: dict[tuple[str, Position], float] = {}
         # What the warnings of a shard cover, from one time of arrival to another. Queries of one run may lose different records.
         self._covered: dict[str, tuple[float, float]] = {}
 
@@ -88,6 +92,8 @@ class Retention:
             ClientError: Kinesis does not say how long the stream keeps its records.
         """
         now = self._clock.time()
+        if (idle := self.idle_until(shard_id, position)) is not None:
+            known = Known(max(idle, known.read_until or idle), known.horizon, known.accepted)
         if known.read_until is not None and now - known.read_until <= self._shortest:
             return False  # the fast path: this runs for every event
         shard, latest = None, now + SKEW_SECONDS
@@ -112,6 +118,16 @@ class Retention:
         now = self._clock.time()
         at = time_of(shard_id, position, now + SKEW_SECONDS)
         return at is not None and now - at <= self._shortest
+
+    def was_idle(self, shard_id: str, position: Position, read_until: float) -> None:
+        """Record that every record of a shard that arrived before `read_until` lies at or before a position."""
+        if len(self._idle) >= _MOST_IDLE:
+            self._idle.clear()
+        self._idle[shard_id, position] = max(read_until, self._idle.get((shard_id, position), read_until))
+
+    def idle_until(self, shard_id: str, position: Position) -> float | None:
+        """The latest time of `was_idle` for a position; None if unknown."""
+        return self._idle.get((shard_id, position))
 
     async def is_past(self, shard_id: str, number: int) -> bool:
         """Whether the record with sequence number `number` is older than the stream's retention."""

@@ -268,7 +268,21 @@ class Stream:
         Every record that was acknowledged before the call is at or before it. The last record is found if GetRecords is used, or if it
         arrived in the last seconds. If `apart`, GetRecords is used if possible, because a new subscription would end the run's.
         """
-        by, now = self._by(apart), round(self._clock.time() * 1000)
+        now = self._clock.time()
+        end = await self._tip(shard_id, position, round(now * 1000), apart=apart)
+        return self._noted(shard_id, position, end, now)
+
+    def _noted(self, shard_id: str, position: Position, end: End, read_until: float) -> End:
+        if end.position == position:
+            self._retention.was_idle(shard_id, position, read_until)
+        return end
+
+    def idle_until(self, shard_id: str, position: Position) -> float | None:
+        """A time, epoch seconds, before which no record of an idle shard after a position arrived; None if unknown."""
+        return self._retention.idle_until(shard_id, position)
+
+    async def _tip(self, shard_id: str, position: Position, now: int, *, apart: bool) -> End:
+        by = self._by(apart)
         look = partial(self._look, by, shard_id, epoch_ms=now + _TIP_MILLIS, timed=False)
         if by.context.stream.polled:
             if (end := await look(position, gives_up=is_far)) is not None:
@@ -300,8 +314,8 @@ class Stream:
         for start in look_from(epoch_ms, position, polled=by.context.stream.polled):
             end = await self._look(by, shard_id, start, epoch_ms, gives_up=is_empty if start != position else None)
             if end is not None and end.position != start:
-                return end
-        return End(position)
+                return self._noted(shard_id, position, end, epoch_ms / 1000)
+        return self._noted(shard_id, position, End(position), epoch_ms / 1000)
 
     async def _look(
         self,

@@ -108,7 +108,7 @@ class Run(LeaseListener):
             streams.identity,
             checkpoint_rate,
             clock,
-            read_until=fetching.read_until,
+            read_until=self._read_until,
             failure=self.failure,
             fetcher=fetching.fetcher_of,
         )
@@ -201,6 +201,10 @@ class Run(LeaseListener):
                 self._checkpoints.finish(key, self.streams.stream(key.stream).lineage.children(key.shard))
             else:
                 self._checkpoints.note(key, position, records.get(key))
+
+    def _read_until(self, key: ShardKey, position: Position) -> float | None:
+        known = self.fetching.read_until(key, position), self.streams.stream(key.stream).idle_until(key.shard, position)
+        return max((each for each in known if each is not None), default=None)
 
     # -- what the run's lease calls
 

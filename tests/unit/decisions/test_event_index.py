@@ -34,6 +34,27 @@ def test_an_idle_event_that_is_dropped_later_takes_nothing_away() -> None:
     assert made.covers(Position.after(9))
 
 
+def test_idle_index_covers_where_it_began_until_a_record_is_dropped() -> None:
+    made = index((10, 0), (20, 1), (30, 0))
+    made.drop(1)
+    assert made.covers(TRIM_HORIZON) and made.portion(TRIM_HORIZON, 1 << 20, 9).records == 1
+    made.drop(2)
+    assert not made.covers(TRIM_HORIZON)
+
+
+def test_end_of_a_shard_that_was_dropped_is_not_covered_from_the_start() -> None:
+    made = index((None, 0))
+    made.drop(1)
+    assert not made.covers(TRIM_HORIZON)
+
+
+def test_event_whose_last_record_was_read_is_passed() -> None:
+    made = index((10, 3), (20, 0), (30, 2))
+    assert made.portion(Position.after(9), 1 << 20, 2).through == Position.after(30)
+    assert made.index_after(Position.after(9)) == 1
+    assert made.news_since(Position.after(29)) is None
+
+
 def test_if_the_last_record_is_not_known_only_the_start_is_covered() -> None:
     made = index()
     made.append(10, 100, 1, 0.0)

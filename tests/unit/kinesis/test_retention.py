@@ -156,6 +156,17 @@ def test_time_before_the_shard_was_created_has_lost_nothing() -> None:
     assert not run(main())
 
 
+def test_shard_that_was_seen_idle_has_lost_nothing_until_then() -> None:
+    async def again(retention: Retention) -> bool:
+        retention.was_idle(SHARD, after(30 * HOUR), NOW - 5)
+        retention.was_idle(SHARD, after(30 * HOUR), NOW - 26 * HOUR)
+        return await retention.check(SHARD, after(30 * HOUR))
+
+    assert not check(again)
+    with pytest.raises(DataLossError):
+        check(lambda retention: retention.check(SHARD, after(30 * HOUR)))
+
+
 def test_an_idle_shard_has_lost_nothing_from_the_time_in_which_it_was_read() -> None:
     # GetRecords gives it no younger position; whether SubscribeToShard's go on with the clock is Kinesis' affair.
     assert not check(lambda retention: retention.check(SHARD, after(30 * HOUR), Known(NOW - 5)))

@@ -449,6 +449,16 @@ def test_the_next_subscription_comes_five_seconds_after_the_one_that_asked_for_t
     run(main())
 
 
+def test_search_that_finds_no_tip_shows_until_when_a_shard_was_idle() -> None:
+    async def main() -> None:
+        made, position = stream(Lister(), ScriptedTransport(LoopClock(), QUIET), ref=POLLED), Position.after(7)
+        began = LoopClock().time()
+        assert await made.tip(name(0), position) == End(position)
+        assert made.idle_until(name(0), position) == began
+
+    run(main())
+
+
 @pytest.mark.parametrize("ref", [REF, POLLED], ids=["efo", "polling"])
 def test_tip_of_shard_that_is_not_found_after_a_split(ref: StreamRef) -> None:
     async def main() -> None:

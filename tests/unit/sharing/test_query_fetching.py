@@ -568,6 +568,17 @@ async def test_once_get_records_is_refused_nothing_is_read_apart_any_more() -> N
 
 
 @scenario
+async def test_query_that_catches_up_stops_reading_shards_that_it_leaves() -> None:
+    async with Program(busy_stream(), 16 * WHOLE) as program:
+        _, second = await far_behind(program)
+        fetching_of(second).leave_shards(frozenset(second.offset))
+        calls = len(program.polled.limits_asked)
+        await asyncio.sleep(60)
+        assert len(program.polled.limits_asked) == calls
+        assert not fetching_of(second).is_apart
+
+
+@scenario
 async def test_without_get_records_two_queries_may_begin_behind_the_others_at_once() -> None:
     stream = busy_stream()
     async with Program(stream) as program:

@@ -228,6 +228,20 @@ async def test_the_shards_are_looked_at_for_a_query_that_starves_once_in_two_sec
 
 
 @scenario
+async def test_query_that_starves_gets_room_within_one_poll() -> None:
+    stream = ModelStream(shards=1, event_records=(8,))
+    stream.put(0, *[1000] * 400)
+    stream.split(0)
+    for child in (1, 2):
+        stream.put(child, *[1000] * 400)
+    async with Program(stream, buffer_bytes=64 << 10) as program:
+        await program.join(horizon(stream)).poll()
+        starves = program.join(Offset({key(1): TRIM_HORIZON, key(2): TRIM_HORIZON}))
+        reply = await starves.query.poll(starves.offset, NO_LIMIT, NO_LIMIT, 60.0)
+        assert any(shard.records for shard in reply.shards)
+
+
+@scenario
 async def test_who_holds_what_nobody_else_reads_makes_room_for_a_query_that_starves() -> None:
     stream = ModelStream(shards=1, event_records=(8,))
     stream.put(0, *[1000] * 400)

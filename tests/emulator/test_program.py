@@ -54,6 +54,16 @@ def stop(program: SparkProgram, query: Job) -> None:
         program.world.machine.sleep(1.0)
 
 
+def reshard(program: SparkProgram, shard: str, other: str = "") -> None:
+    """Split a shard, or merge it with another one."""
+    kinesis, stream = program.world.kinesis, "dev-orders"
+    first, second = (f"shardId-{each:0>12}" for each in (shard, other))
+    if other:
+        kinesis.call("MergeShards", StreamName=stream, ShardToMerge=first, AdjacentShardToMerge=second)
+    else:
+        kinesis.call("SplitShard", StreamName=stream, ShardToSplit=first, NewStartingHashKey=str(1 << 127))
+
+
 def put(program: SparkProgram, count: int) -> None:
     for _ in range(count):
         program.world.put("key", 10)
@@ -152,9 +162,10 @@ def test_query_restarts_although_another_has_not_heard_of_the_failure(tmp_path: 
 
 
 class EndingJob(Job):
-    """A query with `Trigger.AvailableNow`; `asked` counts its calls for a micro-batch."""
+    """A query with `Trigger.AvailableNow`, or `Trigger.Once` if `once`; `asked` counts its calls for a micro-batch."""
 
     asked = 0
+    once = False
 
     def run(self, shared: SharedRun) -> None:
         ask = shared.ask
@@ -162,9 +173,10 @@ class EndingJob(Job):
         def counted(call: Any) -> Any:
             if isinstance(call, Next):
                 self.asked += 1
-                call = replace(call, available_now=True)
+                call = replace(call, available_now=not self.once, once=self.once)
             step = ask(call)
-            self.stopping = isinstance(call, Next) and step.end is None and not step.again
+            if isinstance(call, Next):
+                self.stopping = (self.once or step.end is None) and not step.again
             return step
 
         shared.ask = counted  # type: ignore[method-assign]
@@ -211,6 +223,35 @@ def test_query_that_ends_gets_room_beside_a_slow_one(tmp_path: Path) -> None:
         assert len(ends.rows) == 40
         assert ends.running is None
         assert not ends.errors
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("once", [True, False])
+def test_query_that_ends_reports_shards_that_are_gone_and_reads_their_descendants(
+    once: bool, fails: bool, tmp_path: Path
+) -> None:
+    with program(tmp_path) as spark:
+        machine, world = spark.world.machine, spark.world
+        options = {"leaseTimeout": "10s", "startingPosition": "TRIM_HORIZON", "failOnDataLoss": str(fails).lower()}
+        query = EndingJob(world, "ends", Random(1), **options)
+        query.once = once
+        put(spark, 10)
+        query.running = spark.start(query)
+        machine.sleep(60)
+        assert len(query.rows) == 10
+        assert query.running is None
+        put(spark, 5)
+        for shard, other in (("0", ""), ("1", "2")):
+            machine.sleep(60)
+            reshard(spark, shard, other)
+        machine.sleep(26 * HOUR)
+        put(spark, 5)
+        machine.sleep(10)
+        query.stopping, query.running = False, spark.start(query)
+        machine.sleep(200)
+        assert query.running is None
+        assert [type(error).__name__ for error in query.errors] == ["DataLossError"] * fails
+        assert len(query.rows) == (10 if fails else 15)
 
 
 HOUR = 3600.0

@@ -129,6 +129,32 @@ async def test_children_that_expire_while_their_query_runs_are_an_error() -> Non
     assert rows(w) == 40
 
 
+@pytest.mark.parametrize("fails", [True, False])
+@virtual
+async def test_query_that_ends_passes_a_trimmed_shard_with_a_report(fails: bool) -> None:
+    w = world()
+    w.application.fail_on_data_loss = fails
+    async with Query(w.application) as query:
+        w.put_some(40)
+        offset = await query.batch(await query.begin())
+        w.split(0)
+        w.put_some(10)
+        later(w, 26 * HOUR)
+        w.put_some(10)
+        if fails:
+            with pytest.raises(DataLossError, match="does not exist any more"):
+                await tips(query, offset)
+        else:
+            parent, *children = (await tips(query, offset)).values()
+            assert parent.is_end and len(children) == 2 and not any(each.is_end for each in children)
+
+
+async def tips(query: Query, offset: Offset) -> Offset:
+    while (found := await query.planner.tips(offset, 1.0)) is None:
+        pass
+    return found
+
+
 @pytest.mark.parametrize("hours", [1.0, 26.0])
 @virtual
 async def test_idle_polled_child_without_lease_row_is_an_error_after_retention(hours: float) -> None:

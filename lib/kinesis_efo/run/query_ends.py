@@ -12,7 +12,7 @@ from kinesis_efo.decisions.losses import written_at
 from kinesis_efo.decisions.quiet import SETTLED_SECONDS
 from kinesis_efo.errors import AccessRefusedError, ConfigurationError
 from kinesis_efo.fetcher.background import all_of
-from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.streams import Streams, by_stream
 from kinesis_efo.kinesis.ends import End
 from kinesis_efo.options import Bounds
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
@@ -65,11 +65,17 @@ class Ends:
         self._clock = clock
         self._offset = offset
         self._check()
-        self._ends: dict[ShardKey, Position | None] = {}
+        # Shards that were trimmed as a whole are over, and their descendants are read. `Losses` reports them.
+        gone = {
+            ShardKey(name, shard): SHARD_END
+            for name, positions in by_stream(offset).items()
+            for shard in streams.stream(name).lineage.vanished(positions)
+        }
+        self._ends: dict[ShardKey, Position | None] = {**gone}
         self._lasts: dict[ShardKey, int] = {}
         self._timed: list[ShardKey] = []
         self._open: list[ShardKey] = []
-        for key, end in streams.ends(offset).items():
+        for key, end in streams.ends({**offset, **gone}).items():
             bound, begin = self._bound(key), offset.get(key, TRIM_HORIZON)
             if begin.is_end:
                 self._ends[key] = SHARD_END  # the list of shards may be older, and show it as open

@@ -150,12 +150,13 @@ def test_query_with_a_copied_checkpoint_is_committed_by_itself(
     released(w)
     before = checkpoints(w)
     shutil.copytree(queries.directory / "checkpoint-first", queries.directory / "checkpoint-copy")
-    start("first")
-    copy = start("copy")
-    wait_until(lambda: copy.status["isTriggerActive"], 60, "the copy")
+    both = start("first"), start("copy")
     for count in (80, 120):
         put(w, 40)
-        wait_until(lambda count=count: len(rows["first"]) == count, 60, "the next rows")
+        wait_until(
+            lambda count=count: any(each.exception() for each in both) or len(rows["first"]) == count, 90, "more rows"
+        )
+    assert [each.exception() for each in both] == [None, None]
     wait_until(lambda: done()[-1] >= 40, 30, "the report of a micro-batch")
     assert (done()[0], rows["copy"], checkpoints(w)) == (0, [], before), "the copy has finished nothing"
     freed.set()

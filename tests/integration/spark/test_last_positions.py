@@ -121,17 +121,20 @@ def test_a_micro_batch_that_fails_moves_nothing(
 def test_query_with_a_copied_checkpoint_is_committed_by_itself(
     spark: SparkSession, world: MakeWorld, queries: Queries
 ) -> None:
-    """Both plan micro-batches with the same marks. One is stuck in its sink, while the other one finishes some."""
+    """Both plan the same micro-batch, by its mark, and one of them finishes it."""
     w = world({"orders": 2})
     put(w, 40)
     rows: dict[str, list[int]] = {"first": [], "copy": []}
-    freed = threading.Event()
+    copied, planned, freed = threading.Event(), threading.Event(), threading.Event()
 
     def start(name: str) -> StreamingQuery:
         def write(df: DataFrame, _: int) -> None:
             found = [int(row.data) for row in df.select("data").collect()]
             if found and name == "copy":
-                freed.wait(60)
+                planned.set()
+                freed.wait(120)
+            elif found and copied.is_set():
+                planned.wait(120)
             rows[name] += found
 
         write.__name__ = name
@@ -144,23 +147,27 @@ def test_query_with_a_copied_checkpoint_is_committed_by_itself(
         (status,) = asyncio.run(ask({"orders": run})).answers.values()
         return sorted(each.records_done for each in status.queries)
 
-    first = start("first")
-    wait_until(lambda: len(rows["first"]) == 40, 60, "the first rows")
-    first.stop()
-    released(w)
-    before = checkpoints(w)
-    shutil.copytree(queries.directory / "checkpoint-first", queries.directory / "checkpoint-copy")
-    both = start("first"), start("copy")
-    for count in (80, 120):
-        put(w, 40)
-        wait_until(
-            lambda count=count: any(each.exception() for each in both) or len(rows["first"]) == count, 90, "more rows"
+    def written(log: str) -> set[str]:
+        return {file.name for file in (queries.directory / "checkpoint-first" / log).glob("[0-9]*")}
+
+    started = [start("first")]
+
+    def rows_of(name: str, count: int) -> None:
+        failed = wait_until(
+            lambda: [each for each in started if each.exception()] or len(rows[name]) == count, 120, f"rows of {name}"
         )
-    assert [each.exception() for each in both] == [None, None]
-    wait_until(lambda: done()[-1] >= 40, 30, "the report of a micro-batch")
-    assert (done()[0], rows["copy"], checkpoints(w)) == (0, [], before), "the copy has finished nothing"
+        assert failed is True, failed
+
+    rows_of("first", 40)
+    wait_until(lambda: written("offsets") == written("commits"), 60, "the end of the micro-batch")
+    shutil.copytree(queries.directory / "checkpoint-first", queries.directory / "checkpoint-copy")
+    copied.set()
+    put(w, 40)
+    started.append(start("copy"))
+    rows_of("first", 80)
+    wait_until(lambda: done()[-1] == 80, 30, "the report of the micro-batch")
+    assert (done()[0], rows["copy"]) == (0, []), "the copy has finished nothing"
     freed.set()
-    wait_until(lambda: len(rows["copy"]) == 80, 60, "the rows of the copy")
-    assert sorted(rows["first"]) == sorted([*range(40)] * 3)
-    assert sorted(rows["copy"]) == sorted([*range(40)] * 2)
-    wait_until(lambda: done()[0] >= 40, 30, "its report")
+    rows_of("copy", 40)
+    assert [sorted(each) for each in rows.values()] == [sorted([*range(40)] * 2), [*range(40)]]
+    wait_until(lambda: done()[0] == 40, 30, "its report")

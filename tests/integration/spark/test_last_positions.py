@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +9,9 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 import kinesis_efo
-from kinesis_efo.leases.row import Lease
 from kinesis_efo.tasks.compat import SPARK_VERSION
-from kinesis_efo_tools.operate.live import ask
 from tests.support.world import World, wait_until
 
 from .conftest import Queries
@@ -115,59 +109,3 @@ def test_a_micro_batch_that_fails_moves_nothing(
         query.awaitTermination(120)
     released(w)
     assert set(checkpoints(w).values()) == {"TRIM_HORIZON"}
-
-
-@pytest.mark.spark
-def test_query_with_a_copied_checkpoint_is_committed_by_itself(
-    spark: SparkSession, world: MakeWorld, queries: Queries
-) -> None:
-    """Both plan the same micro-batch, by its mark, and one of them finishes it."""
-    w = world({"orders": 2})
-    put(w, 40)
-    rows: dict[str, list[int]] = {"first": [], "copy": []}
-    copied, planned, freed = threading.Event(), threading.Event(), threading.Event()
-
-    def start(name: str) -> StreamingQuery:
-        def write(df: DataFrame, _: int) -> None:
-            found = [int(row.data) for row in df.select("data").collect()]
-            if found and name == "copy":
-                planned.set()
-                freed.wait(120)
-            elif found and copied.is_set():
-                planned.wait(120)
-            rows[name] += found
-
-        write.__name__ = name
-        return queries.start(load(spark, w), write)
-
-    def done() -> list[int]:
-        """How many records the run counts as processed, for each query."""
-        run = Lease.from_item(w.leases()["#run:orders"])
-        assert run is not None
-        (status,) = asyncio.run(ask({"orders": run})).answers.values()
-        return sorted(each.records_done for each in status.queries)
-
-    def written(log: str) -> set[str]:
-        return {file.name for file in (queries.directory / "checkpoint-first" / log).glob("[0-9]*")}
-
-    started = [start("first")]
-
-    def rows_of(name: str, count: int) -> None:
-        failed = wait_until(
-            lambda: [each for each in started if each.exception()] or len(rows[name]) == count, 120, f"rows of {name}"
-        )
-        assert failed is True, failed
-
-    rows_of("first", 40)
-    wait_until(lambda: written("offsets") == written("commits"), 60, "the end of the micro-batch")
-    shutil.copytree(queries.directory / "checkpoint-first", queries.directory / "checkpoint-copy")
-    copied.set()
-    put(w, 40)
-    started.append(start("copy"))
-    rows_of("first", 80)
-    wait_until(lambda: done()[-1] == 80, 30, "the report of the micro-batch")
-    assert (done()[0], rows["copy"]) == (0, []), "the copy has finished nothing"
-    freed.set()
-    rows_of("copy", 40)
-    assert [sorted(each) for each in rows.values()] == [sorted([*range(40)] * 2), [*range(40)]]
-    wait_until(lambda: done()[0] == 40, 30, "its report")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +9,9 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 import kinesis_efo
-from kinesis_efo.leases.row import Lease
 from kinesis_efo.tasks.compat import SPARK_VERSION
-from kinesis_efo_tools.operate.live import ask
 from tests.support.world import World, wait_until
 
 from .conftest import Queries
@@ -115,51 +109,3 @@ def test_a_micro_batch_that_fails_moves_nothing(
         query.awaitTermination(120)
     released(w)
     assert set(checkpoints(w).values()) == {"TRIM_HORIZON"}
-
-
-@pytest.mark.spark
-def test_query_with_a_copied_checkpoint_is_committed_by_itself(
-    spark: SparkSession, world: MakeWorld, queries: Queries
-) -> None:
-    """Both plan micro-batches with the same marks. One is stuck in its sink, while the other one finishes some."""
-    w = world({"orders": 2})
-    put(w, 40)
-    rows: dict[str, list[int]] = {"first": [], "copy": []}
-    freed = threading.Event()
-
-    def start(name: str) -> StreamingQuery:
-        def write(df: DataFrame, _: int) -> None:
-            found = [int(row.data) for row in df.select("data").collect()]
-            if found and name == "copy":
-                freed.wait(60)
-            rows[name] += found
-
-        write.__name__ = name
-        return queries.start(load(spark, w), write)
-
-    def done() -> list[int]:
-        """How many records the run counts as processed, for each query."""
-        run = Lease.from_item(w.leases()["#run:orders"])
-        assert run is not None
-        (status,) = asyncio.run(ask({"orders": run})).answers.values()
-        return sorted(each.records_done for each in status.queries)
-
-    first = start("first")
-    wait_until(lambda: len(rows["first"]) == 40, 60, "the first rows")
-    first.stop()
-    released(w)
-    before = checkpoints(w)
-    shutil.copytree(queries.directory / "checkpoint-first", queries.directory / "checkpoint-copy")
-    start("first")
-    copy = start("copy")
-    wait_until(lambda: copy.status["isTriggerActive"], 60, "the copy")
-    for count in (80, 120):
-        put(w, 40)
-        wait_until(lambda count=count: len(rows["first"]) == count, 60, "the next rows")
-    wait_until(lambda: done()[-1] >= 40, 30, "the report of a micro-batch")
-    assert (done()[0], rows["copy"], checkpoints(w)) == (0, [], before), "the copy has finished nothing"
-    freed.set()
-    wait_until(lambda: len(rows["copy"]) == 80, 60, "the rows of the copy")
-    assert sorted(rows["first"]) == sorted([*range(40)] * 3)
-    assert sorted(rows["copy"]) == sorted([*range(40)] * 2)
-    wait_until(lambda: done()[0] >= 40, 30, "its report")

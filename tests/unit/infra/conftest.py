@@ -27,7 +27,7 @@ Synth = Callable[..., dict[str, Any]]
 def document(**changes: Any) -> dict[str, Any]:
     """The smallest valid environment file, with changes."""
     given = {**HEAD, **changes}
-    region = given["region"] if re.fullmatch(r"[a-z]+(-[a-z]+)+-\d", str(given["region"])) else HEAD["region"]
+    region = given["region"] if re.fullmatch(r"(cn|eu|eusc|us)(-[a-z]+)+-\d", str(given["region"])) else HEAD["region"]
     alarms = {"sns_topic": f"arn:{partition(region)}:sns:{region}:{given['account_id']}:oncall"}
     applications = {"lake": {"streams": ["orders"]}}
     return {**HEAD, "streams": {"orders": {}}, "applications": applications, "alarms": alarms, **changes}

@@ -30,7 +30,7 @@ from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.credentials import provide, watch
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.raw_bodies import BoundedSession, HttpSession, send_exact_times
+from kinesis_efo.raw_bodies import HttpSession, send_exact_times
 
 SessionT = TypeVar("SessionT", bound=botocore.session.Session)
 
@@ -235,11 +235,9 @@ class SyncClients:
                 "environment's AWS_REGION"
             )
         config = botocore.config.Config(**self._config)
-        client = self._session.create_client(
+        return self._session.create_client(
             service_name, region_name=self.region, endpoint_url=self._settings.endpoint_url, config=config
         )
-        client._endpoint.http_session = BoundedSession(client._endpoint.http_session)  # botocore has no setting for it
-        return client
 
     @cached_property
     def _session(self) -> botocore.session.Session:

@@ -14,11 +14,9 @@ from contextlib import AsyncExitStack, contextmanager
 from datetime import datetime
 from typing import Any, Final
 
-import urllib3.exceptions
 from aiobotocore.awsrequest import AioAWSResponse
 from aiobotocore.httpsession import AIOHTTPSession
 from aiohttp import ClientPayloadError, ServerDisconnectedError
-from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ConnectionClosedError, HTTPClientError, ReadTimeoutError
 
 RAW_BODY: Final = "KinesisEfoBody"
@@ -111,55 +109,11 @@ async def _body(raw: Any, most: int) -> bytes:
         while part := await raw.content.readany():
             parts.append(part)
             if (size := size + len(part)) > most:
-                raise _too_long(str(raw.url), most)
+                raise HTTPClientError(error=f"{raw.url} sends more than {most >> 20} MiB, which AWS does not")
     except BaseException:
         raw.close()
         raise
     return b"".join(parts)
-
-
-class BoundedSession:
-    """botocore's HTTP session, but with a limit for bodies that the SDK reads as a whole."""
-
-    def __init__(self, session: Any) -> None:
-        self._session = session
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
-
-    def send(self, request: Any) -> Any:
-        """Send a request."""
-        if request.stream_output:
-            return self._session.send(request)
-        request.stream_output = True  # otherwise the SDK reads the body, however long it is
-        answer = self._session.send(request)
-        parts, size = [], 0
-        try:
-            for part in answer.raw.stream():
-                parts.append(part)
-                if (size := size + len(part)) > _MOST_BODY:
-                    raise _too_long(request.url, _MOST_BODY)
-        except urllib3.exceptions.ReadTimeoutError as error:
-            raise ReadTimeoutError(endpoint_url=request.url, error=error) from None
-        except urllib3.exceptions.HTTPError as error:
-            raise ConnectionClosedError(endpoint_url=request.url, request=request, error=error) from None
-        finally:
-            answer.raw.release_conn() if size <= _MOST_BODY else answer.raw.close()
-        return AWSResponse(answer.url, answer.status_code, answer.headers, _Read(b"".join(parts)))
-
-
-class _Read:
-    """A body that was read."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    def stream(self) -> Iterator[bytes]:
-        yield self._body
-
-
-def _too_long(url: str, most: int) -> HTTPClientError:
-    return HTTPClientError(error=f"{url} sends more than {most >> 20} MiB, which AWS does not")
 
 
 def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:

@@ -96,6 +96,13 @@ def restart() -> str:
     return str(step["run"])
 
 
+def locks() -> str:
+    """The step that refuses a lock of the provider in which hashes are missing."""
+    steps = document(SYNTHESIZE)["jobs"]["synth"]["steps"]
+    (script,) = [each["run"] for each in steps if "providers.lock.hcl" in each.get("run", "")]
+    return str(script)
+
+
 def no_way_back() -> str:
     """The step that refuses a deployment that is started again, if it is not of the head of its branch any more."""
     jobs = document(DEPLOY_ENVIRONMENT)["jobs"]
@@ -155,15 +162,13 @@ def test_what_later_steps_would_not_find_is_refused_at_once(
 @pytest.mark.parametrize("path", ["providers.lock.hcl", "infra/providers.lock.hcl"])
 @pytest.mark.parametrize("hashes", [None, 0, 3, 4])
 def test_a_provider_lock_without_some_platform_is_refused(path: str, hashes: int | None, tmp_path: Path) -> None:
-    steps = document(SYNTHESIZE)["jobs"]["synth"]["steps"]
-    (script,) = [each["run"] for each in steps if "providers.lock.hcl" in each.get("run", "")]
-    assert "-lt 4 " in script
+    assert "-lt 4 " in locks()
     assert len(PLATFORMS) == 4
     (tmp_path / "infra").mkdir()
     if hashes is not None:
         lines = [*(f'    "h1:{number}",' for number in range(hashes)), '    "zh:0",']
         (tmp_path / path).write_text("\n".join(lines), encoding="utf-8")
-    ran = started_by("deploy.yml", script, tmp_path)
+    ran = started_by("deploy.yml", locks(), tmp_path)
     assert (ran.returncode, ran.stderr) == (int(hashes in (0, 3)), "")
     assert ("make providers" in ran.stdout) is (hashes in (0, 3))
 
@@ -266,7 +271,7 @@ def test_a_job_that_calls_a_workflow_permits_what_its_jobs_ask_for_and_no_more()
 
 def test_a_workflow_that_other_repositories_call_uses_none_of_their_actions() -> None:
     """A path of an action is one of the repository that is checked out; its Makefile is all that is asked of it."""
-    checking = [line.strip() for step in (refusal(), restart(), no_way_back()) for line in step.splitlines()]
+    checking = [line.strip() for step in (refusal(), locks(), restart(), no_way_back()) for line in step.splitlines()]
     for path in WORKFLOWS:
         if "workflow_call" in document(path)[True]:  # type: ignore[index]
             steps = [step for job in document(path)["jobs"].values() for step in job.get("steps", ())]

@@ -16,7 +16,7 @@ from kinesis_efo_infra.regions import dns_suffix, partition
 
 _NAMESPACE = "KinesisEfo"
 """The namespace of the library's metrics."""
-_WRITES = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject")
+_WRITES = ("s3:Delete*", "s3:Put*")
 
 
 def boundary(environment: Environment) -> list[Statement]:
@@ -50,7 +50,7 @@ def boundary(environment: Environment) -> list[Statement]:
         ),
         *_use_buckets(scope),
         # What jobs run and where they find their streams is written by the pipeline.
-        *([Statement("NotThePrograms", _WRITES, scope.run_objects, effect="Deny")] if scope.run_objects else []),
+        *([Statement("Programs", _WRITES, scope.run_objects, effect="Deny")] if scope.run_objects else []),
         Statement("NotTheState", ("s3:*",), (*scope.bucket, f"{scope.bucket[0]}/*"), effect="Deny"),
         *_use_catalog(environment),
         Statement(

@@ -71,7 +71,8 @@ class Scope:
         artifacts = [names.bucket_arn(names.artifacts_bucket)] if environment.emr else []
         self.run_objects = (
             *(f"{each}/{prefix}*" for each in artifacts for prefix in (ENVIRONMENTS, PROGRAMS)),
-            *self.manifest_objects,
+            # A job reaches no other bucket anyway.
+            *(each for each in self.manifest_objects if each.partition("/")[0] in self.job_buckets),
         )
         aliases = [path, f"{path}/*"]
         if not environment.streams and not environment.applications:

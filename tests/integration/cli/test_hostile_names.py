@@ -114,7 +114,7 @@ def test_hostile_rows_are_shown_harmlessly(command: str, hostile: World, run: Ca
     if "--json" in command:
         assert found.out.replace("\n", " ").isascii()
         assert found.out.replace("\n", " ").isprintable()
-        assert HOSTILE in json.dumps(found.data, ensure_ascii=False)
+        assert json.dumps(HOSTILE)[1:-1] in json.dumps(found.data)
     else:
         assert_harmless(found.out)
 

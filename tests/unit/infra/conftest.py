@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from infra.settings.load import load_environment
 from infra.settings.model import Environment
 from infra.settings.names import Names
 from infra.stacks.app import synthesize
-from kinesis_efo_infra.pipeline.known_regions import known_regions
 from kinesis_efo_infra.regions import partition
 
 HEAD = {"environment": "test", "region": "eu-west-1", "account_id": "111122223333", "state_bucket": "state"}
@@ -27,7 +27,7 @@ Synth = Callable[..., dict[str, Any]]
 def document(**changes: Any) -> dict[str, Any]:
     """The smallest valid environment file, with changes."""
     given = {**HEAD, **changes}
-    region = given["region"] if given["region"] in known_regions() else HEAD["region"]
+    region = given["region"] if re.fullmatch(r"(cn|eu|eusc|us)(-[a-z]+)+-\d", str(given["region"])) else HEAD["region"]
     alarms = {"sns_topic": f"arn:{partition(region)}:sns:{region}:{given['account_id']}:oncall"}
     applications = {"lake": {"streams": ["orders"]}}
     return {**HEAD, "streams": {"orders": {}}, "applications": applications, "alarms": alarms, **changes}

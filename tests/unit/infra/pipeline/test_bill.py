@@ -33,7 +33,7 @@ def spent(stack: dict[str, Any], **changes: Any) -> dict[str, float | None]:
 
 
 RICH: dict[str, Any] = {
-    "alarms": {"dashboard": True},
+    "alarms": {"dashboard": True, "sns_topic": "arn:aws:sns:eu-west-1:111122223333:oncall"},
     "streams": {
         "orders": {"mode": "provisioned", "shards": 10, "retention_hours": 200, "shard_metrics": ["IncomingBytes"]},
         "clicks": {},

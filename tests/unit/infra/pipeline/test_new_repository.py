@@ -176,7 +176,7 @@ def test_its_makefile_has_every_target_that_the_workflows_run() -> None:
     targets = set(re.findall(r"make (?:-s )?([a-z]+)", scripts))
     assert targets == {
         "apply", "approval", "comment", "digest", "drift", "environments", "findings", "issue", "jobs", "pipeline", "plan",
-        "scan", "synth", "tell",
+        "providers", "scan", "synth", "tell",
     }  # fmt: skip
     for target in sorted(targets):
         asked = subprocess.run([make(), "-n", target], cwd=EXAMPLE, capture_output=True, text=True, check=False)
@@ -211,7 +211,7 @@ def test_the_roles_that_an_administrator_makes_are_those_that_its_workflows_assu
     ):
         assert getattr(theirs, name) == getattr(bootstrapped, name), name
     # The name is one that this repository's stacks declare, and excuse.
-    assert theirs.named == replace(bootstrapped.named, reserved=frozenset())
+    assert theirs.named == replace(bootstrapped.named, reserved=frozenset(), services=theirs.named.services)
     scope = Scope(load_for_bootstrap(EXAMPLE / "environments", "streaming-dev"))
     arn = "arn:aws:kms:us-east-1:123456789012:alias/kinesis-efo/{}".format
     for alias in (

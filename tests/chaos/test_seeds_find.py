@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo.batch import planning, reading
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions import quiet
+from kinesis_efo.decisions.lineage import Lineage
 from kinesis_efo.fetcher import buffer
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.leases import run
 from kinesis_efo.positions import Offset, Position, ShardRange
 from kinesis_efo.run import start
+from tests.emulator.batches import play_batches
+from tests.emulator.ends import play_ends
 from tests.emulator.scenario import play
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -85,21 +89,60 @@ def give_up_a_refused_list(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Streams, "refresh", impatient)
 
 
+def keep_rows_that_expired(patch: pytest.MonkeyPatch) -> None:
+    """A batch read does not compare the trim horizon at planning with that at reading."""
+    patch.setattr(reading, "trimmed", lambda *_, **__: None)
+
+
+def list_before_the_end(patch: pytest.MonkeyPatch) -> None:
+    """A batch read lists the shards before its end has passed."""
+    patch.setattr(planning, "_LONGEST_WAIT_SECONDS", 0.0)
+    patch.setattr(reading, "unlisted", lambda *_: [])
+
+
+def trust_an_old_list(patch: pytest.MonkeyPatch) -> None:
+    """A batch read does not look for children that ListShards did not show yet."""
+    patch.setattr(reading, "unlisted", lambda *_: [])
+
+
+def trust_an_old_filtered_list(patch: pytest.MonkeyPatch) -> None:
+    """A batch read believes a list of the shards of a time that lacks some."""
+    patch.setattr(Lineage, "is_whole", lambda *_: True)
+
+
+def end_before_unlisted_children(patch: pytest.MonkeyPatch) -> None:
+    """A query that ends does not look for children that ListShards did not show yet."""
+
+    async def none(*_: Any) -> set[Any]:
+        return set()
+
+    patch.setattr(Streams, "list_children", none)
+
+
 @pytest.mark.parametrize(
-    ("without", "found_by"),
+    ("without", "play", "found_by"),
     [
-        (believe_one_answer, 82),
-        (wait_until_nothing_is_behind, 181),
-        (forget_the_last_record, 13),
-        (begin_by_this_machines_clock, 18),
-        (let_hung_attempts_keep_the_budget, 36),
-        (give_up_a_throttled_table, 14),
-        (give_up_a_refused_list, 0),
+        (believe_one_answer, play, 82),
+        (wait_until_nothing_is_behind, play, 181),
+        (forget_the_last_record, play, 13),
+        (begin_by_this_machines_clock, play, 18),
+        (let_hung_attempts_keep_the_budget, play, 36),
+        (give_up_a_throttled_table, play, 14),
+        (give_up_a_refused_list, play, 0),
+        (believe_one_answer, play_ends, 2),
+        (keep_rows_that_expired, play_batches, 0),
+        (list_before_the_end, play_batches, 0),
+        (trust_an_old_list, play_batches, 28),
+        (trust_an_old_filtered_list, play_batches, 103),
+        (end_before_unlisted_children, play_ends, 8),
     ],
     ids=lambda each: each.__name__ if callable(each) else "",
 )
 def test_a_rule_that_is_taken_away_is_missed(
-    without: Callable[[pytest.MonkeyPatch], None], found_by: int, monkeypatch: pytest.MonkeyPatch
+    without: Callable[[pytest.MonkeyPatch], None],
+    play: Callable[[int], Any],
+    found_by: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The first of them found it when this was written. Another one does once the scenarios have changed.
     without(monkeypatch)

@@ -16,8 +16,9 @@ from typing import Final
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.stretches import Stretch, stretches
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.decisions.lineage import Shard, Side
+from kinesis_efo.decisions.lineage import Lineage, Shard, Side
 from kinesis_efo.decisions.losses import written_at
+from kinesis_efo.decisions.quiet import FUTURE_SECONDS
 from kinesis_efo.errors import ConfigurationError, ManifestError
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
@@ -30,15 +31,12 @@ from kinesis_efo.records.distribution import Distribution, lenient
 
 logger = logging.getLogger(__name__)
 
-SKEW_SECONDS: Final = 5.0
-"""How many seconds a given time may be ahead of Kinesis' clock, because the user's clock may be fast. The read waits until that time."""
-
 _MARGIN_SECONDS: Final = 10.0
 """Shards that were open this many seconds before or after a time may have records of that time."""
 
 _TIP_MS: Final = 1_000
 
-_LONGEST_WAIT_SECONDS: Final = SKEW_SECONDS + 5.0
+_LONGEST_WAIT_SECONDS: Final = FUTURE_SECONDS + 5.0
 
 
 def tip_at(loaded: float) -> Position:
@@ -47,7 +45,7 @@ def tip_at(loaded: float) -> Position:
 
 
 def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Position:
-    """Adjust a tip of `tip_at` to Kinesis' clock. The result is at most `SKEW_SECONDS` in the future.
+    """Adjust a tip of `tip_at` to Kinesis' clock. The result is at most `FUTURE_SECONDS` in the future.
 
     If `here`, the read was loaded on this machine, so the tip is from a clock whose error is known.
     """
@@ -57,7 +55,7 @@ def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Positi
         # Take the largest possible error, so that all records that were acknowledged before the read was loaded lie before the tip.
         off = -ceil(clock.latest - clock.here)
     corrected = tip.value - 1000 * off
-    too_late = corrected / 1000 > clock.latest + SKEW_SECONDS
+    too_late = corrected / 1000 > clock.latest + FUTURE_SECONDS
     return tip_at(clock.latest) if too_late else Position.at_timestamp(corrected)
 
 
@@ -114,7 +112,7 @@ async def plan(
         found = [stretch for stretches in planned for stretch in stretches]
         # Wait for the latest start, because Kinesis would refuse a start in its future.
         newest = max((stretch.since or 0 for stretch in found), default=0)
-        await clock.sleep(min(SKEW_SECONDS, max(0.0, newest / 1000 - clock.time())))
+        await clock.sleep(min(FUTURE_SECONDS, max(0.0, newest / 1000 - clock.time())))
     return found
 
 
@@ -147,8 +145,8 @@ class StretchPlanner:
         found = stretches(
             self._ref.name,
             shards,
-            Side(starts, self._starts, await self._open_at(starts, -_MARGIN_SECONDS)),
-            Side(self._end, self._ends, await self._open_at(self._end, _MARGIN_SECONDS)),
+            Side(starts, self._starts, await self._open_at(starts, -_MARGIN_SECONDS, by_id)),
+            Side(self._end, self._ends, await self._open_at(self._end, _MARGIN_SECONDS, by_id)),
         )
         logger.info(
             "stream %r: batch read of %d of %d shards from %s to %s%s",
@@ -156,7 +154,11 @@ class StretchPlanner:
             f"; other positions for {', '.join(sorted({*self._starts, *self._ends}))}" if self._starts or self._ends else "",
         )  # fmt: skip
         found = await self._with_horizon(found, by_id)
-        return found if await self._is_strict() else [replace(stretch, hash_range=None) for stretch in found]
+        strict, newest, partly = await self._is_strict(), max(by_id), bool(self._starts or self._ends)
+        return [
+            replace(stretch, hash_range=stretch.hash_range if strict else None, newest=newest, partly=partly)
+            for stretch in found
+        ]
 
     async def _with_horizon(self, found: list[Stretch], shards: Mapping[str, Shard]) -> list[Stretch]:
         """Record the trim horizon in the stretches that begin there, because it moves while they wait to be read."""
@@ -201,13 +203,13 @@ class StretchPlanner:
                 )
             number = end.sequence_number
             written = None if number is None else written_at(number, shard_id, float("inf"))
-            if written is not None and written > self._now + SKEW_SECONDS:
+            if written is not None and written > self._now + FUTURE_SECONDS:
                 raise self._future(self._end_name, end, written, shard_id)
         for end in (self._end, *self._ends.values()):
             if (
                 end != self._tip
                 and end.kind is PositionKind.AT_TIMESTAMP
-                and end.value / 1000 > self._now + SKEW_SECONDS
+                and end.value / 1000 > self._now + FUTURE_SECONDS
             ):
                 raise self._future(self._end_name, end, end.value / 1000)
 
@@ -231,7 +233,7 @@ class StretchPlanner:
         known = sorted(shards)
         few = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
         return ConfigurationError(
-            f"{self._where}: kinesis-efo option {option!r} names shard {shard_id!r}, which it does not have (any more); it has {few}"
+            f"{self._where}: kinesis-efo option {option!r} names shard {shard_id!r}, which it does not have, or not any more or not yet (a list may be a minute old); it has {few}"
         )
 
     def _check_order(self) -> None:
@@ -276,15 +278,20 @@ class StretchPlanner:
     def _report_loss(self, what: str) -> None:
         report_loss(f"{self._where}: {what}", fail=self._fail)
 
-    async def _open_at(self, position: Position, margin: float) -> list[str] | None:
-        """List the shards that were open at a time; None if that is not known, or if the time is so recent that all may have been open."""
+    async def _open_at(self, position: Position, margin: float, known: Mapping[str, Shard]) -> list[str] | None:
+        """List the shards that were open at a time; None if that is not known, or if the time is so recent that all may have been open.
+
+        It is not known if this list or that of the `known` shards is too old: then a shard is missing.
+        """
         at = position.value / 1000 + margin
         if position.kind is not PositionKind.AT_TIMESTAMP or at >= self._now - _MARGIN_SECONDS:
             return None
         opened = await explained(
             self._lister.shards_open_at(self._ref.stream_arn, round(at * 1000)), self._ref, self._source
         )
-        return None if opened is None else [shard.shard_id for shard in opened]
+        named = [shard.shard_id for shard in opened or ()]
+        whole = all(shard in known for shard in named) and Lineage(known.values()).is_whole(named)
+        return named if whole else None
 
 
 def _check_names(manifest: Manifest, options: BatchOptions) -> None:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.losses import written_at
-from kinesis_efo.decisions.quiet import SETTLED_SECONDS
+from kinesis_efo.decisions.quiet import FUTURE_SECONDS, SETTLED_SECONDS
 from kinesis_efo.errors import AccessRefusedError, ConfigurationError
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.streams import Streams, by_stream
@@ -19,7 +19,6 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKin
 
 logger = logging.getLogger(__name__)
 
-_FUTURE_SECONDS: Final = 5.0
 _MARGIN_SECONDS: Final = 60.0
 """Assumed maximum difference between the time in a sequence number and the arrival of its record."""
 
@@ -43,13 +42,13 @@ def seconds_left(bounds: Bounds, clock: Clock) -> float:
     given = (bounds.everywhere, *bounds.streams.values(), *bounds.shards.values())
     times = [bound.value / 1000 for bound in given if bound is not None and bound.kind is PositionKind.AT_TIMESTAMP]
     left = max(times, default=0.0) + SETTLED_SECONDS - clock.time()
-    return max(0.0, left) if left <= _FUTURE_SECONDS + SETTLED_SECONDS else 0.0
+    return max(0.0, left) if left <= FUTURE_SECONDS + SETTLED_SECONDS else 0.0
 
 
 class Ends:
     """Finds the ends of one query that has come to `offset`, as of the time when this object is made.
 
-    The shards of `streams` have just been listed. Raises ConfigurationError if the option `endingPosition` names a stream or shard that does
+    The shards of `streams` have just been listed; `listed` are those that the query may reach. Raises ConfigurationError if the option `endingPosition` names a stream or shard that does
     not exist, or a time in the future.
     """
 
@@ -75,7 +74,9 @@ class Ends:
         self._lasts: dict[ShardKey, int] = {}
         self._timed: list[ShardKey] = []
         self._open: list[ShardKey] = []
-        for key, end in streams.ends({**offset, **gone}).items():
+        listed = streams.ends({**offset, **gone})
+        self.listed: Final = listed.keys()
+        for key, end in listed.items():
             bound, begin = self._bound(key), offset.get(key, TRIM_HORIZON)
             if begin.is_end:
                 self._ends[key] = SHARD_END  # the list of shards may be older, and show it as open
@@ -200,7 +201,7 @@ class Ends:
             if (
                 bound is not None
                 and bound.kind is PositionKind.AT_TIMESTAMP
-                and bound.value / 1000 > now + _FUTURE_SECONDS
+                and bound.value / 1000 > now + FUTURE_SECONDS
             ):
                 raise ConfigurationError(
                     f"kinesis-efo option 'endingPosition' must not lie in the future: it is {_time(bound.value / 1000)}, and now is "

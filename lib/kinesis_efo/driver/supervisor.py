@@ -33,6 +33,7 @@ from kinesis_efo.hosts import is_loopback
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.host import where_to_listen
 from kinesis_efo.planner.lifecycle import log_to_stderr
+from kinesis_efo.processes import PrivateDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -98,15 +99,24 @@ class Supervisor:
         self._process = os.getpid()
         atexit.register(self._remove)
         self.path = str(Path(self._directory) / "supervisor")
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(self.path)
-        self._socket.listen()
-        self._socket.settimeout(_LOOK_SECONDS)
+        self._socket = self._listening()
         threading.Thread(target=self._accept, name="kinesis-efo supervisor", daemon=True).start()
 
     def serves(self, spark: SparkSession) -> bool:
         """Whether this supervisor starts the fetchers of a session."""
         return not self.ended and self._spark.sparkContext is spark.sparkContext and _is_running(spark)
+
+    def _listening(self) -> socket.socket:
+        listening = socket.socket(socket.AF_UNIX)
+        try:
+            with PrivateDirectory(Path(self._directory)) as directory:
+                directory.bind(listening, "supervisor")
+            listening.listen()
+        except OSError:
+            listening.close()
+            raise
+        listening.settimeout(_LOOK_SECONDS)
+        return listening
 
     def _accept(self) -> None:
         try:
@@ -114,6 +124,10 @@ class Supervisor:
                 try:
                     connection, _ = self._socket.accept()
                 except TimeoutError:
+                    if not Path(self.path).exists():  # a cleaner of temporary files has removed it
+                        with suppress(OSError):  # tried again
+                            removed, self._socket = self._socket, self._listening()
+                            removed.close()
                     continue
                 connection.setblocking(True)
                 threading.Thread(

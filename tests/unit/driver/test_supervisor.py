@@ -68,6 +68,7 @@ class Session:
 
     def __init__(self, context: Context, collect: Callable[[], object] = list) -> None:
         self.sparkContext = context
+        self.conf: dict[str, str] = {}
         self.sizes: list[tuple[int, ...]] = []
         self.collect = collect
 
@@ -206,6 +207,15 @@ def test_where_none_is_left(master: str, fetchers: int, here: int, cores: int) -
     with pytest.raises(ConfigurationError) as caught:
         check_cores(master, fetchers, here)
     assert f"option 'fetchers' is {fetchers}, but Spark has {cores} cores with master {master}: " in str(caught.value)
+
+
+def test_setting_that_kills_fetchers_is_a_warning(context: Context, caplog: pytest.LogCaptureFixture) -> None:
+    session = Session(context)
+    path_for(session)
+    assert caplog.messages == []
+    session.conf["spark.python.worker.killOnIdleTimeout"] = "true"
+    path_for(session)
+    assert "spark.python.worker.killOnIdleTimeout is true: Spark ends idle Python workers" in caplog.text
 
 
 # -- the jobs that runs ask it for

@@ -368,7 +368,7 @@ def test_a_file_that_cannot_be_read_is_of_nobody(tmp_path: Path) -> None:
 def test_odd_content_is_of_no_run(content: bytes, tmp_path: Path) -> None:
     here = found(tmp_path)
     file = here.begin(ENTRY)
-    os.pwrite(file._file, content, 0)
+    path(tmp_path).write_bytes(content)
     assert streams(here) == []
     file.close()
 

@@ -42,6 +42,7 @@ def archive(
     streams: str | None = None,
     starting_position: str | None = None,
     trigger: str = "1 minute",
+    retention: str | None = None,
     available_now: bool = False,
     option: Sequence[str] = (),
 ) -> None:
@@ -68,18 +69,18 @@ def archive(
             names_in(spark, f"{output}/_spark_metadata"), names_in(spark, f"{checkpoint}/offsets"), output, checkpoint
         )
         frame = read_stream(spark, streams=names and names.split(","), **options)
-        writer = parquet(frame, output, checkpoint)
+        writer = parquet(frame, output, checkpoint, retention)
         triggered = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=trigger)
         triggered.start().awaitTermination()
 
 
-def parquet(frame: DataFrame, output: str, checkpoint: str) -> DataStreamWriter:
-    """Write every column of the source as Parquet, partitioned by stream and time of arrival.
+def parquet(frame: DataFrame, output: str, checkpoint: str, retention: str | None = None) -> DataStreamWriter:
+    """Write every column of the source as Parquet, partitioned by stream and time of arrival. The sink's list drops files after `retention`.
 
     The stream is always part of the path, so that adding a second stream later does not move the first one's files.
     """
     arrival = col("approximateArrivalTimestamp")
-    return (
+    writer = (
         frame.withColumn("date", date_format(arrival, "yyyy-MM-dd"))
         .withColumn("hour", date_format(arrival, "HH"))
         .writeStream.format("parquet")
@@ -88,6 +89,7 @@ def parquet(frame: DataFrame, output: str, checkpoint: str) -> DataStreamWriter:
         .option("path", output)
         .option("checkpointLocation", checkpoint)
     )
+    return writer if retention is None else writer.option("retention", retention)
 
 
 def refuse_if_ahead(written: Iterable[str], planned: Iterable[str], output: str, checkpoint: str) -> None:
@@ -169,6 +171,10 @@ def command_line() -> argparse.ArgumentParser:
         "--trigger",
         default="1 minute",
         help="Time between micro-batches, such as '1 minute' (the default). A longer one makes larger files.",
+    )
+    parser.add_argument(
+        "--retention",
+        help="Drop files from the sink's list after this time, such as 30d; Spark then reads them only by their own paths. Default: never.",
     )
     parser.add_argument("--available-now", action="store_true", help="Read what is in the streams now, then end.")
     parser.add_argument(

@@ -147,8 +147,15 @@ class PrivateDirectory:
 
     def connect(self, sock: socket.socket, name: str) -> None:
         """Connect to a Unix socket in the directory."""
+        sock.connect(self._socket(name))
+
+    def bind(self, sock: socket.socket, name: str) -> None:
+        """Bind a Unix socket to a name in the directory. The directory's path may be longer than the address of a Unix socket."""
+        sock.bind(self._socket(name))
+
+    def _socket(self, name: str) -> str:
         handle = Path(f"/proc/self/fd/{self._handle}")
-        sock.connect(str((handle if handle.exists() else self._path) / name))
+        return str((handle if handle.exists() else self._path) / name)
 
     def names(self, pattern: str) -> list[str]:
         """Return the names of the files that match a pattern, sorted."""

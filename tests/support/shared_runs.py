@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
@@ -168,7 +169,8 @@ class FakeRun:
 
     def _stay(self, jvm: Process) -> None:
         with contextlib.suppress(FetcherUnreachableError):  # it has died
-            run_process._stay(self, jvm, lambda: None)  # type: ignore[arg-type]
+            assert self.file is not None
+            run_process._stay(self, jvm, os.getppid(), self.file)  # type: ignore[arg-type]
             self.stop()
 
     @property
@@ -261,6 +263,7 @@ class Programs:
         self.runs: list[SharedRun] = []
         self.change: Callable[[FakeRun], None] = lambda _: None
         self.end = ""
+        self.clock = time.monotonic
 
     def reader(self, *streams: str, **options: str) -> SharedRun:
         """The shared run of one more reader, not started yet."""
@@ -275,7 +278,7 @@ class Programs:
             begun.begin(program, check)
             return lambda: self.end
 
-        run = SharedRun(program, what, parsed, Listening(), start_process)
+        run = SharedRun(program, what, parsed, Listening(), start_process, self.clock)
         self.runs.append(run)
         return run
 

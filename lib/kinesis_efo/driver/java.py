@@ -8,11 +8,14 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 OLDEST: Final = 17
 """Oldest Java that Spark 4 runs on (Spark's documentation, "Overview")."""
+_TOO_NEW: Final = 24
+"""First Java that Spark 4.0 and 4.1 do not run on: it has no security manager, which their Hadoop calls."""
 _FIX: Final = f"point JAVA_HOME to a Java of version {OLDEST} or later"
 
 
@@ -33,8 +36,8 @@ class Java:
         )
 
 
-def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """Find the Java that Spark would start, by `JAVA_HOME` and `PATH` of an environment."""
+def find_java(environment: Mapping[str, str] = os.environ, spark: str | None = None) -> Java:
+    """Find the Java that Spark would start, by `JAVA_HOME` and `PATH` of an environment. `spark` is Spark's version, by default PySpark's."""
     home = environment.get("JAVA_HOME")
     program = str(Path(home) / "bin/java") if home else shutil.which("java", path=environment.get("PATH", ""))
     if program is None:
@@ -46,5 +49,17 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
     match = re.search(r'version "(?:1\.)?(\d+)', text)
     if match is None:
         return Java(None, f"{program} does not say its version: {text[:80]!r}", _FIX)
-    fits = int(match[1]) >= OLDEST
-    return Java(fits, f"Java {match[1]} ({program})", "" if fits else _FIX)
+    version = int(match[1])
+    if version >= _TOO_NEW and (spark := spark or _pyspark()).startswith(("4.0.", "4.1.")):
+        return Java(
+            False, f"Java {version} ({program}) is too new for Spark {spark}", "point JAVA_HOME to Java 17 or 21"
+        )
+    fits = version >= OLDEST
+    return Java(fits, f"Java {version} ({program})", "" if fits else _FIX)
+
+
+def _pyspark() -> str:
+    try:
+        return metadata.version("pyspark")
+    except metadata.PackageNotFoundError:  # as on EMR, where Spark brings its own
+        return ""

@@ -33,6 +33,7 @@ from kinesis_efo.hosts import is_loopback
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.host import where_to_listen
 from kinesis_efo.planner.lifecycle import log_to_stderr
+from kinesis_efo.processes import PrivateDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
 """Maximum pause in seconds before a failed job is started again; the first pause is `_FIRST_PAUSE`."""
 _LOCAL: Final = re.compile(r"local(?:\[(\*|\d+)(?:\s*,\s*\d+)?\])?")
+_KILL: Final = "spark.python.worker.killOnIdleTimeout"
 _numbers = count()
 _supervisors: Final[list[Supervisor]] = []
 _making: Final = threading.Lock()
@@ -51,6 +53,8 @@ _making: Final = threading.Lock()
 def supervisor_of(spark: SparkSession, fetchers: int) -> Supervisor:
     """Return the session's supervisor, which the first call makes. Raises ConfigurationError if no core is left for micro-batches."""
     check_cores(spark.sparkContext.master or "", fetchers, spark.sparkContext.defaultParallelism)
+    if str(spark.conf.get(_KILL, "false")).lower() == "true":
+        logger.warning("%s is true: Spark ends idle Python workers, and fetchers among them; set it to false", _KILL)
     with _making:
         _supervisors[:] = [each for each in _supervisors if not each.ended]
         found = next((each for each in _supervisors if each.serves(spark)), None)
@@ -98,15 +102,24 @@ class Supervisor:
         self._process = os.getpid()
         atexit.register(self._remove)
         self.path = str(Path(self._directory) / "supervisor")
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(self.path)
-        self._socket.listen()
-        self._socket.settimeout(_LOOK_SECONDS)
+        self._socket = self._listening()
         threading.Thread(target=self._accept, name="kinesis-efo supervisor", daemon=True).start()
 
     def serves(self, spark: SparkSession) -> bool:
         """Whether this supervisor starts the fetchers of a session."""
         return not self.ended and self._spark.sparkContext is spark.sparkContext and _is_running(spark)
+
+    def _listening(self) -> socket.socket:
+        listening = socket.socket(socket.AF_UNIX)
+        try:
+            with PrivateDirectory(Path(self._directory)) as directory:
+                directory.bind(listening, "supervisor")
+            listening.listen()
+        except OSError:
+            listening.close()
+            raise
+        listening.settimeout(_LOOK_SECONDS)
+        return listening
 
     def _accept(self) -> None:
         try:
@@ -114,6 +127,10 @@ class Supervisor:
                 try:
                     connection, _ = self._socket.accept()
                 except TimeoutError:
+                    if not Path(self.path).exists():  # a cleaner of temporary files has removed it
+                        with suppress(OSError):  # tried again
+                            removed, self._socket = self._socket, self._listening()
+                            removed.close()
                     continue
                 connection.setblocking(True)
                 threading.Thread(

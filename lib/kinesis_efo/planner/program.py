@@ -96,35 +96,55 @@ class OwnFile:
 
     def __init__(self, path: Path, entry: RunEntry) -> None:
         self._path = path
-        with PrivateDirectory(path.parent) as there:
-            self._file = there.open(path.name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.write(entry)
-        except BaseException:
-            self.close()
-            raise
+        self._entry = entry
+        # More than one if a cleaner has removed the file: clients keep open what they have found.
+        self._files: list[int] = []
+        self._guard = threading.Lock()
+        self._create()
 
     def write(self, entry: RunEntry) -> None:
         """Replace the content. A reader ignores a half-written file."""
-        if self._file < 0:
-            return
+        self._entry = entry
         data = msgspec.json.encode(entry)
-        os.pwrite(self._file, data, 0)
-        os.ftruncate(self._file, len(data))
+        with self._guard:
+            for file in self._files:
+                os.pwrite(file, data, 0)
+                os.ftruncate(file, len(data))
 
     def touch(self) -> None:
         """Update the time of the file, so that a cleaner of temporary files does not remove the file."""
-        if self._file >= 0:
-            os.utime(self._file)
+        for file in self._files:
+            os.utime(file)
+
+    def restore(self) -> None:
+        """Write the file again if it was removed, so that further queries find this run."""
+        if self._files and not self._path.exists():
+            logger.warning(
+                "%s was removed; writing it again. Exclude it from the cleaning of temporary files", self._path
+            )
+            self._create()
 
     def close(self) -> None:
         """Remove the file, so that no query joins this run any more."""
         with contextlib.suppress(OSError), PrivateDirectory(self._path.parent) as there:
             there.remove(self._path.name)
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        with self._guard:
+            while self._files:
+                os.close(self._files.pop())
+
+    def _create(self) -> None:
+        with PrivateDirectory(self._path.parent) as there:
+            file = there.open(self._path.name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self._files.append(file)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.write(self._entry)
+        except BaseException:
+            self._files.remove(file)
+            os.close(file)
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+            raise
 
 
 class Program:

@@ -34,7 +34,7 @@ from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.host import where_to_listen
 from kinesis_efo.planner.lifecycle import is_sparks_process, log_to_stderr
-from kinesis_efo.planner.program import Program, RunEntry
+from kinesis_efo.planner.program import OwnFile, Program, RunEntry
 from kinesis_efo.planner.run_link import Silence
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.processes import PrivateDirectory, Process, notes_directory
@@ -56,7 +56,7 @@ _LOOK_SECONDS: Final = 0.1
 _REAPED_SECONDS: Final = 1.0
 _JVM_SECONDS: Final = 0.5
 _FIRST_SECONDS: Final = 30.0
-"""Seconds after which a run that has no client ends, because the planner that started it has died."""
+"""Seconds after which a run that has no client ends. It ends at once if the planner that started it has died."""
 _TOUCH_SECONDS: Final = 3600.0
 """Seconds between updates of the time of the run's file, because cleaners of temporary files remove files that are some days old."""
 
@@ -199,6 +199,7 @@ def main(order_from: BinaryIO) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # Ignore signals, which may go to the whole process group while the driver still finishes a micro-batch.
         signal.signal(number, signal.SIG_IGN)
+    planner = os.getppid()
     _lift_memory_limit()
     gc.disable()
     from kinesis_efo.run.thread import RunThread
@@ -224,7 +225,10 @@ def main(order_from: BinaryIO) -> None:
     with answers:
         begun = threading.Event()
         beating = threading.Thread(
-            target=_end_with, args=(order.program.jvm, begun, answers.raw), name="kinesis-efo start", daemon=True
+            target=_end_with,
+            args=(order.program.jvm, planner, begun, answers.raw),
+            name="kinesis-efo start",
+            daemon=True,
         )
         beating.start()
 
@@ -250,7 +254,7 @@ def main(order_from: BinaryIO) -> None:
         runtime.streams_changed = lambda arns: file.write(replace(entry, streams=arns))
         answer(_READY)
     try:
-        _stay(runtime, order.program.jvm, file.touch)
+        _stay(runtime, order.program.jvm, planner, file)
     finally:
         runtime.stop()
         file.close()
@@ -298,16 +302,19 @@ class FetcherJob:
             logger.debug("the supervisor is gone", exc_info=True)
 
 
-def _end_with(jvm: Process, begun: threading.Event, beats: RawIOBase) -> None:
-    """Until the run has begun, show that this process lives, and end it if its program ends: the start may wait minutes for AWS."""
+def _end_with(jvm: Process, planner: int, begun: threading.Event, beats: RawIOBase) -> None:
+    """Until the run has begun, show that this process lives, and end it if its program or its planner ends: the start may wait minutes for AWS.
+
+    Other queries cannot have joined yet, and would find a run that nobody reads beside the one that the next planner starts.
+    """
     while not begun.wait(_JVM_SECONDS):
-        if not jvm.lives():
+        if not jvm.lives() or os.getppid() != planner:
             os._exit(1)
         with contextlib.suppress(OSError):  # the planner has ended
             beats.write(_BEAT)
 
 
-def _stay(runtime: RunThread, jvm: Process, touch: Callable[[], None]) -> None:
+def _stay(runtime: RunThread, jvm: Process, planner: int, file: OwnFile) -> None:
     """Return when the run has no query any more, or its program has ended."""
     began = touched = time.monotonic()
     emptied = runtime.whole.emptied
@@ -315,11 +322,14 @@ def _stay(runtime: RunThread, jvm: Process, touch: Callable[[], None]) -> None:
         left = emptied.wait(_JVM_SECONDS)
         emptied.clear()
         now = time.monotonic()
-        if (left or now - began >= _FIRST_SECONDS) and runtime.close(only_if_alone=True):
+        vain = now - began >= _FIRST_SECONDS or os.getppid() != planner
+        if (left or vain) and runtime.close(only_if_alone=True):
             return
+        with contextlib.suppress(OSError):  # tried again
+            file.restore()
         if now - touched >= _TOUCH_SECONDS:
             touched = now
-            touch()
+            file.touch()
 
 
 def _lift_memory_limit() -> None:

@@ -47,7 +47,8 @@ _CLOSING_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.5
 _AGAIN_SECONDS: Final = 0.1
 _MOST_DEATHS: Final = 3
-"""The query fails if its run ends more often than this before anything is read."""
+_DEATHS_SECONDS: Final = 1800.0
+"""The query fails if its run ends more than `_MOST_DEATHS` times within these seconds before anything is read."""
 
 StartProcess = Callable[[str, Callable[[], None]], Callable[[], str]]
 
@@ -67,6 +68,7 @@ class SharedRun:
         options: SourceOptions,
         listening: Listening,
         start_process: StartProcess,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.secret = ""
         self.query_name: Final = secrets.token_hex(8)
@@ -75,6 +77,7 @@ class SharedRun:
         self._options = options
         self._listening = listening
         self._start_process = start_process
+        self._clock = clock
         self._streams = {name: ref.stream_arn for name, ref in manifest.streams.items()}
         self._link: RunLink | None = None
         self._where: WhereService | None = None
@@ -86,7 +89,8 @@ class SharedRun:
         self._untold: Mark | None = None
         self._silence = Silence(options.retry.timeout, ", ".join(self._streams))
         self._ended: Callable[[], str] = lambda: ""
-        self._vain_starts = self._deaths = 0
+        self._vain_starts = 0
+        self._deaths: list[float] = []
 
     # -- what the stream reader asks
 
@@ -124,7 +128,7 @@ class SharedRun:
         answer = self._asked(call)
         if isinstance(answer, Step):
             # From now on, the query itself changes the rows of the lease table with which a next run would compare `resumed`.
-            self._deaths = self._deaths if answer.end is None else 0
+            self._deaths = self._deaths if answer.end is None else []
             resumed = self._known.resumed if answer.again else None
             known = self._known
             self._known = replace(
@@ -262,10 +266,11 @@ class SharedRun:
         with self._attaching:
             if self._link is not lost:
                 return  # another thread has joined another run already
-            self._deaths += 1
-            if self._deaths > _MOST_DEATHS:
+            now = self._clock()
+            self._deaths = [*(death for death in self._deaths if now - death < _DEATHS_SECONDS), now]
+            if len(self._deaths) > _MOST_DEATHS:
                 raise FetcherError(
-                    f"the process that fetched for this query has died {self._deaths} times in a row before anything was read"
+                    f"the process that fetched for this query has died {len(self._deaths)} times within half an hour, before anything was read"
                     f"{self._last_end}. If the system ended it for its memory, give the driver's container more, or set kinesis-efo "
                     "option 'bufferBytes' lower. Nothing was lost: start the query again"
                 )

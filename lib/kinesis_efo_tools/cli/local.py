@@ -56,7 +56,7 @@ def serve(given: Serve) -> None:
             raise ConfigurationError(f"local cannot start: {error}") from None
         except OSError as error:
             ports = str(given.port) if given.tls_port is None else f"{given.port} and {given.tls_port}"
-            failed = f"local cannot listen on {given.host}:{ports}: {error.strerror or error}; choose other ports or another --host"
+            failed = f"local cannot listen on {given.host}:{ports}: {error.strerror or error}; choose another --port, --tls-port or --host"
             # Most who start it twice want to use it in a second shell.
             for each in local_process.running(local_process.state_directory()).values():
                 if each.port == given.port:

@@ -56,7 +56,11 @@ here=$$(cd "$$(dirname "$$0")/.." && pwd) || exit 1
 fail() { echo "kinesis-efo environment $$here: $$*" >&2; exit 1; }
 [ "$$(uname -m)" = $machine ] ||
     fail "built for $architecture, but this host is $$(uname -m); package with the --architecture of the cluster"
-for python in $${KINESIS_EFO_PYTHON:-} python$python /usr/bin/python$python /usr/local/bin/python$python; do
+right='import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$python")'
+if [ -n "$${KINESIS_EFO_PYTHON:-}" ] && ! "$$KINESIS_EFO_PYTHON" -c "$$right"; then
+    fail "KINESIS_EFO_PYTHON must be the path of a Python $python; got '$$KINESIS_EFO_PYTHON'"
+fi
+for python in "$${KINESIS_EFO_PYTHON:-python$python}" python$python /usr/bin/python$python /usr/local/bin/python$python; do
     if command -v "$$python" >/dev/null 2>&1; then
         PYTHONPATH="$$here/lib$${PYTHONPATH:+:$$PYTHONPATH}"
         export PYTHONPATH
@@ -66,6 +70,27 @@ done
 fail "built for Python $python, which this host does not have (PATH is $$PATH);" \\
     "package with the --python of the cluster, or set KINESIS_EFO_PYTHON to the path of a Python $python"
 """)
+
+# Python imports this module as it starts. A launcher can only pass the path in the environment, where children would find it, too.
+_SITE: Final = """\
+import os
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+
+here = os.path.dirname(os.path.abspath(__file__))
+original = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each and os.path.abspath(each) != here]
+if original:
+    os.environ["PYTHONPATH"] = os.pathsep.join(original)
+else:
+    os.environ.pop("PYTHONPATH", None)
+# A child that is started with sys.executable finds the packages through the launcher.
+sys.executable = os.path.join(os.path.dirname(here), "bin", "python")
+# This module hides the one that the host may have.
+found = PathFinder.find_spec("sitecustomize", [each for each in sys.path if os.path.abspath(each) != here])
+if found is not None and found.loader is not None:
+    found.loader.exec_module(module_from_spec(found))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +231,7 @@ def _write_launcher(file: Path, platform: PythonPlatform) -> None:
         python=platform.python, architecture=platform.architecture, machine=_MACHINES[platform.architecture]
     )
     file.write_text(text, encoding="ascii")
+    (file.parents[1] / "lib" / "sitecustomize.py").write_text(_SITE, encoding="ascii")
 
 
 def _install(

@@ -450,7 +450,7 @@ def test_a_run_that_dies_again_and_again_ends_its_query_with_the_signal(world: M
             living[-1].kill()
         query.spark.latest_offset(query.at)
 
-    with pytest.raises(ReaderFailed, match="has died 4 times in a row") as failed:
+    with pytest.raises(ReaderFailed, match="has died 4 times within half an hour") as failed:
         wait_until(die, 120)
     assert "signal SIGKILL, its largest memory" in str(failed.value)
     assert len(killed) == 4

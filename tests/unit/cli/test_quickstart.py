@@ -43,6 +43,15 @@ def test_a_java_that_is_too_old_is_told(tmp_path: Path) -> None:
         check(find_java(java_that_says(tmp_path, "11.0.22")), SPARK)
 
 
+@pytest.mark.parametrize(
+    ("spark", "java", "fits"), [("4.0.1", 21, True), ("4.0.1", 24, False), ("4.1.0", 25, False), ("4.3.0", 25, True)]
+)
+def test_java_that_is_too_new_for_spark_is_refused(spark: str, java: int, fits: bool, tmp_path: Path) -> None:
+    found = find_java(java_that_says(tmp_path, f"{java}.0.1"), spark)
+    assert found.runs_spark is fits
+    assert (f"is too new for Spark {spark}" in found.detail, bool(found.fix)) == (not fits, not fits)
+
+
 def test_java_and_spark_that_are_right_pass(tmp_path: Path) -> None:
     check(find_java(java_that_says(tmp_path, "21.0.2")), SPARK)
 

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,6 +68,7 @@ class Session:
 
     def __init__(self, context: Context, collect: Callable[[], object] = list) -> None:
         self.sparkContext = context
+        self.conf: dict[str, str] = {}
         self.sizes: list[tuple[int, ...]] = []
         self.collect = collect
 
@@ -120,9 +122,9 @@ def test_no_secret_is_sent_to_another_users_socket(context: Context, tmp_path: P
 def test_no_secret_is_sent_to_a_process_of_another_user(context: Context) -> None:
     as_root()
     path = path_for(Session(context))
-    path.unlink()
     script = (
-        "import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); os.setuid(65534); s.listen(); print(flush=True)\n"
+        "import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1] + '.new'); "
+        "os.rename(sys.argv[1] + '.new', sys.argv[1]); os.setuid(65534); s.listen(); print(flush=True)\n"
         "s = s.accept()[0]; print(len(s.recv(100)), flush=True)"
     )
     with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True) as other:
@@ -151,6 +153,29 @@ def test_nothing_is_left_when_spark_is_stopped_and_the_next_one_has_its_own(cont
     assert after.is_socket()
     other.stopped = True
     wait_until(lambda: not after.parent.exists() and not threads(), 60, "the end of the second supervisor")
+
+
+@pytest.mark.parametrize("what", ["socket", "directory"])
+def test_removed_socket_of_a_supervisor_is_restored(context: Context, what: str) -> None:
+    path = path_for(Session(context))
+    path.unlink()
+    if what == "directory":
+        path.parent.rmdir()
+    wait_until(path.is_socket, 60, "the socket")
+    job = FetcherJob(str(path), plan())
+    wait_until(lambda: context.groups != [], 60, "the job")
+    job.stop()
+
+
+def test_fetchers_start_with_a_long_tmpdir(context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    path = path_for(Session(context))
+    assert path.is_relative_to(long)
+    job = FetcherJob(str(path), plan())
+    wait_until(lambda: context.groups != [], 60, "the job")
+    job.stop()
 
 
 def test_so_many_that_no_core_is_left_are_refused_each_time(context: Context) -> None:
@@ -182,6 +207,15 @@ def test_where_none_is_left(master: str, fetchers: int, here: int, cores: int) -
     with pytest.raises(ConfigurationError) as caught:
         check_cores(master, fetchers, here)
     assert f"option 'fetchers' is {fetchers}, but Spark has {cores} cores with master {master}: " in str(caught.value)
+
+
+def test_setting_that_kills_fetchers_is_a_warning(context: Context, caplog: pytest.LogCaptureFixture) -> None:
+    session = Session(context)
+    path_for(session)
+    assert caplog.messages == []
+    session.conf["spark.python.worker.killOnIdleTimeout"] = "true"
+    path_for(session)
+    assert "spark.python.worker.killOnIdleTimeout is true: Spark ends idle Python workers" in caplog.text
 
 
 # -- the jobs that runs ask it for

@@ -119,10 +119,41 @@ def test_a_host_without_that_python_is_told_of(tmp_path: Path) -> None:
     said = unpacked.run("-V", cwd=tmp_path, PATH=str(tools))
     assert f"built for Python {missing.python}, which this host does not have (PATH is {tools})" in said
     assert "exit 1" in said
-    chosen = unpacked.run(
-        "-c", "import packed; print(packed.where)", cwd=tmp_path, PATH=str(tools), KINESIS_EFO_PYTHON=sys.executable
+    right = Unpacked(tmp_path / "right")
+    assert (
+        right.run(
+            "-c",
+            "import packed; print(packed.where)",
+            cwd=tmp_path,
+            program="./right/bin/python",
+            PATH=str(tools),
+            KINESIS_EFO_PYTHON=sys.executable,
+        )
+        == "packed\n"
     )
-    assert chosen == "packed\n"
+
+
+def test_children_get_the_original_environment(tmp_path: Path) -> None:
+    """With another Python, the archive's packages do not work."""
+    unpacked = Unpacked(tmp_path / "environment")
+    host = tmp_path / "host"
+    host.mkdir()
+    (host / "sitecustomize.py").write_text("import sys; sys.of_the_host = True\n")
+    show = "import os, subprocess, sys; print(sys.of_the_host); print(os.environ.get('PYTHONPATH'), flush=True); "
+    child = "subprocess.run([sys.argv[1] or sys.executable, '-c', 'import packed; print(packed.where)'])"
+    said = unpacked.run("-c", show + child, sys.executable, cwd=tmp_path, PYTHONPATH=str(host))
+    assert said.startswith(f"True\n{host}\n")
+    assert "No module named 'packed'" in said
+    assert unpacked.run("-c", show + child, "", cwd=tmp_path, PYTHONPATH=str(host)) == f"True\n{host}\npacked\n"
+    assert unpacked.run("-c", "import os; print('PYTHONPATH' in os.environ)", cwd=tmp_path) == "False\n"
+
+
+def test_chosen_python_of_another_version_is_refused(tmp_path: Path) -> None:
+    other = PythonPlatform(next(each for each in ("3.13", "3.12") if each != HERE.python), HERE.architecture)
+    unpacked = Unpacked(tmp_path / "environment", other)
+    for chosen in (sys.executable, "/no/such/python"):
+        said = unpacked.run("-V", cwd=tmp_path, KINESIS_EFO_PYTHON=chosen)
+        assert f"KINESIS_EFO_PYTHON must be the path of a Python {other.python}; got '{chosen}'\nexit 1" in said
 
 
 def test_a_host_with_other_processors_is_told_of(tmp_path: Path) -> None:

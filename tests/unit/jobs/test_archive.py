@@ -52,6 +52,12 @@ def test_a_checkpoint_that_has_planned_what_was_written_is_not(written: list[str
     refuse_if_ahead(written, planned, "out", "checkpoint")
 
 
+def test_retention_is_an_argument_and_not_set_by_default() -> None:
+    required = ["--manifest", "m", "--output", "o", "--checkpoint", "c"]
+    assert archive.command_line().parse_args(required).retention is None
+    assert archive.command_line().parse_args([*required, "--retention", "30d"]).retention == "30d"
+
+
 def test_it_imports_nothing_that_an_environment_archive_has_not() -> None:
     tree = ast.parse(Path(archive.__file__).read_text())
     imported = {alias.name for each in ast.walk(tree) if isinstance(each, ast.Import) for alias in each.names}

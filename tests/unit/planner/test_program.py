@@ -308,6 +308,29 @@ def test_a_host_keeps_its_file_young(tmp_path: Path) -> None:
     file.touch()
 
 
+def test_removed_file_of_a_run_is_written_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    here = found(tmp_path)
+    file = here.begin(ENTRY)
+    (joined,) = here.runs()
+    file.restore()
+    assert caplog.messages == []
+    there = path(tmp_path)
+    for each in (tmp_path / "notes").iterdir():
+        each.unlink()
+    (tmp_path / "notes").rmdir()
+    file.restore()
+    assert f"{there} was removed; writing it again" in caplog.text
+    assert streams(here) == [ENTRY.streams]
+    assert joined.lives
+    file.write(RunEntry(ADDRESS, "secret", {"clicks": "arn:clicks"}))
+    assert streams(here) == [joined.again().streams] == [{"clicks": "arn:clicks"}]
+    file.close()
+    assert not joined.lives
+    file.restore()
+    assert streams(here) == []
+    joined.close()
+
+
 def test_a_directory_that_somebody_has_cleaned_up_is_made_again(tmp_path: Path) -> None:
     here = found(tmp_path)
     for each in (tmp_path / "notes").iterdir():
@@ -334,8 +357,7 @@ def test_no_secret_is_left_in_a_directory_that_has_taken_its_place(tmp_path: Pat
 def test_a_file_that_cannot_be_read_is_of_nobody(tmp_path: Path) -> None:
     here = found(tmp_path)
     file = here.begin(ENTRY)
-    os.pwrite(file._file, b"{", 0)
-    os.ftruncate(file._file, 1)
+    path(tmp_path).write_bytes(b"{")
     assert streams(here) == []
     file.close()
 
@@ -346,7 +368,7 @@ def test_a_file_that_cannot_be_read_is_of_nobody(tmp_path: Path) -> None:
 def test_odd_content_is_of_no_run(content: bytes, tmp_path: Path) -> None:
     here = found(tmp_path)
     file = here.begin(ENTRY)
-    os.pwrite(file._file, content, 0)
+    path(tmp_path).write_bytes(content)
     assert streams(here) == []
     file.close()
 

@@ -50,9 +50,11 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     return Runtime()
 
 
-def stay(runtime: Any, jvm: Process, touched: list[bool] | None = None) -> threading.Thread:
+def stay(runtime: Any, jvm: Process, touched: list[bool] | None = None, planner: int | None = None) -> threading.Thread:
     touch = [] if touched is None else touched
-    thread = threading.Thread(target=run_process._stay, args=(runtime, jvm, lambda: touch.append(True)))
+    file: Any = SimpleNamespace(touch=lambda: touch.append(True), restore=lambda: None)
+    planner = os.getppid() if planner is None else planner
+    thread = threading.Thread(target=run_process._stay, args=(runtime, jvm, planner, file))
     thread.start()
     return thread
 
@@ -89,6 +91,15 @@ def test_a_run_that_nobody_joins_ends_after_a_while(runtime: Runtime, monkeypatc
     assert not staying.is_alive()
 
 
+def test_run_without_queries_ends_with_its_planner(runtime: Runtime) -> None:
+    staying = stay(runtime, Process.of(os.getpid()), planner=1 << 30)
+    staying.join(0.2)
+    assert staying.is_alive(), "a query has joined"
+    runtime.clients = 0
+    staying.join(20)
+    assert not staying.is_alive()
+
+
 def test_a_run_keeps_its_file_young(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_process, "_TOUCH_SECONDS", 0.05)
     touched: list[bool] = []
@@ -101,21 +112,25 @@ def test_a_run_keeps_its_file_young(runtime: Runtime, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_a_run_that_has_not_begun_ends_with_its_jvm() -> None:
+@pytest.mark.parametrize("gone", ["JVM", "planner"])
+def test_starting_run_ends_with_its_jvm_or_planner(gone: str) -> None:
     """It may wait for AWS for minutes."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as jvm:
         program = (
             "import threading, time; from kinesis_efo.processes import Process; from kinesis_efo.planner import run_process as r; "
-            "import sys; print('waits', flush=True); "
-            f"r._end_with(Process.of({jvm.pid}), threading.Event(), sys.stdout.buffer.raw)"
+            "import os, sys; print('waits', flush=True); "
+            f"r._end_with(Process.of({jvm.pid}), os.getppid(), threading.Event(), sys.stdout.buffer.raw)"
         )
-        run = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
-        assert run.stdout is not None
-        assert run.stdout.readline() == b"waits\n"
-        assert run.poll() is None
+        starter = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {program!r}]))"
+        with subprocess.Popen([sys.executable, "-c", starter], stdout=subprocess.PIPE) as planner:
+            assert planner.stdout is not None
+            assert planner.stdout.readline() == b"waits\n"
+            assert planner.poll() is None
+            (jvm if gone == "JVM" else planner).kill()
+            # The output ends with the last process that has it.
+            assert planner.stdout.read().strip(b"\0") == b""
+            assert planner.wait(60) == (1 if gone == "JVM" else -9)
         jvm.kill()
-        assert run.wait(60) == 1
-        run.stdout.close()
 
 
 def test_a_process_that_was_started_ahead_and_is_not_needed_is_gone() -> None:

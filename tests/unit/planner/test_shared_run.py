@@ -349,7 +349,27 @@ def test_a_run_that_dies_again_and_again_ends_its_queries(programs: Programs) ->
         programs.begun[-1].kill()
         reader.ask(Commit(done=OFFSET))
     programs.begun[-1].kill()
-    with pytest.raises(FetcherError, match=r"died 4 times in a row .*\(signal SIGKILL, its largest memory 512 MiB\)"):
+    with pytest.raises(
+        FetcherError, match=r"died 4 times within half an hour, .*\(signal SIGKILL, its largest memory 512 MiB\)"
+    ):
+        reader.ask(Commit(done=OFFSET))
+
+
+def test_deaths_of_an_idle_querys_run_days_apart_are_tolerated(programs: Programs) -> None:
+    now = [0.0]
+    programs.clock = lambda: now[0]
+    reader, _ = alone(programs)
+    for _ in range(6):
+        programs.begun[-1].kill()
+        reader.ask(Commit(done=OFFSET))
+        now[0] += 901
+    assert len(programs.begun) == 7
+    now[0] = 1e6
+    for _ in range(3):
+        programs.begun[-1].kill()
+        reader.ask(Commit(done=OFFSET))
+    programs.begun[-1].kill()
+    with pytest.raises(FetcherError, match="died 4 times within half an hour"):
         reader.ask(Commit(done=OFFSET))
 
 

@@ -1386,8 +1386,7 @@ class Scenario:
 
     def _check_row(self, key: str, before: int, after: int) -> None:
         """Check that a row of the lease table does not pass a query that has reached it."""
-        stream, _, shard = key.partition(":")
-        name = stream.removeprefix("dev-")
+        name, _, shard = key.partition(":")
         for query in () if self.rivals or name in self.recreated else self.queries:
             at = query.reached(name, shard)
             if at is not None and before <= at[0] and at[1] < after:
@@ -1457,10 +1456,10 @@ class Scenario:
             items = self.world.table.items
             for name, facts in self.world.facts.items():
                 for shard, known in facts.shards.items():
-                    item = items.get(f"dev-{name}:{shard}")
+                    item = items.get(f"{name}:{shard}")
                     if item is not None and item["checkpoint"]["S"].isdecimal() and known.records:
                         kept = {attribute: value for attribute, value in item.items() if attribute != "continuation"}
-                        items[f"dev-{name}:{shard}"] = {**kept, "checkpoint": {"S": str(known.records[-1].sequence)}}
+                        items[f"{name}:{shard}"] = {**kept, "checkpoint": {"S": str(known.records[-1].sequence)}}
 
         if not self.disturbing:
             return

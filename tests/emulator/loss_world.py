@@ -566,9 +566,9 @@ class SparkQuery:
         again = [plan for plan in plans if random.random() < 0.1]
         results = [self._read(plan) for plan in plans]
         if batch == 0 and self.ends_first is not None:
-            end, self.ends_first = self.ends_first, None
+            ends_first, self.ends_first = self.ends_first, None
             self.tell(f"{self.name} is in the middle of its first micro-batch")
-            end()
+            ends_first()
             machine.sleep(1.0)
         rows = log.rows.get(batch, results[0])
         for result in results:
@@ -1239,7 +1239,7 @@ class Scenario:
         query.tell = self._tell
         if self.listens:
             query.given["session.listens"] = "true"
-            query.report = lambda mark: (query.program or self.program).report(query, mark)  # type: ignore[attr-defined]
+            query.report = lambda mark: (query.program or self.program).report(query, mark)
         self.machine.run(self.machine.main.process, partial(self._supervise, query))
 
     def _supervise(self, query: SparkQuery) -> None:

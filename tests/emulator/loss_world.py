@@ -566,9 +566,9 @@ class SparkQuery:
         again = [plan for plan in plans if random.random() < 0.1]
         results = [self._read(plan) for plan in plans]
         if batch == 0 and self.ends_first is not None:
-            end, self.ends_first = self.ends_first, None
+            ends_first, self.ends_first = self.ends_first, None
             self.tell(f"{self.name} is in the middle of its first micro-batch")
-            end()
+            ends_first()
             machine.sleep(1.0)
         rows = log.rows.get(batch, results[0])
         for result in results:
@@ -1239,7 +1239,7 @@ class Scenario:
         query.tell = self._tell
         if self.listens:
             query.given["session.listens"] = "true"
-            query.report = lambda mark: (query.program or self.program).report(query, mark)  # type: ignore[attr-defined]
+            query.report = lambda mark: (query.program or self.program).report(query, mark)
         self.machine.run(self.machine.main.process, partial(self._supervise, query))
 
     def _supervise(self, query: SparkQuery) -> None:
@@ -1386,8 +1386,7 @@ class Scenario:
 
     def _check_row(self, key: str, before: int, after: int) -> None:
         """Check that a row of the lease table does not pass a query that has reached it."""
-        stream, _, shard = key.partition(":")
-        name = stream.removeprefix("dev-")
+        name, _, shard = key.partition(":")
         for query in () if self.rivals or name in self.recreated else self.queries:
             at = query.reached(name, shard)
             if at is not None and before <= at[0] and at[1] < after:
@@ -1457,10 +1456,10 @@ class Scenario:
             items = self.world.table.items
             for name, facts in self.world.facts.items():
                 for shard, known in facts.shards.items():
-                    item = items.get(f"dev-{name}:{shard}")
+                    item = items.get(f"{name}:{shard}")
                     if item is not None and item["checkpoint"]["S"].isdecimal() and known.records:
                         kept = {attribute: value for attribute, value in item.items() if attribute != "continuation"}
-                        items[f"dev-{name}:{shard}"] = {**kept, "checkpoint": {"S": str(known.records[-1].sequence)}}
+                        items[f"{name}:{shard}"] = {**kept, "checkpoint": {"S": str(known.records[-1].sequence)}}
 
         if not self.disturbing:
             return

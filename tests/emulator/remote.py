@@ -104,7 +104,8 @@ class Link:
             if not there.done() and (not service.is_there() or world.machine.now >= give_up_at):
                 there.cancel()
                 raise FetcherUnreachableError("the run has not answered")
-        return there.result()
+        found: T = there.result()
+        return found
 
 
 class Fetchers:

@@ -324,7 +324,9 @@ def test_tokens_of_an_enterprise_have_its_issuer(issuer: str, load: Load, tmp_pa
     assert granted.in_stack(stack, named_by_bootstrap_of(load(pipeline=PIPELINE))), "of another issuer"
 
 
-@pytest.mark.parametrize("issuer", ["https://token.actions.githubusercontent.com", "evil.example", f"{ISSUER}/a/b", "x.ghe.com"])
+@pytest.mark.parametrize(
+    "issuer", ["https://token.actions.githubusercontent.com", "evil.example", f"{ISSUER}/a/b", "x.ghe.com"]
+)
 def test_an_issuer_is_one_of_github(issuer: str, load: Load) -> None:
     with pytest.raises(SettingsError, match=r"pipeline\.issuer: must match"):
         load(pipeline={**PIPELINE, "issuer": issuer})

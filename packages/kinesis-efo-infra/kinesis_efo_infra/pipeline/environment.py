@@ -171,7 +171,9 @@ def load(directory: Path = Path("environments")) -> list[Environment]:
     """
     files = [path for path in sorted(directory.glob("*.yaml")) if path.name != EXCUSES]
     if not files:
-        rule = "holds no environment file; write <environment>.yaml there, or run this in the directory of your CDKTF app"
+        rule = (
+            "holds no environment file; write <environment>.yaml there, or run this in the directory of your CDKTF app"
+        )
         raise SettingsError([Fault("", None, rule, shown(directory))])
     environments: list[Environment] = []
     faults: list[Fault] = []

@@ -28,13 +28,13 @@ def _lines(path: Path) -> int:
 @pytest.mark.parametrize(
     ("what", "most"),
     [
-        # 1,100 more than before the losses of records that time and use cause were found; the redesign of the center is to take them back.
-        ("lines of the runtime", 31_800),
+        # 1,600 more than before the losses of records that time and use cause were found; the redesign of the center is to take them back.
+        ("lines of the runtime", 32_300),
         # Seven of them are the `__init__` of folders: none has more than 16 modules.
         ("modules of the runtime", 188),
-        ("lines of lib", 49_700),
+        ("lines of lib", 50_400),
         # 1,190 of them are the argument for exactness, 200 say where to begin and what the size is for.
-        ("words of the pages", 40_600),
+        ("words of the pages", 41_000),
     ],
 )
 def test_it_does_not_grow(what: str, most: int) -> None:

@@ -57,23 +57,19 @@ def answer(as_json: bool, data: Any, view: Callable[[], RenderableType]) -> None
     The keys of `data` are an interface: they are never renamed or removed. `view` is called only if it is printed.
     """
     if as_json:
-        typer.echo(_ascii(json.dumps(data, indent=2)))
+        typer.echo(json.dumps(data, indent=2))
     else:
         terminal().print(view())
 
 
 def line(data: Any) -> None:
     """Print plain data as one line of JSON."""
-    typer.echo(_ascii(json.dumps(data, separators=(",", ":"))))
+    typer.echo(json.dumps(data, separators=(",", ":")))
 
 
 def remark(text: str) -> None:
     """Print a line on stderr."""
     typer.echo(visible(text), err=True)
-
-
-def _ascii(document: str) -> str:
-    return document.replace("\x7f", "\\u007f")  # the only control character that JSON does not escape
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]], title: str | None = None) -> Table:

@@ -20,6 +20,7 @@ from kinesis_efo.leases.row import Lease
 from kinesis_efo.manifest import parse_manifest
 from kinesis_efo_tools.cli import output
 from kinesis_efo_tools.cli.app import COMMANDS, load
+from kinesis_efo_tools.cli.failing import CommandExit, fail
 from kinesis_efo_tools.cli.top.terminal import show
 from kinesis_efo_tools.operate.following import Observation
 from kinesis_efo_tools.operate.pulse import Pulse
@@ -166,6 +167,13 @@ def test_raw_records_are_made_visible_on_a_terminal(world: Callable[..., World])
 def test_manifests_with_control_characters_are_refused(key: str) -> None:
     with pytest.raises(ManifestError, match=f"'{key}' has characters that are not printable"):
         parse_manifest(json.dumps({"schemaVersion": 1, key: CONTROLS, "streams": {}}), "m.json")
+
+
+def test_remarks_and_failures_are_harmless(capsys: pytest.CaptureFixture[str]) -> None:
+    output.remark(CONTROLS)
+    with pytest.raises(SystemExit):
+        fail(CommandExit(output.ExitCode.REFUSED, CONTROLS.replace("\n", "")), as_json=False)
+    assert_harmless(capsys.readouterr().err)
 
 
 def test_errors_are_harmless_in_any_log() -> None:

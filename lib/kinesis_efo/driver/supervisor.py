@@ -44,7 +44,7 @@ _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
 """Maximum pause in seconds before a failed job is started again; the first pause is `_FIRST_PAUSE`."""
 _LOCAL: Final = re.compile(r"local(?:\[(\*|\d+)(?:\s*,\s*\d+)?\])?")
-_KILL: Final = "spark.python.worker.killOnIdleTimeout"
+_KILLS: Final = ("spark.python.worker.killOnIdleTimeout", "spark.sql.execution.pyspark.udf.killOnIdleTimeout")
 _numbers = count()
 _supervisors: Final[list[Supervisor]] = []
 _making: Final = threading.Lock()
@@ -53,8 +53,9 @@ _making: Final = threading.Lock()
 def supervisor_of(spark: SparkSession, fetchers: int) -> Supervisor:
     """Return the session's supervisor, which the first call makes. Raises ConfigurationError if no core is left for micro-batches."""
     check_cores(spark.sparkContext.master or "", fetchers, spark.sparkContext.defaultParallelism)
-    if str(spark.conf.get(_KILL, "false")).lower() == "true":
-        logger.warning("%s is true: Spark ends idle Python workers, and fetchers among them; set it to false", _KILL)
+    for name in _KILLS:
+        if str(spark.conf.get(name, "false")).lower() == "true":
+            logger.warning("%s is true: Spark ends idle Python workers, and fetchers among them; set it to false", name)
     with _making:
         _supervisors[:] = [each for each in _supervisors if not each.ended]
         found = next((each for each in _supervisors if each.serves(spark)), None)

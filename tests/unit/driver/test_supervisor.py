@@ -209,13 +209,18 @@ def test_where_none_is_left(master: str, fetchers: int, here: int, cores: int) -
     assert f"option 'fetchers' is {fetchers}, but Spark has {cores} cores with master {master}: " in str(caught.value)
 
 
-def test_setting_that_kills_fetchers_is_a_warning(context: Context, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "name", ["spark.python.worker.killOnIdleTimeout", "spark.sql.execution.pyspark.udf.killOnIdleTimeout"]
+)
+def test_setting_that_kills_fetchers_is_a_warning(
+    context: Context, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     session = Session(context)
     path_for(session)
     assert caplog.messages == []
-    session.conf["spark.python.worker.killOnIdleTimeout"] = "true"
+    session.conf[name] = "true"
     path_for(session)
-    assert "spark.python.worker.killOnIdleTimeout is true: Spark ends idle Python workers" in caplog.text
+    assert f"{name} is true: Spark ends idle Python workers" in caplog.text
 
 
 # -- the jobs that runs ask it for

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from infra.gate.named import named_by, named_by_bootstrap_of
 from infra.settings.load import load_environments
 from infra.settings.model import Environment
 from infra.stacks.app import synthesize, synthesize_bootstrap
+from kinesis_efo_infra.errors import SettingsError
 from kinesis_efo_infra.gate import granted
 from kinesis_efo_infra.pipeline.environment import Environment as AppEnvironment
+from kinesis_efo_infra.pipeline.environment import load
 from tests.support.environments import DIRECTORY
 
 Json = dict[str, Any]
@@ -534,3 +537,8 @@ def test_without_a_pipeline_the_boundary_is_the_one_that_the_stack_declares(
         resources = [{"address": "aws_iam_role.x", "expressions": expressions}]
         plan = {**created, "configuration": {"root_module": {"resources": resources}}}
         assert len(granted.in_plan(plan, named)) == faults
+
+
+def test_folder_without_environment_files_names_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"holds no environment file; write <environment>\.yaml there"):
+        load(tmp_path)

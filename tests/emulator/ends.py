@@ -112,6 +112,7 @@ class EndsScenario:
         self.buffer = random.choice((40_000, 4 << 20))
         self.reshards = random.choice((0, 0, 1, 2))
         self.skew = random.choice((0.0, 0.0, -3.0, 3.0, 60.0, -60.0))
+        self.listing_age = random.choice((0.0, 0.0, 60.0))
         for name, value in changes.items():
             setattr(self, name, value)
 
@@ -130,8 +131,10 @@ class EndsScenario:
             faults=NoPolling() if "alone" in self.mode else None,
             buffer_bytes=self.buffer,
         )
+        world.kinesis.listing_age = self.listing_age
         world.application.clock.jump = self.skew  # type: ignore[attr-defined]
         world.application.polls = self.mode == "polling"
+        await asyncio.sleep(self.listing_age)
         self.acknowledged: list[tuple[float, str]] = []
         self._put(self.backlog)
         for _ in range(self.reshards):

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.decisions.quiet import SETTLED_SECONDS, Quiet
-from kinesis_efo.errors import FrameError, RetriesExhaustedError
+from kinesis_efo.errors import FrameError, RetriesExhaustedError, SubscriptionError
 from kinesis_efo.positions import Position, PositionKind
 from kinesis_efo.records.arrivals import last_arrival
 from kinesis_efo.records.events import Event
@@ -69,7 +69,20 @@ class Completion:
 
 
 def rows_of(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows of a batch that belong to a stretch. Raises `FrameError` if that depends on an arrival time that a row lacks."""
+    """Return the rows of a batch that belong to a stretch.
+
+    Raises `FrameError` if that depends on an arrival time that a row lacks, `SubscriptionError` if the stretch is `refused` and has rows.
+    """
+    rows = _within(stretch, batch)
+    if stretch.refused and rows.num_rows:
+        raise SubscriptionError(
+            f"shard {stretch.key} is not in the plan of the read, because Kinesis did not list it yet, and comes from a merge with a shard that "
+            "may not be read: load the read again in a minute"
+        )
+    return rows
+
+
+def _within(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
     if stretch.since is None and stretch.until is None:
         return batch
     arrived = batch.column("approximateArrivalTimestamp")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import ceil
@@ -147,8 +147,8 @@ class StretchPlanner:
         found = stretches(
             self._ref.name,
             shards,
-            Side(starts, self._starts, await self._open_at(starts, -_MARGIN_SECONDS)),
-            Side(self._end, self._ends, await self._open_at(self._end, _MARGIN_SECONDS)),
+            Side(starts, self._starts, await self._open_at(starts, -_MARGIN_SECONDS, by_id)),
+            Side(self._end, self._ends, await self._open_at(self._end, _MARGIN_SECONDS, by_id)),
         )
         logger.info(
             "stream %r: batch read of %d of %d shards from %s to %s%s",
@@ -156,7 +156,11 @@ class StretchPlanner:
             f"; other positions for {', '.join(sorted({*self._starts, *self._ends}))}" if self._starts or self._ends else "",
         )  # fmt: skip
         found = await self._with_horizon(found, by_id)
-        return found if await self._is_strict() else [replace(stretch, hash_range=None) for stretch in found]
+        strict, newest, partly = await self._is_strict(), max(by_id), bool(self._starts or self._ends)
+        return [
+            replace(stretch, hash_range=stretch.hash_range if strict else None, newest=newest, partly=partly)
+            for stretch in found
+        ]
 
     async def _with_horizon(self, found: list[Stretch], shards: Mapping[str, Shard]) -> list[Stretch]:
         """Record the trim horizon in the stretches that begin there, because it moves while they wait to be read."""
@@ -276,15 +280,17 @@ class StretchPlanner:
     def _report_loss(self, what: str) -> None:
         report_loss(f"{self._where}: {what}", fail=self._fail)
 
-    async def _open_at(self, position: Position, margin: float) -> list[str] | None:
-        """List the shards that were open at a time; None if that is not known, or if the time is so recent that all may have been open."""
+    async def _open_at(self, position: Position, margin: float, known: Collection[str]) -> list[str] | None:
+        """List the shards that were open at a time; None if that is not known, if one is newer than the `known` ones, whose list is then old,
+        or if the time is so recent that all may have been open."""
         at = position.value / 1000 + margin
         if position.kind is not PositionKind.AT_TIMESTAMP or at >= self._now - _MARGIN_SECONDS:
             return None
         opened = await explained(
             self._lister.shards_open_at(self._ref.stream_arn, round(at * 1000)), self._ref, self._source
         )
-        return None if opened is None else [shard.shard_id for shard in opened]
+        named = None if opened is None else [shard.shard_id for shard in opened]
+        return named if named is not None and all(shard in known for shard in named) else None
 
 
 def _check_names(manifest: Manifest, options: BatchOptions) -> None:

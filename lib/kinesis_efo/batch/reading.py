@@ -20,7 +20,7 @@ from aiobotocore.config import AioConfig
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.ending import Completion, first_position, rows_of
-from kinesis_efo.batch.stretches import Stretch, trimmed
+from kinesis_efo.batch.stretches import Stretch, trimmed, unlisted
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.losses import Known
 from kinesis_efo.errors import DataLossError, first_of
@@ -37,7 +37,7 @@ from kinesis_efo.patience import Patience
 from kinesis_efo.positions import SHARD_END, Position, PositionKind, ShardKey
 from kinesis_efo.records.arrivals import last_arrival
 from kinesis_efo.records.decoder import decode
-from kinesis_efo.records.events import Event
+from kinesis_efo.records.events import ChildShard, Event
 from kinesis_efo.units import format_size
 
 logger = logging.getLogger(__name__)
@@ -124,11 +124,13 @@ class _StretchSink:
     clock: Clock
     after: Position
     begins: Callable[[], Awaitable[None]] | None = None
+    children: tuple[ChildShard, ...] = ()
 
     async def admit(self, event: Event) -> None:
         # This comes before any await, so that the server's time is that of this event.
         complete = self.completion.after(event, self.server_time(), self.clock.monotonic())
         self.progress.add(event)
+        self.children = event.head.children
         if self.begins is not None:
             await self.begins()
             self.begins = None
@@ -150,10 +152,10 @@ async def read_stretch(
     patience: float,
     fail_on_data_loss: bool,
     begins: Callable[[], Awaitable[None]] | None = None,
-) -> None:
+) -> list[Stretch]:
     """Read one stretch to its end, from a stream whose client reads only this shard. Updates `progress`.
 
-    `server_time` returns the time of Kinesis' last response, epoch seconds. `take` takes the records, and may wait. The read fails after
+    Returns the stretches of children that the plan lacks; read them next. `server_time` returns the time of Kinesis' last response, epoch seconds. `take` takes the records, and may wait. The read fails after
     `patience` seconds without progress, although Kinesis responds. `begins` is awaited once there is a response, before its records are
     taken.
     """
@@ -173,6 +175,7 @@ async def read_stretch(
         if fail_on_data_loss:
             raise
         logger.warning("%s; going on without it, as option failOnDataLoss=false asks", error)
+    return unlisted(stretch, sink.children)
 
 
 async def check_horizon(
@@ -295,7 +298,7 @@ class Reading:
         self, clients: AsyncClients, progress: StretchProgress, take: Callable[[StretchEvent], Awaitable[None]]
     ) -> None:
         async with self._access(clients, progress.stretch) as (stream, clock, begins):
-            await read_stretch(
+            more = await read_stretch(
                 stream,
                 progress,
                 lambda: clock.answered,
@@ -305,11 +308,15 @@ class Reading:
                 fail_on_data_loss=self._options.fail_on_data_loss,
                 begins=begins if progress.stretch.horizon is not None else None,
             )
+        for stretch in more:
+            logger.info("%s was not listed when the read was planned: reading it after its parent", stretch)
+            self._progress[stretch.key] = StretchProgress(stretch)
+            await self._read_one(clients, self._progress[stretch.key], take)
 
     async def _say(self) -> None:
         while True:
             await self._clock.sleep(self._word_every)
-            for each in self._progress.values():
+            for each in [*self._progress.values()]:
                 logger.debug("%s", each)
 
     @asynccontextmanager

@@ -7,11 +7,12 @@ A stretch of time is half open, and the arrival time of a row decides whether it
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kinesis_efo.decisions.lineage import Lineage, Shard, Side, begins
 from kinesis_efo.decisions.losses import Gap, gap
-from kinesis_efo.positions import Position, PositionKind, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
+from kinesis_efo.records.events import ChildShard
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class Stretch:
     It goes from `start` (`TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`) to `end` (`AT_TIMESTAMP`, exclusive, or `AFTER` or
     `SHARD_END`, inclusive). `hash_range` is None if no aggregates are left out because of their hash keys. `last` is the
     shard's last sequence number if it was closed when the read was planned. If it starts at `TRIM_HORIZON`, `horizon` is the trim horizon
-    when the read was planned, and `created` when the shard was created, epoch seconds.
+    when the read was planned, and `created` when the shard was created, epoch seconds. `newest` is the newest shard that was listed then; None
+    if later ones do not matter. `partly`: not all shards are read. `refused`: rows of this stretch may be read in another one, too.
     """
 
     key: ShardKey
@@ -31,6 +33,9 @@ class Stretch:
     last: int | None = None
     horizon: float | None = None
     created: float = 0.0
+    newest: str | None = None
+    partly: bool = False
+    refused: bool = False
 
     def __str__(self) -> str:
         return f"{self.key} from {self.start} to {self.end}"
@@ -65,6 +70,33 @@ def trimmed(stretch: Stretch, earliest: float, latest: float, *, again: bool) ->
     if again:
         return Gap(since, latest, tolerated=False) if latest > stretch.created else None
     return gap(since, earliest, stretch.horizon)
+
+
+def unlisted(stretch: Stretch, children: Iterable[ChildShard]) -> list[Stretch]:
+    """Return the stretches of a shard's children that were not listed when the read was planned: ListShards may be a minute old.
+
+    The child of a merge is read after its oldest parent, which is read as well, unless the read is `partly`.
+
+    >>> stretch = Stretch(ShardKey("orders", "s2"), None, Position.parse("TRIM_HORIZON"), Position.at_timestamp(99), newest="s2")
+    >>> [str(each) for each in unlisted(stretch, [ChildShard("s3", ("s2",), 0, 9), ChildShard("s4", ("s1", "s2"), 0, 9)])]
+    ['orders:s3 from TRIM_HORIZON to AT_TIMESTAMP:99']
+    """
+    if stretch.newest is None or stretch.until is None:
+        return []
+    return [
+        replace(
+            stretch,
+            key=ShardKey(stretch.key.stream, child.shard_id),
+            hash_range=None if stretch.hash_range is None else (child.starting_hash, child.ending_hash),
+            start=TRIM_HORIZON if stretch.since is None else stretch.start,
+            last=None,
+            horizon=None,
+            refused=stretch.refused or (stretch.partly and len(child.parents) > 1),
+        )
+        for child in children
+        if child.shard_id > stretch.newest
+        and (stretch.partly or min(child.parents, default=stretch.key.shard) == stretch.key.shard)
+    ]
 
 
 def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> list[Stretch]:

@@ -58,6 +58,20 @@ class Streams:
         """List the shards of every stream, with retries of passing errors if `patient`. Raises `StreamError` if one cannot be listed."""
         await all_of(*(stream.refresh(patient=patient) for stream in self.streams.values()))
 
+    async def list_children(self, ended: Iterable[ShardKey]) -> set[ShardKey]:
+        """Wait until the children of shards that have ended are listed, and return them. Raises `StreamError` if they cannot be listed."""
+        shards: dict[str, list[str]] = {}
+        for key in ended:
+            shards.setdefault(key.stream, []).append(key.shard)
+        await all_of(*(self.stream(name).list_children(some) for name, some in shards.items()))
+        lineages = {name: self.stream(name).lineage for name in shards}
+        return {
+            ShardKey(name, child)
+            for name, some in shards.items()
+            for each in some
+            for child in lineages[name].children(each)
+        }
+
     async def watch(self, clock: Clock, listed: Callable[[str], None]) -> None:
         """List the shards of every stream now and then, until cancelled; a failed listing is repeated the next time.
 

@@ -73,6 +73,8 @@ class Stream:
         self._clock = clock
         context = ReadContext(ref, source, transport, lister, retry, limits, clock)
         self._patience = Patience(retry, clock, context.random)
+        # A list that is old is no failure, so failures are not counted.
+        self._lists = Patience(replace(retry, max_retries=None), clock, context.random)
         self._presence = context.presence
         self._retention = Retention(
             ref, lister, clock, self._find, fail=fail_on_data_loss, shortest=limits.shortest_retention
@@ -147,8 +149,25 @@ class Stream:
                 raise ResponseParserError(f"shard {min(new)} is not listed yet")
 
         if self.lineage.too_new(shard_ids):
-            await self._waited("ListShards", list_all)
+            await self._listed(self._lists.call(f"ListShards of stream {self.ref.name!r}", list_all))
         return {shard_id: self.lineage[shard_id].hash_range for shard_id in shard_ids if shard_id in self.lineage}
+
+    async def list_children(self, ended: Iterable[str]) -> None:
+        """Wait until ListShards, which may be a minute old, shows the children of shards that have ended."""
+        ended = list(ended)
+
+        def lacks(shard_id: str) -> bool:
+            shard, children = self._shards.get(shard_id), self.lineage.children(shard_id)
+            known = all(child in self._shards for child in children)
+            return not known or (shard is not None and shard.last is None and not children)
+
+        async def list_all() -> None:
+            await self.refresh(patient=True)
+            if lacking := list(filter(lacks, ended)):
+                raise ResponseParserError(f"shard {lacking[0]} has ended, and its children are not listed yet")
+
+        if any(map(lacks, ended)):
+            await self._listed(self._lists.call(f"ListShards of stream {self.ref.name!r}", list_all))
 
     def with_descendants(self, shard_ids: Iterable[str]) -> list[Shard]:
         """Return these shards and all their listed descendants."""

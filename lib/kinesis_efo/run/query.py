@@ -318,11 +318,16 @@ class Query:
         # A shard may be split before an end that has not passed yet, so list the shards after it.
         await self._run.clock.sleep(seconds_left(self._ends, self._run.clock))
         await self._run.streams.refresh(patient=True)
-        await self._losses.check(offset)
-        ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
-        # Asking needs the lease, because a subscription would end that of another run.
-        await self._run.leases.wait_held({key.stream for key in ends.asked}, self._run.patience)
-        return await ends.find(self._fetching.make_way)
+        while True:
+            await self._losses.check(offset)
+            ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
+            # Asking needs the lease, because a subscription would end that of another run.
+            await self._run.leases.wait_held({key.stream for key in ends.asked}, self._run.patience)
+            found = await ends.find(self._fetching.make_way)
+            # ListShards may have been old: children of a shard that has ended can have records from before the end.
+            children = await self._run.streams.list_children(key for key, end in found.ends.items() if end.is_end)
+            if children <= ends.listed | offset.keys():
+                return found
 
 
 class Resumption:

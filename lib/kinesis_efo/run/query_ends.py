@@ -49,7 +49,7 @@ def seconds_left(bounds: Bounds, clock: Clock) -> float:
 class Ends:
     """Finds the ends of one query that has come to `offset`, as of the time when this object is made.
 
-    The shards of `streams` have just been listed. Raises ConfigurationError if the option `endingPosition` names a stream or shard that does
+    The shards of `streams` have just been listed; `listed` are those that the query may reach. Raises ConfigurationError if the option `endingPosition` names a stream or shard that does
     not exist, or a time in the future.
     """
 
@@ -75,7 +75,9 @@ class Ends:
         self._lasts: dict[ShardKey, int] = {}
         self._timed: list[ShardKey] = []
         self._open: list[ShardKey] = []
-        for key, end in streams.ends({**offset, **gone}).items():
+        listed = streams.ends({**offset, **gone})
+        self.listed: Final = listed.keys()
+        for key, end in listed.items():
             bound, begin = self._bound(key), offset.get(key, TRIM_HORIZON)
             if begin.is_end:
                 self._ends[key] = SHARD_END  # the list of shards may be older, and show it as open

@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo.batch import planning, reading
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions import quiet
+from kinesis_efo.decisions.lineage import Lineage
 from kinesis_efo.fetcher import buffer
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.leases import run
 from kinesis_efo.positions import Offset, Position, ShardRange
 from kinesis_efo.run import start
+from tests.emulator.batches import play_batches
+from tests.emulator.ends import play_ends
 from tests.emulator.scenario import play
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -83,6 +87,63 @@ def give_up_a_refused_list(patch: pytest.MonkeyPatch) -> None:
         await refresh(self)
 
     patch.setattr(Streams, "refresh", impatient)
+
+
+def keep_rows_that_expired(patch: pytest.MonkeyPatch) -> None:
+    """A batch read does not compare the trim horizon at planning with that at reading."""
+    patch.setattr(reading, "trimmed", lambda *_, **__: None)
+
+
+def list_before_the_end(patch: pytest.MonkeyPatch) -> None:
+    """A batch read lists the shards before its end has passed."""
+    patch.setattr(planning, "_LONGEST_WAIT_SECONDS", 0.0)
+    patch.setattr(reading, "unlisted", lambda *_: [])
+
+
+def trust_an_old_list(patch: pytest.MonkeyPatch) -> None:
+    """A batch read does not look for children that ListShards did not show yet."""
+    patch.setattr(reading, "unlisted", lambda *_: [])
+
+
+def trust_an_old_filtered_list(patch: pytest.MonkeyPatch) -> None:
+    """A batch read believes a list of the shards of a time that lacks some."""
+    patch.setattr(Lineage, "is_whole", lambda *_: True)
+
+
+def end_before_unlisted_children(patch: pytest.MonkeyPatch) -> None:
+    """A query that ends does not look for children that ListShards did not show yet."""
+
+    async def none(*_: Any) -> set[Any]:
+        return set()
+
+    patch.setattr(Streams, "list_children", none)
+
+
+@pytest.mark.parametrize(
+    ("without", "play", "found_by"),
+    [
+        (believe_one_answer, play_ends, 2),
+        (keep_rows_that_expired, play_batches, 0),
+        (list_before_the_end, play_batches, 0),
+        (trust_an_old_list, play_batches, 28),
+        (trust_an_old_filtered_list, play_batches, 103),
+        (end_before_unlisted_children, play_ends, 8),
+    ],
+    ids=lambda each: each.__name__ if callable(each) else "",
+)
+def test_rule_of_ends_that_is_removed_is_found(
+    without: Callable[[pytest.MonkeyPatch], None],
+    play: Callable[[int], Any],
+    found_by: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    without(monkeypatch)
+    for number in range(SEEDS):
+        try:
+            play((found_by + number) % SEEDS)
+        except AssertionError:
+            return
+    pytest.fail(f"{SEEDS} seeds find nothing")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import ceil
@@ -16,7 +16,7 @@ from typing import Final
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.stretches import Stretch, stretches
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.decisions.lineage import Shard, Side
+from kinesis_efo.decisions.lineage import Lineage, Shard, Side
 from kinesis_efo.decisions.losses import written_at
 from kinesis_efo.errors import ConfigurationError, ManifestError
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
@@ -235,7 +235,7 @@ class StretchPlanner:
         known = sorted(shards)
         few = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
         return ConfigurationError(
-            f"{self._where}: kinesis-efo option {option!r} names shard {shard_id!r}, which it does not have (any more); it has {few}"
+            f"{self._where}: kinesis-efo option {option!r} names shard {shard_id!r}, which it does not have, or not any more or not yet (a list may be a minute old); it has {few}"
         )
 
     def _check_order(self) -> None:
@@ -280,17 +280,20 @@ class StretchPlanner:
     def _report_loss(self, what: str) -> None:
         report_loss(f"{self._where}: {what}", fail=self._fail)
 
-    async def _open_at(self, position: Position, margin: float, known: Collection[str]) -> list[str] | None:
-        """List the shards that were open at a time; None if that is not known, if one is newer than the `known` ones, whose list is then old,
-        or if the time is so recent that all may have been open."""
+    async def _open_at(self, position: Position, margin: float, known: Mapping[str, Shard]) -> list[str] | None:
+        """List the shards that were open at a time; None if that is not known, or if the time is so recent that all may have been open.
+
+        It is not known if this list or that of the `known` shards is too old: then a shard is missing.
+        """
         at = position.value / 1000 + margin
         if position.kind is not PositionKind.AT_TIMESTAMP or at >= self._now - _MARGIN_SECONDS:
             return None
         opened = await explained(
             self._lister.shards_open_at(self._ref.stream_arn, round(at * 1000)), self._ref, self._source
         )
-        named = None if opened is None else [shard.shard_id for shard in opened]
-        return named if named is not None and all(shard in known for shard in named) else None
+        named = [shard.shard_id for shard in opened or ()]
+        whole = all(shard in known for shard in named) and Lineage(known.values()).is_whole(named)
+        return named if whole else None
 
 
 def _check_names(manifest: Manifest, options: BatchOptions) -> None:

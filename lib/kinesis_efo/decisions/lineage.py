@@ -193,6 +193,14 @@ class Lineage:
         # The second parent of an announced merge may be too new to be listed; then it has not been read at all.
         return parent not in self._shards and child.shard_id not in self._announced
 
+    def is_whole(self, shard_ids: Iterable[str]) -> bool:
+        """Whether these shards have all the hash keys of the stream, as those that are open at a time do."""
+        whole = (
+            min((shard.hash_range[0] for shard in self._shards.values()), default=0),
+            max((shard.hash_range[1] for shard in self._shards.values()), default=0),
+        )
+        return not _beyond([self._shards[shard_id].hash_range for shard_id in shard_ids], whole, whole)
+
     def with_descendants(self, shard_ids: Iterable[str]) -> set[str]:
         """Return some shards and all their known descendants."""
         found = set(shard_ids)

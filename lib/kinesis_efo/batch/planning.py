@@ -18,6 +18,7 @@ from kinesis_efo.batch.stretches import Stretch, stretches
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.lineage import Lineage, Shard, Side
 from kinesis_efo.decisions.losses import written_at
+from kinesis_efo.decisions.quiet import FUTURE_SECONDS
 from kinesis_efo.errors import ConfigurationError, ManifestError
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
@@ -30,15 +31,12 @@ from kinesis_efo.records.distribution import Distribution, lenient
 
 logger = logging.getLogger(__name__)
 
-SKEW_SECONDS: Final = 5.0
-"""How many seconds a given time may be ahead of Kinesis' clock, because the user's clock may be fast. The read waits until that time."""
-
 _MARGIN_SECONDS: Final = 10.0
 """Shards that were open this many seconds before or after a time may have records of that time."""
 
 _TIP_MS: Final = 1_000
 
-_LONGEST_WAIT_SECONDS: Final = SKEW_SECONDS + 5.0
+_LONGEST_WAIT_SECONDS: Final = FUTURE_SECONDS + 5.0
 
 
 def tip_at(loaded: float) -> Position:
@@ -47,7 +45,7 @@ def tip_at(loaded: float) -> Position:
 
 
 def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Position:
-    """Adjust a tip of `tip_at` to Kinesis' clock. The result is at most `SKEW_SECONDS` in the future.
+    """Adjust a tip of `tip_at` to Kinesis' clock. The result is at most `FUTURE_SECONDS` in the future.
 
     If `here`, the read was loaded on this machine, so the tip is from a clock whose error is known.
     """
@@ -57,7 +55,7 @@ def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Positi
         # Take the largest possible error, so that all records that were acknowledged before the read was loaded lie before the tip.
         off = -ceil(clock.latest - clock.here)
     corrected = tip.value - 1000 * off
-    too_late = corrected / 1000 > clock.latest + SKEW_SECONDS
+    too_late = corrected / 1000 > clock.latest + FUTURE_SECONDS
     return tip_at(clock.latest) if too_late else Position.at_timestamp(corrected)
 
 
@@ -114,7 +112,7 @@ async def plan(
         found = [stretch for stretches in planned for stretch in stretches]
         # Wait for the latest start, because Kinesis would refuse a start in its future.
         newest = max((stretch.since or 0 for stretch in found), default=0)
-        await clock.sleep(min(SKEW_SECONDS, max(0.0, newest / 1000 - clock.time())))
+        await clock.sleep(min(FUTURE_SECONDS, max(0.0, newest / 1000 - clock.time())))
     return found
 
 
@@ -205,13 +203,13 @@ class StretchPlanner:
                 )
             number = end.sequence_number
             written = None if number is None else written_at(number, shard_id, float("inf"))
-            if written is not None and written > self._now + SKEW_SECONDS:
+            if written is not None and written > self._now + FUTURE_SECONDS:
                 raise self._future(self._end_name, end, written, shard_id)
         for end in (self._end, *self._ends.values()):
             if (
                 end != self._tip
                 and end.kind is PositionKind.AT_TIMESTAMP
-                and end.value / 1000 > self._now + SKEW_SECONDS
+                and end.value / 1000 > self._now + FUTURE_SECONDS
             ):
                 raise self._future(self._end_name, end, end.value / 1000)
 

@@ -23,6 +23,9 @@ QUIET_SECONDS: Final = 2.0
 SETTLED_SECONDS: Final = 1.0
 """This many seconds after a given time, all records that arrived before that time can be read."""
 
+FUTURE_SECONDS: Final = 5.0
+"""A given end may be this many seconds ahead of Kinesis' clock, because the user's clock may be fast. A read waits until it has passed."""
+
 _REMEMBERED: Final = 64
 _STEP_SECONDS: Final = QUIET_SECONDS / 16
 """About one response per step is remembered, so that `_REMEMBERED` of them cover more than `QUIET_SECONDS`."""

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.losses import written_at
-from kinesis_efo.decisions.quiet import SETTLED_SECONDS
+from kinesis_efo.decisions.quiet import FUTURE_SECONDS, SETTLED_SECONDS
 from kinesis_efo.errors import AccessRefusedError, ConfigurationError
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.streams import Streams, by_stream
@@ -19,7 +19,6 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKin
 
 logger = logging.getLogger(__name__)
 
-_FUTURE_SECONDS: Final = 5.0
 _MARGIN_SECONDS: Final = 60.0
 """Assumed maximum difference between the time in a sequence number and the arrival of its record."""
 
@@ -43,7 +42,7 @@ def seconds_left(bounds: Bounds, clock: Clock) -> float:
     given = (bounds.everywhere, *bounds.streams.values(), *bounds.shards.values())
     times = [bound.value / 1000 for bound in given if bound is not None and bound.kind is PositionKind.AT_TIMESTAMP]
     left = max(times, default=0.0) + SETTLED_SECONDS - clock.time()
-    return max(0.0, left) if left <= _FUTURE_SECONDS + SETTLED_SECONDS else 0.0
+    return max(0.0, left) if left <= FUTURE_SECONDS + SETTLED_SECONDS else 0.0
 
 
 class Ends:
@@ -202,7 +201,7 @@ class Ends:
             if (
                 bound is not None
                 and bound.kind is PositionKind.AT_TIMESTAMP
-                and bound.value / 1000 > now + _FUTURE_SECONDS
+                and bound.value / 1000 > now + FUTURE_SECONDS
             ):
                 raise ConfigurationError(
                     f"kinesis-efo option 'endingPosition' must not lie in the future: it is {_time(bound.value / 1000)}, and now is "

@@ -158,13 +158,13 @@ def read(
         given[name] = f"AT_TIMESTAMP:{_time(argument, value)}"
         times.append(argument)
     hints = {BATCH: "true"} | ({TIMES: ",".join(times)} if times else {})
-    BatchOptions.parse({**given, **hints})
+    ends = BatchOptions.parse({**given, **hints}).source.ends
     if not in_pipeline():
         if _is_driver(spark):
             KinesisEfoSource({**given, **hints}).schema()
         else:
             register(spark)
-            if "endingposition" not in map(str.lower, given):
+            if None in (ends.everywhere, *ends.streams.values(), *ends.shards.values()):
                 # Spark Connect loads the source again for each action, and all actions have to end at the same tips. Ask the server for
                 # Kinesis' time, because this machine's clock may be off.
                 told = spark.read.format(NAME).options(**given, **hints, **{CLOCK: "true"}).load().first()

@@ -165,7 +165,7 @@ SOURCE_OPTIONS: Final = (
     Option("streams", read.names, "logical stream names separated by commas, each once", "all in the manifest",
            "which streams of the manifest to read", "streams"),
     Option("readMode", read.one_of("efo", "polling"), "efo or polling", "`efo`",
-           "`polling` fetches records with GetRecords, without a consumer", "read_mode", of_run=True),
+           "`polling` fetches records with GetRecords, without a consumer, as batch reads always do", "read_mode", of_run=True),
     Option("transport", read.one_of("auto", "http2", "http1"), "auto, http2 or http1", "`auto`",
            "protocol of subscriptions; `auto`: HTTP/2 if the service speaks it, else HTTP/1.1", "transport", of_run=True),
     Option("polling.interval", read.bounded(read.seconds, 0.2, 10), "a duration such as 1s, from 200ms to 10s", "`1s`",

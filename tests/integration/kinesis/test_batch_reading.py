@@ -106,6 +106,26 @@ def test_what_nobody_wants_any_more_is_not_read(local: Local) -> None:
     assert bench.aws.kinesis.calls("GetRecords") < 30, "50 MB are more than 30 answers"
 
 
+def test_children_that_were_not_listed_are_read(local: Local) -> None:
+    """ListShards may be a minute old when the read is planned."""
+    bench = local()
+    read = Read(bench, 2)
+    bench.put(*(f"k{n}" for n in range(100)), data=b"before")
+    planned = asyncio.run(read.plan())
+    kinesis, name = bench.kinesis, "dev-orders"
+    first, second = (stretch.key.shard for stretch in planned)
+    kinesis.split_shard(StreamName=name, ShardToSplit=first, NewStartingHashKey=str(1 << 125))
+    kinesis.get_waiter("stream_exists").wait(StreamName=name)
+    children = [each["ShardId"] for each in kinesis.list_shards(StreamName=name)["Shards"] if each.get("ParentShardId")]
+    kinesis.merge_shards(StreamName=name, ShardToMerge=children[-1], AdjacentShardToMerge=second)
+    kinesis.get_waiter("stream_exists").wait(StreamName=name)
+    bench.put(*(f"k{n}" for n in range(100, 200)), data=b"after")
+    until = Position.at_timestamp(round((time.time() + 1) * 1000))
+    batches = read.reading([replace(stretch, end=until) for stretch in planned]).batches()
+    rows = sorted(chain(*(batch["partitionKey"].to_pylist() for batch in batches)))
+    assert rows == sorted(f"k{n}" for n in range(200))
+
+
 class Denied(NoFaults):
     async def before(self, request: Request) -> None:
         if request.operation == "GetRecords":

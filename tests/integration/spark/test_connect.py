@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -125,6 +126,31 @@ def test_low_latency_sets_up_a_session_of_spark_connect_where_the_place_says_wha
         assert done.at_start == {DAEMON: "kinesis_efo.spark.daemon"}
     finally:
         session.stop()
+
+
+@pytest.mark.parametrize("skew", [-60.0, 60.0])
+@pytest.mark.parametrize("options", [{}, {"endingPosition": "LATEST"}], ids=["", "LATEST"])
+def test_batch_read_ends_at_load_whatever_the_clients_clock(
+    server: Server, world: MakeWorld, skew: float, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql.connect.session import SparkSession as RemoteSession
+
+    w = world()
+    acknowledged = w.put(numbered(50))
+    clock = time.time
+    monkeypatch.setattr(time, "time", lambda: clock() + skew)
+    session: Any = RemoteSession.builder.remote(server.url).create()
+    try:
+        aws = {"manifest": str(w.manifest), "endpointUrl": w.aws.endpoint_url, "batch_maxRate": "2m"}
+        df = kinesis_efo.read(session, streams="orders", **aws, **options)
+        loaded = clock()
+        counts = [df.count()]
+        wait_until(lambda: clock() > loaded + 3.0)
+        w.put(numbered(50))
+        counts += [df.count(), df.count()]
+    finally:
+        session.stop()
+    assert counts == [acknowledged] * 3
 
 
 def test_a_query_outlives_its_client(server: Server, world: MakeWorld, tmp_path: Path) -> None:

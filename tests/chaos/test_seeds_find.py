@@ -122,6 +122,13 @@ def end_before_unlisted_children(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("without", "play", "found_by"),
     [
+        (believe_one_answer, play, 82),
+        (wait_until_nothing_is_behind, play, 181),
+        (forget_the_last_record, play, 13),
+        (begin_by_this_machines_clock, play, 18),
+        (let_hung_attempts_keep_the_budget, play, 36),
+        (give_up_a_throttled_table, play, 14),
+        (give_up_a_refused_list, play, 0),
         (believe_one_answer, play_ends, 2),
         (keep_rows_that_expired, play_batches, 0),
         (list_before_the_end, play_batches, 0),
@@ -131,36 +138,11 @@ def end_before_unlisted_children(patch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda each: each.__name__ if callable(each) else "",
 )
-def test_rule_of_ends_that_is_removed_is_found(
+def test_a_rule_that_is_taken_away_is_missed(
     without: Callable[[pytest.MonkeyPatch], None],
     play: Callable[[int], Any],
     found_by: int,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    without(monkeypatch)
-    for number in range(SEEDS):
-        try:
-            play((found_by + number) % SEEDS)
-        except AssertionError:
-            return
-    pytest.fail(f"{SEEDS} seeds find nothing")
-
-
-@pytest.mark.parametrize(
-    ("without", "found_by"),
-    [
-        (believe_one_answer, 82),
-        (wait_until_nothing_is_behind, 181),
-        (forget_the_last_record, 13),
-        (begin_by_this_machines_clock, 18),
-        (let_hung_attempts_keep_the_budget, 36),
-        (give_up_a_throttled_table, 14),
-        (give_up_a_refused_list, 0),
-    ],
-    ids=lambda each: each.__name__ if callable(each) else "",
-)
-def test_a_rule_that_is_taken_away_is_missed(
-    without: Callable[[pytest.MonkeyPatch], None], found_by: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The first of them found it when this was written. Another one does once the scenarios have changed.
     without(monkeypatch)

@@ -318,8 +318,8 @@ class Query:
         # A shard may be split before an end that has not passed yet, so list the shards after it.
         await self._run.clock.sleep(seconds_left(self._ends, self._run.clock))
         await self._run.streams.refresh(patient=True)
-        await self._losses.check(offset)
         while True:
+            await self._losses.check(offset)
             ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
             # Asking needs the lease, because a subscription would end that of another run.
             await self._run.leases.wait_held({key.stream for key in ends.asked}, self._run.patience)

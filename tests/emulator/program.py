@@ -7,6 +7,7 @@ processes are those of `machine`, and the local Kinesis and the lease table are 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -298,7 +299,8 @@ class SparkProgram:
         runtime.streams_changed = lambda arns: file.write(RunEntry(runtime.address, secret, arns, process.pid))
         self.hosting[process] = runtime
         answer.append(None)
-        run_process._stay(runtime, world.process_type.of(self.jvm.pid), lambda: None)
+        file.restore = lambda: None  # type: ignore[method-assign]
+        run_process._stay(runtime, world.process_type.of(self.jvm.pid), os.getppid(), file)
         runtime.stop()
         file.close()
         world.machine.exit()

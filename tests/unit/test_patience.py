@@ -292,7 +292,7 @@ class Session:
         self.asked += 1
         if self.asked <= self.times:
             raise self.fault()
-        return {"Parameter": {"Value": "{}"}, "Body": SimpleNamespace(read=lambda: b"{}")}
+        return {"Parameter": {"Value": "{}"}, "Body": SimpleNamespace(read=lambda _size: b"{}")}
 
 
 @pytest.mark.parametrize("location", ["ssm:///kinesis-efo/dev/lake", "s3://bucket/lake"])

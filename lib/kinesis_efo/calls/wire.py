@@ -263,4 +263,4 @@ def unpack_error(data: bytes) -> KinesisEfoError:
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, KinesisEfoError) and kind is not OptionsError:
         return kind(message)
-    return FetcherError(message)
+    return FetcherError(message.replace("\n", "; "))

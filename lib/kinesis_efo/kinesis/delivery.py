@@ -57,6 +57,7 @@ class ShardDelivery:
         self.shard_id = shard_id
         self.position = start
         self.known = known
+        self._given = known.read_until
         self._read_until = ReadUntil(known.read_until)
         self.heard_at: float
         self.closing: tuple[int, tuple[ChildShard, ...]] | None = None
@@ -112,7 +113,7 @@ class ShardDelivery:
         if self._retention is None:
             return False
         known = self.known
-        if known.read_until is not None:
+        if known.read_until is not None and known.read_until != self._given:
             # An event may have waited in the socket for so long, if the sink was full.
             known = replace(known, read_until=known.read_until - self._context.limits.full)
         passed = await self._retention.check(self.shard_id, self.position, known, begins=self._begins)

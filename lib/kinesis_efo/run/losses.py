@@ -35,9 +35,10 @@ class Losses:
         self._checked_listings = -1
         self._gone: defaultdict[str, set[str]] = defaultdict(set)
 
-    async def check(self, offset: Mapping[ShardKey, Position]) -> None:
+    async def check(self, offset: Mapping[ShardKey, Position], *, rows: bool) -> None:
         """Look for lost shards, if the offset has other shards than at the last check, or the streams were listed since.
 
+        `rows`: whether the lease table's rows are known. They may say that an idle shard was read further, so positions are checked then.
         Raises DataLossError if records are lost and losses fail the query, StreamReplacedError if a stream was deleted and created again,
         and AccessRefusedError or StreamNotFoundError if the check is not possible. Errors that may pass are only logged.
         """
@@ -48,13 +49,14 @@ class Losses:
         try:
             await self._check_shards(offset)
             # Shards that enter the offset. A buffer that other queries share may have gone on at the horizon, as their options allow.
-            await self._check({key: at for key, at in offset.items() if key not in self._checked})
+            await self._check({key: at for key, at in offset.items() if key not in self._checked and rows})
         except _FATAL:
             raise
         except StreamError as error:
             logger.warning("cannot tell whether records were lost, trying again: %s", error)
             return
-        self._checked, self._checked_offset, self._checked_listings = frozenset(offset), offset, listings
+        self._checked = frozenset(offset) if rows else frozenset()
+        self._checked_offset, self._checked_listings = offset, listings if rows else -1
 
     async def check_starting(self, reached: Mapping[ShardKey, Position]) -> bool:
         """Look for lost parents of the shards that start next, once everything up to `reached` is read. Raises like `check`.

@@ -153,7 +153,12 @@ class Query:
         """
         streams = self._run.streams.streams if self._streams is None else self._streams
         await within(self._run.clock, at_most, self._run.leases.wait_held(streams))
-        return all(map(self._run.leases.is_held, streams))
+        return self._has_rows
+
+    @property
+    def _has_rows(self) -> bool:
+        """Whether this run holds the leases, with which it reads the rows."""
+        return all(map(self._run.leases.is_held, self._run.streams.streams if self._streams is None else self._streams))
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
         """How far the next micro-batch may go from `offset`, within the limits. Waits at most `at_most` seconds for something new."""
@@ -163,7 +168,7 @@ class Query:
         if begins and self._unlisted:
             # List the shards first: the offset may have children that the run does not know, whose parents would seem to be unread.
             await self._run.streams.refresh(patient=True)
-        await self._check(self._losses.check(offset))
+        await self._check(self._losses.check(offset, rows=self._has_rows))
         starting = self._starting(offset)
         shards = await self._fetching.poll(offset, max_bytes, max_records, 0.0 if starting else at_most)
         self._planned = shards or self._planned
@@ -319,7 +324,7 @@ class Query:
         await self._run.clock.sleep(seconds_left(self._ends, self._run.clock))
         await self._run.streams.refresh(patient=True)
         while True:
-            await self._losses.check(offset)
+            await self._losses.check(offset, rows=self._has_rows)
             ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
             # Asking needs the lease, because a subscription would end that of another run.
             await self._run.leases.wait_held({key.stream for key in ends.asked}, self._run.patience)

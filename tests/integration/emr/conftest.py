@@ -101,7 +101,7 @@ def place(
 
 def _empty_archive(directory: Path) -> Path:
     tree = directory / "tree"
-    tree.mkdir()
+    (tree / "lib").mkdir(parents=True)
     platform = PythonPlatform("3.11", "arm64")
     _write_launcher(tree / "bin" / "python", platform)
     described = {"python": platform.python, "architecture": platform.architecture, "packages": {"kinesis-efo": "0"}}

@@ -638,7 +638,9 @@ async def test_the_end_of_a_shard_that_closes_meanwhile_is_its_end() -> None:
         stream.split(0)
         while (found := await query.planner.ends(begin, 1.0)) is None:
             pass
-        assert found.ends == {next(iter(begin)): SHARD_END}, "its children are for the next run"
+        first = next(iter(begin))
+        assert found.ends[first] == SHARD_END
+        assert len(found.ends) == 3, "a list may be old: its children may have records from before the end"
 
 
 @scenario
@@ -647,7 +649,13 @@ async def test_ended_shard_that_is_listed_as_open_has_no_tip() -> None:
         stream = ModelStream(shards=1)
         async with Query(stream, ends=Bounds(everywhere=bound)) as query:
             begin = Offset(dict.fromkeys(horizon(stream), SHARD_END))
-            assert await query.planner.ends(begin, 1.0) == EndPositions(dict(begin))
+            assert await query.planner.ends(begin, 1.0) is None, "its children are not listed yet"
+            (first,) = begin
+            stream.split(0)
+            while (found := await query.planner.ends(begin, 1.0)) is None:
+                pass
+            assert found.ends[first] == SHARD_END
+            assert first.shard not in [each[0] for each in stream.subscribed]
 
 
 @scenario

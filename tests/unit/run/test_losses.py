@@ -45,7 +45,7 @@ def test_a_check_that_kinesis_did_not_answer_is_made_again_as_the_first_one(capl
         streams: Any = Streams()
         losses = Losses(streams, lambda *_: Known())
         for _ in range(3):
-            await losses.check(OFFSET)
+            await losses.check(OFFSET, rows=True)
         assert streams.looked == [["shardId-000000000000"]] * 2
 
     run(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Self
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,13 @@ class KinesisEfoError(Exception):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(visible(each, self._keep) if isinstance(each, str) else each for each in args))
+
+    @classmethod
+    def of_lines(cls, *lines: str) -> Self:
+        """Return an error whose message has several lines."""
+        error = cls("")
+        error.args = ("\n".join(map(visible, lines)),)
+        return error
 
 
 class ConfigurationError(KinesisEfoError):

@@ -60,7 +60,8 @@ def serve(given: Serve) -> None:
             # Most who start it twice want to use it in a second shell.
             for each in local_process.running(local_process.state_directory()).values():
                 if each.port == given.port:
-                    failed += f"; or `kinesis-efo local stop --port {each.port}`, or use what runs there:\n  export {' '.join(each.assignments)}"
+                    failed += f"; or `kinesis-efo local stop --port {each.port}`, or use what runs there:"
+                    raise ConfigurationError.of_lines(failed, f"  export {' '.join(each.assignments)}") from None
             raise ConfigurationError(failed) from None
         stack.callback(_stop, aws)
         tls = {} if given.tls_port is None else {TLS_URL: aws.tls_endpoint_url}

@@ -44,22 +44,14 @@ def tail(given: Given) -> None:
     seconds = None if given.stop_after is None else arguments.seconds("--for", given.stop_after)
     wanted = RecordFilter(given.key, _pattern(given.grep))
     forced_end.code = output.ExitCode.OK
-    chosen = choose(given.aws, given.stream, given.manifest, given.consumer_arn)
-    earliest, latest = asyncio.run(_kinesis_time(given.aws, chosen))
-    position = _start(given.start or "LATEST", earliest)
-    end = None if given.until is None else _until(given.until, latest)
     printer = _Printer(Format.JSON if given.as_json else given.how, wanted, given.limit)
     try:
-        asyncio.run(
-            _run(
-                given.aws,
-                chosen,
-                _Stretch(position, given.last, end, given.shard or ()),
-                printer,
-                seconds,
-                given.take_over,
-            )
-        )
+        chosen = choose(given.aws, given.stream, given.manifest, given.consumer_arn)
+        earliest, latest = asyncio.run(_kinesis_time(given.aws, chosen))
+        position = _start(given.start or "LATEST", earliest)
+        end = None if given.until is None else _until(given.until, latest)
+        stretch = _Stretch(position, given.last, end, given.shard or ())
+        asyncio.run(_run(given.aws, chosen, stretch, printer, seconds, given.take_over))
     except KeyboardInterrupt:
         pass  # the usual way to end it
     finally:

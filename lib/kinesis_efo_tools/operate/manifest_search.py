@@ -98,8 +98,10 @@ async def search(clients: Clients, wanted: Search) -> SearchResult:
     )
     faults = [each for each in (*streams, table) if isinstance(each, Finding)]
     if faults or isinstance(table, Finding):
-        listed = "".join(f"\n- {each.subject}: {each.detail}; {each.fix}" for each in faults)
-        raise ManifestError(f"no manifest for application {wanted.application!r} in {wanted.region}:{listed}")
+        raise ManifestError.of_lines(
+            f"no manifest for application {wanted.application!r} in {wanted.region}:",
+            *(f"- {each.subject}: {each.detail}; {each.fix}" for each in faults),
+        )
     refs = {each.name: each for each in streams if isinstance(each, StreamRef)}
     manifest = Manifest(
         application=wanted.application,

@@ -18,6 +18,7 @@ from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo_local.sequence import Numbering
 from tests.integration.cli.conftest import Result
 from tests.support.world import World
 
@@ -175,6 +176,8 @@ def test_a_stream_that_was_created_again(run: Run, world: Callable[..., World], 
 
 def test_what_retention_has_taken(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
     w = world({"orders": 3})
+    for shard in w.aws.kinesis.stream({"StreamName": w.streams["orders"]}).shards.values():
+        shard.numbering = Numbering(shard.index, round(time.time()) - 40 * 3600)  # older than the checkpoint
     second, third = (f"shardId-00000000000{number}" for number in (1, 2))
     thirty_hours_ago, now = (Position.at_timestamp(round((time.time() - age) * 1000)) for age in (30 * 3600, 0))
     positions = {FIRST: thirty_hours_ago, second: now, third: thirty_hours_ago}

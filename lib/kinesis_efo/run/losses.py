@@ -17,7 +17,7 @@ from kinesis_efo.errors import (
     StreamReplacedError,
 )
 from kinesis_efo.fetcher.streams import Streams, by_stream
-from kinesis_efo.positions import Position, ShardKey, ShardRange
+from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
@@ -48,15 +48,18 @@ class Losses:
             return
         try:
             await self._check_shards(offset)
-            # Shards that enter the offset. A buffer that other queries share may have gone on at the horizon, as their options allow.
-            await self._check({key: at for key, at in offset.items() if key not in self._checked and rows})
+            # Shards that enter the offset at the horizon, and all with which the query begins: a buffer that other queries share may have
+            # gone on at the horizon, as their options allow.
+            whole = rows and not self._checked
+            await self._check(
+                {key: at for key, at in offset.items() if key not in self._checked and (whole or at == TRIM_HORIZON)}
+            )
         except _FATAL:
             raise
         except StreamError as error:
             logger.warning("cannot tell whether records were lost, trying again: %s", error)
             return
-        self._checked = frozenset(offset) if rows else frozenset()
-        self._checked_offset, self._checked_listings = offset, listings if rows else -1
+        self._checked, self._checked_offset, self._checked_listings = frozenset(offset), offset, listings
 
     async def check_starting(self, reached: Mapping[ShardKey, Position]) -> bool:
         """Look for lost parents of the shards that start next, once everything up to `reached` is read. Raises like `check`.

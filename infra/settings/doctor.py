@@ -228,7 +228,7 @@ def _stream_is_active(stream: AdoptedStream) -> Callable[[Any], str | None]:
             return f"stream {stream.existing_arn} is {found['StreamStatus']}"
         encrypted = found.get("KeyId") if found.get("EncryptionType") == "KMS" else None
         if encrypted and encrypted.startswith("arn:") and encrypted != stream.key:
-            return f"it is encrypted with {encrypted}: name that as its key, or no reader may decrypt"
+            return f"it is encrypted with {encrypted}: name that as its key, and a former one under former_keys, or no reader may decrypt"
         return None
 
     return ask

@@ -145,15 +145,21 @@ def _shared_out(draft: Draft, key: str, application: Application) -> Iterator[Fa
 
 def _consumer_limit(draft: Draft) -> Iterator[Fault]:
     advantage = draft.head is not None and draft.head.on_demand_advantage
-    limit = consumers_at_most(advantage=advantage)
     subscribed = [each for each in draft.applications.values() if each.subscribes]
     consumers = Counter(key for application in subscribed for key in set(application.streams))
     for key, stream in draft.streams.items():
         if isinstance(stream, OwnStream):
             consumers[key] += len(stream.other_consumers)
     for key, count in consumers.items():
-        if count > limit and key in draft.streams:
-            hint = "" if advantage else f" ({consumers_at_most(advantage=True)} with on_demand_advantage: true)"
+        stream = draft.streams.get(key)
+        provisioned = isinstance(stream, OwnStream) and stream.mode == "provisioned"
+        limit = consumers_at_most(advantage=advantage and not provisioned)
+        if count > limit and stream is not None:
+            hint = (
+                ""
+                if advantage or provisioned
+                else f" ({consumers_at_most(advantage=True)} with on_demand_advantage: true)"
+            )
             yield Fault(f"streams.{key}", f"{count} consumers", f"a stream has at most {limit} consumers{hint}")
 
 

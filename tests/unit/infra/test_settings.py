@@ -377,6 +377,14 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {
+            "on_demand_advantage": True,
+            "streams": {"orders": {"mode": "provisioned", "shards": 1}},
+            "applications": {f"app{n}": {"streams": ["orders"]} for n in range(21)},
+        },
+        "streams.orders: a stream has at most 20 consumers; got '21 consumers'",
+    ),
+    (
+        {
             "streams": {"orders": {"key": "aws-managed"}},
             "applications": apps(access={"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]}),
         },

@@ -4,9 +4,8 @@
         manifest=ssm:///kinesis-efo/dev/lake streams=customers
 
 All other arguments are options of the source (docs/options.md) as NAME=VALUE. The database is SQLite. PostgreSQL has
-the same statement; Delta Lake and Iceberg have MERGE. A repeated micro-batch is harmless, because a record replaces only
-an older one. If Kinesis distributes the records itself, or if they come from DynamoDB, their places do not tell which is
-older: give a whole number in the data, version="get_json_object(string(data), '$.version')". SIGTERM ends the program.
+the same statement. A repeated micro-batch is harmless, because a record replaces only an older one. See
+docs/how-to/upserts.md for key="get_json_object(string(data), '$.id')" and version. SIGTERM ends the program.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pyspark.sql import functions as F
 
 from kinesis_efo import job, read_stream
 
-TABLE = "create table if not exists newest (key text primary key, data blob, place text)"
+TABLE = "create table if not exists newest (key text not null primary key, data blob, place text not null)"
 UPSERT = """
 insert into newest values (?, ?, ?) on conflict (key)
 do update set data = excluded.data, place = excluded.place where excluded.place > newest.place
@@ -28,17 +27,18 @@ do update set data = excluded.data, place = excluded.place where excluded.place 
 
 options = dict(argument.split("=", 1) for argument in sys.argv[1:])
 database, checkpoint = options.pop("database"), options.pop("checkpoint")
-version = options.pop("version", None)
+key, version = options.pop("key", "partitionKey"), options.pop("version", None)
 
 
 def upsert(rows: DataFrame, batch_id: int) -> None:
     """Write a micro-batch in one transaction."""
     # Sequence numbers are long: as texts of one length they compare as numbers do.
     place = F.concat(F.lpad("sequenceNumber", 129, "0"), F.lpad(F.col("subSequenceNumber").cast("string"), 20, "0"))
-    if version is not None:  # records without a version are left out
-        place = F.lpad(F.expr(f"string(try_cast({version} as decimal(38, 0)))"), 38, "0")
-    rows = rows.withColumn("place", place).where("place is not null")
-    newest = rows.groupBy("partitionKey").agg(F.max_by("data", "place"), F.max("place"))
+    if version is not None:
+        place = F.expr(f"if(string({version}) rlike '^[0-9]{{1,38}}$', lpad(string({version}), 38, '0'), null)")
+    newest = rows.withColumns({"key": F.expr(key), "place": place}).groupBy("key")
+    # Without `every`, a record without a version would be left out beside others of its key.
+    newest = newest.agg(F.max_by("data", "place"), F.when(F.every(F.col("place").isNotNull()), F.max("place")))
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute(TABLE)
         connection.executemany(UPSERT, newest.toLocalIterator())

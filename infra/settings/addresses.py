@@ -76,7 +76,7 @@ def identities(environment: Environment) -> Iterator[Identity]:
     for key, stream in environment.streams.items():
         if isinstance(stream, OwnStream):
             yield identity("aws_kinesis_stream", entry_place(key, stream), names.stream_name(key))
-            if stream.key == "own":
+            if "own" in stream.all_keys:
                 yield identity("aws_kms_key", entry_place(key, stream), names.stream_name(key))
     for stream_key, key in declared_consumers(environment):
         name = f"{names.stream_name(stream_key)}/{names.consumer_name(stream_key, key)}"

@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 from infra.errors import AwsError
 from infra.settings.access import Eks, EmrServerless, RoleAccess
 from infra.settings.model import AdoptedStream, Environment
-from infra.settings.names import locations
+from infra.settings.names import keys_of, locations
 from kinesis_efo_infra.pipeline.aws import asking
 
 Client = Callable[[str, str], Any]
@@ -126,7 +126,7 @@ def _buckets(environment: Environment) -> Iterator[_Question]:
 
 def _keys(environment: Environment) -> Iterator[_Question]:
     given = [("key", environment.key)]
-    given += [(f"streams.{key}.key", each.key or "") for key, each in environment.streams.items()]
+    given += [found for key, each in environment.streams.items() for found in keys_of(key, each)]
     given += [
         (f"applications.{key}.output_key", each.output_key or "") for key, each in environment.applications.items()
     ]
@@ -228,7 +228,7 @@ def _stream_is_active(stream: AdoptedStream) -> Callable[[Any], str | None]:
             return f"stream {stream.existing_arn} is {found['StreamStatus']}"
         encrypted = found.get("KeyId") if found.get("EncryptionType") == "KMS" else None
         if encrypted and encrypted.startswith("arn:") and encrypted != stream.key:
-            return f"it is encrypted with {encrypted}: name that as its key, or no reader may decrypt"
+            return f"it is encrypted with {encrypted}: name that as its key, and a former one under former_keys, or no reader may decrypt"
         return None
 
     return ask

@@ -7,7 +7,7 @@ import json
 from infra.settings import schedules
 from infra.settings.artifacts import use_artifacts, use_locations
 from infra.settings.manifest import Scheduling, deployment, manifest, runtime_role
-from infra.settings.model import AdoptedStream, Environment, OwnStream
+from infra.settings.model import AdoptedStream, Environment
 from infra.settings.names import Names, application_name
 from kinesis_efo_infra.document import StreamRef
 from kinesis_efo_infra.iam import Policy
@@ -40,13 +40,14 @@ def literal_policy(environment: Environment, key: str) -> Policy:
     policy = Policy(environment.region)
     for stream_key in application.streams:
         consumer_arn = literal_consumer_arn(environment, stream_key, key)
-        stream_arn, key_arn = names.stream_arn(stream_key), _literal_key(environment, stream_key)
+        stream_arn, (key_arn, *former) = names.stream_arn(stream_key), _literal_keys(environment, stream_key)
         if consumer_arn is None:
-            policy.poll_stream(stream_arn, key_arn)
+            policy.poll_stream(stream_arn, key_arn, former_keys=former)
         else:
-            policy.read_stream(stream_arn, consumer_arn, key_arn, polling=application.gets_records)
+            polling = application.gets_records
+            policy.read_stream(stream_arn, consumer_arn, key_arn, former_keys=former, polling=polling)
     for stream_key in application.writes:
-        policy.write_stream(names.stream_arn(stream_key), _literal_key(environment, stream_key))
+        policy.write_stream(names.stream_arn(stream_key), _literal_keys(environment, stream_key)[0])
     policy.read_write_leases(names.lease_table_arn(key), _some_key(environment))
     in_s3 = names.manifest_bucket is not None
     policy.read_manifest(names.manifest_arn(key), _some_key(environment), in_s3=in_s3)
@@ -97,11 +98,14 @@ def literal_consumer_arn(environment: Environment, stream_key: str, key: str) ->
     return f"{names.stream_arn(stream_key)}/consumer/{name}:{'0' * 10}"
 
 
-def _literal_key(environment: Environment, stream_key: str) -> str | None:
-    stream = environment.streams[stream_key]
-    if isinstance(stream, OwnStream) and stream.key == "own":
-        return _some_key(environment, 1 + list(environment.streams).index(stream_key))
-    return stream.key if stream.key and stream.key.startswith("arn:") else None
+def _literal_keys(environment: Environment, stream_key: str) -> list[str]:
+    """A stream's customer key, `` where it has none, and those that it had before."""
+    stream, own = (
+        environment.streams[stream_key],
+        _some_key(environment, 1 + list(environment.streams).index(stream_key)),
+    )
+    key = stream.key if stream.key and stream.key != "aws-managed" else ""
+    return [own if each == "own" else each for each in (key, *stream.former_keys)]
 
 
 def _some_key(environment: Environment, number: int = 0) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,7 +80,7 @@ def load_environments(
     if faults:
         raise SettingsError(faults)
     for name in wanted if warn else ():
-        for warning in rules.warnings(environments[name]):
+        for warning in rules.warnings(environments[name], datetime.now(UTC).date()):
             logger.warning("warning: %s: %s", files[name], warning)
     return [environments[name] for name in wanted]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -57,6 +58,8 @@ class OwnStream(Settings):
         retention_hours: How long records stay readable, 24 hours to 365 days.
         key: Encryption key: `own` (a customer key declared here), the ARN of a key, or `aws-managed`
             (free, but unusable from other accounts).
+        former_keys: Keys that it had before, each with the day until which readers must decrypt with it: that of the change, and
+            the retention. `own` keeps the one declared here.
         shard_metrics: Metrics that CloudWatch gets per shard; billed per shard and metric.
         max_record_kib: Largest record in KiB (1024 to 10240).
         warm_throughput_mib: MiB a second that an on-demand stream takes at once, with On-demand Advantage. Needs an AWS provider
@@ -75,12 +78,18 @@ class OwnStream(Settings):
     scaled_elsewhere: bool = False
     retention_hours: Annotated[int, Field(ge=24, le=8760)] = 24
     key: Literal["own", "aws-managed"] | KeyArn = "own"
+    former_keys: dict[Literal["own"] | KeyArn, date] = {}
     shard_metrics: list[ShardMetric] = []
     max_record_kib: Annotated[int, Field(ge=1024, le=10_240)] = 1024
     warm_throughput_mib: Annotated[int, Field(ge=1, le=10_240)] | None = None
     other_consumers: list[KinesisName] = []
     tags: Tags = {}
     moved_from: Key | None = None
+
+    @property
+    def all_keys(self) -> tuple[str, ...]:
+        """Its key, and those that it had before."""
+        return (self.key, *self.former_keys)
 
 
 class AdoptedStream(Settings):
@@ -90,6 +99,7 @@ class AdoptedStream(Settings):
         existing_arn: The stream. In another account, `consumers` must name a consumer for each application.
         key: ARN of the customer key that encrypts it, so that readers may decrypt; none for `aws/kinesis`, or without
             encryption.
+        former_keys: As for a stream that this environment declares.
         consumers: Consumers that its owner registered, by application key; they are used, and not declared here.
         import_consumers: Consumers on it that exist and are declared here from now on: their ARNs, by application key.
         moved_from: Key that this entry had before.
@@ -97,9 +107,15 @@ class AdoptedStream(Settings):
 
     existing_arn: StreamArn
     key: KeyArn | None = None
+    former_keys: dict[KeyArn, date] = {}
     consumers: dict[Key, ConsumerArn] = {}
     import_consumers: dict[Key, ConsumerArn] = {}
     moved_from: Key | None = None
+
+    @property
+    def all_keys(self) -> tuple[str, ...]:
+        """Its key, if it has one, and those that it had before."""
+        return (*([self.key] if self.key else []), *self.former_keys)
 
 
 Stream = OwnStream | AdoptedStream

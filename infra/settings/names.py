@@ -72,6 +72,15 @@ def references(text: str) -> set[str]:
     return set(_REFERENCE.findall(text))
 
 
+def keys_of(key: str, stream: Stream) -> Iterator[tuple[str, str]]:
+    """The customer keys of a stream that the file names by ARN, present and former ones, each with its path."""
+    if stream.key and stream.key.startswith("arn:"):
+        yield f"streams.{key}.key", stream.key
+    for arn in stream.former_keys:
+        if arn.startswith("arn:"):
+            yield f"streams.{key}.former_keys.{arn}", arn
+
+
 def locations(application: Application) -> dict[str, Location]:
     """Where an application writes, by setting."""
     given = {"output": application.output, "checkpoint": application.checkpoint}

@@ -9,12 +9,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 
 from infra.errors import Fault
 from infra.settings import consumers, existing, literals, locations, pods, schedules, targets
 from infra.settings.access import OtherAccount, RoleAccess
 from infra.settings.model import RELEASES, AdoptedStream, Application, Environment, Head, Job, OwnStream, Stream
-from infra.settings.names import Names, application_name, parse_arn
+from infra.settings.names import Names, application_name, keys_of, parse_arn
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.pipeline.deployment import consumers_at_most
 from kinesis_efo_infra.pipeline.known_regions import known_regions
@@ -144,15 +145,21 @@ def _shared_out(draft: Draft, key: str, application: Application) -> Iterator[Fa
 
 def _consumer_limit(draft: Draft) -> Iterator[Fault]:
     advantage = draft.head is not None and draft.head.on_demand_advantage
-    limit = consumers_at_most(advantage=advantage)
     subscribed = [each for each in draft.applications.values() if each.subscribes]
     consumers = Counter(key for application in subscribed for key in set(application.streams))
     for key, stream in draft.streams.items():
         if isinstance(stream, OwnStream):
             consumers[key] += len(stream.other_consumers)
     for key, count in consumers.items():
-        if count > limit and key in draft.streams:
-            hint = "" if advantage else f" ({consumers_at_most(advantage=True)} with on_demand_advantage: true)"
+        stream = draft.streams.get(key)
+        provisioned = isinstance(stream, OwnStream) and stream.mode == "provisioned"
+        limit = consumers_at_most(advantage=advantage and not provisioned)
+        if count > limit and stream is not None:
+            hint = (
+                ""
+                if advantage or provisioned
+                else f" ({consumers_at_most(advantage=True)} with on_demand_advantage: true)"
+            )
             yield Fault(f"streams.{key}", f"{count} consumers", f"a stream has at most {limit} consumers{hint}")
 
 
@@ -254,8 +261,10 @@ def _places(draft: Draft, head: Head) -> Iterator[Fault]:
                     yield Fault(path, stream.existing_arn, rule)
         elif len(name := names.stream_name(key)) > 128:
             yield Fault(f"streams.{key}", name, "must give a name of at most 128 characters; say name:")
-        if stream.key and stream.key.startswith("arn:"):
-            yield from _same_region(f"streams.{key}.key", stream.key, head)
+        for path, arn in keys_of(key, stream):
+            yield from _same_region(path, arn, head)
+        if stream.key in stream.former_keys:
+            yield Fault(f"streams.{key}.former_keys", stream.key, "must not name its present key")
     for key, application in draft.applications.items():
         if isinstance(application.access, RoleAccess) and len(role := names.role_name(key)) > _ROLE_CHARACTERS:
             rule = f"an IAM role's name has at most {_ROLE_CHARACTERS} characters; say access.role_name:"
@@ -304,10 +313,11 @@ def _of_others(environment: Environment) -> Iterator[str]:
         ("key", environment.key, "the roles that apply and read must be allowed kms:Decrypt and kms:GenerateDataKey")
     ]
     used += [
-        (f"streams.{key}.key", stream.key, "its writers must be allowed kms:GenerateDataKey, its readers kms:Decrypt")
+        (path, arn, "its writers must be allowed kms:GenerateDataKey, its readers kms:Decrypt")
         for key, stream in environment.streams.items()
         # The owner of a stream that is adopted from another account is told of its policy with the stream's.
-        if stream.key and (isinstance(stream, OwnStream) or Names(environment).is_ours(key))
+        if isinstance(stream, OwnStream) or Names(environment).is_ours(key)
+        for path, arn in keys_of(key, stream)
     ]
     used += [
         (
@@ -323,12 +333,17 @@ def _of_others(environment: Environment) -> Iterator[str]:
             yield f"{path}: {arn} is a key of another account, whose policy must say so: {what}"
 
 
-def warnings(environment: Environment) -> Iterable[str]:
+def warnings(environment: Environment, today: date) -> Iterable[str]:
     """Sentences about settings that are allowed, but probably a mistake."""
     consumed = {key for application in environment.applications.values() for key in application.streams}
     for key, stream in environment.streams.items():
         if key not in consumed:
             yield f"streams.{key}: no application consumes it, yet it is billed while it exists"
+        for former, until in stream.former_keys.items():
+            if until < today:
+                yield (
+                    f"streams.{key}.former_keys: readers needed {former} until {until}, and can do without it now: remove it"
+                )
         pollers = [
             each
             for each, application in environment.applications.items()
@@ -348,8 +363,8 @@ def warnings(environment: Environment) -> Iterable[str]:
                     f"streams.{key}: {reader}, but the policy of an adopted stream is its owner's: its owner must "
                     f"allow {', '.join(iam.READ_STREAM)} to those principals"
                 )
-            if stream.key not in ("own", "aws-managed", None):
-                yield f"streams.{key}: {reader}: the policy of key {stream.key} must allow them kms:Decrypt"
+            for _, arn in keys_of(key, stream):
+                yield f"streams.{key}: {reader}: the policy of key {arn} must allow them kms:Decrypt"
     yield from _of_others(environment)
     if environment.region not in known_regions():
         yield f"region: {environment.region} is not known to the installed botocore: `make doctor` asks AWS"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .errors import AwsError, invalid, limit_exceeded
+from .errors import AwsError, invalid, limit_exceeded, not_found
 from .reading import get_records, get_shard_iterator
 from .shards import MAX_HASH, Shard
 from .state import HOUR, Kinesis
@@ -81,7 +81,7 @@ def describe_stream_summary(kinesis: Kinesis, params: Params) -> Params:
         | {
             "OpenShardCount": len(stream.open_shards),
             "ConsumerCount": len(stream.consumers),
-            "QueueCount": stream.queues,
+            "QueueCount": len(stream.queues),
             "MaxRecordSizeInKiB": stream.traits.max_record_bytes // 1024,
         }
         # Only streams on demand have one.
@@ -288,9 +288,40 @@ def _token(params: Params, kind: str) -> Params:
     return token
 
 
+def create_queue(kinesis: Kinesis, params: Params) -> Params:
+    """CreateQueue. botocore checks its parameters from 1.44 on."""
+    configured = params.get("StreamConfigurationList") or []
+    if len(configured) != 1 or not params.get("QueueName"):
+        raise invalid("QueueName, and one StreamConfiguration, must be provided.")
+    stream, name = kinesis.stream({"StreamARN": configured[0].get("StreamARN")}), params["QueueName"]
+    kinesis.create_queue(stream, name)
+    return {"QueueDescription": _queue(stream, name) | {"StreamConfigurationList": configured}}
+
+
+def delete_queue(kinesis: Kinesis, params: Params) -> None:
+    """DeleteQueue."""
+    for stream in kinesis.streams.values():
+        for name in stream.queues:
+            if _queue(stream, name)["QueueARN"] == params.get("QueueARN"):
+                del stream.queues[name]
+                return
+    raise not_found(f"Queue {params.get('QueueARN')} not found for account {kinesis.account_id}.")
+
+
+def _queue(stream: Stream, name: str) -> Params:
+    return {
+        "QueueName": name,
+        "QueueARN": f"{stream.arn.partition(':stream/')[0]}:queue/{name}",
+        "QueueStatus": "ACTIVE",
+        "QueueCreationTimestamp": stream.queues[name],
+    }
+
+
 Operation = Callable[[Kinesis, Params], Any]
 OPERATIONS: dict[str, Operation] = {
+    "CreateQueue": create_queue,
     "CreateStream": create_stream,
+    "DeleteQueue": delete_queue,
     "DeleteStream": delete_stream,
     "DeregisterStreamConsumer": deregister_stream_consumer,
     "DescribeStream": describe_stream,

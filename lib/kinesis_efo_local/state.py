@@ -24,6 +24,7 @@ from .wrong_answers import WrongAnswers, parse_kinds
 
 HOUR = 3600.0
 MAX_CONSUMERS = 20
+MAX_CONSUMERS_ADVANTAGE = 50
 MAX_CREATING = 5
 
 
@@ -300,10 +301,7 @@ class Kinesis:
         """
         if name in stream.consumers:
             raise in_use(f"Consumer {name} under stream {stream.name} already exists for account {self.account_id}.")
-        if len(stream.consumers) + stream.queues >= MAX_CONSUMERS:
-            raise limit_exceeded(
-                f"Stream {stream.name} already has {MAX_CONSUMERS} registered consumers, {stream.queues} queues included"
-            )
+        _check_room(stream)
         if sum(consumer.status == "CREATING" for consumer in stream.consumers.values()) >= MAX_CREATING:
             raise limit_exceeded(f"Only {MAX_CREATING} consumers of a stream can be in the CREATING state at a time")
         at = self.now().wall if stamp is None else float(stamp)
@@ -322,6 +320,18 @@ class Kinesis:
         self.later(self.settings.consumer_creating_seconds, activate)
         return consumer
 
+    def create_queue(self, stream: Stream, name: str) -> float:
+        """Create a queue, which delivers nothing; it counts as a consumer. Returns the time."""
+        if stream.traits.mode != "ON_DEMAND":
+            raise invalid(
+                f"Queues are only supported for streams with StreamMode ON_DEMAND; {stream.name} is PROVISIONED"
+            )
+        if any(name in each.queues for each in self.streams.values()):
+            raise in_use(f"Queue {name} already exists for account {self.account_id}.")
+        _check_room(stream)
+        stream.queues[name] = self.now().wall
+        return stream.queues[name]
+
     def deregister_consumer(self, consumer: Consumer) -> None:
         """Deregister a consumer; open subscriptions end with `ResourceNotFoundException`."""
         consumer.status = "DELETING"
@@ -336,3 +346,12 @@ class Kinesis:
     def arn(self, resource: str) -> str:
         """The ARN of a Kinesis resource in this account and region."""
         return f"arn:{partition_of(self.region)}:kinesis:{self.region}:{self.account_id}:{resource}"
+
+
+def _check_room(stream: Stream) -> None:
+    """Refuse one more consumer or queue than the account may have, which has On-demand Advantage (DescribeAccountSettings)."""
+    most = MAX_CONSUMERS_ADVANTAGE if stream.traits.mode == "ON_DEMAND" else MAX_CONSUMERS
+    if len(stream.consumers) + len(stream.queues) >= most:
+        raise limit_exceeded(
+            f"Stream {stream.name} already has {most} registered consumers, {len(stream.queues)} queues included"
+        )

@@ -108,7 +108,7 @@ class Stream:
         self.status = "CREATING"
         self.shards: dict[str, Shard] = {}
         self.consumers: dict[str, Consumer] = {}
-        self.queues = 0
+        self.queues: dict[str, float] = {}
         self.last_consumer_stamp = 0
         self._ticks = ticks
         self._created_tick = ticks.next(now.wall)

@@ -12,7 +12,7 @@ from infra.stacks.cdk import Construct, KinesisResourcePolicy
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.base import policy_document, put
 from kinesis_efo_infra.consumer import StreamConsumer
-from kinesis_efo_infra.key import CustomerKey
+from kinesis_efo_infra.key import OWN, CustomerKey
 from kinesis_efo_infra.places import Place
 from kinesis_efo_infra.stream import Stream
 
@@ -36,7 +36,13 @@ class FanOutStream(Construct):
             name: application for name, application in environment.applications.items() if key in application.streams
         }
         if isinstance(settings, AdoptedStream):
-            self._stream = Stream.from_arn(self, "stream", settings.existing_arn, encryption_key=settings.key)
+            self._stream = Stream.from_arn(
+                self,
+                "stream",
+                settings.existing_arn,
+                encryption_key=settings.key,
+                former_keys=list(settings.former_keys),
+            )
         else:
             self._stream = self._declare(settings)
         self._consumers = {name: self._consumer(name) for name, each in self._readers.items() if each.subscribes}
@@ -84,9 +90,9 @@ class FanOutStream(Construct):
 
     def _declare(self, settings: OwnStream) -> Stream:
         environment, name = self._environment, Names(self._environment).stream_name(self._key)
-        key: CustomerKey | str = settings.key
-        if key == "own":
-            key = CustomerKey(
+        keys: list[CustomerKey | str] = list(settings.all_keys)
+        if OWN in keys:
+            keys[keys.index(OWN)] = CustomerKey(
                 self,
                 "key",
                 alias=f"{Names(environment).path}/{name}",
@@ -101,7 +107,8 @@ class FanOutStream(Construct):
             name=name,
             shards=settings.shards,
             retention_hours=settings.retention_hours,
-            encryption_key=key,
+            encryption_key=keys[0],
+            former_keys=keys[1:],
             shard_metrics=settings.shard_metrics,
             max_record_kib=settings.max_record_kib,
             warm_throughput_mib=settings.warm_throughput_mib,

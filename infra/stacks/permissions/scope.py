@@ -64,7 +64,7 @@ class Scope:
         self.keys = (self._arn("kms", "key/*"),)
         state_region = environment.state_region or environment.region
         self.state_keys = (self.keys[0].replace(f":{environment.region}:", f":{state_region}:"),)
-        given = [environment.key, *(stream.key or "" for stream in environment.streams.values())]
+        given = [environment.key, *(each for stream in environment.streams.values() for each in stream.all_keys)]
         # Keys that others declared carry no tags of this environment.
         self.given_keys = tuple(sorted({arn for arn in given if arn.startswith("arn:")}))
         self.job_buckets = tuple(names.bucket_arn(each) for each in names.job_buckets)

@@ -27,8 +27,12 @@ def distribution_of(client: Any, summary: Mapping[str, Any]) -> Distribution:
     if told is not None:
         return next((each for each in Distribution if each.value == told), Distribution.UNKNOWN)
     # Only on-demand streams have a strategy. Older versions of botocore drop it from responses.
-    on_demand = summary.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND"
-    return Distribution.UNKNOWN if on_demand and not _is_known_to(client) else Distribution.KEYED
+    return Distribution.UNKNOWN if on_demand(summary) and not _is_known_to(client) else Distribution.KEYED
+
+
+def on_demand(summary: Mapping[str, Any]) -> bool:
+    """Return whether a stream is on-demand, from the response of DescribeStreamSummary."""
+    return bool(summary.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND")
 
 
 def _is_known_to(client: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kinesis_efo.aws import pages_of, token_only
 from kinesis_efo.manifest import StreamRef
-from kinesis_efo.records.distribution import Distribution, distribution_of
+from kinesis_efo.records.distribution import Distribution, distribution_of, on_demand
 from kinesis_efo_tools.operate.access import Clients
 from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Finding, existing, finding
 
@@ -86,13 +86,21 @@ async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
 
     async def look() -> str:
         with existing(f"{ref.stream_arn} does not exist", "deploy it"):
-            names = await consumers_of(await clients.client("kinesis"), ref.stream_arn)
-        if len(names) >= CONSUMER_QUOTA:
+            kinesis = await clients.client("kinesis")
+            names = await consumers_of(kinesis, ref.stream_arn)
+            answer = await kinesis.describe_stream_summary(StreamARN=ref.stream_arn)
+        found = answer["StreamDescriptionSummary"]
+        # Only on-demand streams have queues. Older versions of botocore drop their number from responses.
+        shown, queues = "QueueCount" in found or not on_demand(found), found.get("QueueCount", 0)
+        taken = len(names) + queues
+        words = f", {queues} of them queues" if queues else ""
+        words += "" if shown else ", and its queues, which count as consumers, and which this botocore does not show"
+        if taken >= CONSUMER_QUOTA:
             raise CheckUnknown(
-                f"{len(names)} consumers: {CONSUMER_QUOTA} is the quota unless AWS raised it",
+                f"{taken} consumers{words}: {CONSUMER_QUOTA} is the quota, unless AWS raised it or with On-demand Advantage (50)",
                 "before you declare another, remove one that is not used, or have the quota raised",
             )
-        return f"{len(names)} of {CONSUMER_QUOTA} consumers"
+        return f"{taken} of {CONSUMER_QUOTA} consumers{words}"
 
     return await finding(f"quota of {ref.name}", look(), action="kinesis:ListStreamConsumers", needed=False)
 

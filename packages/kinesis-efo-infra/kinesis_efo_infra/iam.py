@@ -159,24 +159,33 @@ class Policy:
         """Condition: a key is used only through these services of the region."""
         return through(self.region, *services, dns_suffix=self.dns_suffix)
 
-    def read_stream(self, stream_arn: str, consumer_arn: str, key_arn: str | None, *, polling: bool = True) -> None:
+    def read_stream(
+        self,
+        stream_arn: str,
+        consumer_arn: str,
+        key_arn: str | None,
+        *,
+        former_keys: Sequence[str] = (),
+        polling: bool = True,
+    ) -> None:
         """Allow reading a stream through one consumer.
 
         Args:
             stream_arn: The stream.
             consumer_arn: The consumer.
             key_arn: Customer key of the stream, if it has one.
+            former_keys: Customer keys that encrypt records which it still retains.
             polling: Also allow GetRecords: a query that is behind another one of the same program reads alone by it until it has
                 caught up. Without, all of them wait for the slowest.
         """
         self.add(Statement("ReadStreams", _read_actions(polling), (stream_arn,)))
         self.add(Statement("SubscribeToConsumers", SUBSCRIBE, (consumer_arn,)))
-        self._decrypt_stream(key_arn)
+        self._decrypt_stream(key_arn, *former_keys)
 
-    def poll_stream(self, stream_arn: str, key_arn: str | None) -> None:
-        """Allow reading a stream with GetRecords, without a consumer."""
+    def poll_stream(self, stream_arn: str, key_arn: str | None, *, former_keys: Sequence[str] = ()) -> None:
+        """Allow reading a stream with GetRecords, without a consumer; for `former_keys`, see `read_stream`."""
         self.add(Statement("ReadStreams", _read_actions(polling=True), (stream_arn,)))
-        self._decrypt_stream(key_arn)
+        self._decrypt_stream(key_arn, *former_keys)
 
     def write_stream(self, stream_arn: str, key_arn: str | None) -> None:
         """Allow putting records into a stream."""
@@ -232,10 +241,10 @@ class Policy:
         """The policy document, for literal values only."""
         return policy_json(list(self.statements.values()))
 
-    def _decrypt_stream(self, key_arn: str | None) -> None:
-        if key_arn:
+    def _decrypt_stream(self, *key_arns: str | None) -> None:
+        for each in filter(None, key_arns):
             via = self.through("kinesis")
-            self.add(Statement("DecryptStreams", ("kms:Decrypt",), (key_arn,), conditions=via))
+            self.add(Statement("DecryptStreams", ("kms:Decrypt",), (each,), conditions=via))
 
     def _decrypt_state(self, key_arn: str | None) -> None:
         if key_arn:

@@ -40,6 +40,8 @@ class Stream(Part):
         retention_hours: How long records stay readable, 24 hours to 365 days.
         encryption_key: `own` (a customer key is declared), `aws-managed` (free, but unusable from other accounts), a
             `CustomerKey`, or the ARN of one.
+        former_keys: Customer keys that it had before: readers may decrypt with them, too, as they must until the retention is
+            over. `own` keeps the key that was declared for it.
         shard_metrics: Metrics that CloudWatch gets by shard; billed by shard and metric.
         max_record_kib: Largest record in KiB, 1024 to 10240.
         warm_throughput_mib: MiB that an on-demand stream takes each second without a warning, 1 to 10240, in an account with
@@ -68,6 +70,7 @@ class Stream(Part):
         shards: int | None = None,
         retention_hours: int = 24,
         encryption_key: EncryptionKey = OWN,
+        former_keys: Sequence[EncryptionKey] = (),
         shard_metrics: Sequence[str] = (),
         max_record_kib: int = 1024,
         warm_throughput_mib: int | None = None,
@@ -88,7 +91,8 @@ class Stream(Part):
         checks.number(owner, "max_record_kib", max_record_kib, 1024, 10_240, "the default is 1024")
         for metric in shard_metrics:
             checks.one_of(owner, "shard_metrics", metric, SHARD_METRICS, "name each metric that you need")
-        check_key(owner, encryption_key)
+        for each in (encryption_key, *former_keys):
+            check_key(owner, each)
         warm = _warm(owner, name, shards, warm_throughput_mib)
         if record_distribution_strategy is not None:
             raise ArgumentError(
@@ -98,14 +102,18 @@ class Stream(Part):
                 "deployments leave it as it is"
             )
         super().__init__(scope, id)
-        self._key_arn = key_arn(
-            self,
-            encryption_key,
-            alias=f"kinesis-efo/stream/{name}",
-            description=f"Records of Kinesis stream {name}",
-            protected=protected,
-            place=place,
-        )
+        keys = [
+            key_arn(
+                self,
+                each,
+                alias=f"kinesis-efo/stream/{name}",
+                description=f"Records of Kinesis stream {name}",
+                protected=protected,
+                place=place,
+            )
+            for each in dict.fromkeys((encryption_key, *former_keys))
+        ]
+        self._key_arn, self._former_keys = keys[0], [each for each in keys[1:] if each]
         stream = KinesisStream(
             self,
             "stream",
@@ -130,7 +138,14 @@ class Stream(Part):
         self._retention_hours: int | None = retention_hours
 
     @staticmethod
-    def from_arn(scope: Construct, id: str, arn: str, *, encryption_key: CustomerKey | str | None = None) -> Stream:
+    def from_arn(
+        scope: Construct,
+        id: str,
+        arn: str,
+        *,
+        encryption_key: CustomerKey | str | None = None,
+        former_keys: Sequence[CustomerKey | str] = (),
+    ) -> Stream:
         """A stream that somebody else declares: nothing of it is declared here.
 
         Args:
@@ -139,6 +154,7 @@ class Stream(Part):
             arn: The stream; a reference to it will do.
             encryption_key: The customer key that encrypts it, or its ARN, so that grants let readers decrypt; default: none, as
                 with the key of AWS.
+            former_keys: Customer keys that it had before: see `Stream`.
 
         Raises:
             ArgumentError: It is no ARN of a stream, or the key is none.
@@ -150,14 +166,14 @@ class Stream(Part):
             "give arn:aws:kinesis:<region>:<account>:stream/<name>; for a consumer's, there is StreamConsumer.from_arn"
         )
         checks.text(owner, "arn", arn, checks.STREAM_ARN, remedy)
-        if encryption_key is not None and not isinstance(encryption_key, CustomerKey):
-            checks.text(owner, "encryption_key", encryption_key, checks.KEY_ARN, "give the ARN of its key, or nothing")
-            if not (checks.is_token(arn) or checks.is_token(encryption_key)):
-                region, of_key = arn.split(":")[3], encryption_key.split(":")[3]
-                checks.one_of(
-                    owner, "the region of encryption_key", of_key, [region], "a stream's key is in its region"
-                )
-        return _GivenStream(scope, id, arn, encryption_key)
+        for what, key in [("encryption_key", encryption_key), *(("former_keys", each) for each in former_keys)]:
+            if key is None or isinstance(key, CustomerKey):
+                continue
+            checks.text(owner, what, key, checks.KEY_ARN, "give the ARN of its key, or nothing")
+            if not (checks.is_token(arn) or checks.is_token(key)):
+                region, of_key = arn.split(":")[3], key.split(":")[3]
+                checks.one_of(owner, f"the region of {what}", of_key, [region], "a stream's key is in its region")
+        return _GivenStream(scope, id, arn, encryption_key, former_keys)
 
     @property
     def arn(self) -> str:
@@ -194,19 +210,28 @@ class Stream(Part):
                 one of the same program reads alone by it until it has caught up. Without, all of them wait for the slowest.
         """
         what = f"read-{consumer.node.id}"
-        grant(self, what, grantee, lambda to: to.read_stream(self.arn, consumer.arn, self.key_arn, polling=polling))
+        former = self._former_keys
+        grant(
+            self,
+            what,
+            grantee,
+            lambda to: to.read_stream(self.arn, consumer.arn, self.key_arn, former_keys=former, polling=polling),
+        )
 
     def grant_poll(self, grantee: Grantee) -> None:
         """Let a runtime read the stream without a consumer (`readMode=polling`), and decrypt it."""
-        grant(self, "poll", grantee, lambda to: to.poll_stream(self.arn, self.key_arn))
+        self._grant_poll("poll", grantee)
 
     def grant_batch(self, grantee: Grantee) -> None:
         """Let a runtime read stretches of the stream, without a consumer, and decrypt it."""
-        grant(self, "batch", grantee, lambda to: to.poll_stream(self.arn, self.key_arn))
+        self._grant_poll("batch", grantee)
 
     def grant_write(self, grantee: Grantee) -> None:
         """Let a runtime put records into the stream, and encrypt them."""
         grant(self, "write", grantee, lambda to: to.write_stream(self.arn, self.key_arn))
+
+    def _grant_poll(self, what: str, grantee: Grantee) -> None:
+        grant(self, what, grantee, lambda to: to.poll_stream(self.arn, self.key_arn, former_keys=self._former_keys))
 
 
 def _warm(owner: str, name: str, shards: int | None, mib: int | None) -> dict[str, Any]:
@@ -228,9 +253,12 @@ def _warm(owner: str, name: str, shards: int | None, mib: int | None) -> dict[st
 
 
 class _GivenStream(Stream):
-    def __init__(self, scope: Construct, id: str, arn: str, key: CustomerKey | str | None) -> None:
+    def __init__(
+        self, scope: Construct, id: str, arn: str, key: CustomerKey | str | None, former: Sequence[CustomerKey | str]
+    ) -> None:
         super(Stream, self).__init__(scope, id)
         self._arn = arn
         self._name = Fn.element(Fn.split("/", arn), 1) if checks.is_token(arn) else arn.rpartition("/")[2]
         self._declared_name, self._retention_hours = self._name, None
         self._key_arn = key.arn if isinstance(key, CustomerKey) else key
+        self._former_keys = [each.arn if isinstance(each, CustomerKey) else each for each in former]

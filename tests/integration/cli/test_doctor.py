@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import botocore.loaders
 import pytest
 
 from kinesis_efo.leases.keys import run_key
@@ -21,6 +23,7 @@ from tests.integration.cli.test_leases import QUICKLY, renewing
 from tests.integration.cli.test_manifest import Refusing
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.ports import free_ports
+from tests.support.raw_kinesis import RawKinesis
 from tests.support.world import World
 
 Run = Callable[..., Result]
@@ -117,6 +120,38 @@ def test_a_query_that_runs_is_left_alone_where_the_endpoint_may_know_no_dry_run(
     assert "SubscribeToShard" not in {call.operation for call in list(here.aws.kinesis.trace)[before:]}
     tried = run("doctor", "--manifest", here.manifest, "--subscribe-anyway", "--json")
     assert _lines(tried)["subscribing to orders"]["status"] == "passed"
+
+
+def test_quota_counts_queues_if_the_sdk_shows_them(
+    run: Run, world: Callable[..., World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = world()
+
+    def told() -> dict[str, Any]:
+        return _lines(run("doctor", "--manifest", here.manifest, "--json"))["quota of orders"]
+
+    assert told()["detail"] == "1 of 20 consumers", "a provisioned stream has no queues"
+    arn = here.kinesis.describe_stream_summary(StreamName=here.streams["orders"])["StreamDescriptionSummary"][
+        "StreamARN"
+    ]
+    here.kinesis.update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    raw = RawKinesis(here.aws)
+    for name in ("a", "b"):
+        raw.create_queue(QueueName=name, StreamConfigurationList=[{"StreamARN": arn}])
+    assert told()["detail"] == (
+        "1 of 20 consumers, and its queues, which count as consumers, and which this botocore does not show"
+    )
+    # The SDK's model as that of a newer one.
+    model = copy.deepcopy(botocore.loaders.create_loader().load_service_model("kinesis", "service-2"))
+    model["shapes"]["StreamDescriptionSummary"]["members"]["QueueCount"] = {"shape": "ConsumerCountObject"}
+    (directory := tmp_path / "models" / "kinesis" / "2013-12-02").mkdir(parents=True)
+    (directory / "service-2.json").write_text(json.dumps(model))
+    monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path / "models"))
+    assert told()["detail"] == "3 of 20 consumers, 2 of them queues"
+    for number in range(17):
+        raw.register_stream_consumer(StreamARN=arn, ConsumerName=f"other-{number}")
+    assert told()["status"] == "unknown"
+    assert told()["detail"].startswith("20 consumers, 2 of them queues: 20 is the quota, unless AWS raised it")
 
 
 def test_a_missing_permission_counts_where_a_query_needs_it(

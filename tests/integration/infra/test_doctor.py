@@ -148,7 +148,7 @@ def test_what_is_otherwise_than_the_file_says_is_found(aws: LocalAws, declare: C
     found = wrong(list(examine(declare(key=key, emr={"architecture": "x86_64"}), Reading(aws))))
     assert found == {
         "key": f"key {key} is Disabled: enable it, or name another one",
-        "streams.theirs.existing_arn": f"it is encrypted with {key}: name that as its key, or no reader may decrypt",
+        "streams.theirs.existing_arn": f"it is encrypted with {key}: name that as its key, and a former one under former_keys, or no reader may decrypt",
         "applications.lake.access.application_id": found["applications.lake.access.application_id"],
     }
     assert "has arm64 processors, and jobs are packed for x86_64" in found["applications.lake.access.application_id"]

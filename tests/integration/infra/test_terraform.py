@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from infra.settings.load import load_environment
 from infra.settings.model import Environment
 from infra.settings.names import Names, application_name
 from kinesis_efo.manifest import parse_manifest
+from kinesis_efo_infra.pipeline.limits import notes, refusals
 from kinesis_efo_tools.emr.deployment import load_deployment
 from kinesis_efo_tools.emr.target import Target
 from tests.support.environments import DIRECTORY, EXAMPLE
@@ -189,6 +191,29 @@ def test_a_documented_move_replaces_nothing(deploy: Deploy) -> None:
     ).changes()
     # The new keys are in the manifest and on the dashboard, which is what was asked for; AWS sees no other change.
     assert changes == {"aws_ssm_parameter.lake": ["update"], "aws_cloudwatch_dashboard.applications": ["update"]}
+
+
+@pytest.mark.long
+def test_changing_a_key_keeps_the_former_one_for_readers(deploy: Deploy) -> None:
+    deploy(applications=apps()).apply()
+    stream = {"key": "arn:aws:kms:eu-west-1:111122223333:key/new"}
+    (refused,) = refusals(deploy(streams={"orders": stream}, applications=apps()).plan())
+    assert "aws_kms_key.orders, with which its records of 24 hours are encrypted, would be scheduled" in refused
+    kept = {**stream, "former_keys": {"own": date(2099, 1, 31)}}
+    terraform = deploy(streams={"orders": kept}, applications=apps())
+    plan = terraform.plan()
+    former = terraform.state()["aws_kms_key.orders"]["arn"]
+    assert refusals(plan) == []
+    (note,) = notes(plan)
+    assert f"its key changes. Readers need kms:Decrypt with the former key, {former}, for 24 hours" in note
+    terraform.apply()
+    policy = json.loads(terraform.state()["aws_iam_policy.lake"]["policy"])
+    (decrypt,) = (each for each in policy["Statement"] if each["Sid"] == "DecryptStreams")
+    assert set(decrypt["Resource"]) == {former, stream["key"]}
+    plan = deploy(streams={"orders": stream}, applications=apps()).plan()
+    assert refusals(plan) == []
+    (note,) = notes(plan)
+    assert note.startswith(f"aws_kms_key.orders: key {former} is scheduled for deletion")
 
 
 @pytest.mark.long

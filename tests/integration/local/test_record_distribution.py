@@ -114,6 +114,46 @@ def test_what_such_a_stream_refuses_and_what_others_refuse(kinesis: Any) -> None
     assert len(records(kinesis, "keyed")) == 2
 
 
+def test_queues_count_as_consumers_of_on_demand_streams(kinesis: Any) -> None:
+    auto(kinesis)
+    kinesis.create_stream(StreamName="keyed", ShardCount=1)
+
+    def queue(name: str, stream: str = "orders") -> dict[str, Any]:
+        made: dict[str, Any] = kinesis.create_queue(
+            QueueName=name, StreamConfigurationList=[{"StreamARN": arn_of(kinesis, stream)}]
+        )["QueueDescription"]
+        return made
+
+    code, message = refusal(queue, name="a", stream="keyed")
+    assert (code, "keyed is PROVISIONED" in message) == ("InvalidArgumentException", True)
+    first, _ = queue("a"), queue("b")
+    assert first["QueueARN"].endswith(":queue/a")
+    assert refusal(queue, name="a")[0] == "ResourceInUseException"
+    # The account settings show On-demand Advantage: 50 for an on-demand stream, else 20.
+    for stream, room in (("orders", 48), ("keyed", 20)):
+        names = [f"{stream}-{number}" for number in range(room)]
+        for name in names:
+            kinesis.register_stream_consumer(StreamARN=arn_of(kinesis, stream), ConsumerName=name)
+            until(lambda name=name, stream=stream: consumer_status(kinesis, stream, name) == "ACTIVE")
+        code, message = refusal(
+            kinesis.register_stream_consumer, StreamARN=arn_of(kinesis, stream), ConsumerName="more"
+        )
+        assert (code, f"already has {50 if stream == 'orders' else 20} registered" in message) == (
+            "LimitExceededException",
+            True,
+        )
+    assert refusal(queue, name="c")[0] == "LimitExceededException"
+    assert (summary(kinesis)["ConsumerCount"], summary(kinesis)["QueueCount"]) == (48, 2)
+    kinesis.delete_queue(QueueARN=first["QueueARN"])
+    assert refusal(kinesis.delete_queue, QueueARN=first["QueueARN"])[0] == "ResourceNotFoundException"
+    queue("c")
+
+
+def consumer_status(kinesis: Any, stream: str, name: str) -> str:
+    found = kinesis.describe_stream_consumer(StreamARN=arn_of(kinesis, stream), ConsumerName=name)
+    return str(found["ConsumerDescription"]["ConsumerStatus"])
+
+
 def test_warm_throughput_is_kept_and_reached_after_an_update(run: Any) -> None:
     bench = run(reshard_seconds=0.2)
     kinesis = RawKinesis(bench.aws)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -17,12 +18,14 @@ from infra.settings.model import Environment
 from kinesis_efo_infra.pipeline.foreign import beyond_quota, foreign_consumers
 from kinesis_efo_infra.pipeline.report import foreign_section
 from kinesis_efo_local import LocalAws, Settings
+from tests.support.raw_kinesis import RawKinesis
 from tests.unit.infra.conftest import load, write
 
 __all__ = ["load", "write"]  # fixtures
 
 ACCOUNT = "123456789012"  # of the local AWS
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/test-orders"
+ON_DEMAND = "arn:aws:kinesis:eu-west-1:123456789012:stream/clicks"
 Load = Callable[..., Environment]
 
 
@@ -30,7 +33,9 @@ Load = Callable[..., Environment]
 def aws() -> Iterator[LocalAws]:
     with LocalAws(settings=Settings(region="eu-west-1", consumer_creating_seconds=0)) as local:
         local.client("kinesis").create_stream(StreamName="test-orders", ShardCount=1)
-        local.client("kinesis").get_waiter("stream_exists").wait(StreamName="test-orders")
+        local.client("kinesis").create_stream(StreamName="clicks", StreamModeDetails={"StreamMode": "ON_DEMAND"})
+        for name in ("test-orders", "clicks"):
+            local.client("kinesis").get_waiter("stream_exists").wait(StreamName=name)
         for name in ("lake", "flink", "expected", "other"):
             local.client("kinesis").register_stream_consumer(StreamARN=ARN, ConsumerName=name)
         yield local
@@ -88,7 +93,12 @@ def test_more_consumers_than_aws_allows_are_refused_before_the_first_is_register
         f"{ARN}: has 4 consumers; this plan registers 17 and removes 0, and AWS allows 20: it would fail"
     )
     assert beyond_quota(kinesis, deployment, planned(*sixteen, (ARN, "create"), (ARN, "delete"))) == []
-    assert beyond_quota(kinesis, replace(deployment, on_demand_advantage=True), planned(*sixteen, *sixteen)) == []
+    advantage = replace(deployment, on_demand_advantage=True)
+    (refused,) = beyond_quota(kinesis, advantage, planned(*sixteen, *sixteen))
+    assert "AWS allows 20" in refused, "it is provisioned"
+    assert beyond_quota(kinesis, advantage, planned(*[(ON_DEMAND, "create")] * 50)) == []
+    (refused,) = beyond_quota(kinesis, advantage, planned(*[(ON_DEMAND, "create")] * 51))
+    assert "AWS allows 50" in refused
     new = [(None, "create")] * 20
     assert beyond_quota(kinesis, deployment, planned(*new, *sixteen)) == []
     (refused,) = beyond_quota(kinesis, deployment, planned(*new, (None, "create")))
@@ -106,20 +116,24 @@ def test_more_consumers_than_aws_allows_are_refused_before_the_first_is_register
 
 def test_queues_count_as_consumers(aws: LocalAws, load: Load, caplog: pytest.LogCaptureFixture) -> None:
     kinesis, deployment = aws.client("kinesis"), deployment_of(load(account_id=ACCOUNT))
-    fifteen = planned(*[(ARN, "create")] * 15)  # beside four
-    assert beyond_quota(kinesis, deployment, fifteen) == []
+    nineteen = planned(*[(ON_DEMAND, "create")] * 19)
+    assert beyond_quota(kinesis, deployment, nineteen) == []
     (warning,) = caplog.messages
     assert "19 of 20 consumers; a queue counts as a consumer, and this version of boto3 does not show queues" in warning
-
-    def newer_sdk(parsed: dict[str, Any], **_: Any) -> None:
-        parsed["StreamDescriptionSummary"]["QueueCount"] = 2
-
-    kinesis.meta.events.register("after-call.kinesis.DescribeStreamSummary", newer_sdk)
-    (refused,) = beyond_quota(kinesis, deployment, fifteen)
-    assert refused.startswith(
-        f"{ARN}: has 4 consumers and 2 queues, which count as consumers; this plan registers 15 and"
+    assert beyond_quota(kinesis, deployment, planned(*[(ARN, "create")] * 16)) == [], (
+        "a provisioned stream has no queues"
     )
-    assert beyond_quota(kinesis, deployment, planned(*[(ARN, "create")] * 14)) == []
+    raw = RawKinesis(aws)
+    queues = [raw.create_queue(QueueName=each, StreamConfigurationList=[{"StreamARN": ON_DEMAND}]) for each in "ab"]
+    newer = SimpleNamespace(describe_stream_summary=raw.describe_stream_summary, get_paginator=kinesis.get_paginator)
+    (refused,) = beyond_quota(newer, deployment, nineteen)
+    assert refused.startswith(
+        f"{ON_DEMAND}: has 0 consumers and 2 queues, which count as consumers; this plan registers 19 and"
+    )
+    assert beyond_quota(newer, deployment, planned(*[(ON_DEMAND, "create")] * 18)) == []
+    for each in queues:
+        raw.delete_queue(QueueARN=each["QueueDescription"]["QueueARN"])
+    assert beyond_quota(newer, deployment, nineteen) == []
     assert len(caplog.messages) == 1
 
 

@@ -67,23 +67,64 @@ def test_windowed_sums(world: Callable[..., World], tmp_path: Path, example: Run
     assert found == {("12:00", "ann", 2, Decimal("3.50")), ("12:01", "bob", 1, Decimal("4.00"))}
 
 
+def newest(database: Path) -> dict[str, bytes]:
+    """What the example of upserts keeps."""
+    with closing(sqlite3.connect(database)) as connection:
+        tables = connection.execute("select 1 from sqlite_master where name = 'newest'").fetchall()
+        return dict(connection.execute("select key, data from newest").fetchall() if tables else [])
+
+
+COLUMNS = "partitionKey string, data binary, sequenceNumber string, subSequenceNumber long"
+
+
 @pytest.mark.long
 def test_upsert(spark: SparkSession, world: Callable[..., World], tmp_path: Path, example: Run) -> None:
     w, database = world({"orders": 2}), tmp_path / "newest.db"
     w.put((f"k{number % 10}", f"version {number}".encode()) for number in range(200))
-
-    def newest() -> dict[str, bytes]:
-        with closing(sqlite3.connect(database)) as connection:
-            tables = connection.execute("select 1 from sqlite_master where name = 'newest'").fetchall()
-            return dict(connection.execute("select key, data from newest").fetchall() if tables else [])
-
     expected = {f"k{number % 10}": f"version {number}".encode() for number in range(190, 200)}
     arguments = {"database": database, "checkpoint": tmp_path / "checkpoint", **w.options}
-    program = example("upsert.py", arguments, lambda: newest() == expected)
+    program = example("upsert.py", arguments, lambda: newest(database) == expected)
     # A micro-batch that is done again, after a later one.
-    columns = "partitionKey string, data binary, sequenceNumber string, subSequenceNumber long"
-    program["upsert"](spark.createDataFrame([("k0", b"version 0", "9", 0)], columns), 0)
-    assert newest() == expected
+    program["upsert"](spark.createDataFrame([("k0", b"version 0", "9", 0)], COLUMNS), 0)
+    assert newest(database) == expected
+
+
+def distribute(w: World) -> None:
+    """Let Kinesis distribute the records itself."""
+    arn = w.kinesis.describe_stream_summary(StreamName=w.streams["orders"])["StreamDescriptionSummary"]["StreamARN"]
+    w.kinesis.update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    w.kinesis.update_stream_record_distribution_strategy(StreamARN=arn, RecordDistributionStrategy="AUTO")
+
+
+@pytest.mark.long
+@pytest.mark.spark43
+@pytest.mark.parametrize("prepare", [distribute, lambda _: None], ids=["AUTO", "late"])
+def test_upsert_by_version_keeps_newest_of_unordered_records(
+    spark: SparkSession,
+    prepare: Callable[[World], None],
+    world: Callable[..., World],
+    tmp_path: Path,
+    example: Run,
+) -> None:
+    w, database = world({"orders": 4}), tmp_path / "newest.db"
+    prepare(w)
+    # As DynamoDB's change records may: neighbors have changed places. The partition key is not the data's.
+    w.put((f"p{number}", b'{"id": "k%d", "version": %d}' % (number // 100, number ^ 1)) for number in range(1_000))
+    expected = {f"k{key}": b'{"id": "k%d", "version": %d}' % (key, 100 * key + 99) for key in range(10)}
+    by = {name: f"get_json_object(string(data), '$.{path}')" for name, path in (("key", "id"), ("version", "version"))}
+    arguments = {"database": database, "checkpoint": tmp_path / "checkpoint", **by, **w.options}
+    program = example("upsert.py", arguments, lambda: newest(database) == expected)
+    assert newest(database) == expected
+    for wrong in (
+        b'{"id": "k1"}',
+        b'{"id": "k1", "version": "1.5"}',
+        b'{"id": "k1", "version": -1}',
+        b'{"version": 2000}',
+    ):
+        rows = [("p", b'{"id": "k1", "version": 2000}', "9", 0), ("p", wrong, "9", 1)]
+        with pytest.raises(sqlite3.IntegrityError, match=r"NOT NULL constraint failed: newest\.(key|place)"):
+            program["upsert"](spark.createDataFrame(rows, COLUMNS), 0)
+    assert newest(database) == expected
 
 
 def records(w: World, stream: str) -> Iterator[tuple[str, bytes]]:

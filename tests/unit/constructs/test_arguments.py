@@ -129,7 +129,7 @@ def test_a_wrong_argument_is_refused(
     [
         (
             lambda s: Stream.from_arn(s, "o", ORDERS, key="alias/mine"),  # type: ignore[call-arg]
-            r"Stream\.from_arn has no argument 'key': its arguments are scope, id, arn, encryption_key$",
+            r"Stream\.from_arn has no argument 'key': its arguments are scope, id, arn, encryption_key, former_keys$",
         ),
         (
             lambda s: StreamConsumer(s, "c", stream=orders(s), name="lake", retention=1),  # type: ignore[call-arg]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from infra.stacks import permissions
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.cdk import KinesisStream
 from kinesis_efo_infra.pipeline.plans import _refuse
+
+TODAY = date(2027, 1, 31)
 
 Write = Callable[..., Path]
 Load = Callable[..., Environment]
@@ -254,7 +257,9 @@ def test_only_a_file_with_warm_throughput_lets_the_pipeline_change_it(load: Load
 
 def test_many_applications_that_only_poll_one_stream_are_a_warning(load: Load) -> None:
     def told(count: int) -> list[str]:
-        return list(rules.warnings(load(applications={f"a{n}": apps(polling="only")["lake"] for n in range(count)})))
+        return list(
+            rules.warnings(load(applications={f"a{n}": apps(polling="only")["lake"] for n in range(count)}), TODAY)
+        )
 
     assert told(5) == []
     (warning,) = told(6)

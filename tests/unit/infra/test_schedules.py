@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from kinesis_efo_infra import iam
 from kinesis_efo_tools.emr.deployment import Deployment
 from tests.support.iam import Statement, allowed
 from tests.unit.infra.conftest import Synth
+
+TODAY = date(2027, 1, 31)
 
 REGION, ACCOUNT = "eu-west-1", "111122223333"
 HERE = f"{REGION}:{ACCOUNT}"
@@ -115,9 +118,9 @@ def test_an_application_whose_name_no_schedule_can_have_is_a_fault(load: Callabl
 
 
 def test_an_archive_that_never_ends_is_warned_of(load: Callable[..., Environment]) -> None:
-    said = [each for each in rules.warnings(load(**declared(arguments=[]))) if "--available-now" in each]
+    said = [each for each in rules.warnings(load(**declared(arguments=[])), TODAY) if "--available-now" in each]
     assert len(said) == 1
-    assert not [each for each in rules.warnings(load(**declared())) if "--available-now" in each]
+    assert not [each for each in rules.warnings(load(**declared()), TODAY) if "--available-now" in each]
 
 
 def test_the_description_that_is_deployed_is_the_one_that_the_library_reads(synth: Synth) -> None:

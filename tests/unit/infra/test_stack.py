@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,33 @@ def test_a_stream_takes_a_given_key_or_the_one_of_aws(key: str, expected: str, s
     assert "orders" not in stack["resource"]["aws_kms_key"]
     decrypt = statements(stack, "lake_reader").get("DecryptStreams", {"resources": []})
     assert decrypt["resources"] == ([KEY] if key == KEY else [])
+
+
+@pytest.mark.parametrize("polling", [True, "only"])
+def test_readers_decrypt_with_former_keys(polling: object, synth: Synth, load: Load) -> None:
+    given = {
+        "streams": {"orders": {"key": KEY, "former_keys": {"own": date(2027, 2, 3), f"{KEY}2": date(2027, 2, 3)}}},
+        "applications": {
+            "lake": {"streams": ["orders"], "batch": True, "polling": polling},
+            "loader": {"streams": ["orders"], "writes": ["orders"]},
+        },
+    }
+    stack = synth(**given)
+    assert stack["resource"]["aws_kinesis_stream"]["orders"]["kms_key_id"] == KEY
+    former = ["${aws_kms_key.orders.arn}", f"{KEY}2"]
+    for document in ("lake_reader", "lake_batch", "loader_reader"):
+        assert statements(stack, document)["DecryptStreams"]["resources"] == [KEY, *former]
+    assert statements(stack, "loader_reader")["EncryptStreams"]["resources"] == [KEY], "new records need no former key"
+    environment = load(**given)
+    assert len(literal_policy(environment, "lake").statements["DecryptStreams"].resources) == 3
+    assert "aws_kms_key.orders" in {each.address for each in addresses.identities(environment)}
+    boundary = json.dumps([asdict(each) for each in permissions.boundary(environment)])
+    assert f'"{KEY}2"' in boundary
+
+
+def test_readers_of_an_adopted_stream_decrypt_with_former_keys(synth: Synth) -> None:
+    stack = synth(streams={"orders": {"existing_arn": ADOPTED, "former_keys": {KEY: date(2027, 2, 3)}}})
+    assert statements(stack, "lake_reader")["DecryptStreams"]["resources"] == [KEY]
 
 
 def test_own_keys_rotate_and_belong_to_the_account(synth: Synth) -> None:

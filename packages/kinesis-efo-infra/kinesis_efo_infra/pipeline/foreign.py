@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,16 +93,19 @@ def beyond_quota(kinesis: Any, deployment: Deployment, plan: Plan) -> list[str]:
                 added[(change.get("after") or {}).get("stream_arn") or written[0]] += 1
             if "delete" in change["actions"]:
                 gone[str((change.get("before") or {}).get("stream_arn"))] += 1
-    quota, found = consumers_at_most(advantage=deployment.on_demand_advantage), []
+    found = []
     for stream, more in added.items():
         try:
             with asking(deployment.account_id):
                 present = len(_consumers(kinesis, stream)) if stream.startswith("arn:") else 0
-                queues = _queues(kinesis, stream) if stream.startswith("arn:") else 0
+                summary = _summary(kinesis, stream) if stream.startswith("arn:") else {"QueueCount": 0}
         except PipelineError as error:
             logger.warning("not known whether %s has room for %s more consumers: %s", stream, more, error)
             continue
         total = present - gone[stream] + more
+        # A provisioned stream has neither queues nor the larger quota.
+        quota = consumers_at_most(advantage=deployment.on_demand_advantage and not _provisioned(summary))
+        queues = 0 if _provisioned(summary) else summary.get("QueueCount")
         if queues is None and total <= quota < total + _MANY_QUEUES:
             logger.warning(
                 "%s: %s of %s consumers; a queue counts as a consumer, and this version of boto3 does not show queues",
@@ -143,24 +146,27 @@ def as_planned(deployment: Deployment, plan: Plan) -> Deployment:
     )
 
 
-def _queues(kinesis: Any, arn: str) -> int | None:
-    """The number of a stream's queues; None if this version of the SDK does not show it, or it may not be read."""
+def _summary(kinesis: Any, arn: str) -> Mapping[str, Any]:
+    """What DescribeStreamSummary says of a stream; nothing if that may not be read, or there is none."""
     try:
-        count = kinesis.describe_stream_summary(StreamARN=arn)["StreamDescriptionSummary"].get("QueueCount")
+        found: Mapping[str, Any] = kinesis.describe_stream_summary(StreamARN=arn)["StreamDescriptionSummary"]
     except ClientError:
-        return None
-    return None if count is None else int(count)
+        return {}
+    return found
+
+
+def _provisioned(stream: Mapping[str, Any]) -> bool:
+    return bool((stream.get("StreamModeDetails") or {}).get("StreamMode") == "PROVISIONED")
 
 
 def _hours_usd(kinesis: Any, arn: str, prices: Prices | None) -> float | None:
     """What the hours of a consumer cost a month; None if the stream, or its price, is not known."""
-    try:
-        stream = kinesis.describe_stream_summary(StreamARN=arn)["StreamDescriptionSummary"]
-    except ClientError:
-        return None
+    stream = _summary(kinesis, arn)
     if stream.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND":
         return 0.0
-    return None if prices is None else float(stream["OpenShardCount"] * HOURS * prices.consumer_shard_hour)
+    return (
+        None if prices is None or not stream else float(stream["OpenShardCount"] * HOURS * prices.consumer_shard_hour)
+    )
 
 
 def _consumers(kinesis: Any, arn: str) -> list[dict[str, Any]]:

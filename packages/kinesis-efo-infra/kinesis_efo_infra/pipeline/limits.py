@@ -9,10 +9,11 @@ from kinesis_efo_infra.gate import granted
 from kinesis_efo_infra.pipeline.comparison import unknown_names
 
 _APPLICATION, _STREAM, _TABLE = "aws_emrserverless_application", "aws_kinesis_stream", "aws_dynamodb_table"
-_CONSUMER = "aws_kinesis_stream_consumer"
+_CONSUMER, _KEY = "aws_kinesis_stream_consumer", "aws_kms_key"
 _LOST = {
     _STREAM: "stream {name} is destroyed, and its records are lost: jobs that read or write it fail; stop them first (`kinesis-efo emr stop`)",
     _CONSUMER: "consumer {name} is deregistered: a job that reads with it fails; stop it first (`kinesis-efo emr stop`)",
+    _KEY: "key {arn} is scheduled for deletion: from then on, nothing that it encrypts can be read, such as records that a stream retains",
     _TABLE: "table {name} is destroyed, which says how far its application has read: only checkpoints of its queries still do",
 }
 """What reviewers must know of what is destroyed."""
@@ -22,6 +23,8 @@ _TAGS = {"tags", "tags_all"}
 _ONLY_IN_STATE = {"enforce_consumer_deletion", "timeouts", "region"}
 """Attributes that the provider keeps in Terraform's state, and not in AWS."""
 
+_AWS_KEY = "alias/aws/kinesis"
+"""The key of AWS, with which all readers of the account may decrypt."""
 _POLICIES = ("aws_iam_policy", "aws_iam_role_policy", "aws_kinesis_resource_policy")
 """Types of resources in which readers are allowed what they may do."""
 
@@ -37,6 +40,13 @@ def refusals(plan: Plan, imports: Collection[str] = ()) -> list[str]:
         imports: Addresses of what the settings import.
     """
     refused = [*_lost(plan, imports), *_protected(plan)]
+    keys = {before.get("arn"): address for address, before in _deleted(plan, _KEY)}
+    refused += [
+        f"{stream}: its key changes, and {keys[key]}, with which its records of {hours} hours are encrypted, would be scheduled for "
+        "deletion: nothing could read them any more. List it (`own`) under `former_keys` of the stream until they have expired"
+        for stream, key, _, hours in _rekeyed(plan)
+        if key in keys
+    ]
     for stream, before, after in _updates(plan, _STREAM):
         present, wanted = before.get("shard_count"), after.get("shard_count")
         # Of a stream that was on-demand, only AWS knows the present number.
@@ -74,18 +84,17 @@ def of_another_account(plan: Plan, accounts: Collection[str]) -> list[str]:
 def notes(plan: Plan) -> list[str]:
     """What reviewers must know, because it loses records, stops jobs or lets them do more."""
     told = [*_imported(plan), *_forgotten(plan), *_widened(plan), *_destroyed(plan), *_gone(plan)]
+    for stream, key, encrypted, hours in _rekeyed(plan):
+        what = "its key changes" if encrypted else "is no longer encrypted: new records are stored in plain text"
+        told.append(
+            f"{stream}: {what}. Readers need kms:Decrypt with the former key, {key}, for {hours} hours after this is applied, or a "
+            "query that is behind fails: list it under `former_keys` of the stream, and keep it, until then"
+        )
     for stream, before, after in _updates(plan, _STREAM):
         present, wanted = (each.get("retention_period") or 0 for each in (before, after))
         # Of a sensitive one, a plan that is shown has an HMAC.
         if isinstance(present, int) and isinstance(wanted, int) and wanted < present:
             told.append(f"{stream}: retention falls from {present} to {wanted} hours: records that are older are lost")
-        key = before.get("kms_key_id") if before.get("encryption_type") == "KMS" else None
-        if after.get("encryption_type") == "NONE" and key:
-            told.append(
-                f"{stream}: is no longer encrypted: new records are stored in plain text. {_former_key(key, present)}"
-            )
-        elif key and after.get("kms_key_id") != key:
-            told.append(f"{stream}: its key changes. {_former_key(key, present)}")
         if _mode(before) != _mode(after):
             told.append(
                 f"{stream}: changes its mode, which AWS allows twice in 24 hours: if it was changed already, AWS refuses this half "
@@ -106,13 +115,6 @@ def notes(plan: Plan) -> list[str]:
                 "pause, move the jobs to a second application first (`target:`)"
             )
     return told
-
-
-def _former_key(key: str, hours: int) -> str:
-    return (
-        f"Records of the last {hours} hours are encrypted with {key}: until they expire, keep that key, and allow readers kms:Decrypt "
-        "with it; otherwise a query that is behind fails"
-    )
 
 
 def applications_to_stop(plan: Plan) -> list[str]:
@@ -155,12 +157,43 @@ def _protected(plan: Plan) -> Iterator[str]:
 
 
 def _destroyed(plan: Plan) -> Iterator[str]:
-    """Streams, consumers and tables that are destroyed, or replaced."""
+    """Streams, consumers, tables and keys that are destroyed, or replaced."""
+    # Its note says already that its records are lost.
+    of_streams = {before.get("kms_key_id") for _, before in _deleted(plan, _STREAM)}
     for each in plan.get("resource_changes", []):
         if each["type"] in _LOST and "delete" in each["change"]["actions"]:
-            told = _LOST[each["type"]].format(name=(each["change"].get("before") or {}).get("name"))
+            before = each["change"].get("before") or {}
+            if each["type"] == _KEY and before.get("arn") in of_streams:
+                continue
+            told = _LOST[each["type"]].format(name=before.get("name"), arn=before.get("arn"))
             anew = ". One of the same name is made, with a new ARN" * ("create" in each["change"]["actions"])
             yield f"{each['address']}: {told}{anew}"
+
+
+def _deleted(plan: Plan, kind: str) -> Iterator[tuple[str, Plan]]:
+    """Address and values of each resource of a type that is destroyed."""
+    for each in plan.get("resource_changes", []):
+        if each["type"] == kind and "delete" in each["change"]["actions"]:
+            yield each["address"], each["change"].get("before") or {}
+
+
+def _rekeyed(plan: Plan) -> Iterator[tuple[str, str, bool, int]]:
+    """Streams that change in place and had a customer key which is not theirs any more.
+
+    Yields:
+        Address, former key, whether it has another one, and the hours for which records that it encrypts stay readable.
+    """
+    for stream, before, after in _updates(plan, _STREAM):
+        key, encrypted = before.get("kms_key_id"), after.get("encryption_type") != "NONE"
+        if (
+            before.get("encryption_type") != "KMS"
+            or not key
+            or key == _AWS_KEY
+            or (encrypted and after.get("kms_key_id") == key)
+        ):
+            continue
+        hours = (each.get("retention_period") for each in (before, after))
+        yield stream, key, encrypted, max(each for each in (*hours, 24) if isinstance(each, int))
 
 
 def _gone(plan: Plan) -> Iterator[str]:
@@ -203,10 +236,7 @@ def _imported(plan: Plan) -> Iterator[str]:
         unknown = unknown_names(change) - _TAGS
         names = sorted((_changed(change.get("before") or {}, _after(change)) | unknown) - _ONLY_IN_STATE)
         said = f"changes {', '.join(names)}" if names else "changes nothing but tags, if anything"
-        key = "; readers still need kms:Decrypt with the former key for what was written with it" * (
-            "kms_key_id" in names and bool((change.get("before") or {}).get("kms_key_id"))
-        )
-        yield f"{address}: exists and is imported, which {said}{key}"
+        yield f"{address}: exists and is imported, which {said}"
 
 
 def _updates(plan: Plan, kind: str) -> Iterator[tuple[str, Plan, Plan]]:

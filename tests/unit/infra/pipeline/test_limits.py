@@ -83,10 +83,10 @@ def test_what_an_import_changes_is_told() -> None:
     known = {**after, "kms_key_id": "new"}
     (note,) = notes(importing("aws_kinesis_stream", before, known))
     assert note.endswith("changes kms_key_id, retention_period"), "nothing was encrypted with another key before"
-    (note,) = notes(importing("aws_kinesis_stream", {**before, "kms_key_id": "former"}, known))
-    assert note.endswith(
-        "retention_period; readers still need kms:Decrypt with the former key for what was written with it"
-    )
+    former = {**before, "encryption_type": "KMS", "kms_key_id": "former"}
+    (note, of_key) = notes(importing("aws_kinesis_stream", former, {**known, "encryption_type": "KMS"}))
+    assert note.endswith("changes kms_key_id, retention_period")
+    assert "its key changes. Readers need kms:Decrypt with the former key, former, for 48 hours after" in of_key
     (note,) = notes(importing("aws_kinesis_stream_consumer", before, before, "no-op"))
     assert note == "aws_kinesis_stream_consumer.x: exists and is imported, which changes nothing but tags, if anything"
     assert refusals(encrypted) == []
@@ -236,15 +236,49 @@ def test_stream_key_change_names_the_former_key(after: dict[str, str], said: str
     told = notes(plan("aws_kinesis_stream", before, {"retention_period": 48, **after}))
     assert len(told) == (said is not None)
     for note in told:
-        assert note.startswith(
-            f"aws_kinesis_stream.x: {said}. Records of the last 48 hours are encrypted with old: until"
+        assert note == (
+            f"aws_kinesis_stream.x: {said}. Readers need kms:Decrypt with the former key, old, for 48 hours after this is applied, "
+            "or a query that is behind fails: list it under `former_keys` of the stream, and keep it, until then"
         )
-        assert "allow readers kms:Decrypt" in note
 
 
-def test_encrypting_a_plain_stream_needs_no_note() -> None:
+def test_stream_key_change_counts_the_longer_retention() -> None:
+    before = {"encryption_type": "KMS", "kms_key_id": "old", "retention_period": 24}
+    after = {**before, "kms_key_id": "new", "retention_period": 168}
+    assert "for 168 hours after" in notes(plan("aws_kinesis_stream", before, after))[0]
+    # Of a sensitive one, a plan that is shown has an HMAC.
+    assert "for 168 hours after" in notes(plan("aws_kinesis_stream", {**before, "retention_period": "hmac"}, after))[0]
+
+
+@pytest.mark.parametrize(("kind", "former"), [("NONE", ""), ("KMS", "alias/aws/kinesis")])
+def test_no_note_where_readers_needed_no_permission(kind: str, former: str) -> None:
     encrypted = {"encryption_type": "KMS", "kms_key_id": "new"}
-    assert notes(plan("aws_kinesis_stream", {"encryption_type": "NONE", "kms_key_id": ""}, encrypted)) == []
+    assert notes(plan("aws_kinesis_stream", {"encryption_type": kind, "kms_key_id": former}, encrypted)) == []
+
+
+def deleting(*plans: dict[str, Any]) -> dict[str, Any]:
+    return {"resource_changes": [change for each in plans for change in each["resource_changes"]]}
+
+
+def test_former_key_is_not_destroyed_with_the_change() -> None:
+    before = {"encryption_type": "KMS", "kms_key_id": "old", "retention_period": 48}
+    changed = plan("aws_kinesis_stream", before, {**before, "kms_key_id": "new"})
+    gone = plan("aws_kms_key", {"arn": "old"}, {}, "delete")
+    (refused,) = refusals(deleting(changed, gone))
+    assert refused.startswith(
+        "aws_kinesis_stream.x: its key changes, and aws_kms_key.x, with which its records of 48 hours are encrypted, would be"
+    )
+    assert "List it (`own`) under `former_keys`" in refused
+    assert refusals(changed) == []
+
+
+def test_destroyed_key_is_noted_once() -> None:
+    gone = plan("aws_kms_key", {"arn": "old"}, {}, "delete")
+    (note,) = notes(gone)
+    assert note.startswith("aws_kms_key.x: key old is scheduled for deletion: from then on, nothing that it encrypts")
+    stream = plan("aws_kinesis_stream", {"name": "a", "encryption_type": "KMS", "kms_key_id": "old"}, {}, "delete")
+    (note,) = notes(deleting(stream, gone))
+    assert note.startswith("aws_kinesis_stream.x: stream a is destroyed, and its records are lost")
 
 
 def test_a_policy_that_only_aws_knows_yet_says_nothing() -> None:

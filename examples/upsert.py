@@ -36,9 +36,9 @@ def upsert(rows: DataFrame, batch_id: int) -> None:
     place = F.concat(F.lpad("sequenceNumber", 129, "0"), F.lpad(F.col("subSequenceNumber").cast("string"), 20, "0"))
     if version is not None:
         place = F.expr(f"if(string({version}) rlike '^[0-9]{{1,38}}$', lpad(string({version}), 38, '0'), null)")
-    newest = rows.withColumns({"key": F.expr(key), "place": place}).groupBy("key")
+    of_one_key = rows.withColumns({"key": F.expr(key), "place": place}).groupBy("key")
     # Without `every`, a record without a version would be left out beside others of its key.
-    newest = newest.agg(F.max_by("data", "place"), F.when(F.every(F.col("place").isNotNull()), F.max("place")))
+    newest = of_one_key.agg(F.max_by("data", "place"), F.when(F.every(F.col("place").isNotNull()), F.max("place")))
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute(TABLE)
         connection.executemany(UPSERT, newest.toLocalIterator())

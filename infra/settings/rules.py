@@ -151,10 +151,10 @@ def _consumer_limit(draft: Draft) -> Iterator[Fault]:
         if isinstance(stream, OwnStream):
             consumers[key] += len(stream.other_consumers)
     for key, count in consumers.items():
-        stream = draft.streams.get(key)
-        provisioned = isinstance(stream, OwnStream) and stream.mode == "provisioned"
+        read = draft.streams.get(key)
+        provisioned = isinstance(read, OwnStream) and read.mode == "provisioned"
         limit = consumers_at_most(advantage=advantage and not provisioned)
-        if count > limit and stream is not None:
+        if count > limit and read is not None:
             hint = (
                 ""
                 if advantage or provisioned

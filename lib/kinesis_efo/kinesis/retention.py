@@ -113,11 +113,12 @@ class Retention:
         self._report(shard_id, position, known, found)
         return True
 
-    def is_recent(self, shard_id: str, position: Position) -> bool:
-        """Whether a position is not older than `shortest`; False if it has no time."""
+    def is_recent(self, shard_id: str, position: Position, shard: Shard | None) -> bool:
+        """Whether all records after a position are certainly still there: none of them is older than `shortest`. `shard` is as listed."""
         now = self._clock.time()
-        at = time_of(shard_id, position, now + SKEW_SECONDS)
-        return at is not None and now - at <= self._shortest
+        known = Known(self.idle_until(shard_id, position))
+        since = low_watermark(shard_id, shard, position, known, now + SKEW_SECONDS)
+        return since is not None and now - since <= self._shortest
 
     def was_idle(self, shard_id: str, position: Position, read_until: float) -> None:
         """Record that every record of a shard that arrived before `read_until` lies at or before a position."""

@@ -218,7 +218,9 @@ class Stream:
             begins=position == TRIM_HORIZON,
             least=0.0 if planned else START_SECONDS,
         )
-        await self._waited("DescribeStreamSummary", check)
+        passed = await self._waited("DescribeStreamSummary", check)
+        if not passed and known.read_until is not None:
+            self._retention.was_idle(shard_id, position, known.read_until)
 
     async def horizon(self) -> float | None:
         """Return the trim horizon, epoch seconds; None if Kinesis does not say how long the stream keeps its records."""
@@ -237,8 +239,8 @@ class Stream:
             return False
 
     def is_recent(self, shard_id: str, position: Position) -> bool:
-        """Whether all records after a position are certainly still there: it is not older than the shortest retention of any stream."""
-        return self._retention.is_recent(shard_id, position)
+        """Whether all records after a position are certainly still there; see `Retention.is_recent`."""
+        return self._retention.is_recent(shard_id, position, self.shard(shard_id))
 
     @property
     def losses(self) -> int:
@@ -292,7 +294,8 @@ class Stream:
         return self._noted(shard_id, position, end, now)
 
     def _noted(self, shard_id: str, position: Position, end: End, read_until: float) -> End:
-        if end.position == position:
+        # If records after the position may have been trimmed, the search may not have seen them.
+        if end.position == position and self.is_recent(shard_id, position):
             self._retention.was_idle(shard_id, position, read_until)
         return end
 

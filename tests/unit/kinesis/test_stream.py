@@ -449,10 +449,38 @@ def test_the_next_subscription_comes_five_seconds_after_the_one_that_asked_for_t
     run(main())
 
 
+def idle(position: Position) -> list[Any]:
+    return [Wait(5), event(to=position.value, behind=0)] * 3
+
+
 def test_search_that_finds_no_tip_shows_until_when_a_shard_was_idle() -> None:
     async def main() -> None:
-        made, position = stream(Lister(), ScriptedTransport(LoopClock(), QUIET), ref=POLLED), Position.after(7)
+        position = after(0, HOUR)
+        made = stream(Lister(), ScriptedTransport(LoopClock(), idle(position)), ref=POLLED)
         began = LoopClock().time()
+        assert await made.tip(name(0), position) == End(position)
+        assert made.idle_until(name(0), position) == began
+
+    run(main())
+
+
+def test_search_that_finds_no_tip_does_not_hide_what_was_trimmed_before() -> None:
+    async def main() -> None:
+        position = after(0, 30 * HOUR)
+        made = stream(Lister(), ScriptedTransport(LoopClock(), idle(position)), ref=POLLED)
+        assert await made.tip(name(0), position) == End(position)
+        with pytest.raises(DataLossError, match="are gone"):
+            await made.check_position(name(0), position, Known())
+
+    run(main())
+
+
+def test_shard_that_is_idle_for_days_is_noted_with_each_search() -> None:
+    async def main() -> None:
+        position = after(0, 30 * HOUR)
+        made = stream(Lister(), ScriptedTransport(LoopClock(), idle(position)), ref=POLLED)
+        began = LoopClock().time()
+        await made.check_position(name(0), position, Known(began - HOUR))
         assert await made.tip(name(0), position) == End(position)
         assert made.idle_until(name(0), position) == began
 

@@ -99,7 +99,7 @@ def literal_consumer_arn(environment: Environment, stream_key: str, key: str) ->
 
 
 def _literal_keys(environment: Environment, stream_key: str) -> list[str]:
-    """A stream's customer key, `` where it has none, and those that it had before."""
+    """A stream's customer key, `` if it has none, and those that it had before."""
     stream, own = (
         environment.streams[stream_key],
         _some_key(environment, 1 + list(environment.streams).index(stream_key)),

@@ -268,7 +268,7 @@ class Pipeline(Settings):
         after: Environment that must have been deployed before this one, as `dev` before `prod`.
         workflows: Reusable workflows whose jobs may apply, as `owner/name/.github/workflows/deploy-environment.yml@refs/tags/v1.0.0`:
             the version that is called, and during an upgrade the next one too; default: the workflow of `repository` itself.
-        issuer: The issuer of GitHub's tokens, without `https://`, where an enterprise has its own:
+        issuer: The issuer of GitHub's tokens, without `https://`, if an enterprise has its own:
             `token.actions.githubusercontent.com/<enterprise>`, or `token.actions.<name>.ghe.com`.
         oidc_provider_arn: The account's IAM OIDC provider for this issuer, if declared elsewhere; default: declared here.
         adopt_state_bucket: The state bucket is declared elsewhere.

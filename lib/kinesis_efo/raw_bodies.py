@@ -84,8 +84,10 @@ class HttpSession:
         if request.stream_output:
             return await self.exchange(request)
         request.stream_output = True  # otherwise the SDK reads the body, however long it is
-        target = request.headers.get("X-Amz-Target", b"")
-        most = _MOST_RECORDS if str(target).rstrip("'").endswith(".GetRecords") else _MOST_BODY
+        target = str(
+            request.headers.get("X-Amz-Target", b".GetRecords")
+        )  # protocols without this header do not name the operation there
+        most = _MOST_RECORDS if target.rstrip("'").endswith(".GetRecords") else _MOST_BODY
         try:
             async with asyncio.timeout(self._whole_seconds):
                 answer = await self.exchange(request)

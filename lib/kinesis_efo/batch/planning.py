@@ -233,7 +233,7 @@ class StretchPlanner:
         known = sorted(shards)
         few = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
         return ConfigurationError(
-            f"{self._where}: kinesis-efo option {option!r} names shard {shard_id!r}, which it does not have, or not any more or not yet (a list may be a minute old); it has {few}"
+            f"{self._where}: kinesis-efo option {option!r} names shard {shard_id!r}, which it does not have (any more, or yet: a list may be a minute old); it has {few}"
         )
 
     def _check_order(self) -> None:

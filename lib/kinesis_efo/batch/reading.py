@@ -155,9 +155,9 @@ async def read_stretch(
 ) -> list[Stretch]:
     """Read one stretch to its end, from a stream whose client reads only this shard. Updates `progress`.
 
-    Returns the stretches of children that the plan lacks; read them next. `server_time` returns the time of Kinesis' last response, epoch seconds. `take` takes the records, and may wait. The read fails after
-    `patience` seconds without progress, although Kinesis responds. `begins` is awaited once there is a response, before its records are
-    taken.
+    Returns the stretches of children that the plan lacks; read them next. `server_time` returns the time of Kinesis' last response, epoch
+    seconds. `take` takes the records, and may wait. The read fails after `patience` seconds without progress, although Kinesis responds.
+    `begins` is awaited once there is a response, before its records are taken.
     """
     stretch = progress.stretch
     sink = _StretchSink(progress, Completion(stretch, patience), server_time, take, clock, stretch.start, begins)

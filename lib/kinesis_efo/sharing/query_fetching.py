@@ -165,7 +165,7 @@ class QueryFetching:
         """The start of a new query at LATEST: in shards that other queries read at the tip, the end of the shared buffer.
 
         So queries that are started together begin at the same record. A time in `offset` means now. Waits some seconds until it is certain
-        that a buffer ends no more than a minute ago; where it is not, the query begins at its own time.
+        that a buffer ends no more than a minute ago; if it is not, the query begins at its own time.
         """
         give_up_at = self._clock.monotonic() + _FRONT_SECONDS
         while not all((fronts := self._fronts(offset)).values()) and self._clock.monotonic() < give_up_at:
@@ -178,7 +178,7 @@ class QueryFetching:
         return found
 
     def _fronts(self, offset: Offset) -> dict[ShardKey, Position | None]:
-        """The ends of the shared buffers that are at the tip by their last events, which may be wrong; None where that is not certain."""
+        """The ends of the shared buffers that are at the tip by their last events, which may be wrong; None if that is not certain."""
         fronts: dict[ShardKey, Position | None] = {}
         for key, now in offset.items():
             buffer = self._shared.found(key)

@@ -197,7 +197,7 @@ class Stream(Part):
 
     @property
     def key_arn(self) -> str | None:
-        """ARN of the stream's customer key; None where it has none."""
+        """ARN of the stream's customer key; None if it has none."""
         return self._key_arn
 
     def grant_read(self, grantee: Grantee, consumer: StreamConsumer, *, polling: bool = True) -> None:

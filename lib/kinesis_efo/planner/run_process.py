@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from io import RawIOBase
 from pathlib import Path
@@ -70,6 +70,7 @@ class RunOrder:
     listening: Listening
     program: Program
     secret: str
+    planner: int = field(default_factory=os.getpid)
 
 
 # -- in a planner
@@ -199,7 +200,6 @@ def main(order_from: BinaryIO) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # Ignore signals, which may go to the whole process group while the driver still finishes a micro-batch.
         signal.signal(number, signal.SIG_IGN)
-    planner = os.getppid()
     _lift_memory_limit()
     gc.disable()
     from kinesis_efo.run.thread import RunThread
@@ -226,7 +226,7 @@ def main(order_from: BinaryIO) -> None:
         begun = threading.Event()
         beating = threading.Thread(
             target=_end_with,
-            args=(order.program.jvm, planner, begun, answers.raw),
+            args=(order.program.jvm, order.planner, begun, answers.raw),
             name="kinesis-efo start",
             daemon=True,
         )
@@ -254,7 +254,7 @@ def main(order_from: BinaryIO) -> None:
         runtime.streams_changed = lambda arns: file.write(replace(entry, streams=arns))
         answer(_READY)
     try:
-        _stay(runtime, order.program.jvm, planner, file)
+        _stay(runtime, order.program.jvm, order.planner, file)
     finally:
         runtime.stop()
         file.close()

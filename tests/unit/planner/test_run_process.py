@@ -119,9 +119,9 @@ def test_starting_run_ends_with_its_jvm_or_planner(gone: str) -> None:
         program = (
             "import threading, time; from kinesis_efo.processes import Process; from kinesis_efo.planner import run_process as r; "
             "import os, sys; print('waits', flush=True); "
-            f"r._end_with(Process.of({jvm.pid}), os.getppid(), threading.Event(), sys.stdout.buffer.raw)"
+            f"r._end_with(Process.of({jvm.pid}), int(sys.argv[1]), threading.Event(), open(1, 'wb', 0))"
         )
-        starter = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {program!r}]))"
+        starter = f"import os, subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {program!r}, str(os.getpid())]))"
         with subprocess.Popen([sys.executable, "-c", starter], stdout=subprocess.PIPE) as planner:
             assert planner.stdout is not None
             assert planner.stdout.readline() == b"waits\n"

@@ -210,8 +210,10 @@ class ShardBuffer(EventIndex):
 
         The position is the end of an event, or lies within an event, as the end of a query may.
         """
-        if position == self.start:
-            return self.last_record
+        last, start = self.last_record, self.start
+        passed = last is not None and last.number <= position.value <= start.value and position.kind is start.kind
+        if position == start or (passed and start.kind is PositionKind.AFTER):
+            return last  # a dropped event has no record between its last one and its end
         index = self.index_after(position)
         if position.kind is not PositionKind.AFTER or index != self.gone or index == len(self):
             return None

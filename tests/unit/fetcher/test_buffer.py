@@ -79,6 +79,15 @@ def numbered_event(continuation: int, *numbers: int) -> Event:
     return Event(json.dumps({"Records": records}).encode(), EventHead(continuation, 0, len(numbers), last=numbers[-1]))
 
 
+def test_record_is_known_at_which_a_query_has_ended() -> None:
+    b = buffer()
+    fill(b, numbered_event(15, 11, 12), numbered_event(30, 22, 28))
+    for through, record in ((12, 12), (14, 12), (15, 12), (28, 28), (29, 28)):
+        b.commit(after(through))
+        assert b.last_record_up_to(after(through)) == LastRecord(record)
+    assert b.last_record_up_to(after(31)) is None, "what may still come is not known"
+
+
 def test_idle_events_move_the_end_and_take_no_room() -> None:
     b = buffer(limit=10)
     fill(b, *map(idle, range(1, 200)))

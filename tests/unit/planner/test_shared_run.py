@@ -229,7 +229,7 @@ def test_a_run_stays_while_it_has_a_query(programs: Programs) -> None:
     poll(third)
     assert not run.stopped
     third.stop()
-    assert run.stopped
+    wait_until(lambda: run.stopped)
     assert len(programs.begun) == 1
 
 

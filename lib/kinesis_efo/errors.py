@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 logger = logging.getLogger(__name__)
@@ -132,7 +132,19 @@ class ProducerClosedError(WriteError):
 
 
 class DataLossError(KinesisEfoError):
-    """Records that should be read are gone: they, or their whole shard, are older than the stream's retention."""
+    """Records that should be read are gone: they, or their whole shard, are older than the stream's retention.
+
+    Attributes:
+        causes: What is gone, a text for each shard.
+        lost: The positions after which records are gone, as texts, by stream and shard. Both are empty if another process raised the error.
+    """
+
+    def __init__(
+        self, *args: object, causes: Sequence[str] = (), lost: Mapping[str, Mapping[str, str]] | None = None
+    ) -> None:
+        super().__init__(*args)
+        self.causes = causes
+        self.lost = lost or {}
 
 
 class LeaseError(KinesisEfoError):

@@ -207,6 +207,12 @@ class Membership:
 
     def _need(self, record: Record, named: Mapping[str, Begin]) -> Need:
         facts = self.facts
+        if self.later is not None and any(
+            at.text.startswith("AFTER") and record.shard in facts.ancestors(shard) for shard, at in named.items()
+        ):
+            return (
+                Need.MAY
+            )  # the row of a child says that its parents are read, although theirs may not have been written
         if record.shard in named:
             return named[record.shard].need(record, self.asked, self.answered)
         if named:

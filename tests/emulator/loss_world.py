@@ -675,8 +675,11 @@ class SparkQuery:
 
     @property
     def host(self) -> SimulatedProcess | None:
-        """The process that has the run of its program."""
-        return next((process for process in self.world.hosting if process.lives), None)
+        """The process that has the run of its program; a run that has failed moves no rows."""
+        running = (
+            process for process, runtime in self.world.hosting.items() if runtime.whole.run.failure.error is None
+        )
+        return next((process for process in running if process.lives), None)
 
     def reached(self, stream: str, shard: str) -> tuple[int, int] | None:
         """The numbers up to which it has committed a shard: that of which its run has known for a minute, and that of now. None if the run
@@ -1327,6 +1330,7 @@ class Scenario:
     def _restart(self, between: Callable[[], None] = lambda: None) -> None:
         self.program.kill()
         between()
+        self.program.kill()  # another restart may have been faster
         self.program = LossProgram(self.world, "program", "here", self.fetchers)
         for query in self.queries:
             if query.program is None:
@@ -1761,6 +1765,9 @@ class Scenario:
             query.ends_before, query.ends_early = inf, False
             query.given.pop("catchUp", None)
             query.given.pop("endingPosition", None)
+            return
+        if self.fetchers and not self.sees_tips:
+            # A run does not have the events, so it does not know the last record before an end within one; see docs/exactness.md.
             return
         # What looks for tips does not wait until a new shard is known.
         self.world.unknown_seconds = 0.0

@@ -40,7 +40,7 @@ from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner import run_link, run_process, shared_run
 from kinesis_efo.planner.program import Program, RunEntry
-from kinesis_efo.planner.run_link import RunConnection
+from kinesis_efo.planner.run_link import RunConnection, Silence
 from kinesis_efo.planner.shared_run import SharedRun, WhereService
 from kinesis_efo.positions import Offset, ShardRange
 from kinesis_efo.records.decoder import decode
@@ -263,9 +263,15 @@ class SparkProgram:
         self.processes.append(process)
         answer: list[KinesisEfoError | None] = []
         machine.run(process, partial(self._be_run, job, process, secret, answer))
+        silence = Silence(job.options.retry.timeout, ", ".join(job.manifest.streams))
         while process.lives and not answer:
             machine.sleep(0.1)
+            if not process.frozen:
+                silence.heard()
+            silence.expect(process.pid)
+            silence.tick()
             try:
+                silence.check()
                 check()
             except KinesisEfoError:
                 machine.kill(process)

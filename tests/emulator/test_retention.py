@@ -129,6 +129,22 @@ async def test_children_that_expire_while_their_query_runs_are_an_error() -> Non
     assert rows(w) == 40
 
 
+@virtual
+async def test_one_error_names_all_shards_that_lost_records() -> None:
+    w = world(shards=3)
+    async with Query(w.application) as query:
+        w.put_some(60)
+        offset = await read_on(query, await query.begin(), 10)
+    w.put_some(60)
+    later(w, 26 * HOUR)
+    async with Query(w.application) as query:
+        assert await query.planner.wait_held(10.0)
+        with pytest.raises(DataLossError) as caught:
+            await read_on(query, offset, 10)
+    assert [*caught.value.lost.values()] == [{key.shard: str(at) for key, at in offset.items()}]
+    assert len(caught.value.causes) == 3
+
+
 @pytest.mark.parametrize("fails", [True, False])
 @virtual
 async def test_query_that_ends_passes_a_trimmed_shard_with_a_report(fails: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from kinesis_efo.decisions.quiet import Quiet
 from kinesis_efo.errors import RetriesExhaustedError
-from kinesis_efo.kinesis.faults import acceptance, report_loss
+from kinesis_efo.kinesis.faults import lost_after
 from kinesis_efo.positions import Position, ShardRange
 
 logger = logging.getLogger(__name__)
@@ -85,5 +85,7 @@ class Shortfall:
             f"shard {self._wanted.key} was read up to {position}, and record {self._wanted.last}, up to which the micro-batch was planned, "
             f"has not come again for {seconds:.0f} s: {why}"
         )
-        report_loss(message, fail=self._fail, remedy=acceptance(*self._wanted.key, self._wanted.after))
+        if self._fail:
+            raise lost_after(message, *self._wanted.key, self._wanted.after)
+        logger.warning("%s; going on without it, as options allow", message)
         return True

@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from kinesis_efo.aws_errors import describe
-from kinesis_efo.decisions.losses import Known, ReadUntil
+from kinesis_efo.decisions.losses import START_SECONDS, Known, ReadUntil
 from kinesis_efo.kinesis.recovery import ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import SubscriptionStats
@@ -68,6 +68,7 @@ class ShardDelivery:
         # The end of the first event that was read at the trim horizon; None before that event.
         self._first: Position | None = None
         self._from_horizon = start == TRIM_HORIZON
+        self._least = START_SECONDS
 
     async def deliver(self, event: Event) -> None:
         """Deliver an event, and note the position after it."""
@@ -116,12 +117,14 @@ class ShardDelivery:
         if known.read_until is not None and known.read_until != self._given:
             # An event may have waited in the socket for so long, if the sink was full.
             known = replace(known, read_until=known.read_until - self._context.limits.full)
-        passed = await self._retention.check(self.shard_id, self.position, known, begins=self._begins)
+        passed = await self._retention.check(
+            self.shard_id, self.position, known, begins=self._begins, least=self._least
+        )
         if passed and not self._begins:
-            # Reading begins again, at the horizon, where a reader may be late once more.
+            # Reading begins again, at the horizon, where a reader may be late once more. What goes until then is lost, too.
             horizon = await self._retention.horizon()
             self.known = replace(self.known, horizon=horizon)
-            self._from_horizon, self._first = True, None
+            self._from_horizon, self._first, self._least = True, None, 0.0
         return passed
 
     @property

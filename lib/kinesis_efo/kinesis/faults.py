@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -31,6 +33,10 @@ from kinesis_efo.patience import jitter
 from kinesis_efo.positions import Position
 
 logger = logging.getLogger(__name__)
+
+_MOST_CAUSES: Final = 3
+_MOST_POSITIONS: Final = 50
+"""How much a message about many losses names."""
 
 _LONGEST_TRY: Final = 120.0
 """Seconds. If a try fails later than this after it was due, it began late, because a lease or room was missing, and the timeout restarts."""
@@ -221,13 +227,50 @@ def report_loss(
     logger.warning("%s; going on without it, as options allow", message)
 
 
-def acceptance(stream: str, shard_id: str, position: Position) -> str:
-    """Say how to go on once without the records of a shard after a position."""
-    value = msgspec.json.encode({stream: {shard_id: str(position)}}).decode()
-    return (
-        f"To go on without them once, set kinesis-efo option 'acceptDataLoss' to {value} (`kinesis-efo doctor --checkpoint` prints it for all "
-        "shards); option 'failOnDataLoss=false' accepts every loss"
+def lost_after(cause: str, stream: str, shard_id: str, position: Position) -> DataLossError:
+    """Make the error for records of a shard after a position that are gone."""
+    return _data_loss((cause,), {stream: {shard_id: str(position)}})
+
+
+def _data_loss(causes: Sequence[str], lost: Mapping[str, Mapping[str, str]]) -> DataLossError:
+    said = "; ".join(causes[:_MOST_CAUSES]) + (
+        f"; and {len(causes) - _MOST_CAUSES} more losses" * (len(causes) > _MOST_CAUSES)
     )
+    few = sum(map(len, lost.values())) <= _MOST_POSITIONS
+    value = msgspec.json.encode(lost).decode() if few else "the value that `kinesis-efo doctor --checkpoint` prints"
+    return DataLossError(
+        f"{said}. To go on without them once, set kinesis-efo option 'acceptDataLoss' to {value}"
+        f"{' (`kinesis-efo doctor --checkpoint` prints it for all shards)' * few}; option 'failOnDataLoss=false' accepts every loss. A longer "
+        "retention period of the stream gives more time",
+        causes=causes,
+        lost=lost,
+    )
+
+
+class LossErrors:
+    """Collects data losses, so that one error names them all: a restart for each shard would take a day for a thousand shards."""
+
+    def __init__(self) -> None:
+        self._errors: list[DataLossError] = []
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Keep a DataLossError that is raised in the body."""
+        try:
+            yield
+        except DataLossError as error:
+            self._errors.append(error)
+
+    def raise_if_any(self) -> None:
+        """Raise one DataLossError for all that were kept."""
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        if self._errors:
+            lost: defaultdict[str, dict[str, str]] = defaultdict(dict)
+            for error in self._errors:
+                for stream, shards in error.lost.items():
+                    lost[stream] |= shards
+            raise _data_loss([cause for error in self._errors for cause in error.causes or (str(error),)], lost)
 
 
 def _access_remedy(fault: Fault, stream: StreamRef) -> str:

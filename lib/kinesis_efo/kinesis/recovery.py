@@ -15,8 +15,8 @@ from botocore.exceptions import ClientError
 from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.losses import written_at
-from kinesis_efo.errors import AccessRefusedError, ConsumerNotFoundError, DataLossError, StreamNotFoundError
-from kinesis_efo.kinesis.faults import Backoff, Fault, Verdict, acceptance, classify, fatal, replaced, stands
+from kinesis_efo.errors import AccessRefusedError, ConsumerNotFoundError, StreamNotFoundError
+from kinesis_efo.kinesis.faults import Backoff, Fault, Verdict, classify, fatal, lost_after, replaced, stands
 from kinesis_efo.kinesis.stats import SubscriptionStats
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, Presence, ShardLister
 from kinesis_efo.kinesis.transport import Transport
@@ -198,10 +198,8 @@ class Recovery:
                 if await self._is_older_than_stream(position):
                     raise replaced(self._stream, stands(self._shard_id, position), source) from fault.error
                 return self._count(fault)
-            raise DataLossError(
-                f"{where}: the shard does not exist any more and was read up to {position} only: its later records are "
-                f"gone (retention). {acceptance(self._stream.name, self._shard_id, position)}"
-            ) from fault.error
+            cause = f"{where}: the shard does not exist any more and was read up to {position} only: its later records are gone (retention)"
+            raise lost_after(cause, self._stream.name, self._shard_id, position) from fault.error
         if self._stream.polled:
             # The fault may pass, because stream and shard exist after all.
             return self._count(fault)

@@ -21,8 +21,7 @@ from kinesis_efo.decisions.losses import (
     own_start,
     time_of,
 )
-from kinesis_efo.errors import DataLossError
-from kinesis_efo.kinesis.faults import acceptance
+from kinesis_efo.kinesis.faults import lost_after
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, ShardLister, SharedCall
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import TRIM_HORIZON, Position
@@ -175,15 +174,13 @@ class Retention:
                 "records there were committed",
             )
             return
-        self._say(shard_id, position, known, lost, "; a longer retention period of the stream gives more time", found)
+        self._say(shard_id, position, known, lost, found)
 
-    def _say(
-        self, shard_id: str, position: Position, known: Known, lost: str, remedy: str = "", found: Gap | None = None
-    ) -> None:
+    def _say(self, shard_id: str, position: Position, known: Known, lost: str, found: Gap | None = None) -> None:
         if known.accepts(position):
             self._warn(shard_id, found, f"{lost}; option acceptDataLoss accepts that")
         elif self._fail:
-            raise DataLossError(f"{lost}. {acceptance(self._stream.name, shard_id, position)}{remedy}")
+            raise lost_after(lost, self._stream.name, shard_id, position)
         else:
             self._warn(shard_id, found, f"{lost}; going on without it, as option failOnDataLoss=false asks")
 

@@ -19,7 +19,7 @@ from kinesis_efo.decisions.quiet import SETTLED_SECONDS
 from kinesis_efo.errors import InvalidRequestError
 from kinesis_efo.kinesis.delivery import EventSink
 from kinesis_efo.kinesis.ends import End, is_empty, is_far, last_before, look_from
-from kinesis_efo.kinesis.faults import Backoff, Verdict, classify, fatal, replaced, stands
+from kinesis_efo.kinesis.faults import Backoff, LossErrors, Verdict, classify, fatal, replaced, stands
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.subscription import ShardSubscription, Subscriptions
@@ -196,10 +196,13 @@ class Stream:
             raise replaced(self.ref, ": its shards begin at other sequence numbers than before", self._source)
         if lost := set(self.lineage.lost(positions)) - reported:
             await self.refresh()  # a shard may have been missing only because it was too new
+            losses = LossErrors()
             for shard_id in sorted(lost.intersection(self.lineage.lost(positions))):
                 position = positions.get(shard_id)
-                self._retention.report_gone(shard_id, position, known(shard_id, position or TRIM_HORIZON))
-                reported.add(shard_id)
+                with losses.collect():
+                    self._retention.report_gone(shard_id, position, known(shard_id, position or TRIM_HORIZON))
+                    reported.add(shard_id)
+            losses.raise_if_any()
         for shard_id, position in positions.items():
             shard = self.shard(shard_id)
             if shard is not None and predates(position, shard):

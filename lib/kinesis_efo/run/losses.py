@@ -17,6 +17,7 @@ from kinesis_efo.errors import (
     StreamReplacedError,
 )
 from kinesis_efo.fetcher.streams import Streams, by_stream
+from kinesis_efo.kinesis.faults import LossErrors
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
@@ -46,14 +47,15 @@ class Losses:
         if listings == self._checked_listings and (offset is self._checked_offset or offset.keys() == self._checked):
             self._checked_offset = offset
             return
+        losses = LossErrors()
         try:
-            await self._check_shards(offset)
+            await self._check_shards(offset, losses)
             # Shards that enter the offset at the horizon, and all with which the query begins: a buffer that other queries share may have
             # gone on at the horizon, as their options allow.
             whole = rows and not self._checked
-            await self._check(
-                {key: at for key, at in offset.items() if key not in self._checked and (whole or at == TRIM_HORIZON)}
-            )
+            new = {key: at for key, at in offset.items() if key not in self._checked and (whole or at == TRIM_HORIZON)}
+            await self._check(new, losses)
+            losses.raise_if_any()
         except _FATAL:
             raise
         except StreamError as error:
@@ -66,8 +68,10 @@ class Losses:
 
         Returns False if that cannot be told now.
         """
+        losses = LossErrors()
         try:
-            await self._check_shards(reached)
+            await self._check_shards(reached, losses)
+            losses.raise_if_any()
         except _FATAL:
             raise
         except StreamError as error:
@@ -75,23 +79,29 @@ class Losses:
             return False
         return True
 
-    async def _check_shards(self, offset: Mapping[ShardKey, Position]) -> None:
+    async def _check_shards(self, offset: Mapping[ShardKey, Position], losses: LossErrors) -> None:
         for name, positions in by_stream(offset).items():
-            await self._streams.stream(name).check_loss(positions, partial(self._known_in, name), self._gone[name])
+            with losses.collect():
+                await self._streams.stream(name).check_loss(positions, partial(self._known_in, name), self._gone[name])
 
     async def check_replay(self, ranges: Iterable[ShardRange]) -> None:
         """Look for lost data in ranges that may have been planned long ago. Raises like `check`."""
+        losses = LossErrors()
         try:
-            await self._check({wanted.key: wanted.after for wanted in ranges}, planned=True)
+            await self._check({wanted.key: wanted.after for wanted in ranges}, losses, planned=True)
+            losses.raise_if_any()
         except _FATAL:
             raise
         except StreamError as error:
             logger.warning("cannot tell whether records were lost: %s", error)
 
-    async def _check(self, positions: Mapping[ShardKey, Position], *, planned: bool = False) -> None:
+    async def _check(
+        self, positions: Mapping[ShardKey, Position], losses: LossErrors, *, planned: bool = False
+    ) -> None:
         for key, position in positions.items():
             known = self._known(key, position)
-            await self._streams.stream(key.stream).check_position(key.shard, position, known, planned=planned)
+            with losses.collect():
+                await self._streams.stream(key.stream).check_position(key.shard, position, known, planned=planned)
 
     def _known_in(self, stream: str, shard: str, position: Position) -> Known:
         return self._known(ShardKey(stream, shard), position)

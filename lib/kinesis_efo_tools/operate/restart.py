@@ -11,6 +11,7 @@ from aiobotocore.config import AioConfig
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.losses import Known, written_at
 from kinesis_efo.errors import DataLossError
+from kinesis_efo.kinesis.faults import LossErrors
 from kinesis_efo.kinesis.polling import CALL_SECONDS, POLLING_CONFIG, PollingTransport
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, Topology
@@ -20,7 +21,7 @@ from kinesis_efo.leases.row import Lease, strays
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.planner.stream_set import StreamSet
-from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, PositionKind, ShardKey
+from kinesis_efo.positions import Offset, Position, PositionKind, ShardKey
 from kinesis_efo_tools.operate.access import Access
 from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Finding, Status, finding, what_and_fix
 from kinesis_efo_tools.operate.lease_checkup import open_table
@@ -135,23 +136,21 @@ async def _check_losses(
         row = rows.get(shard)
         return Known(row.read_until if row is not None and row.reached == position else None, horizon)
 
-    lost = {shard: positions.get(shard, TRIM_HORIZON) for shard in stream.lineage.lost(positions)}
-    first: DataLossError | None = None
-    for shard, position in [*positions.items(), *lost.items()]:
-        try:
-            await stream.check_position(shard, position, known(shard, position))
-        except DataLossError as error:
-            lost[shard], first = position, first or error
-    try:
+    losses = LossErrors()
+    with losses.collect():
         await stream.check_loss(positions, known, set())
+    for shard, position in positions.items():
+        with losses.collect():
+            await stream.check_position(shard, position, known(shard, position))
+    try:
+        losses.raise_if_any()
     except DataLossError as error:
-        first = first or error
-    if first is not None:
-        value = msgspec.json.encode({stream.ref.name: {shard: str(at) for shard, at in sorted(lost.items())}}).decode()
+        lost = error.lost[stream.ref.name]
         raise CheckFailed(
-            f"the next start fails for {len(lost)} shards; {what_and_fix(first)[0]}",
-            f"to go on without these records once, give the query the option 'acceptDataLoss' with the value {value}",
-        )
+            f"the next start fails for {len(lost)} shards; {error.causes[0]}",
+            "to go on without these records once, give the query the option 'acceptDataLoss' with the value "
+            f"{msgspec.json.encode(error.lost, order='sorted').decode()}",
+        ) from error
 
 
 def _of(offset: Offset, stream: str) -> dict[str, Position]:

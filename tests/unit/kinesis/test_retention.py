@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,9 @@ from hypothesis import strategies as st
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.decisions.losses import Known, predates, written_at
 from kinesis_efo.errors import DataLossError
+from kinesis_efo.kinesis.delivery import ShardDelivery
 from kinesis_efo.kinesis.retention import Retention
+from kinesis_efo.kinesis.stats import SubscriptionStats
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from kinesis_efo_local.sequence import Numbering
@@ -224,3 +228,21 @@ def test_a_position_of_an_earlier_stream_lies_before_the_shards_beginning() -> N
     assert not predates(Position.after(0), shard)
     assert not predates(TRIM_HORIZON, shard)
     assert not predates(Position.after(old), Shard(SHARD, (), (0, 9), first=1))
+
+
+def test_loss_is_logged_again_if_reading_resumes_at_the_end_of_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        clock = LoopClock()
+        retention = Retention(STREAM, Lister(), clock, not_listed, fail=False, shortest=24 * HOUR)  # type: ignore[arg-type]
+        assert await retention.check(SHARD, after(30 * HOUR)), "when its range is planned again"
+        await asyncio.sleep(59)
+        context: Any = SimpleNamespace(clock=clock)
+        sink: Any = SimpleNamespace(committed=None)
+        delivery = ShardDelivery(context, SHARD, after(30 * HOUR), sink, SubscriptionStats(), retention, Known())
+        assert await delivery.is_passed()
+        assert len(caplog.messages) == 1, "the first warning is for a minute"
+        await asyncio.sleep(50)
+        await delivery.is_passed()
+        assert len(caplog.messages) == 2
+
+    run(main())

@@ -35,7 +35,7 @@ from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner import run_process, shared_run
+from kinesis_efo.planner import run_link, run_process, shared_run
 from kinesis_efo.records.decoder import decode
 from kinesis_efo.run import clients
 from kinesis_efo.run.messages import FINISHED, FinishedBatches
@@ -1233,6 +1233,8 @@ class Scenario:
             if not (process.frozen and process.lives and process.name.startswith("run")) or query.waits_since is None:
                 continue
             since = max(query.waits_since, self.frozen_since.get(process, now))
+            if now - since > self.retry + 200 and process in self.program.hosting:
+                raise Broken(f"{query.name} has not failed, although {process.name} is frozen for {now - since:.0f} s")
             if now - since > 160 and not any(report.at - BEGAN >= since for report in self.world.reports):
                 raise Broken(
                     f"{query.name} has waited for {process.name}, which is frozen, for {now - since:.0f} s without a word"
@@ -1814,6 +1816,7 @@ def _quick(seed: int, machine: Machine, directory: Path) -> Iterator[None]:
             (shared_run, "_LOOK_SECONDS"), (run_process, "_JVM_SECONDS"), (clients, "_LOOK_SECONDS"), (remote_fetcher, "_WAIT_SECONDS"),
         ):  # fmt: skip
             patch.setattr(module, name, 5.0)
+        patch.setattr(run_link, "_STEP_SECONDS", 5.0)
         yield
 
 

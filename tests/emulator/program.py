@@ -152,10 +152,15 @@ class Where:
     _answer_where = WhereService._answer_where
 
     def __init__(
-        self, place: Callable[[], JoinReply | None], secret: str, listening: Listening, certificate: Any
+        self,
+        place: Callable[[], JoinReply | None],
+        doubt: Callable[[], None],
+        secret: str,
+        listening: Listening,
+        certificate: Any,
     ) -> None:
         world = ProgramWorld.current
-        self._place, self._run_secret, self.secret = place, secret, secret
+        self._place, self._doubt, self._run_secret, self.secret = place, doubt, secret, secret
         self.process = world.machine.current.process
         self.address = FetcherAddress("", next(world.ports))
         world.services[self.address] = self

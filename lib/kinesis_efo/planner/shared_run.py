@@ -37,7 +37,7 @@ from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.program import Program, RunFile
 from kinesis_efo.planner.run_link import RunConnection, RunLink, RunLostError, Silence
 from kinesis_efo.processes import Process
-from kinesis_efo.run.access import Begin, Call, Commit, Next, Plan, Step
+from kinesis_efo.run.access import Begin, Call, Commit, Next, Plan, Reading, Step
 from kinesis_efo.run.messages import JoinReply
 
 logger = logging.getLogger(__name__)
@@ -87,6 +87,7 @@ class SharedRun:
         self._stopping = threading.RLock()
         self._known = Begin()
         self._untold: Mark | None = None
+        self._doubted = False
         self._silence = Silence(options.retry.timeout, ", ".join(self._streams))
         self._ended: Callable[[], str] = lambda: ""
         self._vain_starts = 0
@@ -283,17 +284,23 @@ class SharedRun:
                 link.ask(self._known)
 
     def _watch(self) -> None:
-        """Replace a dead run even if Spark makes no call, because tasks may need it; and tell the run what `planned` has noted."""
+        """Replace a dead run even if Spark makes no call, because tasks may need it; and tell the run what `planned` has noted.
+
+        If a task has had no answer, ask the run for one: if it is stopped, that fails in time, and says so.
+        """
         while not self._left.wait(_LOOK_SECONDS):
             if (link := self._link) is None:
                 return
             untold, self._untold = self._untold, None
-            if untold is not None or not link.file.lives:
+            doubted, self._doubted = self._doubted, False
+            if untold is not None or doubted or not link.file.lives:
                 try:
-                    if untold is None:
+                    if untold is not None:
+                        self._asked(Commit(untold))
+                    elif not link.file.lives:
                         self._attach_again(link)
                     else:
-                        self._asked(Commit(untold))
+                        self._asked(Reading())
                 except FetcherUnreachableError:
                     return  # this query has ended
                 except KinesisEfoError as error:
@@ -312,7 +319,10 @@ class SharedRun:
         if listening.loopback_only:
             # The configured ports are for firewalls, which do not matter on the loopback address.
             listening = dataclasses.replace(listening, ports=range(1))
-        self._where = WhereService(self._place, self.secret, listening, link.joined.certificate)
+        self._where = WhereService(self._place, self._doubt, self.secret, listening, link.joined.certificate)
+
+    def _doubt(self) -> None:
+        self._doubted = True
 
     def _place(self) -> JoinReply | None:
         """The present run's reply to `Join`; None if there is no run. Raises the error that has ended the query."""
@@ -327,13 +337,17 @@ class SharedRun:
 class WhereService(Service):
     """Tells tasks of one query which fetcher has a shard. It is in the planner, so it stays if the process of the run is replaced.
 
-    `place` returns the reply of the present run to `Join`, None if there is no run. It raises the error that has ended the query.
+    `place` returns the reply of the present run to `Join`, None if there is no run. It raises the error that has ended the query. `doubt` is
+    called if there was no answer from there.
     """
 
     what = "planner"
 
-    def __init__(self, place: Callable[[], JoinReply | None], secret: str, *arguments: Any) -> None:
+    def __init__(
+        self, place: Callable[[], JoinReply | None], doubt: Callable[[], None], secret: str, *arguments: Any
+    ) -> None:
         self._place = place
+        self._doubt = doubt
         self._run_secret = secret
         super().__init__(None, secret, *arguments)
 
@@ -343,17 +357,19 @@ class WhereService(Service):
     def _answer_where(self, call: TaskCall, request: WhereRequest) -> WhereReply:
         """Reply with the fetchers of the shards. If there is no run, reply that no shard has one yet, so that the task asks again."""
         give_up_at = time.monotonic() + request.wait
+        if request.tried is not None:
+            self._doubt()
         while True:
             left = max(0.0, give_up_at - time.monotonic())
             match self._place():
                 case JoinReply(address=FetcherAddress() as address, by_planner=False):
                     return WhereReply([address] * len(request.shards), 1)
                 case JoinReply(address=FetcherAddress() as address):
-                    with (
-                        contextlib.suppress(FetcherUnreachableError, FetcherRefusedError),
-                        PlannerClient(address, self._run_secret) as client,
-                    ):
-                        return client.where(replace(request, wait=left))
+                    try:
+                        with PlannerClient(address, self._run_secret) as client:
+                            return client.where(replace(request, wait=left))
+                    except (FetcherUnreachableError, FetcherRefusedError):
+                        self._doubt()
             if not left or call.gone:
                 return WhereReply([None] * len(request.shards), 1)
             time.sleep(min(left, _AGAIN_SECONDS))

@@ -121,14 +121,20 @@ async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], clock: Clo
 
 
 async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
-    """What a query begins with. Waits for a list of shards that is not older than the start."""
+    """What a query begins with. Waits for a list of shards that is not older than the start.
+
+    Until a shard is listed, nothing says whether it is a descendant of a named shard, and so begins after that.
+    """
     give_up_at = clock.monotonic() + _LISTED_SECONDS
-    while (found := beginning(stream.lineage, start)).left_out and stream.lineage.too_new(found.offset):
+    while True:
+        found = beginning(stream.lineage, start)
+        new = stream.lineage.too_new(found.offset)
+        if not new or not (found.left_out or start.named):
+            return found
         if clock.monotonic() >= give_up_at:
-            break
+            return Beginning(found.offset, found.left_out or new)
         await clock.sleep(LIST_AGAIN_SECONDS)
         await stream.refresh(patient=True)
-    return found
 
 
 async def _from_leases(

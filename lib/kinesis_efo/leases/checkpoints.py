@@ -163,8 +163,12 @@ class Checkpoints:
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
         """Return the `read_until` of a shard's row, in epoch seconds; None if the row has none, or if it does not hold for `position`."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
-        known = row is not None and row.position is not None and position.reaches(row.position)
-        return row.read_until if row is not None and known else None
+        at = None if row is None else row.position
+        if row is None or at is None:
+            return None
+        # Another query may have begun at a time long after the number of this one.
+        comparable = position.sequence_number is not None and at.sequence_number is not None
+        return row.read_until if position == at or (comparable and position.reaches(at)) else None
 
     # -- start and stop
 

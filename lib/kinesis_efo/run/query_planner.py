@@ -163,6 +163,7 @@ class QueryPlanner:
             case Commit():
                 return await self._commit(call)
             case Reading():
+                self._run.run.failure.raise_if_set()
                 return self._run.reading
         raise TypeError(call)
 

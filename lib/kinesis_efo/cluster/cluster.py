@@ -180,6 +180,8 @@ class Cluster:
 
     def follow(self, positions: Mapping[ShardKey, Position]) -> None:
         self.assignments.want(positions)
+        # What is buffered of shards that a query has read to its end would fill the buffers, and nothing would drop it.
+        self._end({key for query in self.sharing.queries for key in query.left} - positions.keys())
 
     def begin_at(self, key: ShardKey, position: Position) -> EventIndex | None:
         if key not in self._restarted:
@@ -203,14 +205,17 @@ class Cluster:
             if (record := self._snapshots.commit(key, position)) is not None:
                 records[key] = record
         # Keep shards that are not in `positions` but that a query reads, such as children of ended shards.
-        if left := reached.keys() - positions.keys() - self.sharing.positions().keys():
+        self._end(reached.keys() - positions.keys() - self.sharing.positions().keys())
+        if moved:
+            self.assignments.wake_all()
+        return records
+
+    def _end(self, shards: Collection[ShardKey]) -> None:
+        if left := self.assignments.reached.keys() & shards:
             for key in left:
                 self.assignments.end(key)
             # The query that left may have been the last one to read some shards: end their subscriptions now.
             self.assignments.share()
-        if moved:
-            self.assignments.wake_all()
-        return records
 
     def last_record(self, wanted: ShardRange) -> int | None:
         return self._snapshots.last_record(wanted)

@@ -59,7 +59,7 @@ class Query:
         self._complete_at: int | None = None
         self._losses = Losses(run.streams, self._known)
         self._accepted = accepted or {}
-        self._replayed: Offset | None = None
+        self._before_polls: Offset | None = None
         self._resumption = Resumption(run.lease_keys, run.leases.notes, run.continued)
         self._ending: asyncio.Task[EndPositions] | None = None
         self._planned: list[ShardProgress] = []
@@ -94,7 +94,7 @@ class Query:
 
     @property
     def _stands(self) -> Offset | None:
-        return self._committed or self._offset or self._replayed
+        return self._committed or self._offset or self._before_polls
 
     def accepted(self, key: ShardKey) -> Position | None:
         """The position up to which the loss of a shard's records is accepted; None if it is not."""
@@ -261,7 +261,7 @@ class Query:
         if self._offset is None:
             # Its tasks read before its first poll: keep what they need, even if other queries are further.
             self._fetching.follow(begin)
-            self._replayed = begin
+            self._before_polls = begin
         streams = self._run.streams
         old = [each for each in ranges if not streams.stream(each.key.stream).is_recent(each.key.shard, each.after)]
         # The rows, which are read with the lease, may say that an idle shard was read further.
@@ -288,7 +288,7 @@ class Query:
         """
         for name, created in offset.created.items():
             self._run.streams.stream(name).check_created(created)
-        self._replayed = offset
+        self._before_polls = offset
         self._resumption.goes_on(offset)
 
     # -- where a query ends
@@ -303,6 +303,7 @@ class Query:
         if self._ending is None:
             if self._offset is None:
                 self._unlisted = self._run.want(self, offset)
+                self._before_polls = self._before_polls or offset
             self._ending = asyncio.create_task(self._find_ends(offset), name="ends")
         done, _ = await asyncio.wait({self._ending}, timeout=at_most)
         self._run.failure.raise_if_set()

@@ -1208,6 +1208,8 @@ class Scenario:
                 continue
             # A buffer may be full of what another query reads with its next trigger.
             limit = max(each.trigger for each in self.queries) + self.retry + 300
+            if self.world.refused and len(self.queries) > 1:
+                limit *= 3  # queries that may not catch up by themselves wait for the slowest, as is said once
             since = max(query.moved_at, query.busy_until, self.excused)
             self._check_frozen(query)
             if now - since < limit:

@@ -149,9 +149,13 @@ class Cluster:
         tasks = self.sharing.named(request.query).tasks
         begins = zip(request.shards, request.after, reply.fetchers, strict=True)
         found = [self.home if self._is_apart(tasks, key, at) else there for key, at, there in begins]
-        if request.tried is not None and found[0] == request.tried and not tasks.may_restart():
-            # Let this process read the range again: the fetcher's buffer may have dropped it for lack of room, which no report says.
-            found[0] = self.home
+        if request.tried is not None and found[0] == request.tried:
+            # Read the range again: the fetcher's buffer may have dropped it for lack of room, which no report says.
+            key, at = request.shards[0], request.after[0]
+            if not tasks.may_restart():
+                found[0] = self.home
+            elif (buffer := self.found(key)) is not None and not buffer.ends_before(at):
+                self.begin_at(key, at)
         return WhereReply(found, reply.there)
 
     def _is_apart(self, tasks: QueryTasks, key: ShardKey, position: Position) -> bool:

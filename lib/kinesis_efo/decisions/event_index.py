@@ -227,6 +227,11 @@ class EventIndex:
         last = self._last_through[stop - 1] if stop > self.gone else 0
         return last if last and after.precedes(last) else None
 
+    def last_of(self, index: int) -> int | None:
+        """The sequence number of an event's last record; None if it has none or it is unknown. The event may have been dropped."""
+        records = self._records_through[index + 1] - self._records_through[index]
+        return (self._last_through[index] or None) if records else None
+
     def arrivals(self, index: int) -> Sequence[Arrivals]:
         """When the records of an event arrived in the stream."""
         return self._arrivals[index]

@@ -79,6 +79,15 @@ def numbered_event(continuation: int, *numbers: int) -> Event:
     return Event(json.dumps({"Records": records}).encode(), EventHead(continuation, 0, len(numbers), last=numbers[-1]))
 
 
+def test_last_record_of_an_event_that_was_dropped_before_a_report_is_known() -> None:
+    b = buffer()
+    fill(b, numbered_event(15, 11, 12), idle(20), numbered_event(30, 22, 28))
+    b.commit(after(20))
+    told, number = b.entries_since(0)
+    assert [event.last_record for event in told] == [LastRecord(12), None, LastRecord(28)]
+    assert number == 3
+
+
 def test_record_is_known_at_which_a_query_has_ended() -> None:
     b = buffer()
     fill(b, numbered_event(15, 11, 12), numbered_event(30, 22, 28))

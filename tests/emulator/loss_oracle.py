@@ -22,6 +22,9 @@ CLOCK_SECONDS: Final = 2.5
 TRIM_SECONDS: Final = 2.0
 """Sequence numbers have whole seconds, so a loss is known to a second or two."""
 
+TOGETHER_SECONDS: Final = 60.0
+"""A start at `LATEST` beside other queries begins where they read, which may be this much too early; see docs/how-to/several-tables.md."""
+
 MORE_SECONDS: Final = 60.0
 
 START_SECONDS: Final = 60.0
@@ -145,8 +148,8 @@ class Begin(NamedTuple):
 
     text: str
 
-    def need(self, record: Record, asked: float, answered: float) -> Need:
-        """Whether a query that starts here must read a record of the shard."""
+    def need(self, record: Record, asked: float, answered: float, early: float) -> Need:
+        """Whether a query that starts here must read a record of the shard. A start at `LATEST` may be `early` seconds too early."""
         name, _, value = self.text.partition(":")
         match name:
             case "TRIM_HORIZON":
@@ -154,7 +157,7 @@ class Begin(NamedTuple):
             case "LATEST":
                 if record.arrival >= answered:
                     return Need.MUST
-                return Need.MAY if record.arrival >= asked - CLOCK_SECONDS else Need.MUST_NOT
+                return Need.MAY if record.arrival >= asked - early else Need.MUST_NOT
             case "AT_TIMESTAMP":
                 return Need.MUST if round(record.arrival * 1000) >= int(value) else Need.MUST_NOT
             case "AFTER":
@@ -178,6 +181,7 @@ class Membership:
     asked: float
     answered: float
     later: Mapping[str, Begin] | None = None
+    early: float = CLOCK_SECONDS
     read: dict[str, int] = field(default_factory=dict)
     next: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     numbers: dict[str, int] = field(default_factory=dict)
@@ -214,7 +218,7 @@ class Membership:
                 Need.MAY
             )  # the row of a child says that its parents are read, although theirs may not have been written
         if record.shard in named:
-            return named[record.shard].need(record, self.asked, self.answered)
+            return named[record.shard].need(record, self.asked, self.answered, self.early)
         if named:
             ancestors = facts.ancestors(record.shard)
             if ancestors & named.keys():
@@ -224,7 +228,7 @@ class Membership:
                 return Need.MAY if record.arrival < self.answered else Need.MUST
         if record.arrival >= self.answered:
             return Need.MUST
-        return self.others.need(record, self.asked, self.answered)
+        return self.others.need(record, self.asked, self.answered, self.early)
 
 
 class Broken(AssertionError):

@@ -45,7 +45,19 @@ from kinesis_efo.spark.stream_planner import StreamPlanner
 from kinesis_efo.tasks.ranges import RangeReader
 from kinesis_efo_local import AwsError, NoFaults, Request, Reset
 from kinesis_efo_local.writing import PutRecord, put_record
-from tests.emulator.loss_oracle import Begin, Broken, Membership, QueryOracle, Record, Report, Row, Shard, StreamFacts
+from tests.emulator.loss_oracle import (
+    CLOCK_SECONDS,
+    TOGETHER_SECONDS,
+    Begin,
+    Broken,
+    Membership,
+    QueryOracle,
+    Record,
+    Report,
+    Row,
+    Shard,
+    StreamFacts,
+)
 from tests.emulator.machine import BEGAN, Machine, SimulatedProcess, Threads, Time
 from tests.emulator.program import (
     ProgramWorld,
@@ -405,6 +417,7 @@ class SparkQuery:
         self.ends_early = False
         self.busy_until = -inf
         self.tell: Callable[[str], None] = lambda _: None
+        self.beside_others: Callable[[], bool] = lambda: False
         self.report: Callable[[Mark], None] = lambda _: None
         self.unlucky = 0.0
         self.accepted: dict[tuple[str, str], str] = {}
@@ -552,7 +565,8 @@ class SparkQuery:
             mine = each.get(name, each.get(ALL, "LATEST"))
             others = mine.get(ALL, each.get(ALL, "LATEST")) if isinstance(mine, dict) else mine
             named = {shard: Begin(at) for shard, at in mine.items() if shard != ALL} if isinstance(mine, dict) else {}
-        return Membership(world.facts[name], Begin(others), named, *times)
+        early = TOGETHER_SECONDS if self.beside_others() else CLOCK_SECONDS
+        return Membership(world.facts[name], Begin(others), named, *times, early=early)
 
     def _execute(self, planner: StreamPlanner, batch: int, start: dict[str, Any], end: dict[str, Any]) -> None:
         log, machine, random = self.checkpoint, self.world.machine, self.random
@@ -1244,6 +1258,7 @@ class Scenario:
 
     def _begin(self, query: SparkQuery) -> None:
         query.tell = self._tell
+        query.beside_others = lambda: len(self.queries) > 1
         if self.listens:
             query.given["session.listens"] = "true"
             query.report = lambda mark: (query.program or self.program).report(query, mark)

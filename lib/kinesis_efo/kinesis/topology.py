@@ -271,7 +271,8 @@ class SharedCall(Generic[T]):
         """Return the reply to a call that began at `since`, monotonic seconds, or later."""
         since = max(since, self._clock.monotonic() - self._seconds)
         while self._answered is None or self._answered[0] < since:
-            if self._asking is None:
+            # A task may be done before its callbacks have run. Awaiting it does not yield, so that would never end.
+            if self._asking is None or self._asking.done():
                 self._asking = asyncio.create_task(self._answer())
                 self._asking.add_done_callback(self._done)
             # A caller that is cancelled must not cancel the call for the others.
@@ -285,7 +286,8 @@ class SharedCall(Generic[T]):
         return answer
 
     def _done(self, task: asyncio.Task[T]) -> None:
-        self._asking = None
+        if self._asking is task:
+            self._asking = None
         if not task.cancelled():
             task.exception()  # so that asyncio does not log the error, which the callers raise
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import AccessRefusedError, SequenceNumberError
-from kinesis_efo.kinesis.topology import Topology, explained, starting_positions
+from kinesis_efo.kinesis.topology import SharedCall, Topology, explained, starting_positions
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import Patience
@@ -192,3 +193,22 @@ def test_a_read_does_not_wait_to_know_who_distributes_its_records() -> None:
 
 def test_a_consumer_that_kinesis_does_not_know_does_not_exist() -> None:
     assert run(Topology(Throttled()).consumer_exists("arn:gone")) is False
+
+
+def test_call_that_ended_at_this_moment_is_made_again_for_a_later_asker() -> None:
+    async def main() -> None:
+        clock, answers, ready = LoopClock(), count(), asyncio.get_running_loop().create_future()
+
+        async def ask() -> int:
+            await ready
+            return next(answers)
+
+        call = SharedCall(ask, clock, 5.0)
+        first = asyncio.create_task(call.get())
+        await asyncio.sleep(1)
+        ready.set_result(None)
+        # This one runs after the call has ended, and before anybody is told so.
+        second = asyncio.create_task(call.get(clock.monotonic()))
+        assert await asyncio.gather(first, second) == [0, 1]
+
+    run(main())

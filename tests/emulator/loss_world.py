@@ -1442,6 +1442,8 @@ class Scenario:
             self._tell(f"{process.name} is {f'frozen for {seconds:.0f} s' if seconds else 'killed'}")
             if seconds:
                 self.frozen_until = max(self.frozen_until, self.machine.now + seconds + 300)
+                if len(living) == 1:
+                    self.excused = max(self.excused, self.machine.now + seconds)
                 self.machine.freeze(process, seconds)
             else:
                 self.machine.kill(process)

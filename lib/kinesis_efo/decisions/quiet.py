@@ -26,6 +26,9 @@ SETTLED_SECONDS: Final = 1.0
 FUTURE_SECONDS: Final = 5.0
 """A given end may be this many seconds ahead of Kinesis' clock, because the user's clock may be fast. A read waits until it has passed."""
 
+_LATELY_SECONDS: Final = 12.0
+"""Kinesis sends at least two SubscribeToShard events in this time."""
+
 _REMEMBERED: Final = 64
 _STEP_SECONDS: Final = QUIET_SECONDS / 16
 """About one response per step is remembered, so that `_REMEMBERED` of them cover more than `QUIET_SECONDS`."""
@@ -74,6 +77,15 @@ class Quiet:
         """Whether the shard has no more records for now. Responses before `asked_at` do not count, because records may have come later."""
         counted = [at for at in self._counted if at >= asked_at]
         return len(counted) >= self._needed and counted[-1] - counted[0] >= QUIET_SECONDS
+
+    def lasts(self, now: float) -> float:
+        """For how many seconds the shard seems to have no more records; 0 if it may have some, or if nothing was heard lately.
+
+        While there is no room for events, nothing is heard.
+        """
+        usual = (self.heard_at - self.since) / max(1, self.answers - 1)
+        lately = now - self.heard_at <= max(_LATELY_SECONDS, 2 * usual)
+        return now - self.since if lately and self.believed() else 0.0
 
     def seconds(self, since: float) -> float:
         """Return for how many seconds no response has had records. Time before `since` does not count."""

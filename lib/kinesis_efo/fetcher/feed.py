@@ -106,9 +106,7 @@ class ShardFeed:
     @property
     def quiet(self) -> float:
         """Seconds for which the shard seems to have no records after the buffer; 0 if it may have some."""
-        if self.buffer is None or not self.buffer.quiet.believed():
-            return 0.0
-        return self._clock.monotonic() - self.buffer.quiet.since
+        return 0.0 if self.buffer is None else self.buffer.quiet.lasts(self._clock.monotonic())
 
     def read_until(self, position: Position) -> float | None:
         """A time, epoch seconds, before which no record after `position` arrived; None if unknown."""

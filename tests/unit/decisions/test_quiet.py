@@ -119,3 +119,13 @@ def test_it_tells_how_long_it_lasts() -> None:
     assert (quiet.seconds(since=0), quiet.seconds(since=12)) == (3.0, 1.0)
     assert str(quiet) == "3 answers in 3 s brought no record; the last said that reading is 7 ms behind"
     assert Quiet().seconds(since=0) == 0.0
+
+
+def test_shard_that_was_not_heard_lately_is_not_quiet() -> None:
+    quiet = Quiet()
+    for second in (0, 5, 10):
+        quiet.heard(EventHead(second, millis_behind=0, records=0), second)
+    assert [quiet.lasts(now) for now in (10, 22, 23, 400)] == [10, 22, 0, 0]
+    for second in (500, 600, 700):
+        quiet.heard(EventHead(0, millis_behind=0, records=0, still=True), second)
+    assert quiet.lasts(800) > 0, "such a server answers seldom"

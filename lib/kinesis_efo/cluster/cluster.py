@@ -147,6 +147,10 @@ class Cluster:
                 self.buffered(key, at)
             return reply
         tasks = self.sharing.named(request.query).tasks
+        if tasks.may_restart():
+            # Queries that are further may have ended shards that this one still reads.
+            nobodys = zip(request.shards, request.after, reply.fetchers, strict=True)
+            self.assignments.want({key: at for key, at, there in nobodys if there is None})
         begins = zip(request.shards, request.after, reply.fetchers, strict=True)
         found = [self.home if self._is_apart(tasks, key, at) else there for key, at, there in begins]
         if request.tried is not None and found[0] == request.tried:

@@ -118,7 +118,7 @@ class Report(NamedTuple):
 
     def names(self, record: Record) -> bool:
         """Whether the text covers a record: its shard, and its time if the text has any."""
-        if repr(record.stream) not in self.text:
+        if not _names_stream(self.text, record.stream):
             return False
         if "of older shards that are not listed" in self.text:
             return record.shard <= max(_SHARD.findall(self.text))
@@ -129,6 +129,10 @@ class Report(NamedTuple):
             _epoch(begin) - TRIM_SECONDS <= record.arrival <= _epoch(end) + TRIM_SECONDS + more
             for begin, end in _BETWEEN.findall(self.text)
         )
+
+
+def _names_stream(text: str, stream: str) -> bool:
+    return repr(stream) in text or f"{stream}:shardId" in text
 
 
 def _epoch(text: str) -> float:
@@ -366,7 +370,7 @@ class QueryOracle:
         return any(
             record.shard in shards and member.facts.trimmed_at(record) <= report.at + TRIM_SECONDS
             for stream, member in self.streams.items()
-            if repr(stream) in report.text
+            if _names_stream(report.text, stream)
             for record in [*self.unread(stream), *member.missed]
         )
 

@@ -603,7 +603,8 @@ class SparkQuery:
         self.commits_since += 1
         if self.expects_word is None or self.commits_since < 2:
             return
-        (since, least), self.expects_word = self.expects_word, None
+        (since, was), self.expects_word = self.expects_word, None
+        least = was - max(self.checkpoint.offsets)
         said = [_FURTHER.search(report.text) for report in self.world.reports if report.at >= since]
         if not any(each is not None and int(each[1]) >= least for each in said):
             raise Broken(
@@ -753,6 +754,11 @@ class SparkQuery:
         log = self.checkpoint
         return bool(log.offsets) and max(log.offsets) not in log.commits
 
+    @property
+    def repeats_what_it_wrote(self) -> bool:
+        """Whether the rows of its unfinished micro-batch are in its sink, which Spark does not know."""
+        return self.is_unfinished and max(self.checkpoint.offsets) in self.checkpoint.rows
+
     def restore(self, *, certain: bool = False) -> None:
         """Go back to a copy of the checkpoint, with a sink that has as much. `certain`: it has to be noticed."""
         _, log, known = self.snapshots[0]
@@ -763,7 +769,8 @@ class SparkQuery:
         noted = [
             batch for batch in self.checkpoint.offsets if batch > now and self.logged[batch] < self.world.now - 200
         ]
-        self.expects_word = (self.world.now, len(noted)) if noted and apart and certain else None
+        # A start that fails at once may have planned before the one that says it.
+        self.expects_word = (self.world.now, now + len(noted)) if noted and apart and certain else None
         self.commits_since = 0
         self.checkpoint, self.oracle.streams = log, known
 
@@ -1205,6 +1212,8 @@ class Scenario:
         kind = "warning" if report.query is None else "error"
         if "between" in report.text:
             self.outcome.exceptions[f"{kind}: nothing in the gap"] += 1
+        elif "has not come again" in report.text and any(query.repeats_what_it_wrote for query in self.queries):
+            self.outcome.exceptions[f"{kind}: a micro-batch that was written is repeated"] += 1
         elif "does not exist any more" in report.text:
             self.outcome.exceptions[f"{kind}: nothing left in the shard"] += 1
         else:
@@ -1222,6 +1231,8 @@ class Scenario:
                 continue
             # A buffer may be full of what another query reads with its next trigger.
             limit = max(each.trigger for each in self.queries) + self.retry + 300
+            if not self.sees_tips:
+                limit += self.retry  # those that are killed have to find their end again
             if self.world.refused and len(self.queries) > 1:
                 limit *= 3  # queries that may not catch up by themselves wait for the slowest, as is said once
             since = max(query.moved_at, query.busy_until, self.excused)

@@ -117,7 +117,7 @@ class StreamPlanner:
         while not plan.all_served and not self._run.ending.is_set():
             plan = run.ask(Plan(begin, planned, self._options.poll_timeout))
         served = plan.served(begin.ranges_to(planned))
-        ranges = [each.wanted for each in served]
+        ranges = [self._as_accepted(each.wanted) for each in served]
         sizes = {each.wanted.key: each.bytes for each in served if each.bytes is not None}
         hash_ranges = dict(plan.hash_ranges)
         together = streams_with_generations(begin, ranges)
@@ -141,6 +141,12 @@ class StreamPlanner:
             )
             for fetcher, group in tasks
         ]
+
+    def _as_accepted(self, wanted: ShardRange) -> ShardRange:
+        """The range without its last record if the query accepts that it is gone. Queries that share the run may not."""
+        accepted = self._options.accepted_losses.get(wanted.key)
+        gone = accepted is not None and accepted.reaches(wanted.after)
+        return ShardRange(wanted.key, wanted.after, wanted.through) if gone else wanted
 
     def commit(self, end: dict[str, Any]) -> None:
         """Note that everything up to `end` is processed.

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import (
     ConfigurationError,
+    DataLossError,
     FetcherError,
     FetcherUnreachableError,
     LeaseLostError,
@@ -58,9 +60,9 @@ def files(programs: Programs) -> list[str]:
     return [path.name for path in (programs.directory / "notes").glob("*.json")]
 
 
-def where(run: SharedRun, wait: float = 0.05) -> Any:
+def where(run: SharedRun, wait: float = 0.05, tried: FetcherAddress | None = None) -> Any:
     with PlannerClient(run.planner_address, run.secret) as client:
-        return client.where(WhereRequest.of([ShardRange(KEY, TRIM_HORIZON, SHARD_END)], wait, run.query_name))
+        return client.where(WhereRequest.of([ShardRange(KEY, TRIM_HORIZON, SHARD_END)], wait, run.query_name, tried))
 
 
 def test_a_query_whose_tasks_could_ask_nobody_does_not_begin(
@@ -461,6 +463,16 @@ def test_a_run_that_cannot_be_followed_fails_the_query_and_its_tasks(programs: P
     with pytest.raises(LeaseTableError, match="the table is gone"):
         where(reader)
     assert len(tried) == 1
+
+
+def test_task_that_gets_no_answer_learns_why_its_run_has_failed(programs: Programs) -> None:
+    reader, run = alone(programs)
+    run.queries[0].error = DataLossError("records are gone")
+    assert where(reader).fetchers == [run.address], "nobody asked the run itself"
+    where(reader, tried=run.address)
+    wait_until(lambda: reader._error is not None)
+    with pytest.raises(DataLossError, match="records are gone"):
+        where(reader)
 
 
 def test_an_end_while_the_next_run_starts_leaves_none_behind(programs: Programs) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import LISTENS
 from kinesis_efo.positions import Offset, Position
-from kinesis_efo.run.access import Begin, Commit, Next, Reading, Step
+from kinesis_efo.run.access import BatchPlan, Begin, Commit, Next, Plan, Reading, Step
 from kinesis_efo.spark import stream_planner
 from kinesis_efo.spark.stream_planner import QueryRun, SparkOffsets, StreamPlanner
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
@@ -187,6 +188,20 @@ def test_a_micro_batch_that_was_repeated_is_done_before_spark_asks_for_the_next_
     planner.latest(START.to_dict(), once=False)
     (asked,) = (call for call in run.asked if isinstance(call, Next))
     assert (asked.done, asked.hurry) == (START, False)
+
+
+def test_repeated_range_does_not_wait_for_records_whose_loss_is_accepted() -> None:
+    first, second = key(0), key(1)
+    begin = Offset({first: Position.after(5), second: Position.after(5)})
+    end = Offset({first: Position.after(9), second: Position.after(9)}, {first: 8, second: 8})
+    address = FetcherAddress("", 1)
+    run: Any = Run(
+        lambda call: BatchPlan([address], [(each, 0, None) for each in begin], []) if isinstance(call, Plan) else None
+    )
+    run.secret, run.planner_address, run.query_name = "secret", address, "q"
+    options = replace(OPTIONS, accepted_losses={first: Position.after(5), second: Position.after(4)})
+    tasks = StreamPlanner(options, ORDERS, lambda: run).tasks(begin.to_dict(), end.to_dict())
+    assert {each.key: each.last for task in tasks for each in task.ranges} == {first: None, second: 8}
 
 
 def test_a_planner_is_made_where_spark_asks_for_one_and_joins_nothing_yet() -> None:

@@ -648,7 +648,7 @@ class SparkQuery:
                 with suppress(FetcherUnreachableError):
                     rows += self._attempt(partition, number)
                     break
-                self._pause(10.0)
+                self.world.machine.sleep(10.0)
             else:
                 rows += self._attempt(partition, number)
         return rows

@@ -1260,7 +1260,7 @@ class Scenario:
             if not (process.frozen and process.lives and process.name.startswith("run")) or query.waits_since is None:
                 continue
             since = max(query.waits_since, self.frozen_since.get(process, now))
-            if now - since > self.retry + 200 and process in self.program.hosting:
+            if now - since > self.retry + 400 and process in self.program.hosting:
                 raise Broken(f"{query.name} has not failed, although {process.name} is frozen for {now - since:.0f} s")
             if now - since > 160 and not any(report.at - BEGAN >= since for report in self.world.reports):
                 raise Broken(

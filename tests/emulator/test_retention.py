@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from kinesis_efo.errors import DataLossError
+from kinesis_efo.options.settings import Start
 from kinesis_efo.positions import TRIM_HORIZON, Offset
 from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import Query
@@ -127,6 +128,26 @@ async def test_children_that_expire_while_their_query_runs_are_an_error() -> Non
         with pytest.raises(DataLossError, match="has not been read yet"):
             await read_on(query, offset, 20)
     assert rows(w) == 40
+
+
+@virtual
+async def test_start_from_leases_reads_no_parent_whose_child_has_begun(caplog: pytest.LogCaptureFixture) -> None:
+    w = world()
+    async with Query(w.application) as query:
+        offset = await split_while(w, await query.begin(), query)
+        offset = await read_on(query, offset, 10)
+        await query.planner.commit(offset)
+    table, read = w.application.table.items, rows(w)
+    (parent,) = (row for row in table.values() if row.get("checkpoint") == {"S": "SHARD_END"})
+    parent["checkpoint"] = {"S": "TRIM_HORIZON"}  # as a crash leaves it
+    w.application.offsets, w.application.start = [], Start(from_leases=True)
+    w.put_some(20)
+    async with Query(w.application) as query:
+        offset = await query.begin()
+        assert [at.is_end for at in offset.values()].count(True) == 1
+        await read_on(query, offset, 10)
+    assert rows(w) == read + 20
+    assert "counts as read to its end" in caplog.text
 
 
 @virtual

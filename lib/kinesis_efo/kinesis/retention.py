@@ -157,8 +157,6 @@ class Retention:
         )
 
     def _report(self, shard_id: str, position: Position, known: Known, found: Gap) -> None:
-        if self._covers(shard_id, found):
-            return
         since, horizon = _text(found.since), _text(found.horizon)
         read = "has not been read yet" if position == TRIM_HORIZON else f"was read up to {position} only"
         lost = (
@@ -185,10 +183,13 @@ class Retention:
             self._warn(shard_id, found, f"{lost}; going on without it, as option failOnDataLoss=false asks")
 
     def _warn(self, shard_id: str, found: Gap | None, message: str) -> None:
-        self.warnings += 1
         if found is None:
+            self.warnings += 1
             logger.warning("%s", message)
             return
+        if self._covers(shard_id, found):
+            return
+        self.warnings += 1
         since, until = self._covered.get(shard_id, (inf, -inf))
         since = min(since, found.since) if until >= found.since else found.since
         self._covered[shard_id] = since, found.horizon + _AGAIN_SECONDS

@@ -152,6 +152,15 @@ async def _from_leases(
         # The KCL keeps LATEST in a row until its first checkpoint, so nothing was read yet.
         positions[shard] = lease.position or now
         parents[shard] = lease.parents
+    for shard, child in _passed(positions, streams, parents).items():
+        logger.warning(
+            "stream %s, shard %s counts as read to its end, although its row in the lease table says %s: reading of shard %s, which follows "
+            "it, has begun",
+            *shard,
+            positions[shard],
+            child,
+        )
+        positions[shard] = SHARD_END
     for shard in _held_back(positions, streams, parents):
         del positions[shard]
     for name, rows in by_stream(positions).items():
@@ -187,6 +196,25 @@ def _refuse_strays(scan: Scan, table: LeaseStore, streams: Mapping[str, Stream],
                 f"kinesis-efo option 'startingPosition' is LEASES, but in {table.label} {what}. Start at TRIM_HORIZON to read all that the "
                 "present stream has; or write its checkpoints anew first, with `kinesis-efo leases reset --to TRIM_HORIZON`"
             )
+
+
+def _passed(
+    positions: Mapping[ShardKey, Position],
+    streams: Mapping[str, Stream],
+    parents: Mapping[ShardKey, Collection[str]],
+) -> dict[ShardKey, str]:
+    """The shards that were read to their end although their rows say less, each with a descendant that has begun.
+
+    A crash after the children were planned, but before the last checkpoint of the parent was written, leaves such a row.
+    """
+    passed: dict[ShardKey, str] = {}
+    for key, position in positions.items():
+        if position.is_end or position.sequence_number is not None:
+            for parent in streams[key.stream].lineage.ancestors((key.shard,)).union(parents[key]):
+                before = ShardKey(key.stream, parent)
+                if not positions.get(before, SHARD_END).is_end:
+                    passed[before] = key.shard
+    return passed
 
 
 def _held_back(

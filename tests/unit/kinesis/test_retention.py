@@ -246,3 +246,13 @@ def test_loss_is_logged_again_if_reading_resumes_at_the_end_of_a_warning(caplog:
         assert len(caplog.messages) == 2
 
     run(main())
+
+
+def test_warning_of_one_query_covers_no_loss_of_another_that_accepts_none() -> None:
+    async def main() -> None:
+        retention = Retention(STREAM, Lister(), LoopClock(), not_listed, fail=True, shortest=24 * HOUR)  # type: ignore[arg-type]
+        assert await retention.check(SHARD, after(30 * HOUR), Known(accepted=after(30 * HOUR)))
+        with pytest.raises(DataLossError):
+            await retention.check(SHARD, after(29 * HOUR))
+
+    run(main())

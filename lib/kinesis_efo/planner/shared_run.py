@@ -13,6 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -177,6 +178,8 @@ class SharedRun:
         """Join a run, or start one. Returns None if the run cannot be joined, or has ended already: try again."""
         runs = self._runs(streams)
         try:
+            if any(one.entry.overlaps(other.entry.streams) for one, other in combinations(runs, 2)):
+                return None  # one of them was started by a process that has died, and is ending
             if len(runs) > 1:
                 raise ConfigurationError(self._between(runs))
             if not runs:

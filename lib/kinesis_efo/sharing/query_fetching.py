@@ -122,11 +122,11 @@ class QueryFetching:
             self._group.follow()
 
     def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
-        """Drop everything up to `offset` that no other query needs. Returns the last record before each new start of a buffer, if known."""
+        """Drop everything up to `offset` that no other query needs. Returns the last record up to each position that was reached, if known."""
         self._check()
         self._committed = offset
         own = self._apart.commit(offset)
-        return {**own, **(self._shared.commit(offset) if self._group.alone else self._group.commit(offset))}
+        return {**own, **(self._shared.commit(offset) if self._group.alone else self._group.commit_to(offset))}
 
     def expect(self, offset: Mapping[ShardKey, Position]) -> None:
         """Begin to read shards from these positions on."""

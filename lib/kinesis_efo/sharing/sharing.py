@@ -186,6 +186,14 @@ class Sharing:
         self._keep(keys)
         return self.shared.commit(dict(self._kept))
 
+    def commit_to(self, offset: Mapping[ShardKey, Position]) -> Mapping[ShardKey, LastRecord]:
+        """Do the same for the shards of an offset; returns only records that are the last ones up to its positions.
+
+        The buffers of shards in which a query catches up start where other queries are.
+        """
+        found = self.commit(offset)
+        return {key: record for key, record in found.items() if self._kept.get(key) == offset.get(key)}
+
     def _keep(self, shards: Iterable[ShardKey]) -> None:
         for key in shards:
             claims = [claim for query in self.queries if (claim := query.claim(key)) is not None]

@@ -234,16 +234,22 @@ def skew_of(error: Exception) -> float | None:
 
 def is_foreign(error: Exception) -> bool:
     """Whether the response seems to come from a proxy or another server: AWS always sends a code with the HTTP status."""
-    heads = isinstance(error, ClientError) and error.operation_name.startswith("Head")  # the response has no body
-    return isinstance(error, ResponseParserError) or (code_of(error).isdigit() and not heads)
+    if not isinstance(error, ClientError):
+        return isinstance(error, ResponseParserError)
+    code, heads = code_of(error), error.operation_name.startswith("Head")  # the response to the latter has no body
+    return not code or (code.isdigit() and not heads)
 
 
 def describe(error: Exception) -> str:
     """Describe an error in one line with its code or type and its message, without a full stop at the end."""
     if isinstance(error, ClientError) and is_foreign(error):
-        text = f"HTTP status {code_of(error)} without a code of AWS: it may come from a proxy on the way"
+        status = code_of(error) or error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", "unknown")
+        text = (
+            f"{error.operation_name} was answered with HTTP status {status} without a code of AWS: a proxy may have answered, or the endpoint may "
+            "be another service's (AWS_ENDPOINT_URL_KINESIS sets that of Kinesis alone, in place of 'endpointUrl' and AWS_ENDPOINT_URL)"
+        )
     elif isinstance(error, ClientError):
-        text = f"{code_of(error)}: {message_of(error)}"
+        text = f"{code_of(error)}: {message_of(error) or 'without a message'}"
         if (skew := skew_of(error)) is not None:
             way = "ahead of" if skew > 0 else "behind"
             text += f": this machine's clock is {abs(skew):.0f} s {way} AWS'; synchronize it (chrony, NTP)"

@@ -106,9 +106,10 @@ def failed_call(subject: str, error: Exception, action: str, *, needed: bool = T
     cause = cause_of(error)
     if cause is Cause.NO_CREDENTIALS:
         return Finding(subject, Status.FAILED, describe(error), LOG_IN)
-    if is_foreign(error):
-        fix = "look for a proxy or a captive portal on the way to the endpoint; correct it, or --endpoint-url"
-        return Finding(subject, Status.UNKNOWN, describe(error), fix)
+    unknown_call = needed and code_of(error) == "UnknownOperationException"
+    if is_foreign(error) or unknown_call:
+        fix = "correct the endpoint, or look for a proxy or a captive portal on the way to it"
+        return Finding(subject, Status.FAILED if unknown_call else Status.UNKNOWN, describe(error), fix)
     if cause.refused and needed:
         fix = f"allow {action} to the role, or check as the job itself with --role-arn"
         return Finding(subject, Status.FAILED, describe(error), fix)

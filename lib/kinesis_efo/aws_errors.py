@@ -6,7 +6,9 @@ Kinesis and DynamoDB, of their pages "Common Errors", and of botocore's own list
 
 from __future__ import annotations
 
+import os
 import re
+import ssl
 from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Final
@@ -25,6 +27,7 @@ from botocore.exceptions import (
     ParamValidationError,
     PartialCredentialsError,
     ProfileNotFound,
+    SSLError,
     SSOError,
     TokenRetrievalError,
 )
@@ -255,9 +258,21 @@ def describe(error: Exception) -> str:
             text += f": this machine's clock is {abs(skew):.0f} s {way} AWS'; synchronize it (chrony, NTP)"
     elif isinstance(error, FrameError | ResponseParserError | SignInError):
         text = str(error)
+    elif isinstance(error, SSLError | ssl.SSLError):
+        named = [
+            f"{name}={os.environ[name]}" for name in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE") if os.environ.get(name)
+        ]
+        text = f"{type(error).__name__}: {error}" + (f" (authorities: {named[0]})" if named else "")
     else:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return visible(text.rstrip(". \n"))
+
+
+def credentials_remedy(error: Exception) -> str:
+    """Return what to do without credentials, as an imperative."""
+    if isinstance(error, SignInError):
+        return "correct that, or log in"
+    return "give the process a role, a profile or credentials in its environment"
 
 
 def key_remedy(code: str, action: str) -> str:

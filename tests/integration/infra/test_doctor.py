@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from infra.settings.model import Environment
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.moto_gaps import filled
 from tests.support.raw_kinesis import RawKinesis, with_queue_count
+from tests.support.world import wait_until
 
 REGION, ACCOUNT = "eu-west-1", "111122223333"
 NOTHING = '{"Version": "2012-10-17", "Statement": [{"Effect": "Deny", "Action": "*", "Resource": "*"}]}'
@@ -163,8 +165,14 @@ def test_quota_of_an_adopted_stream_counts_queues(
     raw = RawKinesis(aws)
     for name in ("a", "b"):
         raw.create_queue(QueueName=name, StreamConfigurationList=[{"StreamARN": arn}])
+
+    def register(number: int) -> None:
+        raw.register_stream_consumer(StreamARN=arn, ConsumerName=f"other-{number}")
+        there = partial(raw.list_stream_consumers, StreamARN=arn)
+        wait_until(lambda: all(each["ConsumerStatus"] == "ACTIVE" for each in there()["Consumers"]))
+
     for number in range(17):
-        aws.register_consumer(arn, f"other-{number}", 1_700_000_000)
+        register(number)
 
     def told() -> Finding:
         (found,) = [each for each in examine(declare(), Reading(aws)) if each.path == "streams.theirs"]
@@ -175,7 +183,7 @@ def test_quota_of_an_adopted_stream_counts_queues(
     )
     with_queue_count(tmp_path, monkeypatch)
     assert told().verdict is Verdict.OK
-    aws.register_consumer(arn, "other-17", 1_700_000_000)
+    register(17)
     assert told().verdict is Verdict.WRONG
     assert "has 18 consumers and 2 queues" in told().text
     assert "with the 1 that this file adds there are 21, and AWS allows 20: deregister one" in told().text

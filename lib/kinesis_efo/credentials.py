@@ -9,11 +9,10 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from inspect import isawaitable
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
@@ -21,7 +20,7 @@ from aiobotocore.session import AioSession
 from botocore.exceptions import CredentialRetrievalError
 
 from kinesis_efo.aws_errors import Cause, SignInError, cause_of, cause_of_code, describe
-from kinesis_efo.clock import Clock
+from kinesis_efo.clock import Clock, in_thread
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -235,18 +234,8 @@ async def _in_time(work: Awaitable[T]) -> T:
 
 
 def _in_time_here(work: Callable[[], T]) -> T:
-    done: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
-
-    # A daemon thread, because a program that ends must not wait for it.
-    Thread(target=run, name="kinesis-efo sign-in", daemon=True).start()
     try:
-        return done.result(PROCESS_SECONDS)
+        return in_thread(work).result(PROCESS_SECONDS)
     except TimeoutError:
         raise _too_late() from None
 

@@ -259,10 +259,9 @@ def describe(error: Exception) -> str:
     elif isinstance(error, FrameError | ResponseParserError | SignInError):
         text = str(error)
     elif isinstance(error, SSLError | ssl.SSLError):
-        named = [
-            f"{name}={os.environ[name]}" for name in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE") if os.environ.get(name)
-        ]
-        text = f"{type(error).__name__}: {error}" + (f" (authorities: {named[0]})" if named else "")
+        bundles = (f"{name}={os.environ.get(name, '')}" for name in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"))
+        named = next((f" (authorities: {each})" for each in bundles if not each.endswith("=")), "")
+        text = f"{type(error).__name__}: {error}{named}"
     else:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return visible(text.rstrip(". \n"))

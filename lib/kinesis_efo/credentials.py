@@ -55,7 +55,10 @@ def watch(session: Any, clock: Clock) -> None:
         logging.getLogger(name).addFilter(_without_traceback)
     files = [Path(os.path.expanduser(session.get_config_variable(name))) for name in _FILES]  # noqa: PTH111
     moment = _RefreshState(files, session, clock)
-    usual = session.get_component("credential_provider").load_credentials
+    provider = session.get_component("credential_provider")
+    usual = provider.load_credentials
+    if isinstance(session, AioSession):
+        provider.get_provider(_PROCESS)._popen = _process
 
     def anew() -> Any:
         # A session keeps what it has read from the files, so a new session is needed.
@@ -125,7 +128,8 @@ class _RefreshState:
         """Name the setting with the file or program that is missing."""
         file = getattr(error, "filename", None)
         profiles = self._session.full_config["profiles"].values() if file else ()
-        settings = [*os.environ.items(), *(setting for profile in profiles for setting in profile.items())]
+        variables = [(name, value) for name, value in os.environ.items() if name.startswith("AWS_")]
+        settings = [*variables, *(setting for profile in profiles for setting in profile.items())]
         names = [name for name, value in settings if isinstance(value, str) and str(file) in value.split()]
         return f" (setting {names[0]})" if names else ""
 
@@ -224,6 +228,27 @@ class _AsyncCredentials(_Watched):
         with self._moment.signing_in():
             found = self._found.get_account_id()  # a coroutine only for some kinds of credentials
             return await found if isawaitable(found) else found
+
+
+async def _process(*command: str, **options: Any) -> Any:
+    """Start a `credential_process` that is killed if the call that waits for it is cancelled."""
+    try:
+        process = await asyncio.create_subprocess_exec(*command, **options)
+    except OSError as error:
+        error.filename = command[0]  # some event loops leave it out
+        raise
+    ended = process.communicate
+
+    async def communicate() -> tuple[bytes, bytes]:
+        try:
+            return await ended()
+        except asyncio.CancelledError:
+            process.kill()
+            await process.wait()
+            raise
+
+    process.communicate = communicate  # type: ignore[assignment,method-assign]
+    return process
 
 
 async def _in_time(work: Awaitable[T]) -> T:

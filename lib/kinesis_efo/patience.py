@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from functools import partial
 from random import Random
+from threading import Thread
 from typing import Final, NoReturn, TypeVar
 
 from kinesis_efo.aws_errors import Cause, cause_of, describe
-from kinesis_efo.clock import Clock, in_thread
+from kinesis_efo.clock import Clock
 from kinesis_efo.errors import KinesisEfoError, ManifestError, TableUnavailableError
 from kinesis_efo.options import RetrySettings
 
@@ -87,8 +89,17 @@ class Patience:
         if "://" not in location:
             return load()
         loading = self.call(f"manifest {location}", partial(asyncio.to_thread, load))
-        # The loop gets a thread of its own, because a notebook's thread has a loop already; Ctrl-C ends the wait.
-        return in_thread(asyncio.run, loading).result()
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(asyncio.run(loading))
+            except BaseException as error:
+                done.set_exception(error)
+
+        # The loop gets a thread of its own, because a notebook's thread has a loop already; a daemon thread, so that Ctrl-C ends the wait.
+        Thread(target=run, name="kinesis-efo manifest", daemon=True).start()
+        return done.result()
 
     def _delay(self, wait: _Wait, error: Exception) -> float | None:
         renewed = cause_of(error) is Cause.EXPIRED and not wait.expired

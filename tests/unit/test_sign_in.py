@@ -18,11 +18,13 @@ from botocore.exceptions import CredentialRetrievalError, SSLError
 from kinesis_efo import credentials
 from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.aws_errors import Cause, SignInError, cause_of, describe
+from kinesis_efo.calls.address import Listening
 from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.kinesis.topology import explained
-from kinesis_efo.manifest import StreamRef
-from kinesis_efo.options import AwsSettings
+from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.options import AwsSettings, SourceOptions
 from kinesis_efo.patience import passes
+from kinesis_efo.run.thread import RunThread
 from kinesis_efo_tools.operate.access import Access
 from kinesis_efo_tools.operate.findings import LOG_IN
 from kinesis_efo_tools.operate.obstacles import obstacles
@@ -127,12 +129,24 @@ def test_what_no_waiting_mends_is_told_at_once(
 
 def test_program_that_does_not_end_fails_the_sign_in(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credentials, "PROCESS_SECONDS", 0.5)
-    home("credential_process = /bin/sleep 10", {})
+    home("credential_process = /bin/sleep 3", {})
     said = "with AWS profile 'dev' .* from custom-process: it did not end within 0 s; it may wait for input"
-    with pytest.raises(AccessRefusedError, match=said):
-        asyncio.run(explained(_list_shards(), StreamRef("orders", "orders", ARN, None), "m.json"))
+
+    async def main() -> None:
+        with pytest.raises(AccessRefusedError, match=said):
+            await explained(_list_shards(), StreamRef("orders", "orders", ARN, None), "m.json")
+
+    asyncio.run(main())
     with pytest.raises(SignInError, match=said):
         SyncClients(NOWHERE, "eu-west-1").client("kinesis").list_shards(StreamARN=ARN)
+
+
+def test_run_reports_a_failed_sign_in_with_its_remedy(home: Home) -> None:
+    home("credential_process = /no/such/tool", {})
+    manifest = Manifest("lake", "test", "eu-west-1", "leases", {}, "manifest.json", {})
+    runtime = RunThread(manifest, SourceOptions.parse({"manifest": "manifest.json"}), Listening(), "secret")
+    with pytest.raises(AccessRefusedError, match="^application lake: the sign-in with .*; correct that, or log in$"):
+        runtime.start()
 
 
 def test_authorities_that_do_not_know_the_issuer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,7 +145,7 @@ def test_run_reports_a_failed_sign_in_with_its_remedy(home: Home) -> None:
     home("credential_process = /no/such/tool", {})
     manifest = Manifest("lake", "test", "eu-west-1", "leases", {}, "manifest.json", {})
     runtime = RunThread(manifest, SourceOptions.parse({"manifest": "manifest.json"}), Listening(), "secret")
-    with pytest.raises(AccessRefusedError, match="^application lake: the sign-in with .*; correct that, or log in$"):
+    with pytest.raises(AccessRefusedError, match=r"^application lake: the sign-in with .*; correct that, or log in$"):
         runtime.start()
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from botocore.exceptions import CredentialRetrievalError, SSLError
@@ -19,8 +20,9 @@ from kinesis_efo import credentials
 from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.aws_errors import Cause, SignInError, cause_of, describe
 from kinesis_efo.calls.address import Listening
-from kinesis_efo.errors import AccessRefusedError
+from kinesis_efo.errors import AccessRefusedError, TableUnavailableError
 from kinesis_efo.kinesis.topology import explained
+from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import AwsSettings, SourceOptions
 from kinesis_efo.patience import passes
@@ -156,6 +158,13 @@ def test_authorities_that_do_not_know_the_issuer_are_named(monkeypatch: pytest.M
     assert "authorities" not in describe(error)
     monkeypatch.setenv("AWS_CA_BUNDLE", "/etc/corporate.pem")
     assert describe(error).endswith("CERTIFICATE_VERIFY_FAILED (authorities: AWS_CA_BUNDLE=/etc/corporate.pem)")
+
+    async def refuse(**_: object) -> None:
+        raise error
+
+    client = SimpleNamespace(meta=SimpleNamespace(region_name="eu-west-1"), describe_table=refuse)
+    with pytest.raises(TableUnavailableError, match=r"\(authorities: AWS_CA_BUNDLE=/etc/corporate.pem\)"):
+        asyncio.run(LeaseTable(client, "leases", declared_by="x").check())
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiobotocore.config import AioConfig
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, SSLError
 
 from kinesis_efo.aws import pages_of
 from kinesis_efo.aws_errors import Cause, cause_of, code_of, credentials_remedy, describe, is_foreign, skew_of
@@ -115,7 +115,7 @@ class LeaseTable(LeaseStore):
                 raise
             cause = cause_of(error)
             if cause in _FOR_NOW:
-                known = is_foreign(error) or skew_of(error) is not None
+                known = is_foreign(error) or skew_of(error) is not None or isinstance(error, SSLError)
                 reason = describe(error) if known else str(error) or type(error).__name__
                 raise TableUnavailableError(f"{self.label}: {action} failed for now: {reason}") from error
             if isinstance(error, ClientError | BotoCoreError):

@@ -12,8 +12,10 @@ from botocore.exceptions import ClientError
 from infra.errors import AwsError
 from infra.settings.access import Eks, EmrServerless, RoleAccess
 from infra.settings.model import AdoptedStream, Environment
-from infra.settings.names import keys_of, locations
+from infra.settings.names import Names, keys_of, locations
 from kinesis_efo_infra.pipeline.aws import asking
+from kinesis_efo_infra.pipeline.deployment import consumers_at_most
+from kinesis_efo_infra.pipeline.foreign import MANY_QUEUES
 
 Client = Callable[[str, str], Any]
 """Makes a client of a service in a region."""
@@ -79,9 +81,15 @@ def examine(environment: Environment, client: Client) -> Sequence[Finding]:
         return [_answer(each, client(each.service, each.region)) for each in _questions(environment)]
 
 
+class _NotKnown(Exception):
+    """AWS does not say whether a setting is right."""
+
+
 def _answer(question: _Question, client: Any) -> Finding:
     try:
         wrong = question.ask(client)
+    except _NotKnown as error:
+        return Finding(question.path, Verdict.UNKNOWN, str(error))
     except ClientError as error:
         code, message = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
         if any(code.startswith(each) for each in _DENIED):
@@ -102,6 +110,10 @@ def _questions(environment: Environment) -> Iterator[_Question]:
             yield _Question(f"streams.{key}.existing_arn", "kinesis", here, _stream_is_active(stream))
             for application, arn in stream.consumers.items():
                 yield _Question(f"streams.{key}.consumers.{application}", "kinesis", here, _consumer_is_active(arn))
+            if (declared := _declared_consumers(environment, key)) and Names(environment).is_ours(key):
+                advantage = environment.on_demand_advantage
+                there = _has_room(stream.existing_arn, declared, advantage=advantage)
+                yield _Question(f"streams.{key}", "kinesis", here, there)
     if (topic := environment.alarms.sns_topic) is not None:
         yield _Question("alarms.sns_topic", "sns", here, _seen("get_topic_attributes", TopicArn=topic))
     yield from _identities(environment)
@@ -229,6 +241,44 @@ def _stream_is_active(stream: AdoptedStream) -> Callable[[Any], str | None]:
         encrypted = found.get("KeyId") if found.get("EncryptionType") == "KMS" else None
         if encrypted and encrypted.startswith("arn:") and encrypted != stream.key:
             return f"it is encrypted with {encrypted}: name that as its key, and a former one under former_keys, or no reader may decrypt"
+        return None
+
+    return ask
+
+
+def _declared_consumers(environment: Environment, key: str) -> frozenset[str]:
+    """Names of the consumers that an environment declares on a stream."""
+    stream, names = environment.streams[key], Names(environment)
+    given = stream.consumers if isinstance(stream, AdoptedStream) else {}
+    return frozenset(
+        names.consumer_name(key, each)
+        for each, application in environment.applications.items()
+        if application.subscribes and key in application.streams and each not in given
+    )
+
+
+def _has_room(arn: str, declared: frozenset[str], *, advantage: bool) -> Callable[[Any], str | None]:
+    """Whether a stream may have all declared consumers beside those of others and its queues, which count as consumers."""
+
+    def ask(kinesis: Any) -> str | None:
+        try:
+            stream = kinesis.describe_stream_summary(StreamARN=arn)["StreamDescriptionSummary"]
+        except kinesis.exceptions.ResourceNotFoundException:
+            return None  # the question about the stream reports that
+        pages = kinesis.get_paginator("list_stream_consumers").paginate(StreamARN=arn)
+        there = {each["ConsumerName"] for page in pages for each in page["Consumers"]}
+        on_demand = stream.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND"
+        count, queues = len(there | declared), stream.get("QueueCount", 0)
+        most = consumers_at_most(advantage=advantage and on_demand)
+        if count + queues > most:
+            return (
+                f"stream {arn} has {len(there)} consumers and {queues} queues, which count as consumers; with the {len(declared - there)} that "
+                f"this file adds there are {count + queues}, and AWS allows {most}: deregister one, let an application poll, or raise the quota"
+            )
+        if on_demand and "QueueCount" not in stream and count + MANY_QUEUES > most:
+            raise _NotKnown(
+                f"{count} of {most} consumers; a queue counts as one, and this version of boto3 does not show queues"
+            )
         return None
 
     return ask

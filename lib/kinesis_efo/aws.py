@@ -134,7 +134,7 @@ def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
     its = re.search(r"(^|[.-])kinesis(-fips)?\.[a-z-]+-\d+\.", host)
     if service != "kinesis" and its and host.endswith(domains_of_aws()):
         raise ConfigurationError(
-            f"{host} is Kinesis' alone, and was given as the endpoint of every service, {service} as well: set AWS_ENDPOINT_URL_KINESIS in "
+            f"{host} is Kinesis' alone, and was given as the endpoint of every service, {service} as well; set AWS_ENDPOINT_URL_KINESIS in "
             "place of kinesis-efo option 'endpointUrl' (on the command line, --endpoint-url) and AWS_ENDPOINT_URL"
         )
 

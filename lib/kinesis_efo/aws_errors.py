@@ -6,7 +6,9 @@ Kinesis and DynamoDB, of their pages "Common Errors", and of botocore's own list
 
 from __future__ import annotations
 
+import os
 import re
+import ssl
 from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Final
@@ -25,6 +27,7 @@ from botocore.exceptions import (
     ParamValidationError,
     PartialCredentialsError,
     ProfileNotFound,
+    SSLError,
     SSOError,
     TokenRetrievalError,
 )
@@ -234,24 +237,41 @@ def skew_of(error: Exception) -> float | None:
 
 def is_foreign(error: Exception) -> bool:
     """Whether the response seems to come from a proxy or another server: AWS always sends a code with the HTTP status."""
-    heads = isinstance(error, ClientError) and error.operation_name.startswith("Head")  # the response has no body
-    return isinstance(error, ResponseParserError) or (code_of(error).isdigit() and not heads)
+    if not isinstance(error, ClientError):
+        return isinstance(error, ResponseParserError)
+    code, heads = code_of(error), error.operation_name.startswith("Head")  # the response to the latter has no body
+    return not code or (code.isdigit() and not heads)
 
 
 def describe(error: Exception) -> str:
     """Describe an error in one line with its code or type and its message, without a full stop at the end."""
     if isinstance(error, ClientError) and is_foreign(error):
-        text = f"HTTP status {code_of(error)} without a code of AWS: it may come from a proxy on the way"
+        status = code_of(error) or error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", "unknown")
+        text = (
+            f"{error.operation_name} was answered with HTTP status {status} without a code of AWS: a proxy may have answered, or the endpoint may "
+            "be another service's (AWS_ENDPOINT_URL_KINESIS sets that of Kinesis alone, in place of 'endpointUrl' and AWS_ENDPOINT_URL)"
+        )
     elif isinstance(error, ClientError):
-        text = f"{code_of(error)}: {message_of(error)}"
+        text = f"{code_of(error)}: {message_of(error) or 'without a message'}"
         if (skew := skew_of(error)) is not None:
             way = "ahead of" if skew > 0 else "behind"
             text += f": this machine's clock is {abs(skew):.0f} s {way} AWS'; synchronize it (chrony, NTP)"
     elif isinstance(error, FrameError | ResponseParserError | SignInError):
         text = str(error)
+    elif isinstance(error, SSLError | ssl.SSLError):
+        bundles = (f"{name}={os.environ.get(name, '')}" for name in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"))
+        named = next((f" (authorities: {each})" for each in bundles if not each.endswith("=")), "")
+        text = f"{type(error).__name__}: {error}{named}"
     else:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return visible(text.rstrip(". \n"))
+
+
+def credentials_remedy(error: Exception) -> str:
+    """Return what to do without credentials, as an imperative."""
+    if isinstance(error, SignInError):
+        return "correct that, or log in"
+    return "give the process a role, a profile or credentials in its environment"
 
 
 def key_remedy(code: str, action: str) -> str:

@@ -1,13 +1,17 @@
-"""Defines clocks as objects that are passed in, so that tests can control time; and a timeout with such a clock."""
+"""Defines clocks as objects that are passed in, so that tests can control time; and timeouts."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from functools import partial
-from typing import Protocol, TypeVar
+from threading import Thread
+from typing import Any, ParamSpec, Protocol, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -62,6 +66,27 @@ async def within(
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
     return task.result() if taken else None
+
+
+def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    """Call a function in a thread of its own. A program that ends does not wait for it, as it would for `asyncio.to_thread`."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result = call(*args, **kwargs)
+        except BaseException as error:
+            _set(done.set_exception, error)
+        else:
+            _set(done.set_result, result)
+
+    Thread(target=run, name="kinesis-efo call", daemon=True).start()
+    return done
+
+
+def _set(set_outcome: Callable[[Any], None], outcome: Any) -> None:
+    with suppress(InvalidStateError, RuntimeError):  # cancelled, or the loop has ended
+        set_outcome(outcome)
 
 
 def _discard_result(discard: Callable[[T], None], task: asyncio.Future[T]) -> None:

@@ -8,24 +8,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from inspect import isawaitable
 from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from aiobotocore.session import AioSession
 from botocore.exceptions import CredentialRetrievalError
 
 from kinesis_efo.aws_errors import Cause, SignInError, cause_of, cause_of_code, describe
-from kinesis_efo.clock import Clock
+from kinesis_efo.clock import Clock, in_thread
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 60.0
 """Seconds between two checks of the files."""
+PROCESS_SECONDS: Final = 60.0
+"""Timeout of a `credential_process`, for which the SDK would wait forever."""
 _AGAIN_SECONDS: Final = 1.0
 _REPEATED_BY_OTHERS: Final = ("PutRecords",)
 """Operations whose bodies the SDK cannot send twice (raw_bodies.py); the producer repeats the call."""
@@ -33,7 +36,8 @@ _FILES: Final = ("credentials_file", "config_file")
 _MAY_PASS: Final = (Cause.PASSING, Cause.CREDENTIALS_UNREACHABLE)
 _BY_AWS: Final = (*_MAY_PASS, Cause.DENIED, Cause.UNRECOGNIZED, Cause.EXPIRED)
 """Causes of a failed sign-in that every caller explains with a message of its own."""
-_OF_THIS_HOST: Final = ("custom-process", "Environment")
+_PROCESS: Final = "custom-process"
+_OF_THIS_HOST: Final = (_PROCESS, "Environment")
 """The SDK's names of the sources of credentials that need no network."""
 
 
@@ -50,8 +54,11 @@ def watch(session: Any, clock: Clock) -> None:
     for name in ("botocore.credentials", "aiobotocore.credentials", "botocore.tokens", "aiobotocore.tokens"):
         logging.getLogger(name).addFilter(_without_traceback)
     files = [Path(os.path.expanduser(session.get_config_variable(name))) for name in _FILES]  # noqa: PTH111
-    moment = _RefreshState(files, session.get_config_variable("profile") or "default", clock)
-    usual = session.get_component("credential_provider").load_credentials
+    moment = _RefreshState(files, session, clock)
+    provider = session.get_component("credential_provider")
+    usual = provider.load_credentials
+    if isinstance(session, AioSession):
+        provider.get_provider(_PROCESS)._popen = _process
 
     def anew() -> Any:
         # A session keeps what it has read from the files, so a new session is needed.
@@ -60,12 +67,12 @@ def watch(session: Any, clock: Clock) -> None:
 
     async def load_async() -> Any:
         with moment.signing_in():
-            found = await usual()
+            found = await _in_time(usual())
         return None if found is None else _AsyncCredentials(found, anew, moment, asyncio.Lock())
 
     def load() -> Any:
         with moment.signing_in():
-            found = usual()
+            found = _in_time_here(usual)
         return None if found is None else _Credentials(found, anew, moment, Lock())
 
     def again(response: tuple[Any, dict[str, Any]] | None, attempts: int, operation: Any, **_: Any) -> float | None:
@@ -82,9 +89,10 @@ def watch(session: Any, clock: Clock) -> None:
 class _RefreshState:
     """Decides when to read the credentials again, and remembers whether a sign-in has succeeded."""
 
-    def __init__(self, files: list[Path], profile: str, clock: Clock) -> None:
+    def __init__(self, files: list[Path], session: Any, clock: Clock) -> None:
         self._files = files
-        self._profile = profile
+        self._session = session
+        self._profile = session.get_config_variable("profile") or "default"
         self._worked = False
         self._clock = clock
         self._stamps = self._seen = self._look()
@@ -108,13 +116,22 @@ class _RefreshState:
                 raise CredentialRetrievalError(provider=f"profile {self._profile!r}", error_msg=error) from None
             if _is_of_aws(error) or (self._worked and cause_of(error) in _MAY_PASS):
                 raise
-            raise SignInError(reason=f"{self._sign_in} fails: {_why(error)}; correct that, or log in") from None
+            raise SignInError(reason=f"{self._sign_in} fails: {_why(error)}{self._named_by(error)}") from None
         self._worked = self._worked or works
 
     @property
     def _sign_in(self) -> str:
         there = " and ".join(str(file) for file in self._files if file.exists())
         return f"the sign-in with AWS profile {self._profile!r} ({f'of {there}' if there else 'without files'})"
+
+    def _named_by(self, error: Exception) -> str:
+        """Name the setting with the file or program that is missing."""
+        file = getattr(error, "filename", None)
+        profiles = self._session.full_config["profiles"].values() if file else ()
+        variables = [(name, value) for name, value in os.environ.items() if name.startswith("AWS_")]
+        settings = [*variables, *(setting for profile in profiles for setting in profile.items())]
+        names = [name for name, value in settings if isinstance(value, str) and str(file) in value.split()]
+        return f" (setting {names[0]})" if names else ""
 
     def has_come(self) -> bool:
         """Whether to read the credentials again now. Checks the files if that is due."""
@@ -181,7 +198,8 @@ class _Credentials(_Watched):
                 except Exception as error:
                     self._moment.missed(error)
         with self._moment.signing_in(works=True):
-            return self._found.get_frozen_credentials()
+            freeze = self._found.get_frozen_credentials
+            return _in_time_here(freeze) if self._found.method == _PROCESS else freeze()
 
     def get_deferred_property(self, name: str) -> Callable[[], Any]:
         def get() -> Any:
@@ -203,12 +221,54 @@ class _AsyncCredentials(_Watched):
                 except Exception as error:
                     self._moment.missed(error)
         with self._moment.signing_in(works=True):
-            return await self._found.get_frozen_credentials()
+            freezing = self._found.get_frozen_credentials()
+            return await (_in_time(freezing) if self._found.method == _PROCESS else freezing)
 
     async def get_account_id(self) -> Any:
         with self._moment.signing_in():
             found = self._found.get_account_id()  # a coroutine only for some kinds of credentials
             return await found if isawaitable(found) else found
+
+
+async def _process(*command: str, **options: Any) -> Any:
+    """Start a `credential_process` that is killed if the call that waits for it is cancelled."""
+    try:
+        process = await asyncio.create_subprocess_exec(*command, **options)
+    except OSError as error:
+        error.filename = command[0]  # some event loops leave it out
+        raise
+    ended = process.communicate
+
+    async def communicate() -> tuple[bytes, bytes]:
+        try:
+            return await ended()
+        except asyncio.CancelledError:
+            process.kill()
+            await process.wait()
+            raise
+
+    process.communicate = communicate  # type: ignore[assignment,method-assign]
+    return process
+
+
+async def _in_time(work: Awaitable[T]) -> T:
+    try:
+        return await asyncio.wait_for(work, PROCESS_SECONDS)
+    except TimeoutError:
+        raise _too_late() from None
+
+
+def _in_time_here(work: Callable[[], T]) -> T:
+    try:
+        return in_thread(work).result(PROCESS_SECONDS)
+    except TimeoutError:
+        raise _too_late() from None
+
+
+def _too_late() -> CredentialRetrievalError:
+    return CredentialRetrievalError(
+        provider=_PROCESS, error_msg=f"it did not end within {PROCESS_SECONDS:.0f} s; it may wait for input"
+    )
 
 
 def _is_of_aws(error: Exception) -> bool:
@@ -228,7 +288,9 @@ def _why(error: Exception) -> str:
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """Let the SDK log a failed renewal in one line, because it also raises the error, or retries the renewal."""
+    """Let the SDK log a failed renewal in one line if it retries the renewal, and not at all if it also raises the error."""
+    if "mandatory refresh" in record.getMessage():
+        return False
     if record.exc_info and isinstance(error := record.exc_info[1], Exception):
         record.msg, record.args, record.exc_info = f"{record.getMessage()} {describe(error)}", (), None
     return True

@@ -84,8 +84,13 @@ class Manifest:
         """Return this manifest. Raises ManifestError if the option `region` is given and contradicts it."""
         if region not in (None, self.region):
             raise ManifestError(
-                f"kinesis-efo option 'region' (on the command line, --region) is {region!r}, but the resources of the manifest {self.source} "
-                f"are in {self.region!r}; omit the option. If only the manifest itself is in {region!r}, set AWS_REGION in its place"
+                f"kinesis-efo option 'region' (on the command line, --region) is {region!r}, but the resources of "
+                f"{'the manifest ' if self.environment else ''}{self.source} are in {self.region!r}; omit the option"
+                + (
+                    f". If only the manifest itself is in {region!r}, set AWS_REGION in its place"
+                    if self.environment
+                    else ""
+                )
             )
         return self
 
@@ -290,6 +295,8 @@ def _remedy(error: Exception, location: str) -> str:
     if "AccessDenied" in code:
         action = "ssm:GetParameter" if location.startswith("ssm:") else "s3:GetObject"
         return f"{str(error).rstrip('.')}. The job's role needs {action} on it"
+    if type(error).__name__ == "SignInError":  # its module takes long to import
+        return f"{error}; correct that, or log in"
     return f"{type(error).__name__}: {error}"
 
 
@@ -301,7 +308,7 @@ def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
     if options.manifest:
         manifest = load_manifest(options.manifest, session).in_region(options.aws.region).select(options.streams)
     else:
-        manifest = _given(options)
+        manifest = _given(options).in_region(options.aws.region)
     if options.read_mode == "polling":
         polled = {name: replace(ref, consumer_arn=None) for name, ref in manifest.streams.items()}
         return replace(manifest, streams=polled)
@@ -330,7 +337,7 @@ def _given(options: SourceOptions) -> Manifest:
         # The application's name is used only in messages.
         application=consumer["name"] if consumer else options.lease_table or "",
         environment="",
-        region=options.aws.region or stream["region"],
+        region=stream["region"],
         lease_table=options.lease_table or "",
         streams={name: StreamRef(name, name, options.stream_arn, options.consumer_arn)},
         source=_named(streamArn=options.stream_arn, consumerArn=options.consumer_arn, leaseTable=options.lease_table),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import urllib.error
 import urllib.request
 from base64 import b64decode, b64encode
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import botocore.loaders
+import pytest
 from botocore.exceptions import ClientError
 
 from kinesis_efo_local import LocalAws
@@ -60,3 +64,12 @@ class RawKinesis:
             if "Data" in record:
                 record["Data"] = b64decode(record["Data"])
         return found
+
+
+def with_queue_count(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let new clients show a stream's queues, as newer versions of the SDK do."""
+    model = copy.deepcopy(botocore.loaders.create_loader().load_service_model("kinesis", "service-2"))
+    model["shapes"]["StreamDescriptionSummary"]["members"]["QueueCount"] = {"shape": "ConsumerCountObject"}
+    (folder := directory / "models" / "kinesis" / "2013-12-02").mkdir(parents=True)
+    (folder / "service-2.json").write_text(json.dumps(model))
+    monkeypatch.setenv("AWS_DATA_PATH", str(directory / "models"))

@@ -129,11 +129,11 @@ def test_a_refused_signature_says_how_far_the_clock_is_off(error: Exception, ske
             refused("InvalidSignatureException", status=403),
             "check the AWS credentials of the process, and the region",
         ),
-        (DYNAMODB, boto.NoCredentialsError(), "check the AWS credentials"),
+        (DYNAMODB, boto.NoCredentialsError(), "; give the process a role, a profile or credentials"),
         (DYNAMODB, refused("ValidationException"), "a query never creates it: deploy that first"),
         # An emulator of Kinesis alone, which `endpointUrl` names for every service.
         ("http://kinesis:4567", refused("UnknownOperationException"), "set AWS_ENDPOINT_URL_KINESIS in its place"),
-        ("http://kinesis:4567", boto.NoCredentialsError(), "check the AWS credentials of the process"),
+        ("http://kinesis:4567", boto.NoCredentialsError(), "; give the process a role, a profile or credentials"),
         (
             "http://kinesis:4567",
             refused("Whatever", status=403),

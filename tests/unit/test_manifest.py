@@ -375,6 +375,13 @@ def test_region_option_must_not_contradict_manifest(tmp_path: Path) -> None:
     same = SourceOptions.parse({"manifest": str(path), "region": "eu-west-1"})
     assert resolve_manifest(same, Session(None)).region == "eu-west-1"
     other = SourceOptions.parse({"manifest": str(path), "region": "us-gov-west-1"})
+    direct = SourceOptions.parse(
+        {"streamArn": STREAM, "consumerArn": CONSUMER, "leaseTable": "t", "region": "us-gov-west-1"}
+    )
+    with pytest.raises(
+        ManifestError, match=r"the resources of the options streamArn, .* are in 'eu-west-1'; omit the option$"
+    ):
+        resolve_manifest(direct, Session(None))
     with pytest.raises(
         ManifestError, match=r"'region' .* is 'us-gov-west-1', but .*json are in 'eu-west-1'; omit the option"
     ):

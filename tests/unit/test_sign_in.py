@@ -5,22 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from botocore.exceptions import CredentialRetrievalError
+from botocore.exceptions import CredentialRetrievalError, SSLError
 
+from kinesis_efo import credentials
 from kinesis_efo.aws import AsyncClients, SyncClients
-from kinesis_efo.aws_errors import Cause, cause_of
-from kinesis_efo.errors import AccessRefusedError
+from kinesis_efo.aws_errors import Cause, SignInError, cause_of, describe
+from kinesis_efo.calls.address import Listening
+from kinesis_efo.errors import AccessRefusedError, TableUnavailableError
 from kinesis_efo.kinesis.topology import explained
-from kinesis_efo.manifest import StreamRef
-from kinesis_efo.options import AwsSettings
+from kinesis_efo.leases.table import LeaseTable
+from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.options import AwsSettings, SourceOptions
 from kinesis_efo.patience import passes
+from kinesis_efo.run.thread import RunThread
 from kinesis_efo_tools.operate.access import Access
 from kinesis_efo_tools.operate.findings import LOG_IN
 from kinesis_efo_tools.operate.obstacles import obstacles
@@ -38,15 +44,19 @@ NOWHERE = AwsSettings(endpoint_url="http://127.0.0.1:9")
 
 CASES = {
     "process fails": ("credential_process = /bin/sh -c 'echo session is over >&2; exit 1'", {}, "session is over"),
-    "no such process": ("credential_process = /no/such/tool", {}, "/no/such/tool"),
+    "no such process": ("credential_process = /no/such/tool", {}, r"/no/such/tool' \(setting credential_process\)"),
     "process prints text": ("credential_process = /bin/echo hello", {}, "cannot read what .* credential_process"),
     "process prints a list": ("credential_process = /bin/echo []", {}, "cannot read what .* credential_process"),
     "open quotation": ("credential_process = /bin/echo 'hello", {}, "No closing quotation"),
-    "token of the profile": (f"{ROLE}\nweb_identity_token_file = /no/token", {}, "/no/token"),
+    "token of the profile": (
+        f"{ROLE}\nweb_identity_token_file = /no/token",
+        {},
+        r"/no/token' \(setting web_identity_token_file\)",
+    ),
     "token of the environment": (
         "",
         {"AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/reader", "AWS_WEB_IDENTITY_TOKEN_FILE": "/no/token"},
-        "/no/token",
+        r"/no/token' \(setting AWS_WEB_IDENTITY_TOKEN_FILE\)",
     ),
     "token of the container": (
         "",
@@ -54,10 +64,10 @@ CASES = {
             "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:9/x",
             "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "/no/token",
         },
-        "/no/token",
+        r"/no/token' \(setting AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE\)",
     ),
     "broken file": ("]\n[[", {}, "Unable to parse config file: .*config"),
-    "no source": (f"{ROLE}\nsource_profile = gone", {}, 'source_profile "gone" .* does not exist; correct'),
+    "no source": (f"{ROLE}\nsource_profile = gone", {}, 'source_profile "gone" .* does not exist'),
     "no credentials in the source": (f"{ROLE}\ncredential_source = Environment", {}, "credential_source"),
     "no SSO session": (
         SSO,
@@ -102,6 +112,7 @@ def test_what_no_waiting_mends_is_told_at_once(
     with pytest.raises(AccessRefusedError, match=says) as caught:
         asyncio.run(explained(_list_shards(), StreamRef("orders", "orders", ARN, None), "m.json"))
     assert f"with AWS profile 'dev' (of {config})" in str(caught.value) or says.startswith("Unable")
+    assert len(re.findall("log in|give the process", str(caught.value), re.IGNORECASE)) == 1, "one remedy"
     error = caught.value.__cause__
     assert error is not None
     assert not passes(error)
@@ -109,13 +120,51 @@ def test_what_no_waiting_mends_is_told_at_once(
     with pytest.raises(Exception, match=says) as also:
         SyncClients(NOWHERE, "eu-west-1").client("kinesis").list_shards(StreamARN=ARN)
     assert cause_of(also.value) is Cause.NO_CREDENTIALS
-    assert not [record for record in caplog.records if record.exc_info], "no traceback of the SDK stands before it"
+    assert not [record for record in caplog.records if record.levelname != "INFO"], "the SDK does not log it, too"
 
     async def look() -> list[str]:
         async with Access(NOWHERE, "eu-west-1") as access:
             return [each.fix for each in await obstacles(access) if each.subject == "credentials"]
 
     assert asyncio.run(look()) == [LOG_IN], "doctor says it, too"
+
+
+def test_program_that_does_not_end_fails_the_sign_in(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "PROCESS_SECONDS", 0.5)
+    home("credential_process = /bin/sleep 3", {})
+    said = "with AWS profile 'dev' .* from custom-process: it did not end within 0 s; it may wait for input"
+
+    async def main() -> None:
+        with pytest.raises(AccessRefusedError, match=said):
+            await explained(_list_shards(), StreamRef("orders", "orders", ARN, None), "m.json")
+
+    asyncio.run(main())
+    with pytest.raises(SignInError, match=said):
+        SyncClients(NOWHERE, "eu-west-1").client("kinesis").list_shards(StreamARN=ARN)
+
+
+def test_run_reports_a_failed_sign_in_with_its_remedy(home: Home) -> None:
+    home("credential_process = /no/such/tool", {})
+    manifest = Manifest("lake", "test", "eu-west-1", "leases", {}, "manifest.json", {})
+    runtime = RunThread(manifest, SourceOptions.parse({"manifest": "manifest.json"}), Listening(), "secret")
+    with pytest.raises(AccessRefusedError, match=r"^application lake: the sign-in with .*; correct that, or log in$"):
+        runtime.start()
+
+
+def test_authorities_that_do_not_know_the_issuer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = SSLError(endpoint_url="https://kinesis.eu-west-1.amazonaws.com", error="CERTIFICATE_VERIFY_FAILED")
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    assert "authorities" not in describe(error)
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/etc/corporate.pem")
+    assert describe(error).endswith("CERTIFICATE_VERIFY_FAILED (authorities: AWS_CA_BUNDLE=/etc/corporate.pem)")
+
+    async def refuse(**_: object) -> None:
+        raise error
+
+    client = SimpleNamespace(meta=SimpleNamespace(region_name="eu-west-1"), describe_table=refuse)
+    with pytest.raises(TableUnavailableError, match=r"\(authorities: AWS_CA_BUNDLE=/etc/corporate.pem\)"):
+        asyncio.run(LeaseTable(client, "leases", declared_by="x").check())
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final
 
@@ -252,8 +252,9 @@ def _handle_in_jvm(spark: SparkSession, notify: Callable[[], None]) -> Callable[
             )
 
     def restore() -> None:
-        for named, handler in before:
-            jvm_signal.handle(named, handler)
+        with suppress(Py4JError, OSError):  # the JVM may be gone
+            for named, handler in before:
+                jvm_signal.handle(named, handler)
 
     return restore
 

@@ -8,8 +8,8 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
@@ -27,6 +27,7 @@ FAILED: Final = 1
 INTERRUPTED: Final = 130
 """The exit code that shells report for a program ended by Ctrl-C."""
 _LOGGERS: Final = [f"org.apache.spark.sql.execution.streaming.{at}MicroBatchExecution" for at in ("", "runtime.")]
+_SCHEDULER: Final = "org.apache.spark.scheduler.DAGScheduler"
 _SAY_SECONDS: Final = 5.0
 """Seconds for which a message is delayed, in case the program ends and `job` prints the same message."""
 _LIBRARIES: Final = re.compile(r"[/\\](?:pyspark|py4j|kinesis_efo)[/\\]|[/\\]lib[/\\]python3\.\d+[/\\](?!site-|dist-)")
@@ -104,15 +105,9 @@ class _Failures(ProgressListener):
         """Start to print failures of a session's queries, and turn Spark's own log of them off. Does nothing with Spark Connect."""
         if not isinstance(spark, SparkSession):
             return
-        jvm: Any = spark.sparkContext._jvm
         try:
-            log4j = jvm.org.apache.logging.log4j
-            set_level = log4j.core.config.Configurator.setLevel
-            levels = [(name, log4j.LogManager.getLogger(name).getLevel()) for name in _LOGGERS]
             spark.streams.addListener(self)
-            for name in _LOGGERS:
-                set_level(name, log4j.Level.OFF)
-            self.restore = lambda: [set_level(*before) for before in levels]
+            self.restore = _log_level(spark, _LOGGERS, "OFF")
         # TypeError: this Spark does not log with Log4j.
         except (Py4JError, TypeError) as error:
             logger.info("Spark's own log says why queries fail: %s", error)
@@ -141,6 +136,19 @@ class _Failures(ProgressListener):
                 sys.stderr.write(f"a query failed: {message}\n")
 
 
+def _log_level(spark: SparkSession, names: Sequence[str], level: str) -> Callable[[], object]:
+    """Set the level of Spark's loggers; returns a function that restores the levels. Does nothing with Spark Connect."""
+    if not isinstance(spark, SparkSession):
+        return list
+    jvm: Any = spark.sparkContext._jvm
+    log4j = jvm.org.apache.logging.log4j
+    set_level = log4j.core.config.Configurator.setLevel
+    levels = [(name, log4j.LogManager.getLogger(name).getLevel()) for name in names]
+    for name in names:
+        set_level(name, log4j.Level.toLevel(level))
+    return lambda: [set_level(*before) for before in levels]
+
+
 @contextmanager
 def _queries_stopped(spark: SparkSession, stopping: threading.Event) -> Iterator[None]:
     """Stop the session's queries if `stopping` is set during the body. If no query runs, stop Spark, and raise KeyboardInterrupt."""
@@ -151,12 +159,18 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event) -> Iterator
         if left.is_set():
             return
         queries = spark.streams.active
+        restore: Callable[[], object] = list
+        with suppress(Py4JError, TypeError):
+            # Otherwise, Spark warns that a query that is stopped between two micro-batches has no job to cancel.
+            restore = _log_level(spark, [_SCHEDULER], "ERROR")
         for query in queries:
             try:
                 stop_after_batch(query)
             except Exception as error:
                 # Only log this error, because the body gets it when it awaits the query.
                 logger.info("query %s failed while it was stopped: %s", query.runId, error)
+        with suppress(Py4JError, OSError):
+            restore()
         if not queries:
             # Stop Spark, because nothing else would end an action for which the body waits.
             early.set()
@@ -188,4 +202,5 @@ def _end(spark: SparkSession, restore: Callable[[], object], *, quietly: bool) -
         restore()
     # OSError: the JVM is gone.
     except (Py4JError, OSError) as error:
-        logger.warning("Spark did not stop in good order: %s", error)
+        # The reason of a job that failed says it already.
+        logger.log(logging.DEBUG if quietly else logging.WARNING, "Spark did not stop in good order: %s", error)

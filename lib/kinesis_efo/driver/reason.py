@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import traceback
+from pathlib import Path
 from typing import Final
+
+from py4j.protocol import Py4JNetworkError
 
 from kinesis_efo import errors
 from kinesis_efo.driver.java import find_java
@@ -73,6 +77,19 @@ def explanation(error: BaseException) -> str | None:
     text = str(error).strip()
     if own := own_message(error):
         return own
+    if isinstance(error, Py4JNetworkError | ConnectionError) and _raised_in_py4j(error):
+        return (
+            "Spark's JVM has ended, and with it all queries. If nobody ended it, the system killed it because it needs more memory than its "
+            "container or host has (`dmesg`, the container's OOMKilled, YARN's log say so), or it crashed (hs_err_pid*.log): give the "
+            "driver more memory, or set spark.driver.memory lower than its container has. Nothing was lost: start the program again"
+        )
+    if "Python worker failed to connect back" in text:
+        return (
+            "a Python process that Spark started was not ready within ten seconds. The host is too busy if, for example, several queries "
+            "start at once, each with its own processes: start each when the one before has its first micro-batch, or give the driver more "
+            "cores. If an idle host shows this, too, `kinesis-efo doctor` checks the Python that Spark starts. Nothing was lost: start the query "
+            "again"
+        )
     if "[JAVA_GATEWAY_EXITED]" in text:
         java = find_java()
         return None if java.runs_spark else java.remedy
@@ -90,6 +107,10 @@ def explanation(error: BaseException) -> str | None:
             "smaller. Nothing was lost: start the query again"
         )
     return None
+
+
+def _raised_in_py4j(error: BaseException) -> bool:
+    return any("py4j" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__))
 
 
 def reason(error: BaseException) -> str:

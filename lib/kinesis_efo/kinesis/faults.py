@@ -14,7 +14,16 @@ from typing import Final, NamedTuple
 import msgspec
 from botocore.exceptions import ClientError, EventStreamError
 
-from kinesis_efo.aws_errors import Cause, action_of, cause_of, code_of, describe, key_remedy, message_of
+from kinesis_efo.aws_errors import (
+    Cause,
+    action_of,
+    cause_of,
+    code_of,
+    credentials_remedy,
+    describe,
+    key_remedy,
+    message_of,
+)
 from kinesis_efo.errors import (
     AccessRefusedError,
     ConsumerTakenOverError,
@@ -281,7 +290,7 @@ def _access_remedy(fault: Fault, stream: StreamRef) -> str:
             "instead of temporary keys in the environment"
         )
     if not isinstance(error, ClientError):
-        return "Give the process AWS credentials, or set kinesis-efo option 'roleArn'"
+        return credentials_remedy(error).capitalize()
     action = action_of(error, _operation(error, stream))
     if cause_of(error) is not Cause.DENIED:
         return f"AWS did not accept the credentials that {action} was signed with: check keys, region and the machine's clock"

@@ -14,7 +14,7 @@ from botocore.parsers import ResponseParserError
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.aws import pages_of, token_only
-from kinesis_efo.aws_errors import CALL_ERRORS, Cause, action_of, cause_of, code_of, describe
+from kinesis_efo.aws_errors import CALL_ERRORS, Cause, action_of, cause_of, code_of, credentials_remedy, describe
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.lineage import Lineage, Shard, announced
 from kinesis_efo.errors import (
@@ -307,8 +307,8 @@ async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
             ) from error
         if cause is Cause.NO_CREDENTIALS:
             raise AccessRefusedError(
-                f"{where}: there are no AWS credentials to ask for its shards with: {describe(error)}. Give the process a role, a profile "
-                "or credentials in its environment"
+                f"{where}: there are no AWS credentials to ask for its shards with: {describe(error)}; "
+                f"{credentials_remedy(error)}"
             ) from error
         if cause.refused or cause is Cause.EXPIRED:
             raise AccessRefusedError(

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiobotocore.config import AioConfig
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, SSLError
 
 from kinesis_efo.aws import pages_of
-from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe, is_foreign, skew_of
+from kinesis_efo.aws_errors import Cause, cause_of, code_of, credentials_remedy, describe, is_foreign, skew_of
 from kinesis_efo.errors import LeaseTableError, TableUnavailableError
 from kinesis_efo.leases.row import OBSOLETE, Item, Lease
 from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan
@@ -115,7 +115,7 @@ class LeaseTable(LeaseStore):
                 raise
             cause = cause_of(error)
             if cause in _FOR_NOW:
-                known = is_foreign(error) or skew_of(error) is not None
+                known = is_foreign(error) or skew_of(error) is not None or isinstance(error, SSLError)
                 reason = describe(error) if known else str(error) or type(error).__name__
                 raise TableUnavailableError(f"{self.label}: {action} failed for now: {reason}") from error
             if isinstance(error, ClientError | BotoCoreError):
@@ -132,7 +132,9 @@ class LeaseTable(LeaseStore):
                 f"not allowed: dynamodb:{action} on {self._name if self._name.startswith('arn:') else by_name} ({self.label}): "
                 f"{describe(error)}; attach the runtime policy of the application to the role that runs the query"
             )
-        if cause in (Cause.NO_CREDENTIALS, Cause.EXPIRED):
+        if cause is Cause.NO_CREDENTIALS:
+            remedy = credentials_remedy(error)
+        elif cause is Cause.EXPIRED:
             remedy = "check the AWS credentials of the process"
         elif "dynamodb" not in meta.endpoint_url:
             remedy = (

@@ -220,7 +220,7 @@ def main(order_from: BinaryIO) -> None:
         start_fetchers=None if options.supervisor is None else partial(FetcherJob, options.supervisor),
     )
     answers = os.fdopen(os.dup(1), "wb")
-    _hand_over_output(runtime.say)
+    os.dup2(2, 1)
     log_to_stderr()
     with answers:
         begun = threading.Event()
@@ -238,7 +238,9 @@ def main(order_from: BinaryIO) -> None:
             answers.write(data)
 
         try:
+            # While the start waits for AWS, its log goes straight to the planner's.
             runtime.start()
+            _hand_over_output(runtime.say)
             entry = RunEntry(
                 runtime.address,
                 order.secret,

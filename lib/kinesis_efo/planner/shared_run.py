@@ -278,11 +278,12 @@ class SharedRun:
                     f"{self._last_end}. If the system ended it for its memory, give the driver's container more, or set kinesis-efo "
                     "option 'bufferBytes' lower. Nothing was lost: start the query again"
                 )
-            logger.warning("the process that fetched for this query has ended: another one goes on")
             # The next run must have all streams of the lost one, because a query that reads several streams could not join two runs.
             streams = self._streams | lost.file.again().streams
             lost.close()
             link = self._link = self._joined(streams)
+            # Logged only now: at the end of the query or of Spark, the process is not replaced.
+            logger.warning("the process that fetched for this query has ended: another one goes on")
             with contextlib.suppress(RunLostError):  # if this run is lost, too, the next one gets the call
                 link.ask(self._known)
 

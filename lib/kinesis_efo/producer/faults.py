@@ -7,7 +7,7 @@ from enum import Enum
 
 from botocore.exceptions import ClientError
 
-from kinesis_efo.aws_errors import Cause, cause_of, cause_of_code, code_of, describe, key_remedy
+from kinesis_efo.aws_errors import Cause, cause_of, cause_of_code, code_of, credentials_remedy, describe, key_remedy
 from kinesis_efo.errors import (
     AccessRefusedError,
     KeyUnusableError,
@@ -51,6 +51,8 @@ def judge(error: Exception, action: str = "kinesis:PutRecords") -> WriteFault:
     if cause in (Cause.UNSENT, Cause.UNKNOWN):
         remedy = "report it: this is no known fault of Kinesis or of the network"
         return WriteFault(type(error).__name__, text, Retry.NO, WriteError, remedy)
+    if cause is Cause.NO_CREDENTIALS:
+        return WriteFault(type(error).__name__, text, Retry.NO, AccessRefusedError, credentials_remedy(error))
     return _fault(cause, type(error).__name__, text, action)
 
 
@@ -67,8 +69,6 @@ def _fault(cause: Cause, code: str, text: str, action: str) -> WriteFault:
             return WriteFault(code, text, Retry.BRIEFLY, AccessRefusedError, "renew the AWS credentials of the process")
         case Cause.CREDENTIALS_UNREACHABLE:
             return WriteFault(code, text, Retry.BRIEFLY, AccessRefusedError, "check the process's AWS credentials")
-        case Cause.NO_CREDENTIALS:
-            return WriteFault(code, text, Retry.NO, AccessRefusedError, "give the process AWS credentials")
         case Cause.DENIED:
             return WriteFault(code, text, Retry.NO, AccessRefusedError, f"the role needs {action} on the stream")
         case Cause.UNRECOGNIZED:

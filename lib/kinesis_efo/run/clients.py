@@ -217,7 +217,7 @@ class Clients:
         if self._closed or request.client not in self._clients:
             return CallReply(known=False)
         if not calling.done():
-            return CallReply()
+            return CallReply(said=self._told())
         try:
             return CallReply(done=True, result=calling.result(), said=self._told())
         except FetcherUnreachableError as error:

@@ -6,6 +6,7 @@ Positions from Spark's offsets decide what is read; the lease only decides wheth
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -33,6 +34,8 @@ from kinesis_efo.sharing.standing import lag_of, slowest
 
 if TYPE_CHECKING:
     from kinesis_efo.run.query import Query
+
+logger = logging.getLogger(__name__)
 
 _CLOSING_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.1
@@ -216,6 +219,7 @@ class Run(LeaseListener):
             query.lease_taken(stream, rows)
         # Begin no stream in a run that is stopping, because nothing would stop the stream when the lease is released.
         if self.failure.error is None:
+            logger.info("this run reads stream %s: it holds the lease", stream)
             self.fetching.begin(stream)
 
     def lease_lost(self, stream: str, owner: str | None) -> None:

@@ -12,10 +12,10 @@ from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
 
 from kinesis_efo.aws import AsyncClients
-from kinesis_efo.aws_errors import describe
+from kinesis_efo.aws_errors import SignInError, credentials_remedy, describe
 from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.errors import AccessRefusedError, FetcherError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import stopped
 from kinesis_efo.fetcher.assembly import new_event_loop, stream_opener
 from kinesis_efo.fetcher.budget import Budget
@@ -156,9 +156,12 @@ class RunThread:
         except KinesisEfoError:
             raise
         except Exception as error:
+            application = f"application {self._setup.manifest.application}"
+            if isinstance(error, SignInError):
+                raise AccessRefusedError(f"{application}: {describe(error)}; {credentials_remedy(error)}") from error
             if passes(error):
                 raise FetcherError(
-                    f"application {self._setup.manifest.application}: no answer to {what} for as long as kinesis-efo option "
+                    f"{application}: no answer to {what} for as long as kinesis-efo option "
                     f"'subscribe.retryTimeout' says: {describe(error)}. Nothing was lost: start the query again"
                 ) from error
 

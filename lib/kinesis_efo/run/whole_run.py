@@ -178,7 +178,6 @@ class WholeRun:
         shards, now, queries = self.options.metrics.shards, self.clock.monotonic, self.run.count_queries
         collector = FetcherCollector(self.fetcher, self._streams.opened, self._leases, about, shards, now, queries)
         self.end_report = report(collector, self.options.metrics)
-        logger.info("fetcher of application %s serves %s", manifest.application, ", ".join(self._streams.opened))
 
     # -- what its queries need
 

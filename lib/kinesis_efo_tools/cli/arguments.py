@@ -162,7 +162,7 @@ def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> M
     """
     from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
     from kinesis_efo.aws_errors import describe, is_foreign
-    from kinesis_efo_tools.operate.live import in_thread
+    from kinesis_efo.clock import in_thread
 
     try:
         loaded = in_thread(load_manifest, location, SyncClients(aws, config=INTERACTIVE_CONFIG))

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.aws_errors import CALL_ERRORS
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import LeaseError, ManifestError, UsageError
+from kinesis_efo.errors import ConfigurationError, LeaseError, ManifestError, UsageError
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import AwsSettings
 from kinesis_efo_tools.cli import arguments, output
@@ -121,7 +121,7 @@ async def _key(access: Access, ref: StreamRef) -> list[Finding]:
 async def _fanned_out(access: Access, manifest: Manifest, measured: StreamRef | None, anyway: bool) -> list[Finding]:
     try:
         owners = await lease_checkup.owners(access, manifest)
-    except LeaseError:
+    except (LeaseError, ConfigurationError):
         # The check of the table reports this.
         owners = {}
     now = datetime.now(UTC)

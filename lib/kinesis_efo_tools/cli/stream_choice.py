@@ -43,6 +43,10 @@ def choose(aws: AwsSettings, stream: str, location: str | None, consumer_arn: st
         region = arn.split(":")[3] if arn.count(":") >= 5 else ""
         ref = StreamRef(arn.rpartition("/")[2], arn.rpartition("/")[2], arn, None)
         choice = Choice(ref, region, "the command line")
+    if choice.region and aws.region not in (None, choice.region):
+        raise UsageError(
+            f"--region is {aws.region!r}, but stream {choice.ref.stream_arn} is in {choice.region!r}; omit it"
+        )
     if consumer_arn is not None:
         choice = replace(
             choice, ref=replace(choice.ref, consumer_arn=consumer_arn), application=_owner(manifest, consumer_arn)

@@ -11,7 +11,7 @@ from typing import Final
 from botocore.exceptions import ClientError
 
 from kinesis_efo.aws_errors import CALL_ERRORS, Cause, cause_of, code_of, describe, is_foreign, key_remedy
-from kinesis_efo.errors import ConfigurationError, KinesisEfoError, LeaseTableError, TableUnavailableError
+from kinesis_efo.errors import KinesisEfoError, LeaseTableError, TableUnavailableError
 
 LOG_IN: Final = "log in (such as `aws sso login`), set AWS_PROFILE or AWS_ACCESS_KEY_ID, run where the host has a role, or correct what is named here"
 """What to do without credentials."""
@@ -76,8 +76,6 @@ async def finding(subject: str, work: Awaitable[str], *, action: str, needed: bo
         )
     except TableUnavailableError as error:
         return Finding(subject, Status.UNKNOWN, str(error), "try again; if it stays so, look at the network path")
-    except ConfigurationError as error:
-        return Finding(subject, Status.FAILED, str(error), "correct the command line or the SDK's configuration")
     except KinesisEfoError as error:
         return Finding(subject, Status.FAILED, *what_and_fix(error))
     except CALL_ERRORS as error:
@@ -85,9 +83,15 @@ async def finding(subject: str, work: Awaitable[str], *, action: str, needed: bo
 
 
 def what_and_fix(error: KinesisEfoError) -> tuple[str, str]:
-    """Split the message of an error of this library into what is wrong and what to do."""
+    """Split the message of an error of this library into what is wrong and what to do.
+
+    >>> what_and_fix(KinesisEfoError("bundle 'a.pem': it is a directory; give a file"))
+    ("bundle 'a.pem': it is a directory", 'give a file')
+    """
     what, _, fix = str(error).partition(". ")
-    return what, fix or "a query ends with the same error: the runbook says what to do"
+    if not fix:
+        what, _, fix = str(error).rpartition("; ")
+    return what or fix, fix if what else "a query ends with the same error: the runbook says what to do"
 
 
 def failed_call(subject: str, error: Exception, action: str, *, needed: bool = True) -> Finding:
@@ -102,9 +106,10 @@ def failed_call(subject: str, error: Exception, action: str, *, needed: bool = T
     cause = cause_of(error)
     if cause is Cause.NO_CREDENTIALS:
         return Finding(subject, Status.FAILED, describe(error), LOG_IN)
-    if is_foreign(error):
-        fix = "look for a proxy or a captive portal on the way to the endpoint; correct it, or --endpoint-url"
-        return Finding(subject, Status.UNKNOWN, describe(error), fix)
+    unknown_call = needed and code_of(error) == "UnknownOperationException"
+    if is_foreign(error) or unknown_call:
+        fix = "correct the endpoint, or look for a proxy or a captive portal on the way to it"
+        return Finding(subject, Status.FAILED if unknown_call else Status.UNKNOWN, describe(error), fix)
     if cause.refused and needed:
         fix = f"allow {action} to the role, or check as the job itself with --role-arn"
         return Finding(subject, Status.FAILED, describe(error), fix)

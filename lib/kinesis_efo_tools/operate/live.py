@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import contextlib
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Final
 
+from kinesis_efo.clock import in_thread
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.status import STATUS, QueryStatus, RunStatus, ShardStatus, StatusAccess, StatusRequest
 from kinesis_efo.leases.row import Lease, LeaseInfo
@@ -25,9 +23,6 @@ MOST_SECONDS: Final = 15.0
 """Timeout for a run, whatever addresses its row has."""
 
 _MOST_TIME, _MOST_MILLIS = 10**11, 10**14
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,27 +84,6 @@ async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False) -> RunRe
 
     await asyncio.gather(*(one(owner, row) for owner, row in holders.items()))
     return RunReplies(answers, reasons)
-
-
-def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> concurrent.futures.Future[T]:
-    """Call a function in a thread of its own. A command that ends does not wait for it, as it would for `asyncio.to_thread`."""
-    done: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            result = call(*args, **kwargs)
-        except BaseException as error:
-            _set(done.set_exception, error)
-        else:
-            _set(done.set_result, result)
-
-    threading.Thread(target=run, name="kinesis-efo call", daemon=True).start()
-    return done
-
-
-def _set(set_outcome: Callable[[Any], None], outcome: Any) -> None:
-    with contextlib.suppress(concurrent.futures.InvalidStateError, RuntimeError):  # cancelled, or the loop has ended
-        set_outcome(outcome)
 
 
 def _status(access: StatusAccess, request: StatusRequest) -> RunStatus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Final
 
 from aiobotocore.config import AioConfig
@@ -12,7 +13,7 @@ from botocore.exceptions import ClientError
 from kinesis_efo.aws_errors import CALL_ERRORS, describe, is_foreign
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo_tools.operate.access import Access
-from kinesis_efo_tools.operate.findings import LOG_IN, Finding, Status, failed_call
+from kinesis_efo_tools.operate.findings import LOG_IN, Finding, Status, failed_call, what_and_fix
 from kinesis_efo_tools.operate.machine import CREDENTIALS, PATH
 
 PATIENCE: Final = 4.0
@@ -50,10 +51,11 @@ async def _credentials(access: Access) -> Finding | None:
         # A program may be waiting for a person to enter a code. If the network is at fault, the connection to Kinesis fails, too.
         return None
     except ConfigurationError as error:
-        return Finding(CREDENTIALS, Status.FAILED, str(error), LOG_IN)
+        return Finding(CREDENTIALS, Status.FAILED, *what_and_fix(error))
     except CALL_ERRORS as error:
         outcome = failed_call(CREDENTIALS, error, "sts:AssumeRole")
-        return outcome if outcome.status is Status.FAILED else None
+        fails = outcome.status is Status.FAILED or is_foreign(error)  # the latter does not pass, either
+        return replace(outcome, status=Status.FAILED) if fails else None
     if found is not None:
         return None
     tried = "neither the environment, nor a profile, nor this host's role has any"
@@ -73,6 +75,8 @@ async def _path(access: Access) -> Finding | None:
             return _no_path(f"{endpoint}: {describe(error)}") if is_foreign(error) else None
         except TimeoutError:
             return _no_path(f"{endpoint} does not answer within {PATIENCE:.0f} s")
+        except ConfigurationError as error:
+            return Finding(PATH, Status.FAILED, *what_and_fix(error))
         except CALL_ERRORS as error:
             return _no_path(f"{endpoint}: {describe(error)}")
     return None

@@ -74,8 +74,8 @@ class Folder(Protocol):
 async def planned(folder: Folder) -> PlannedBatch | None:
     """Read the last micro-batch that a query planned; None if there is none.
 
-    Raises CheckFailed if the checkpoint does not exist or Spark refuses it, CheckUnknown if Spark may refuse it or
-    skips a micro-batch that is not finished, ConfigurationError if it is not one that this library can read.
+    Raises CheckFailed if the checkpoint does not exist, or Spark or this library refuses it, CheckUnknown if Spark may
+    refuse it or skips a micro-batch that is not finished.
     """
     if not await folder.exists():
         raise CheckFailed(
@@ -91,14 +91,19 @@ async def planned(folder: Folder) -> PlannedBatch | None:
         raise _refused(folder, why)
     if not batches:
         return None
-    name, lines = f"offsets/{newest}", await _lines(folder, f"offsets/{newest}")
+    name = f"offsets/{newest}"
+    again = (
+        "" if newest in commits
+        else f"; or, if the output has no rows of micro-batch {newest}, delete {name}: a start plans this micro-batch again"
+    )  # fmt: skip
+    lines = await _lines(folder, name, again)
     # A query with asyncProgressTrackingEnabled skips numbers, and starts without them.
     if newest - 1 not in batches and newest > 0 and (len(batches) == 1 or _follow(batches) or _follow(commits)):
         raise _refused(folder, f"offsets/{newest - 1} is missing, and a start reads it together with {name}")
     previous = f"offsets/{max(batches - {newest}, default=newest)}"
     earlier = await _lines(folder, previous)
     if lines[0] == earlier[0] == "v1" and len(lines) != len(earlier):
-        raise _refused(folder, f"{previous} has {len(earlier) - 2} sources, {name} has {len(lines) - 2}")
+        raise _refused(folder, f"{previous} has {len(earlier) - 2} sources, {name} has {len(lines) - 2}", again)
     commits = _numbers(await folder.names("commits"))
     last = max(commits, default=-1)
     if commits:
@@ -109,8 +114,8 @@ async def planned(folder: Folder) -> PlannedBatch | None:
             f"{folder}: micro-batch {skipped[0]} is among the offsets and not among the commits, and a start repeats only the last, {newest}",
             f"restore the folder commits as well; if micro-batch {skipped[0]} is not in the output, its rows are left out",
         )
-    finished, ends = newest in commits, _ends(name, lines)
-    before = ends if finished else _ends(previous, earlier) if previous != name else {}
+    finished, ends = newest in commits, _ends(folder, name, lines, again)
+    before = ends if finished else _ends(folder, previous, earlier) if previous != name else {}
     found = tuple(
         SourceEnd(Offset.from_dict(before[at]) if at in before else None, Offset.from_dict(end), sources_of(end))
         for at, end in ends.items()
@@ -118,11 +123,17 @@ async def planned(folder: Folder) -> PlannedBatch | None:
     return PlannedBatch(newest, finished, found)
 
 
-def _refused(folder: Folder, why: str) -> CheckFailed:
-    return CheckFailed(
-        f"{folder}: Spark refuses this checkpoint: {why}",
-        "restore all of its files from one moment, or start the query with a new checkpoint, at startingPosition=LEASES",
-    )
+_RESTORE: Final = (
+    "restore all of its files from one moment, or start the query with a new checkpoint, at startingPosition=LEASES"
+)
+
+
+def _refused(folder: Folder, why: str, or_else: str = "") -> CheckFailed:
+    return CheckFailed(f"{folder}: Spark refuses this checkpoint: {why}", f"{_RESTORE}{or_else}")
+
+
+def _unknown(folder: Folder, why: str) -> CheckFailed:
+    return CheckFailed(f"{folder}: {why}", f"use the versions of Spark and kinesis-efo that wrote it, or {_RESTORE}")
 
 
 async def _check_metadata(folder: Folder) -> None:
@@ -144,31 +155,34 @@ def _numbers(names: Collection[str]) -> set[int]:
     return {int(name) for name in names if _NUMBER.fullmatch(name)}
 
 
-async def _lines(folder: Folder, name: str) -> list[str]:
-    """Read the lines of a file of Spark's log: its version, its metadata, and one for each source."""
+async def _lines(folder: Folder, name: str, or_else: str = "") -> list[str]:
+    """Read the lines of a file of Spark's log: its version, its metadata, and one for each source.
+
+    `or_else` completes the remedy for a damaged file.
+    """
     version, *rest = (await folder.read(name)).splitlines() or [""]
+    if not version.strip():
+        raise _refused(folder, f"{name} is empty", or_else)
     if version.strip() not in _KNOWN_VERSIONS:
-        raise ConfigurationError(
-            f"{name} is no log of Spark that this library reads: it begins with {version[:40]!r}, not with {' or '.join(_KNOWN_VERSIONS)}"
-        )
+        raise _unknown(folder, f"{name} begins with {version[:40]!r}, not with {' or '.join(_KNOWN_VERSIONS)}")
     if rest and not isinstance(_plain(rest[0]), dict):
-        raise _refused(folder, f"{name} is cut off")
+        raise _refused(folder, f"{name} is cut off", or_else)
     return [version.strip(), *(rest or ["{}"])]
 
 
-def _ends(name: str, lines: list[str]) -> dict[int, dict[str, Any]]:
+def _ends(folder: Folder, name: str, lines: list[str], or_else: str = "") -> dict[int, dict[str, Any]]:
     """Parse the offsets of this library's sources, by their place in a file of the log."""
     found = {}
     for place, line in enumerate(lines[2:]):
         text = line if line.startswith("{") else _NAMED.sub("", line, count=1)
         data = _plain(text)
         if data is None and text.startswith("{"):
-            raise ConfigurationError(f"{name} is cut off in the offset of source {place}")
+            raise _refused(folder, f"{name} is cut off in the offset of source {place}", or_else)
         if isinstance(data, dict) and {"streams", "version"} <= data.keys():
             try:
                 Offset.from_dict(data)
             except ValueError as error:
-                raise ConfigurationError(f"{name}: {error}") from None
+                raise _unknown(folder, f"{name}: {error}") from None
             found[place] = data
     return found
 
@@ -221,7 +235,7 @@ class _LocalFolder:
         return await asyncio.to_thread(listed)
 
     async def read(self, name: str) -> str:
-        return await asyncio.to_thread((self._path / name).read_text, encoding="utf-8")
+        return await asyncio.to_thread((self._path / name).read_text, encoding="utf-8", errors="replace")
 
 
 class _S3Folder:
@@ -248,4 +262,4 @@ class _S3Folder:
         s3 = await self._clients.client("s3")
         answer = await s3.get_object(Bucket=self._bucket, Key=f"{self._prefix}{name}")
         async with answer["Body"] as body:
-            return bytes(await body.read()).decode()
+            return bytes(await body.read()).decode(errors="replace")

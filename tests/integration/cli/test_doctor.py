@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import socket
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import botocore.loaders
 import pytest
 
 from kinesis_efo.leases.keys import run_key
@@ -23,7 +21,7 @@ from tests.integration.cli.test_leases import QUICKLY, renewing
 from tests.integration.cli.test_manifest import Refusing
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.ports import free_ports
-from tests.support.raw_kinesis import RawKinesis
+from tests.support.raw_kinesis import RawKinesis, with_queue_count
 from tests.support.world import World
 
 Run = Callable[..., Result]
@@ -141,12 +139,7 @@ def test_quota_counts_queues_if_the_sdk_shows_them(
     assert told()["detail"] == (
         "1 of 20 consumers, and its queues, which count as consumers, and which this botocore does not show"
     )
-    # The SDK's model as that of a newer one.
-    model = copy.deepcopy(botocore.loaders.create_loader().load_service_model("kinesis", "service-2"))
-    model["shapes"]["StreamDescriptionSummary"]["members"]["QueueCount"] = {"shape": "ConsumerCountObject"}
-    (directory := tmp_path / "models" / "kinesis" / "2013-12-02").mkdir(parents=True)
-    (directory / "service-2.json").write_text(json.dumps(model))
-    monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path / "models"))
+    with_queue_count(tmp_path, monkeypatch)
     assert told()["detail"] == "3 of 20 consumers, 2 of them queues"
     for number in range(17):
         raw.register_stream_consumer(StreamARN=arn, ConsumerName=f"other-{number}")

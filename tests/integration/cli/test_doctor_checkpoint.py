@@ -108,6 +108,16 @@ def test_a_location_with_nothing_there_fails(
     assert run("doctor", "--manifest", w.manifest, "--checkpoint", where).code == 1
 
 
+def test_empty_offset_file_is_named_with_remedy(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
+    w = world()
+    here = write(w, tmp_path / "c", {"orders": {FIRST: TRIM_HORIZON}}, finished=False)
+    (here / "offsets" / "0").write_text("")
+    status, detail, fix = said(run, w, here)["checkpoint"]
+    assert (status, detail) == ("failed", f"{here}: Spark refuses this checkpoint: offsets/0 is empty")
+    assert fix.startswith("restore all of its files from one moment, or start the query with a new checkpoint")
+    assert fix.endswith("delete offsets/0: a start plans this micro-batch again")
+
+
 def test_an_empty_location_is_that_of_a_new_query(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
     found = said(run, world(), tmp_path)
     status, detail, fix = found.pop("checkpoint")
@@ -131,8 +141,9 @@ def test_a_checkpoint_on_s3(run: Run, world: Callable[..., World], tmp_path: Pat
 
 
 def test_a_file_system_that_cannot_be_read(run: Run, world: Callable[..., World]) -> None:
-    status, detail, _ = said(run, world(), "hdfs:///checkpoints/lake")["checkpoint"]
-    assert (status, "Copy its folders 'offsets' and 'commits'" in detail) == ("failed", True)
+    status, detail, fix = said(run, world(), "hdfs:///checkpoints/lake")["checkpoint"]
+    assert (status, detail.endswith("'hdfs' cannot be read from here")) == ("failed", True)
+    assert fix.startswith("Copy its folders 'offsets' and 'commits'")
 
 
 def test_streams_that_are_gone_renamed_and_replaced_are_all_told(

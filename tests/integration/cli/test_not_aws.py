@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import http.server
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -80,6 +81,78 @@ def test_an_error_names_the_proxy(run: Run, world: Callable[..., World], portal:
     assert (found.code, found.out) == (1, "")
     assert "proxy" in found.err
     assert "<" not in found.err
+
+
+class _KinesisAlone(_Portal):
+    """Passes calls of Kinesis on, and answers those of other services as Kinesis does."""
+
+    endpoint = ""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        if self.headers.get("x-amz-target", "").startswith("Kinesis_"):
+            there = http.client.HTTPConnection(self.endpoint)
+            there.request("POST", "/", body, {name: value for name, value in self.headers.items() if name != "Host"})
+            answer = there.getresponse()
+            status, kind, text = answer.status, answer.headers["content-type"], answer.read()
+            there.close()
+        elif "x-amz-target" in self.headers:
+            status, kind, text = 400, "application/x-amz-json-1.1", b'{"__type":"UnknownOperationException"}'
+        else:
+            status, kind, text = 404, "application/xml", b"<UnknownOperationException/>"
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+
+@pytest.fixture
+def alone(world: Callable[..., World]) -> Iterator[tuple[World, str]]:
+    """A world, and an endpoint that serves only its Kinesis."""
+    here = world()
+    handler = type("Alone", (_KinesisAlone,), {"endpoint": here.aws.endpoint_url.removeprefix("http://")})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield here, f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_endpoint_of_kinesis_alone_is_named(run: Run, alone: tuple[World, str]) -> None:
+    here, url = alone
+    found = run("doctor", "--manifest", here.manifest, "--endpoint-url", url, "--json")
+    lines = {each["subject"]: each for each in found.data["findings"]}
+    assert lines["HTTP path"]["status"] == "passed"
+    assert "the endpoint may be another service's (AWS_ENDPOINT_URL_KINESIS" in lines["credentials"]["detail"]
+    assert "set AWS_ENDPOINT_URL_KINESIS in its place" in lines["lease table"]["fix"]
+    assert "correct the endpoint" in lines["lease writes"]["fix"]
+    assert all(not each["detail"].endswith(":") for each in lines.values())
+
+
+def test_role_at_endpoint_of_kinesis_fails_as_at_a_start(run: Run, alone: tuple[World, str]) -> None:
+    here, url = alone
+    words = ["--manifest", here.manifest, "--endpoint-url", url, "--role-arn", "arn:aws:iam::123456789012:role/lake"]
+    first = run("doctor", *words, "--json").data["findings"][0]
+    said = "AssumeRole was answered with HTTP status 404 without a code of AWS: "
+    assert (first["subject"], first["status"], first["detail"].startswith(said)) == ("credentials", "failed", True)
+    assert first["detail"] in run("leases", "list", *words).err
+
+
+def test_endpoint_with_a_name_of_kinesis_is_named(
+    run: Run, alone: tuple[World, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, url = alone
+    monkeypatch.setenv("HTTP_PROXY", url)  # whoever resolves the name, the test's server answers
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    words = ["--manifest", here.manifest, "--endpoint-url", "http://kinesis.us-east-1.amazonaws.com", "--json"]
+    for more in ([], ["--role-arn", "arn:aws:iam::123456789012:role/lake"]):
+        lines = {each["subject"]: each for each in run("doctor", *words, *more).data["findings"]}
+        assert (
+            "is Kinesis' alone, and was given as the endpoint of every service, sts as well"
+            in lines["credentials"]["detail"]
+        )
+        assert lines["credentials"]["fix"].startswith("set AWS_ENDPOINT_URL_KINESIS in place of")
+        assert more or lines["lease table"]["fix"] == lines["credentials"]["fix"]
 
 
 class WithoutInitialResponse(NoFaults):

@@ -200,6 +200,11 @@ def test_a_consumer_that_somebody_reads_with_is_left_alone(
         (("--stream", "nope"), 1, "there is no stream 'nope' in this account and region"),
         (("--stream", "arn:aws:kinesis:us-east-1:123456789012:stream/nope"), 1, "does not exist (any more)"),
         (("--stream", "arn:aws:sqs:us-east-1:123456789012:nope"), 2, "is not the ARN of a Kinesis stream"),
+        (
+            ("--stream", "arn:aws:kinesis:us-east-1:123456789012:stream/nope", "--region", "eu-west-1"),
+            2,
+            "--region is 'eu-west-1', but stream arn:aws:kinesis:us-east-1:123456789012:stream/nope is in 'us-east-1'; omit it",
+        ),
         (("--stream", "HERE", "--from", "yesterday"), 2, "--from must be LATEST"),
         (("--stream", "HERE", "--last", "3", "--from", "10m"), 2, "--last and --from exclude each other"),
         (("--stream", "HERE", "--until", "soon"), 2, "--until must be a time"),

@@ -428,6 +428,14 @@ def test_the_environment_may_name_the_manifest(cli: Cli, monkeypatch: pytest.Mon
     assert "ssm:///gone" not in cli.err
 
 
+def test_manifest_of_another_application_is_refused(cli: Cli) -> None:
+    cli.place.deploy(target=SERVERLESS, roleArn=ROLE)
+    other = json.loads(cli.place.world.manifest.read_text()) | {"application": "orders"}
+    cli.place.clients["ssm"].put_parameter(Name="/other", Type="String", Value=json.dumps(other), Overwrite=True)
+    cli("status", "--environment", "test", "--application", "lake", "--manifest", "ssm:///other", code=2)
+    assert "name test/lake, but the manifest ssm:///other is that of test/orders; omit --manifest" in cli.err
+
+
 def test_what_a_job_cannot_do_without_is_asked_for(cli: Cli) -> None:
     for changes, said in (
         (["--execution-role", ""], "--execution-role is missing: a job on serverless runs with a role of its own"),
@@ -519,6 +527,13 @@ def test_somebody_who_goes_on_reading_after_the_stop_is_told_of(cli: Cli) -> Non
         answer = cli.json("stop", "-e", "test", "-a", "lake", code=1)
     assert answer["leaseOwners"] == ["host:1:ab"]
     assert "host:1:ab still renews leases of lake" in cli.err
+
+
+def test_leases_are_read_in_the_manifests_region(cli: Cli) -> None:
+    with leased(cli.place):
+        elsewhere = ["--manifest", str(cli.place.world.manifest), "--target", SERVERLESS, "--region", "eu-west-1"]
+        answer = cli.json("stop", *elsewhere, code=1)
+    assert answer["leaseOwners"] == ["host:1:ab"]
 
 
 def test_status_is_a_table_for_people(cli: Cli) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from infra.settings.doctor import Finding, Verdict, examine
 from infra.settings.model import Environment
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.moto_gaps import filled
+from tests.support.raw_kinesis import RawKinesis, with_queue_count
+from tests.support.world import wait_until
 
 REGION, ACCOUNT = "eu-west-1", "111122223333"
 NOTHING = '{"Version": "2012-10-17", "Statement": [{"Effect": "Deny", "Action": "*", "Resource": "*"}]}'
@@ -152,6 +155,40 @@ def test_what_is_otherwise_than_the_file_says_is_found(aws: LocalAws, declare: C
         "applications.lake.access.application_id": found["applications.lake.access.application_id"],
     }
     assert "has arm64 processors, and jobs are packed for x86_64" in found["applications.lake.access.application_id"]
+
+
+def test_quota_of_an_adopted_stream_counts_queues(
+    aws: LocalAws, declare: Callable[..., Environment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arn = f"arn:aws:kinesis:{REGION}:{ACCOUNT}:stream/theirs"
+    aws.client("kinesis").update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    raw = RawKinesis(aws)
+    for name in ("a", "b"):
+        raw.create_queue(QueueName=name, StreamConfigurationList=[{"StreamARN": arn}])
+
+    def register(number: int) -> None:
+        raw.register_stream_consumer(StreamARN=arn, ConsumerName=f"other-{number}")
+        there = partial(raw.list_stream_consumers, StreamARN=arn)
+        wait_until(lambda: all(each["ConsumerStatus"] == "ACTIVE" for each in there()["Consumers"]))
+
+    for number in range(17):
+        register(number)
+
+    def told() -> Finding:
+        session = boto3.Session()  # the model of the SDK changes
+        findings = examine(declare(), lambda service, region: session.client(service, region_name=region))
+        (found,) = [each for each in findings if each.path == "streams.theirs"]
+        return found
+
+    assert str(told()) == (
+        "not known: streams.theirs: 18 of 20 consumers; a queue counts as one, and this version of boto3 does not show queues"
+    )
+    with_queue_count(tmp_path, monkeypatch)
+    assert told().verdict is Verdict.OK
+    register(17)
+    assert told().verdict is Verdict.WRONG
+    assert "has 18 consumers and 2 queues" in told().text
+    assert "with the 1 that this file adds there are 21, and AWS allows 20: deregister one" in told().text
 
 
 def test_credentials_of_another_account_are_told_at_once(declare: Callable[..., Environment], aws: LocalAws) -> None:

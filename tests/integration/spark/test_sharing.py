@@ -432,7 +432,7 @@ def test_what_a_run_logs_is_in_the_drivers_log(world: MakeWorld, play: Play) -> 
     query.spark.stream.close()
     query.spark.connection.close()
     _, said = query.spark.process.communicate(timeout=60)
-    assert b"fetcher of application lake serves orders" in said
+    assert b"this run reads stream orders: it holds the lease" in said
 
 
 @pytest.mark.long

@@ -123,6 +123,13 @@ def test_old_figures_say_how_old_they_are() -> None:
     assert "nobody answers" in text
 
 
+def test_unknown_rates_are_shown_as_unknown() -> None:
+    view = Pulse().add(RunStatus(NOW, [status(1, "orders", later=False)], 256_000_000))
+    text = "\n".join(shown(show("lake", Observation(NOW, {}, view, NOW, ""), 80, 24), 80))
+    assert "in -, processed -" in text
+    assert "None" not in text
+
+
 def test_before_a_run_has_answered_its_row_is_shown() -> None:
     found = look(5)
     text = "\n".join(shown(show("lake", Observation(NOW, found.runs, None, None, "nobody answers"), 80, 24), 80))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import socket
+
 import pytest
+from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from kinesis_efo import errors
 from kinesis_efo.driver.reason import cause, own_message, reason
 from kinesis_efo.errors import DataLossError, OptionsError
+from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.spark43
 FAULTS = (
@@ -139,6 +144,29 @@ def test_a_process_that_ended_without_a_word_is_explained_with_what_it_needs(tex
     told = reason(RuntimeError(text))
     assert "ended without a word" in told
     assert "memoryOverhead" in told
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's
+def test_end_of_the_jvm_is_reported_with_its_likely_cause() -> None:
+    # Nothing listens at the port, as after the end of the JVM.
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=free_ports()[0]))
+    with pytest.raises(Exception) as ended:  # noqa: PT011
+        gateway.jvm.java.lang.System.currentTimeMillis()
+    assert "Spark's JVM has ended, and with it all queries" in reason(ended.value)
+    assert "Nothing was lost: start the program again" in reason(ended.value)
+    with pytest.raises(ConnectionRefusedError) as refused, socket.socket() as other:
+        other.connect(("127.0.0.1", free_ports()[0]))
+    gateway.close()
+    del gateway, ended
+    gc.collect()
+    assert reason(refused.value) == "ConnectionRefusedError: [Errno 111] Connection refused", "that is not the JVM"
+
+
+def test_slow_start_of_a_python_process_is_explained() -> None:
+    text = "[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST\n=== Streaming"
+    assert "start each when the one before has its first micro-batch, or give the driver more cores" in reason(
+        RuntimeError(text)
+    )
 
 
 def test_an_exception_with_words_is_none_that_ended_without() -> None:

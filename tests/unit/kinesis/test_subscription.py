@@ -624,7 +624,7 @@ async def test_errors_that_are_fatal_at_once(
 @virtual
 async def test_no_credentials_at_all() -> None:
     await ScriptedWorld(NoCredentialsError()).fails(
-        AccessRefusedError, "Unable to locate credentials", "option 'roleArn'"
+        AccessRefusedError, "Unable to locate credentials", "Give the process a role, a profile or credentials"
     )
 
 

@@ -120,10 +120,10 @@ def test_a_row_that_unpacks_to_gigabytes_is_refused() -> None:
 def test_a_command_does_not_wait_for_calls_it_has_given_up() -> None:
     script = """
 import asyncio, time
-from kinesis_efo_tools.operate import live
+from kinesis_efo.clock import in_thread
 async def main():
     try:
-        await asyncio.wait_for(asyncio.gather(*(asyncio.wrap_future(live.in_thread(time.sleep, 60)) for _ in range(3))), 0.1)
+        await asyncio.wait_for(asyncio.gather(*(asyncio.wrap_future(in_thread(time.sleep, 60)) for _ in range(3))), 0.1)
     except TimeoutError:
         print("given up", flush=True)
 asyncio.run(main())

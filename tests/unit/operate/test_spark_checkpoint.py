@@ -92,18 +92,38 @@ def test_a_location_without_a_micro_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "version", "message"),
     [
-        (
-            at(1).to_json(),
-            "v3",
-            r"offsets/0 is no log of Spark that this library reads: it begins with 'v3', not with v1 or v2",
-        ),
+        (at(1).to_json(), "v3", r"offsets/0 begins with 'v3', not with v1 or v2"),
         ('{"streams":{},"version":2}', "v1", r"offsets/0: the offset has version 2, this library reads version 1"),
         ('{"streams":{"orders":{"s":"SOON"}},"version":1}', "v1", r"offsets/0: 'SOON' is not a position"),
     ],
 )
 def test_what_cannot_be_read_is_told(tmp_path: Path, line: str, version: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(CheckFailed, match=message) as failed:
         written(tmp_path, (line,), commits=0, version=version)
+    assert failed.value.fix.startswith("use the versions of Spark and kinesis-efo that wrote it, or restore all")
+
+
+@pytest.mark.parametrize(
+    ("way", "fault"),
+    [("empty", "is empty"), ("cut off", "has 0"), ("cut off in its last line", "is cut off in the offset of source 0")],
+)
+@pytest.mark.parametrize("commits", [NEWEST, NEWEST + 1])
+def test_damaged_file_is_named_with_ways_to_recover(tmp_path: Path, way: str, fault: str, commits: int) -> None:
+    written(tmp_path, *[(at(number).to_json(),) for number in range(1, NEWEST + 2)], commits=commits)
+    STATES[f"offsets/2 {way}"](tmp_path)
+    nobody: Any = None
+    with pytest.raises(CheckFailed, match=f"^{tmp_path}: Spark refuses this checkpoint: .*offsets/2 {fault}") as failed:
+        asyncio.run(planned(folder_at(str(tmp_path), nobody)))
+    deletion = "if the output has no rows of micro-batch 2, delete offsets/2: a start plans this micro-batch again"
+    assert (deletion in failed.value.fix) == (commits == NEWEST)
+    assert failed.value.fix.startswith(
+        "restore all of its files from one moment, or start the query with a new checkpoint"
+    )
+    if commits == NEWEST:
+        (tmp_path / "offsets" / "2").unlink()
+        found = asyncio.run(planned(folder_at(str(tmp_path), nobody)))
+        assert found is not None
+        assert (found.batch, found.finished) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +147,7 @@ def test_what_spark_says_of_the_state_of_its_log_is_foreseen(tmp_path: Path, nam
         with pytest.raises(CheckUnknown, match=r"metadata is missing|is among the offsets and not among the commits"):
             look()
     elif name in REFUSED:
-        with pytest.raises((CheckFailed, ConfigurationError)):
+        with pytest.raises(CheckFailed):
             look()
     else:
         look()

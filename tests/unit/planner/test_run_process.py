@@ -7,15 +7,19 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kinesis_efo.calls.address import Listening
 from kinesis_efo.calls.wire import pack_error
 from kinesis_efo.errors import DataLossError, FetcherError
+from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner import run_process
+from kinesis_efo.planner.program import Program
 from kinesis_efo.processes import Process
 
 HEAVY = {"aiobotocore", "aiohttp", "boto3", "botocore", "cryptography", "h2"}
@@ -258,3 +262,27 @@ def test_what_is_written_is_handed_over_by_lines() -> None:
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
     assert done.stdout == repr(["one\n", "two\n", "thr\ufffdee\n"])
+
+
+@pytest.mark.slow
+def test_start_that_waits_for_aws_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("ENDPOINT_URL", "http://127.0.0.1:9")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    ref = StreamRef("orders", "orders", "arn:aws:kinesis:us-east-1:123456789012:stream/orders", None)
+    manifest = Manifest("lake", "test", "us-east-1", "leases", {"orders": ref}, "manifest.json", {"orders": "orders"})
+    options = SourceOptions.parse({"manifest": "manifest.json"})
+    program = Program.found(tmp_path, Process.of(os.getpid()), "test")
+    process = run_process.RunProcess(run_process.RunOrder(manifest, options, Listening(), program, "secret"))
+    said, give_up_at = [""], time.monotonic() + 60
+
+    def check() -> None:
+        assert time.monotonic() < give_up_at
+        said[0] += capfd.readouterr().err
+        if "waiting for DescribeTable of lease table leases" in said[0]:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        process.start(check)
+    process.end()

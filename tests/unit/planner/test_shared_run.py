@@ -245,7 +245,9 @@ def test_what_a_run_says_is_written_by_its_queries(programs: Programs, capsys: p
 # -- the next run
 
 
-def test_a_query_goes_on_with_the_next_run_if_its_was_killed(programs: Programs) -> None:
+def test_a_query_goes_on_with_the_next_run_if_its_was_killed(
+    programs: Programs, caplog: pytest.LogCaptureFixture
+) -> None:
     _, second, run = two(programs)
     asked = second.planner_address
     poll(second)
@@ -260,6 +262,7 @@ def test_a_query_goes_on_with_the_next_run_if_its_was_killed(programs: Programs)
     assert query.done(Next) == [Next(OFFSET, 0.01)]
     (begin,) = query.done(Begin)
     assert begin == Begin(planned=LATER.mark, kept=OFFSET, end=LATER, ending=ENDING), "what its tasks read is kept"
+    assert "the process that fetched for this query has ended: another one goes on" in caplog.text
     assert second.planner_address == asked, "and they ask where they have asked"
     reply = where(second)
     assert (reply.fetchers, reply.there) == ([next_run.address], 1)
@@ -486,7 +489,7 @@ def test_an_end_while_the_next_run_starts_leaves_none_behind(programs: Programs)
 
 
 def test_a_query_that_ends_while_its_run_is_gone_ends_at_once(
-    programs: Programs, monkeypatch: pytest.MonkeyPatch
+    programs: Programs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader, run = alone(programs)
 
@@ -509,3 +512,4 @@ def test_a_query_that_ends_while_its_run_is_gone_ends_at_once(
     caller.join(20)
     assert "its query has ended" in str(waiting[0])
     assert len(programs.begun) == 1
+    assert "another one goes on" not in caplog.text

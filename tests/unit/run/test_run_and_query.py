@@ -481,6 +481,19 @@ async def test_streams_are_begun_once_their_lease_is_held_and_ended_when_it_is_g
         assert centre.calls("begin", "end")[2:] == [("begin", "orders")]
 
 
+def test_run_logs_what_it_reads_once_the_lease_is_held(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "kinesis_efo.run")
+
+    @scenario(start=False)
+    async def test(centre: Centre) -> None:
+        async with centre:
+            assert caplog.messages == [], "a run that is refused reads nothing"
+            assert await centre.query.wait_held(10.0) is True
+            assert caplog.messages == ["this run reads stream orders: it holds the lease"]
+
+    test()
+
+
 @scenario()
 async def test_a_lease_that_another_run_took_ends_the_query(centre: Centre) -> None:
     centre.run.lease_lost("orders", "other-host/1/abc")

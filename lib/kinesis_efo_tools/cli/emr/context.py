@@ -79,6 +79,12 @@ class Context:
             )
         target = Target.parse(text)
         manifest = load_manifest(location, SyncClients(aws, deployment.region if deployment else None))
+        named = (given.environment, given.application)
+        if deployment and named != (manifest.environment, manifest.application):
+            raise UsageError(
+                f"--environment and --application name {'/'.join(map(str, named))}, but the manifest {manifest.source} is that of "
+                f"{manifest.environment}/{manifest.application}; omit --manifest, or name that application"
+            )
         resolved = replace(aws, region=aws.region or manifest.region)
         with ExitStack() as stack:
             yield cls(resolved, deployment, location, manifest, target, given, stack, SyncClients(resolved))
@@ -180,7 +186,9 @@ class Context:
     @asynccontextmanager
     async def leases(self) -> AsyncIterator[LeaseStore]:
         """Open the application's lease table."""
-        clients = AsyncClients(self.aws, self.manifest.region)
+        # EMR may be in another region.
+        region = self.manifest.region
+        clients = AsyncClients(replace(self.aws, region=region), region)
         async with await clients.open("dynamodb") as client:
             yield LeaseTable(client, self.manifest.lease_table, declared_by=f"manifest {self.manifest.source}")
 

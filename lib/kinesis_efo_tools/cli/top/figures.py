@@ -170,7 +170,7 @@ def stream_line(stream: str, total: Sum) -> str:
     """Format the sum of a stream's shards in one line."""
     return (
         f"{stream}: {output.count(total.shards, 'shard')}, {behind(total)}, "
-        f"in {rate(total.incoming)}, processed {rate(total.processed)}"
+        f"in {rate(total.incoming) or '-'}, processed {rate(total.processed) or '-'}"
     )
 
 

@@ -19,7 +19,7 @@ from kinesis_efo_infra.pipeline.prices import Prices, prices_of
 
 logger = logging.getLogger(__name__)
 
-_MANY_QUEUES = 5
+MANY_QUEUES = 5
 """So many places must be free before queues that the SDK does not show are worth no warning."""
 
 
@@ -106,7 +106,7 @@ def beyond_quota(kinesis: Any, deployment: Deployment, plan: Plan) -> list[str]:
         # A provisioned stream has neither queues nor the larger quota.
         quota = consumers_at_most(advantage=deployment.on_demand_advantage and not _provisioned(summary))
         queues = 0 if _provisioned(summary) else summary.get("QueueCount")
-        if queues is None and total <= quota < total + _MANY_QUEUES:
+        if queues is None and total <= quota < total + MANY_QUEUES:
             logger.warning(
                 "%s: %s of %s consumers; a queue counts as a consumer, and this version of boto3 does not show queues",
                 stream,

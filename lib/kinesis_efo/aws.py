@@ -5,11 +5,12 @@ The SDK handles `AWS_ENDPOINT_URL*`, profiles, web identities and instance roles
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -19,14 +20,20 @@ import aiobotocore
 import botocore.config
 import botocore.loaders
 import botocore.session
+from aiobotocore.client import AioBaseClient
 from aiobotocore.config import AioConfig
 from aiobotocore.credentials import AioAssumeRoleCredentialFetcher, AioDeferredRefreshableCredentials
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+from botocore.exceptions import ConnectionError as BotoConnectionError
+from botocore.exceptions import HTTPClientError
+from botocore.httpsession import ProxyConfiguration, mask_proxy_url
 from botocore.parsers import ResponseParserError
+from botocore.utils import get_environ_proxies
 
-from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.aws_errors import NoAnswerError
+from kinesis_efo.clock import Clock, SystemClock, in_thread, seconds_left
 from kinesis_efo.credentials import provide, watch
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
@@ -53,6 +60,12 @@ def patient_config(seconds: float) -> dict[str, Any]:
 INTERACTIVE_CONFIG: Final = _config(attempts=2, connect=2, read=5)
 """Configuration for calls of interactive tools, which must fail soon."""
 
+
+CONTROL_SECONDS: Final = 60.0
+"""Maximum seconds of a control call, with its sign-in and retries."""
+
+COMMAND_SECONDS: Final = 10.0
+"""The same for the calls of a command."""
 
 _MOST_PAGES: Final = 1_000
 
@@ -179,9 +192,79 @@ def _fault_of(path: str, stamp: tuple[int, int] | None) -> str | None:  # noqa: 
     return None
 
 
-def prepared(session: SessionT) -> SessionT:
-    """Correct a session where some versions of botocore differ from Kinesis' documentation, and check its endpoints and responses."""
+class _Limited:
+    """Base of all clients: a call ends within a time limit, and its error names the proxy.
+
+    The SDK's timeouts do not cover a proxy that never answers CONNECT, nor responses of which a byte comes now and then.
+    """
+
+    meta: Any
+    most_seconds: float
+
+    def _limit(self, operation: str) -> float | None:
+        if operation in _OWN_LIMITS or self.meta.service_model.operation_model(operation).has_streaming_input:
+            return None
+        config = self.meta.config
+        attempts = (config.retries or {}).get("total_max_attempts", 5)
+        return float(min(self.most_seconds, attempts * (config.connect_timeout + config.read_timeout), seconds_left()))
+
+    def _late(self, operation: str, seconds: float | None) -> NoAnswerError:
+        return NoAnswerError(operation=operation, endpoint_url=self.meta.endpoint_url, seconds=seconds)
+
+    @contextmanager
+    def _naming_proxy(self) -> Iterator[None]:
+        try:
+            yield
+        except (HTTPClientError, BotoConnectionError) as error:
+            proxies, url = self.meta.config.proxies, self.meta.endpoint_url
+            proxy = ProxyConfiguration(get_environ_proxies(url) if proxies is None else proxies).proxy_url_for(url)
+            if proxy is not None and (shown := mask_proxy_url(proxy)) not in str(error):
+                error.args = (f"{error} (through the proxy {shown}, from {urlsplit(url).scheme.upper()}_PROXY)",)
+            raise
+
+
+class _AsyncLimited(_Limited):
+    async def _make_api_call(self, operation: str, parameters: Any) -> Any:
+        seconds = self._limit(operation)
+        with self._naming_proxy():
+            try:
+                async with asyncio.timeout(seconds) as limit:
+                    return await super()._make_api_call(operation, parameters)  # type: ignore[misc]
+            except TimeoutError:
+                if limit.expired():
+                    raise self._late(operation, seconds) from None
+                raise
+
+
+class _SyncLimited(_Limited):
+    def _make_api_call(self, operation: str, parameters: Any) -> Any:
+        seconds = self._limit(operation)
+        call = in_thread(super()._make_api_call, operation, parameters)  # type: ignore[misc]
+        with self._naming_proxy():
+            try:
+                return call.result(seconds)
+            except TimeoutError:
+                if not call.done():
+                    raise self._late(operation, seconds) from None
+                raise
+
+
+_OWN_LIMITS: Final = ("GetRecords", "PutRecords")
+"""Operations with large bodies. The HTTP session limits them."""
+
+
+def _limit_calls(seconds: float, base_classes: list[type], **_: Any) -> None:
+    kind = _AsyncLimited if issubclass(base_classes[-1], AioBaseClient) else _SyncLimited
+    base_classes.insert(0, type(kind.__name__, (kind,), {"most_seconds": seconds}))
+
+
+def prepared(session: SessionT, seconds: float = CONTROL_SECONDS) -> SessionT:
+    """Correct a session where some versions of botocore differ from Kinesis' documentation, and check its endpoints and responses.
+
+    `seconds` is the time limit of each control call of its clients, including those with which the SDK signs in.
+    """
     send_exact_times(session)
+    session.register("creating-client-class", partial(_limit_calls, seconds))
     session.register("before-parse", _refuse_html)
     session.register("request-created", _refuse_kinesis)
     session.register("request-created", partial(_require_authorities, session))
@@ -201,7 +284,8 @@ class SyncClients:
     """Makes botocore clients (boto3's are the same), for single calls such as loading the manifest.
 
     Configuration and credentials are read only when the first client is made, because a manifest in a file needs none. `region` is that
-    of the clients if the settings name none; None: the region in the SDK's own configuration. `config` has timeouts and retries.
+    of the clients if the settings name none; None: the region in the SDK's own configuration. `config` has timeouts and retries. A call
+    takes at most `seconds`.
     """
 
     def __init__(
@@ -210,8 +294,10 @@ class SyncClients:
         region: str | None = None,
         config: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
+        seconds: float = CONTROL_SECONDS,
     ) -> None:
         self._settings = settings
+        self._seconds = seconds
         self._clock = clock or SystemClock()
         self._config = config or CONTROL_CONFIG
         self._given_region = settings.region or region
@@ -225,7 +311,7 @@ class SyncClients:
 
     @cached_property
     def _core(self) -> botocore.session.Session:
-        return _watched(botocore.session.Session(), self._clock)
+        return _watched(botocore.session.Session(), self._clock, self._seconds)
 
     def client(self, service_name: str, /) -> Any:
         """Make a client. The caller closes it."""
@@ -243,7 +329,7 @@ class SyncClients:
     def _session(self) -> botocore.session.Session:
         """The session. If the settings name a role, it has the role's credentials."""
         if self._settings.role_arn:
-            base = _watched(botocore.session.Session(), self._clock)
+            base = _watched(botocore.session.Session(), self._clock, self._seconds)
             config = botocore.config.Config(**self._config)
             client = partial(base.create_client, region_name=self.region, config=config)
             fetcher = _assuming(AssumeRoleCredentialFetcher, client, base.get_credentials(), self._settings)
@@ -253,9 +339,12 @@ class SyncClients:
 
 
 class AsyncClients:
-    """Makes aiobotocore clients. Each is an async context manager."""
+    """Makes aiobotocore clients. Each is an async context manager. A control call takes at most `seconds`, with its sign-in and retries."""
 
-    def __init__(self, settings: AwsSettings, region: str, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: AwsSettings, region: str, clock: Clock | None = None, seconds: float = CONTROL_SECONDS
+    ) -> None:
+        self._seconds = seconds
         self._settings = settings
         self._clock = clock or SystemClock()
         self._region = settings.region or region
@@ -264,9 +353,9 @@ class AsyncClients:
     async def _ready(self) -> AioSession:
         if self._session is None:
             refuse_old_sdk(aiobotocore.__version__)
-            session = _watched(AioSession(), self._clock)
+            session = _watched(AioSession(), self._clock, self._seconds)
             if self._settings.role_arn:
-                base = _watched(AioSession(), self._clock)
+                base = _watched(AioSession(), self._clock, self._seconds)
                 client = partial(base.create_client, region_name=self._region)
                 fetcher = _assuming(
                     AioAssumeRoleCredentialFetcher, client, await base.get_credentials(), self._settings
@@ -300,8 +389,8 @@ class AsyncClients:
         return client
 
 
-def _watched(session: SessionT, clock: Clock) -> SessionT:
-    watch(prepared(session), clock)
+def _watched(session: SessionT, clock: Clock, seconds: float) -> SessionT:
+    watch(prepared(session, seconds), clock)
     return session
 
 

@@ -47,6 +47,12 @@ class SignInError(BotoCoreError):  # type: ignore[misc]  # botocore has no types
     fmt = "{reason}"
 
 
+class NoAnswerError(HTTPClientError):  # type: ignore[misc]  # botocore has no types
+    """A call had no answer within its deadline, although a connection may be open."""
+
+    fmt = "{operation}: no answer from {endpoint_url} within {seconds:.3g} s"
+
+
 class Cause(Enum):
     """Why a call failed."""
 
@@ -256,7 +262,7 @@ def describe(error: Exception) -> str:
         if (skew := skew_of(error)) is not None:
             way = "ahead of" if skew > 0 else "behind"
             text += f": this machine's clock is {abs(skew):.0f} s {way} AWS'; synchronize it (chrony, NTP)"
-    elif isinstance(error, FrameError | ResponseParserError | SignInError):
+    elif isinstance(error, FrameError | NoAnswerError | ResponseParserError | SignInError):
         text = str(error)
     elif isinstance(error, SSLError | ssl.SSLError):
         bundles = (f"{name}={os.environ.get(name, '')}" for name in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"))

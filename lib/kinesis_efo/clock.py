@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
 from functools import partial
+from math import inf
 from threading import Thread
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_call_deadline: ContextVar[float] = ContextVar("call_deadline", default=inf)
 
 
 class Clock(Protocol):
@@ -71,10 +75,11 @@ async def within(
 def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
     """Call a function in a thread of its own. A program that ends does not wait for it, as it would for `asyncio.to_thread`."""
     done: Future[T] = Future()
+    context = copy_context()
 
     def run() -> None:
         try:
-            result = call(*args, **kwargs)
+            result = context.run(call, *args, **kwargs)
         except BaseException as error:
             _set(done.set_exception, error)
         else:
@@ -92,3 +97,18 @@ def _set(set_outcome: Callable[[Any], None], outcome: Any) -> None:
 def _discard_result(discard: Callable[[T], None], task: asyncio.Future[T]) -> None:
     if not task.cancelled() and task.exception() is None:
         discard(task.result())
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Let the AWS calls in this context end within `seconds`, whatever their own limits. A surrounding deadline counts as well."""
+    token = _call_deadline.set(min(_call_deadline.get(), time.monotonic() + seconds))
+    try:
+        yield
+    finally:
+        _call_deadline.reset(token)
+
+
+def seconds_left() -> float:
+    """Return the time until the deadline of the context, at least a second; infinite if there is none."""
+    return max(1.0, _call_deadline.get() - time.monotonic())

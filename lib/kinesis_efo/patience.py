@@ -6,13 +6,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from functools import partial
 from random import Random
 from threading import Thread
 from typing import Final, NoReturn, TypeVar
 
 from kinesis_efo.aws_errors import Cause, cause_of, describe
-from kinesis_efo.clock import Clock
+from kinesis_efo.clock import Clock, deadline, in_thread
 from kinesis_efo.errors import KinesisEfoError, ManifestError, TableUnavailableError
 from kinesis_efo.options import RetrySettings
 
@@ -75,7 +74,8 @@ class Patience:
         try:
             while True:
                 try:
-                    return await ask()
+                    with deadline(self._settings.timeout - wait.seconds):
+                        return await ask()
                 except Exception as error:
                     delay = self._delay(wait, error)
                     if delay is None:
@@ -88,7 +88,7 @@ class Patience:
         """Load a manifest, and retry transient errors of SSM, S3 and credentials. A file is read without retries."""
         if "://" not in location:
             return load()
-        loading = self.call(f"manifest {location}", partial(asyncio.to_thread, load))
+        loading = self.call(f"manifest {location}", lambda: asyncio.wrap_future(in_thread(load)))
         done: Future[T] = Future()
 
         def run() -> None:

@@ -160,12 +160,13 @@ def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> M
 
     Raises ManifestError if it cannot be loaded, is not valid, or lacks a stream.
     """
-    from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
+    from kinesis_efo.aws import COMMAND_SECONDS, INTERACTIVE_CONFIG, SyncClients
     from kinesis_efo.aws_errors import describe, is_foreign
     from kinesis_efo.clock import in_thread
 
     try:
-        loaded = in_thread(load_manifest, location, SyncClients(aws, config=INTERACTIVE_CONFIG))
+        clients = SyncClients(aws, config=INTERACTIVE_CONFIG, seconds=COMMAND_SECONDS)
+        loaded = in_thread(load_manifest, location, clients)
         found = loaded.result(_LOAD_SECONDS).in_region(aws.region)
     except TimeoutError:
         raise ManifestError(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 from botocore.exceptions import ClientError
 
-from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
+from kinesis_efo.aws import COMMAND_SECONDS, INTERACTIVE_CONFIG, SyncClients
 from kinesis_efo.aws_errors import CALL_ERRORS, describe, is_foreign
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import ConfigurationError, KinesisEfoError, RecordRefusedError, StreamError, UsageError
@@ -92,7 +92,7 @@ def _require_answer(aws: AwsSettings, chosen: Choice) -> None:
     Raises StreamError if there is no response, or it does not come from Kinesis.
     """
     try:
-        with closing(SyncClients(aws, config=INTERACTIVE_CONFIG).client("kinesis")) as client:
+        with closing(SyncClients(aws, config=INTERACTIVE_CONFIG, seconds=COMMAND_SECONDS).client("kinesis")) as client:
             client.describe_stream_summary(StreamARN=chosen.ref.stream_arn)
     except CALL_ERRORS as error:
         # Refusals by Kinesis are left to the producer, which does not need this permission.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
+from kinesis_efo.aws import COMMAND_SECONDS, INTERACTIVE_CONFIG, SyncClients
 from kinesis_efo.aws_errors import CALL_ERRORS, Cause, cause_of, describe
 from kinesis_efo.errors import StreamError, StreamNotFoundError, UsageError
 from kinesis_efo.manifest import Manifest, StreamRef, arn_faults
@@ -68,7 +68,7 @@ def _known(manifest: Manifest, stream: str) -> StreamRef | None:
 def _look_up(aws: AwsSettings, name: str, manifest: Manifest | None) -> str:
     region = manifest.region if manifest else None
     try:
-        with closing(SyncClients(aws, region, INTERACTIVE_CONFIG).client("kinesis")) as client:
+        with closing(SyncClients(aws, region, INTERACTIVE_CONFIG, seconds=COMMAND_SECONDS).client("kinesis")) as client:
             return str(client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"])
     except CALL_ERRORS as error:
         if cause_of(error) is Cause.MISSING:

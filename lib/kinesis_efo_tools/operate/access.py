@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from aiobotocore.config import AioConfig
 
-from kinesis_efo.aws import AsyncClients
-from kinesis_efo.aws_errors import CALL_ERRORS
+from kinesis_efo.aws import COMMAND_SECONDS, AsyncClients
+from kinesis_efo.aws_errors import CALL_ERRORS, NoAnswerError
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.options import AwsSettings
@@ -39,7 +39,7 @@ class Access:
     def __init__(self, aws: AwsSettings, region: str, clock: Clock | None = None) -> None:
         self.clock = KinesisClock(clock or SystemClock(), warns=False)  # `doctor` has a check for that
         self.table_clock = KinesisClock(clock or SystemClock(), warns=False)
-        self._clients = AsyncClients(aws, region)
+        self._clients = AsyncClients(aws, region, seconds=COMMAND_SECONDS)
         self._opened: dict[str, Any] = {}
         self._opening = asyncio.Lock()
         self._stack = AsyncExitStack()
@@ -59,9 +59,12 @@ class Access:
         It calls ListShards of the stream if there was no response yet.
         """
         if not self.clock.knows:
-            # A refusal has the time, too. Errors are ignored here, because the next call will raise them.
-            with suppress(*CALL_ERRORS):
+            try:
                 await (await self.client("kinesis")).list_shards(StreamARN=stream_arn, MaxResults=1)
+            except NoAnswerError:
+                raise  # waiting for the next call as well would take too long
+            except CALL_ERRORS:
+                pass  # a refusal has the time, too; the next call raises the error
         return self.clock.time()
 
     async def credentials(self) -> Any:

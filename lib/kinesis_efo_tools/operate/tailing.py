@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from aiobotocore.config import AioConfig
 
-from kinesis_efo.aws import AsyncClients
+from kinesis_efo.aws import COMMAND_SECONDS, AsyncClients
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ConfigurationError, first_of
 from kinesis_efo.kinesis.clock import KinesisClock
@@ -198,7 +198,7 @@ async def stream_access(
 
     `region` counts if the settings name none; `source` says in messages where the ARNs came from.
     """
-    clients = AsyncClients(aws, region)
+    clients = AsyncClients(aws, region, seconds=COMMAND_SECONDS)
     config = AioConfig(**(POLLING_CONFIG if ref.polled else subscription_config()), max_pool_connections=_MOST_SHARDS)
     time = KinesisClock(clock, warns=False)
     async with await clients.open("kinesis", CONFIG) as control, await clients.open("kinesis", config) as reader:

@@ -120,8 +120,10 @@ class QueryTasks:
     def may_restart(self) -> bool:
         """Whether a task may restart the shared subscription: if the run has one query, or queries are not allowed to catch up.
 
-        Raises KinesisEfoError if the query has failed, or has left.
+        Raises KinesisEfoError if the run or the query has failed, or the query has left.
         """
+        # First, because a run that fails stops its queries: a task that was only told so would look for another fetcher, for minutes.
+        self._group.coordinator.failure.raise_if_set()
         self._query.failure.raise_if_set()
         return self._group.alone or not self._group.may_read_apart
 

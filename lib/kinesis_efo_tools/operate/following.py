@@ -64,7 +64,7 @@ class Following:
         self._said: float | None = None
         self._trouble = ""
         self._unowned = ""
-        self._unanswered = False
+        self._unanswered = self._paused = False
         self._read_at: float | None = None
 
     async def look(self) -> Observation:
@@ -77,7 +77,7 @@ class Following:
         if not self._unowned:
             # Also if the table cannot be read: what it said last still leads to the run.
             trouble = "; ".join(filter(None, (trouble, await self._ask())))
-            cause = LagCause.NO_REPLY if self._unanswered else None
+            cause = LagCause.NO_REPLY if self._unanswered else LagCause.PAUSED if self._paused else None
         now = self._clock.time()
         if trouble != self._trouble:
             self._trouble = trouble
@@ -112,8 +112,11 @@ class Following:
         asked = await self._question(self._runs)
         self._unanswered = not asked.answers
         if asked.answers:
-            self._view = self._pulse.add(_together(list(asked.answers.values())))
-            self._said = self._clock.time()
+            status = _together(list(asked.answers.values()))
+            # Without its lease, a run has no shards: keep the last figures, which age.
+            self._paused = not status.shards and self._view is not None
+            if not self._paused:
+                self._view, self._said = self._pulse.add(status), self._clock.time()
         return "; ".join(
             f"{readable(owner)} cannot be asked: {reason}" for owner, reason in sorted(asked.reasons.items())
         )

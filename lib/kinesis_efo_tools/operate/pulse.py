@@ -24,6 +24,8 @@ BEHIND_SECONDS: Final = 30.0
 """The lag from which the cause is determined."""
 
 WAITING_SECONDS: Final = 10.0
+STUCK_SECONDS: Final = 120.0
+"""The time for which a record waits while nothing is processed, from which a micro-batch counts as stuck."""
 SILENT_SECONDS: Final = 30.0
 """Six times the time between two events of an idle shard."""
 
@@ -48,6 +50,18 @@ class LagCause(Enum):
         "the run does not reply, so nothing newer is known",
         "look whether the driver runs, at its log, and at the network path to it",
         "first-looks",
+    )
+    PAUSED = (
+        "no lease",
+        "the run holds no lease, so it reads nothing",
+        "look at its last warnings in the driver's log, and at the network path to DynamoDB",
+        "leaseerror",
+    )
+    STUCK = (
+        "stuck",
+        "no micro-batch has ended for minutes",
+        "unless the trigger is that long, look in Spark's UI at what the running tasks or the sink wait for: a lock, a connection",
+        "fetching-or-spark",
     )
     SPARK = (
         "Spark",
@@ -322,11 +336,20 @@ def _pulse(now: ShardStatus, before: ShardStatus | None, seconds: float, *, busy
         if now.millis is not None and before.millis is not None:
             trend = (now.millis - before.millis) / 1000 / seconds
     return ShardPulse(
-        now, incoming, processed, records_in, records_out, trend, failures, _cause(now, incoming, failures, busy=busy)
+        now,
+        incoming,
+        processed,
+        records_in,
+        records_out,
+        trend,
+        failures,
+        _cause(now, incoming, processed, failures, busy=busy),
     )
 
 
-def _cause(now: ShardStatus, incoming: float | None, failures: int, *, busy: bool) -> LagCause | None:
+def _cause(
+    now: ShardStatus, incoming: float | None, processed: float | None, failures: int, *, busy: bool
+) -> LagCause | None:
     subscription = now.subscription
     state = None if subscription is None else subscription.state
     silent = subscription is not None and subscription.age is not None and subscription.age > SILENT_SECONDS
@@ -335,6 +358,7 @@ def _cause(now: ShardStatus, incoming: float | None, failures: int, *, busy: boo
         or bool(failures and state not in (None, State.STREAMING.value, State.PAUSED.value, State.ENDED.value)),
         paused=state == State.PAUSED.value,
         waiting=now.waiting is not None and now.waiting > WAITING_SECONDS,
+        stuck=not processed and now.waiting is not None and now.waiting > STUCK_SECONDS,
         behind=now.behind is not None and now.behind / 1000 >= BEHIND_SECONDS,
         busy=busy,
         incoming=incoming,
@@ -342,7 +366,7 @@ def _cause(now: ShardStatus, incoming: float | None, failures: int, *, busy: boo
 
 
 def cause_of(
-    *, failing: bool, paused: bool, waiting: bool, behind: bool, busy: bool, incoming: float | None
+    *, failing: bool, paused: bool, waiting: bool, stuck: bool, behind: bool, busy: bool, incoming: float | None
 ) -> LagCause | None:
     """Decide the cause of a shard's lag, if the run replies.
 
@@ -350,6 +374,7 @@ def cause_of(
         failing: Its subscription fails or is silent.
         paused: Its subscription is closed because the buffer is full, so it is silent on purpose.
         waiting: A fetched record has waited for long.
+        stuck: It has waited for minutes, and nothing is processed.
         behind: Fetching is behind the tip.
         busy: The process that fetches is out of CPU.
         incoming: Bytes a second that arrive; None if unknown.
@@ -358,7 +383,7 @@ def cause_of(
     if failing and not paused:
         return LagCause.SUBSCRIPTION
     if waiting:
-        return LagCause.SPARK
+        return LagCause.STUCK if stuck else LagCause.SPARK
     if not behind:
         return None
     if busy:

@@ -39,6 +39,7 @@ class Runs:
         self.owner: str | None = "host-1"
         self.answers = True
         self.table = True
+        self.shards = [ShardStatus("orders", "s-1", "AFTER:7", 0, 0, None, 0)]
         self.reads = 0
         self.following = Following(self.find, self.clock, self.ask)
 
@@ -52,9 +53,7 @@ class Runs:
         owner = runs["orders"].owner or ""
         if not self.answers:
             return RunReplies({}, {owner: "nobody answers"})
-        return RunReplies(
-            {owner: RunStatus(self.clock.time(), [ShardStatus("orders", "s-1", "AFTER:7", 0, 0, None, 0)])}, {}
-        )
+        return RunReplies({owner: RunStatus(self.clock.time(), self.shards)}, {})
 
     def look(self, after: float = 2.0) -> Observation:
         self.clock.now += after
@@ -95,6 +94,18 @@ def test_a_run_that_does_not_answer_leaves_the_last_view_with_its_age() -> None:
         "host-1 cannot be asked: nobody answers",
         "the run answers again",
     ]
+
+
+def test_shards_age_while_the_run_has_no_lease() -> None:
+    runs = Runs()
+    first = runs.look()
+    runs.shards = []
+    look = runs.look()
+    assert first.view is not None
+    assert look.view is not None
+    assert look.said == first.at
+    assert len(look.view.shards) == len(first.view.shards) > 0
+    assert {each.cause for each in look.view.shards} == {LagCause.PAUSED}
 
 
 def test_a_run_that_ends_and_another_that_begins() -> None:

@@ -81,6 +81,8 @@ def test_when_it_will_have_caught_up() -> None:
         ({"behind": 60_000, "arrived": 19 * MB}, 0.95, LagCause.FETCHER),
         ({"behind": 60_000, "waiting": 11.0}, 0.95, LagCause.SPARK),
         ({"behind": 0, "waiting": 11.0, "state": "paused"}, 0.0, LagCause.SPARK),
+        ({"behind": 0, "waiting": 121.0, "arrived": 5, "buffered": 5}, 0.0, LagCause.STUCK),
+        ({"behind": 0, "waiting": 121.0, "arrived": 5, "buffered": 4}, 0.0, LagCause.SPARK),
         ({"behind": 60_000, "state": "waiting", "failures": 3}, 0.0, LagCause.SUBSCRIPTION),
         ({"behind": 1_000, "age": 31.0}, 0.0, LagCause.SUBSCRIPTION),
         # It failed, and goes on.
@@ -151,6 +153,8 @@ def test_queries_of_several_runs_are_told_apart_and_those_that_join_have_no_rate
         ({}, None),
         ({"waiting": True}, LagCause.SPARK),
         ({"waiting": True, "behind": True, "busy": True, "incoming": 2e6}, LagCause.SPARK),
+        ({"waiting": True, "stuck": True}, LagCause.STUCK),
+        ({"waiting": True, "stuck": True, "failing": True}, LagCause.SUBSCRIPTION),
         ({"waiting": True, "failing": True}, LagCause.SUBSCRIPTION),
         ({"waiting": True, "failing": True, "paused": True}, LagCause.SPARK),
         ({"failing": True}, LagCause.SUBSCRIPTION),
@@ -164,5 +168,5 @@ def test_queries_of_several_runs_are_told_apart_and_those_that_join_have_no_rate
     ],
 )
 def test_cause_follows_from_the_facts(facts: dict[str, Any], cause: LagCause | None) -> None:
-    nothing = {"failing": False, "paused": False, "waiting": False, "behind": False, "busy": False, "incoming": None}
+    nothing = dict.fromkeys(("failing", "paused", "waiting", "stuck", "behind", "busy"), False) | {"incoming": None}
     assert cause_of(**{**nothing, **facts}) is cause

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -50,7 +49,11 @@ logging.getLogger("py4j").setLevel(logging.WARNING)
 
 def write(batch, number):
     with open(lock, "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            open(f"{lock}-awaited", "w").close()  # for the test; a real sink says nothing
+            fcntl.flock(file, fcntl.LOCK_EX)
         batch.write.mode("overwrite").parquet(f"{output}/batch={number}")
 
 
@@ -112,7 +115,9 @@ class Network:
                 while self.down.is_set():
                     time.sleep(0.05)
                 sink.sendall(piece)
-            sink.shutdown(socket.SHUT_WR)
+        for each in (source, sink):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
 
 class Stage:
@@ -167,6 +172,14 @@ class Stage:
         """The job's log."""
         return self._log.read_text(errors="replace")
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep the sink's lock; begins once a micro-batch waits for it."""
+        with self.lock.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            wait_until(self.lock.with_name("lock-awaited").exists, 60, "a sink that waits", every=0.2)
+            yield
+
     def top(self) -> Callable[[], str]:
         """Start `top`; returns a function that returns all that it has printed."""
         file = self._directory / f"top{time.monotonic()}.log"
@@ -191,3 +204,95 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         stack.callback(network.close)
         stack.enter_context(arriving(world, first=0, every=0.5))
         yield Stage(tmp_path, world, network, faults, stack)
+
+
+def shown(what: str, *places: Callable[[], str]) -> str:
+    """Wait until a pattern is on the screen, which is the end of what `top` printed or of the log; returns what is there."""
+    began = time.monotonic()
+
+    def look() -> str | None:
+        return next((text for place in places if re.search(what, text := place(), re.DOTALL)), None)
+
+    found: str = wait_until(look, SHOWN_WITHIN, what, every=1.0)
+    assert time.monotonic() - began < SHOWN_WITHIN
+    return found
+
+
+def last(screens: Callable[[], str]) -> Callable[[], str]:
+    """The last whole screen that `top` has printed."""
+    return lambda: (["", *re.split(r"(?m)^(?=lake  20)", screens())])[-2:][0]
+
+
+def test_unreachable_aws_is_named(stage: Stage) -> None:
+    screen = last(stage.top())
+    shown(r"streaming", screen)
+    before = len(stage.log)
+    stage.network.down.set()
+    shown(r"the lease table cannot be read: .*no answer from http://127\.0\.0\.1:\d+ within 10 s", screen)
+    # The run has lost its lease; the shards stay on the screen, and their lag grows.
+    found = shown(r"no lease: the run holds no lease, so it reads nothing \(2 shards\)", screen)
+    assert re.search(r"orders: 2 shards, \S+ behind", found)
+    shown(r"lease #run:orders .* lost: .*did not answer", lambda: stage.log[before:])
+    # Who looks only now gets an error that names the endpoint.
+    shown(r"kinesis-efo: lease table .*no answer from http://127\.0\.0\.1:\d+ within 10 s", stage.top())
+
+
+def test_throttling_is_named(stage: Stage) -> None:
+    before = len(stage.log)
+    stage.faults.throttled = True
+    shown(
+        r"failing: the subscription fails or is silent \(2 shards\)\. What to do: look for its error in the driver's log",
+        last(stage.top()),
+    )
+    shown(
+        r"orders:shardId-\d+: LimitExceededException: Rate exceeded for consumer; retry \d+ in",
+        lambda: stage.log[before:],
+    )
+
+
+@pytest.mark.parametrize("in_sink", [False, True], ids=["between micro-batches", "while the sink works"])
+def test_a_deleted_consumer_is_named(stage: Stage, in_sink: bool) -> None:
+    with ExitStack() as locking:
+        if in_sink:
+            locking.enter_context(stage.locked())
+        stage.world.kinesis.deregister_stream_consumer(ConsumerARN=stage.world.consumers["orders"])
+        shown(r"no run holds the lease", stage.top())
+    shown(
+        rf"consumer {stage.world.consumers['orders']} does not exist \(any more\); its ARN came from \S+manifest",
+        lambda: stage.log,
+    )
+    assert stage.process.wait(60) == 1
+
+
+def test_a_locked_sink_is_named(stage: Stage) -> None:
+    screen = last(stage.top())
+    with stage.locked():
+        found = shown(
+            r"stuck: no micro-batch has ended for minutes \(2 shards\).*look in Spark's UI at what .* or the sink wait for",
+            screen,
+        )
+    assert re.search(r"orders: 2 shards, 2m\S+ behind, in .*, processed 0 B/s", found)
+    shown(r"orders: 2 shards, \d\.\ds behind", screen)
+
+
+def test_a_frozen_run_is_named(stage: Stage) -> None:
+    screen, run = last(stage.top()), stage.world.reader()
+    shown(r"streaming", screen)
+    run.send_signal(signal.SIGSTOP)
+    shown(r"no reply: the run does not reply.*look whether the driver runs, at its log", screen)
+    shown(
+        rf"the process that fetches orders \(pid {run.pid}, state T: stopped\) has not answered for \d+ s\. .*continue it",
+        lambda: stage.log,
+    )
+    run.send_signal(signal.SIGCONT)
+    shown(r"orders: 2 shards, \d\.\ds behind", screen)
+
+
+def test_a_full_disk_is_named(stage: Stage) -> None:
+    # By way of the job's root directory, because only the job sees this file system.
+    fill = ["dd", "if=/dev/zero", f"of=/proc/{stage.process.pid}/root{stage.small}/filler", "bs=64k"]
+    subprocess.run(fill, stderr=subprocess.DEVNULL, check=False)
+    screen = stage.top()
+    assert stage.process.wait(SHOWN_WITHIN) == 1
+    assert "No space left on device" in stage.log[-3000:]
+    shown(r"no run holds the lease", screen)

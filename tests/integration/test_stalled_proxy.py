@@ -176,4 +176,4 @@ def test_commands_fail_after_ten_seconds(proxy: str, manifest: Path) -> None:
             assert time.monotonic() - began < 60, line
             assert (process.returncode, out, "Traceback" in err) == (1, "", False)
             assert proxy in err
-            assert "within 10 s" in err or "ssm:" in line
+            assert "within 10 s" in err or "imeout" in err  # of the SDK, which may be sooner

@@ -154,7 +154,9 @@ class LossRows(MemoryLeaseStore):
         before, after = _number_of(self.items.get(key)), _number_of(item)
         record = (item or {}).get("checkpoint", {}).get("S", "")
         # A KCL application goes on behind the record.
-        assert not record.isdecimal() or after is None or int(record) <= after, f"row {key} is at {after}, behind {record}"
+        assert not record.isdecimal() or after is None or int(record) <= after, (
+            f"row {key} is at {after}, behind {record}"
+        )
         super()._store(key, item)
         if before is not None and after is not None and after > before:
             self._moved(key, before, after)

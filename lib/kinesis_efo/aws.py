@@ -30,7 +30,7 @@ from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.credentials import provide, watch
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.raw_bodies import HttpSession, send_exact_times
+from kinesis_efo.raw_bodies import HttpSession, limit_bodies, send_exact_times
 
 SessionT = TypeVar("SessionT", bound=botocore.session.Session)
 
@@ -182,6 +182,7 @@ def _fault_of(path: str, stamp: tuple[int, int] | None) -> str | None:  # noqa: 
 def prepared(session: SessionT) -> SessionT:
     """Correct a session where some versions of botocore differ from Kinesis' documentation, and check its endpoints and responses."""
     send_exact_times(session)
+    session.register("creating-client-class", limit_bodies)
     session.register("before-parse", _refuse_html)
     session.register("request-created", _refuse_kinesis)
     session.register("request-created", partial(_require_authorities, session))

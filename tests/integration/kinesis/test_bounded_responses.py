@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 import time
@@ -101,10 +102,20 @@ def test_a_dripped_manifest_is_given_up(location: str) -> None:
         load(location, AwsSettings(region="eu-west-1", endpoint_url=url), seconds=1)
 
 
-def test_a_large_file_is_no_manifest(tmp_path: Path) -> None:
-    (path := tmp_path / "m.json").write_bytes(bytes(1 << 21))
+def test_no_more_than_a_manifest_is_read(tmp_path: Path) -> None:
+    os.mkfifo(path := tmp_path / "m.json")
+    written: list[int] = []
+
+    def write() -> None:
+        with suppress(BrokenPipeError), path.open("wb", buffering=0) as pipe:
+            written.extend(pipe.write(bytes(1 << 20)) for _ in range(64))
+
+    writing = threading.Thread(target=write)
+    writing.start()
     with pytest.raises(ManifestError, match="has more than 1 MiB, which no manifest has"):
         load_manifest(str(path), SyncClients(AwsSettings()))
+    writing.join(60)
+    assert len(written) < 64
 
 
 class Endless:

@@ -59,9 +59,7 @@ class RunReplies:
         return [each for each in status.queries if stream in each.streams] if status is not None else []
 
 
-async def ask(
-    runs: Mapping[str, Lease], *, query_shards: bool = False, seconds: float = MOST_SECONDS
-) -> RunReplies:
+async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False, seconds: float = MOST_SECONDS) -> RunReplies:
     """Get the status of the holders of runs' leases, with one call each of at most `seconds`.
 
     `query_shards` includes each shard of each query, if there are several queries.

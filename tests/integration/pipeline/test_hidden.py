@@ -93,9 +93,7 @@ def test_what_is_hidden_in_a_stack_is_not_planned(said: str, aws: LocalAws, chec
 
 
 @pytest.mark.long
-def test_copies_of_a_secret_are_not_shown(
-    aws: LocalAws, checkout: Checkout, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_copies_of_a_secret_are_not_shown(aws: LocalAws, checkout: Checkout, caplog: pytest.LogCaptureFixture) -> None:
     repository = checkout("copied")
     repository.commit()
     path = configuration(repository)

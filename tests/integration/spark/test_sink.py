@@ -351,6 +351,19 @@ def test_rows_that_make_no_record_are_named_or_left_out(
     assert message in caplog.text
 
 
+def test_rows_of_missing_streams_are_left_out_on_request(aws: LocalAws, caplog: pytest.LogCaptureFixture) -> None:
+    rows = {"data": ["x", "y", "z"], "stream": ["orders", "nowhere", "nowhere"]}
+    batch = pa.record_batch({name: pa.array(values, pa.string()) for name, values in rows.items()})
+    with pytest.raises(StreamNotFoundError):
+        KinesisWriter.of({}, WITH_STREAM, overwrite=False).write(iter([batch]))
+    before = count(aws)
+    written = KinesisWriter.of({"failOnError": "false"}, WITH_STREAM, overwrite=False).write(iter([batch]))
+    assert (written.records, written.refused, count(aws) - before) == (1, 2, 1)
+    assert "row 1 of this task and later ones left out (failOnError is off)" in caplog.text
+    with pytest.raises(StreamNotFoundError):  # the option's own stream
+        task(stream="nowhere", failOnError="false").write(batches(["x"]))
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

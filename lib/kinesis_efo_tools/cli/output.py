@@ -59,7 +59,7 @@ class _Stream(io.FileIO):
         self._name = name
         self._failed = False
 
-    def write(self, data: Any) -> int | None:
+    def write(self, data: Any) -> int:
         """Write bytes. An error of standard error is ignored, because there is no other place for messages."""
         if not self._failed:
             try:

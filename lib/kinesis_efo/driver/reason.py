@@ -34,14 +34,18 @@ _NO_LIBRARY: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] [^\n]*\bkinesis-efo\
 _REFUSED: Final = (
     (
         "kinesis-efo does not support Update mode",
-        "the sink kinesis-efo can only append: use outputMode('append'), with a watermark if the query aggregates; or write the changed rows of "
-        "outputMode('update') in foreachBatch, with rows.write.format('kinesis-efo').mode('append')",
+        (
+            "the sink kinesis-efo can only append: use outputMode('append'), with a watermark if the query aggregates; or write the changed rows of "
+            "outputMode('update') in foreachBatch, with rows.write.format('kinesis-efo').mode('append')"
+        ),
     ),
     ('"kinesis-efo" cannot be written in the', "the sink kinesis-efo can only append: write with .mode('append')"),
     (
         "maximum arrow batch size should be greater than 0",
-        "with spark.sql.execution.arrow.maxRecordsPerBatch at 0 or below (no limit), Spark cannot read sources in Python such as kinesis-efo: "
-        "set it to 10000, Spark's default",
+        (
+            "with spark.sql.execution.arrow.maxRecordsPerBatch at 0 or below (no limit), Spark cannot read sources in Python such as kinesis-efo: "
+            "set it to 10000, Spark's default"
+        ),
     ),
 )
 

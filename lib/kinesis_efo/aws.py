@@ -11,8 +11,9 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
-from functools import cache, cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial, wraps
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -37,7 +38,7 @@ from kinesis_efo.clock import Clock, SystemClock, in_thread, seconds_left
 from kinesis_efo.credentials import provide, watch
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.raw_bodies import HttpSession, send_exact_times
+from kinesis_efo.raw_bodies import HttpSession, limit_bodies, send_exact_times
 
 SessionT = TypeVar("SessionT", bound=botocore.session.Session)
 
@@ -192,70 +193,82 @@ def _fault_of(path: str, stamp: tuple[int, int] | None) -> str | None:  # noqa: 
     return None
 
 
-class _Limited:
-    """Base of all clients: a call ends within a time limit, and its error names the proxy.
-
-    The SDK's timeouts do not cover a proxy that never answers CONNECT, nor responses of which a byte comes now and then.
-    """
-
-    meta: Any
-    most_seconds: float
-
-    def _limit(self, operation: str) -> float | None:
-        if operation in _OWN_LIMITS or self.meta.service_model.operation_model(operation).has_streaming_input:
-            return None
-        config = self.meta.config
-        attempts = (config.retries or {}).get("total_max_attempts", 5)
-        return float(min(self.most_seconds, attempts * (config.connect_timeout + config.read_timeout), seconds_left()))
-
-    def _late(self, operation: str, seconds: float | None) -> NoAnswerError:
-        return NoAnswerError(operation=operation, endpoint_url=self.meta.endpoint_url, seconds=seconds)
-
-    @contextmanager
-    def _naming_proxy(self) -> Iterator[None]:
-        try:
-            yield
-        except (HTTPClientError, BotoConnectionError) as error:
-            proxies, url = self.meta.config.proxies, self.meta.endpoint_url
-            proxy = ProxyConfiguration(get_environ_proxies(url) if proxies is None else proxies).proxy_url_for(url)
-            if proxy is not None and (shown := mask_proxy_url(proxy)) not in str(error):
-                error.args = (f"{error} (through the proxy {shown}, from {urlsplit(url).scheme.upper()}_PROXY)",)
-            raise
-
-
-class _AsyncLimited(_Limited):
-    async def _make_api_call(self, operation: str, parameters: Any) -> Any:
-        seconds = self._limit(operation)
-        with self._naming_proxy():
-            try:
-                async with asyncio.timeout(seconds) as limit:
-                    return await super()._make_api_call(operation, parameters)  # type: ignore[misc]
-            except TimeoutError:
-                if limit.expired():
-                    raise self._late(operation, seconds) from None
-                raise
-
-
-class _SyncLimited(_Limited):
-    def _make_api_call(self, operation: str, parameters: Any) -> Any:
-        seconds = self._limit(operation)
-        call = in_thread(super()._make_api_call, operation, parameters)  # type: ignore[misc]
-        with self._naming_proxy():
-            try:
-                return call.result(seconds)
-            except TimeoutError:
-                if not call.done():
-                    raise self._late(operation, seconds) from None
-                raise
-
-
 _OWN_LIMITS: Final = ("GetRecords", "PutRecords")
 """Operations with large bodies. The HTTP session limits them."""
 
 
-def _limit_calls(seconds: float, base_classes: list[type], **_: Any) -> None:
-    kind = _AsyncLimited if issubclass(base_classes[-1], AioBaseClient) else _SyncLimited
-    base_classes.insert(0, type(kind.__name__, (kind,), {"most_seconds": seconds}))
+class _Limit:
+    """Limits the calls of clients: each ends within a time limit, and its error names the proxy.
+
+    The SDK's timeouts do not cover a proxy that never answers CONNECT, nor responses of which a byte comes now and then.
+    """
+
+    def __init__(self, most_seconds: float) -> None:
+        self._most_seconds = most_seconds
+
+    def on_class(self, class_attributes: dict[str, Any], base_classes: list[type], **_: Any) -> None:
+        """Limit all operations of a class of clients that the SDK creates."""
+        limited = self._awaited if issubclass(base_classes[-1], AioBaseClient) else self._blocking
+        for name, method in class_attributes.items():
+            if isinstance(method, FunctionType):
+                class_attributes[name] = limited(name, method)
+
+    def _awaited(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        async def call(client: Any, *args: Any, **more: Any) -> Any:
+            operation, seconds = self._of(client, name)
+            with self._naming_proxy(client):
+                try:
+                    async with asyncio.timeout(seconds) as limit:
+                        return await method(client, *args, **more)
+                except TimeoutError:
+                    if limit.expired():
+                        raise self._late(client, operation, seconds) from None
+                    raise
+
+        return call
+
+    def _blocking(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def call(client: Any, *args: Any, **more: Any) -> Any:
+            operation, seconds = self._of(client, name)
+            if not operation:
+                return method(client, *args, **more)
+            calling = in_thread(method, client, *args, **more)
+            with self._naming_proxy(client):
+                try:
+                    return calling.result(seconds)
+                except TimeoutError:
+                    if not calling.done():
+                        raise self._late(client, operation, seconds) from None
+                    raise
+
+        return call
+
+    def _of(self, client: Any, name: str) -> tuple[str, float | None]:
+        """The operation of a client's method, empty if it is another method, and its limit in seconds; None: no limit."""
+        operation = client.meta.method_to_api_mapping.get(name, "")
+        model = client.meta.service_model
+        if not operation or operation in _OWN_LIMITS or model.operation_model(operation).has_streaming_input:
+            return operation, None
+        config = client.meta.config
+        attempts = (config.retries or {}).get("total_max_attempts", 5)
+        longest = attempts * (config.connect_timeout + config.read_timeout)
+        return operation, float(min(self._most_seconds, longest, seconds_left()))
+
+    def _late(self, client: Any, operation: str, seconds: float | None) -> NoAnswerError:
+        return NoAnswerError(operation=operation, endpoint_url=client.meta.endpoint_url, seconds=seconds)
+
+    @contextmanager
+    def _naming_proxy(self, client: Any) -> Iterator[None]:
+        try:
+            yield
+        except (HTTPClientError, BotoConnectionError) as error:
+            proxies, url = client.meta.config.proxies, client.meta.endpoint_url
+            proxy = ProxyConfiguration(get_environ_proxies(url) if proxies is None else proxies).proxy_url_for(url)
+            if proxy is not None and (shown := mask_proxy_url(proxy)) not in str(error):
+                error.args = (f"{error} (through the proxy {shown}, from {urlsplit(url).scheme.upper()}_PROXY)",)
+            raise
 
 
 def prepared(session: SessionT, seconds: float = CONTROL_SECONDS) -> SessionT:
@@ -264,7 +277,8 @@ def prepared(session: SessionT, seconds: float = CONTROL_SECONDS) -> SessionT:
     `seconds` is the time limit of each control call of its clients, including those with which the SDK signs in.
     """
     send_exact_times(session)
-    session.register("creating-client-class", partial(_limit_calls, seconds))
+    session.register("creating-client-class", _Limit(seconds).on_class)
+    session.register("creating-client-class", limit_bodies)
     session.register("before-parse", _refuse_html)
     session.register("request-created", _refuse_kinesis)
     session.register("request-created", partial(_require_authorities, session))

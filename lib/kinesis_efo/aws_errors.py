@@ -268,6 +268,8 @@ def describe(error: Exception) -> str:
         bundles = (f"{name}={os.environ.get(name, '')}" for name in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"))
         named = next((f" (authorities: {each})" for each in bundles if not each.endswith("=")), "")
         text = f"{type(error).__name__}: {error}{named}"
+    elif isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}"
     else:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return visible(text.rstrip(". \n"))

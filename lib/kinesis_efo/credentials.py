@@ -16,6 +16,7 @@ from threading import Lock
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
+from aiobotocore.credentials import AioProcessProvider
 from aiobotocore.session import AioSession
 from botocore.exceptions import CredentialRetrievalError
 
@@ -58,7 +59,9 @@ def watch(session: Any, clock: Clock) -> None:
     provider = session.get_component("credential_provider")
     usual = provider.load_credentials
     if isinstance(session, AioSession):
-        provider.get_provider(_PROCESS)._popen = _process
+        profile = session.get_config_variable("profile") or "default"
+        provider.insert_after(_PROCESS, AioProcessProvider(profile, lambda: session.full_config, popen=_process))
+        provider.remove(_PROCESS)  # the first one of the two
 
     def anew() -> Any:
         # A session keeps what it has read from the files, so a new session is needed.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Self
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,17 @@ def visible(text: str, keep: str = "", most: int = 10_000) -> str:
     return "".join(
         each if each.isprintable() or each in keep else each.encode("unicode_escape").decode() for each in text
     )
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Let an OSError in this context name the file or stream that it is about, which errors of reads and writes do not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = what
+        raise
 
 
 class KinesisEfoError(Exception):

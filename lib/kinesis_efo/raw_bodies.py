@@ -17,7 +17,9 @@ from typing import Any, Final
 from aiobotocore.awsrequest import AioAWSResponse
 from aiobotocore.httpsession import AIOHTTPSession
 from aiohttp import ClientPayloadError, ServerDisconnectedError
+from botocore.client import BaseClient
 from botocore.exceptions import ConnectionClosedError, HTTPClientError, ReadTimeoutError
+from urllib3.exceptions import HTTPError
 
 RAW_BODY: Final = "KinesisEfoBody"
 """The key of the raw body in a response, after `keep_answers` was called for the operation."""
@@ -111,11 +113,49 @@ async def _body(raw: Any, most: int) -> bytes:
         while part := await raw.content.readany():
             parts.append(part)
             if (size := size + len(part)) > most:
-                raise HTTPClientError(error=f"{raw.url} sends more than {most >> 20} MiB, which AWS does not")
+                raise _too_long(str(raw.url), most)
     except BaseException:
         raw.close()
         raise
     return b"".join(parts)
+
+
+def limit_bodies(base_classes: list[type], **_: Any) -> None:
+    """Limit the bodies that synchronous clients read as a whole. A handler of the event `creating-client-class`."""
+    if base_classes[-1] is BaseClient:
+        base_classes.insert(0, _LimitedClient)
+
+
+class _LimitedClient:
+    _endpoint: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._send = self._endpoint.http_session.send
+        self._endpoint.http_session.send = self._send_limited
+
+    def _send_limited(self, request: Any) -> Any:
+        if request.stream_output:
+            return self._send(request)
+        request.stream_output = True  # otherwise the SDK reads the body, however long it is
+        answer = self._send(request)
+        body = bytearray()
+        try:
+            for part in answer.raw.stream():
+                body += part
+                if len(body) > _MOST_BODY:
+                    raise _too_long(request.url, _MOST_BODY)
+        except BaseException as error:
+            answer.raw.close()
+            if isinstance(error, HTTPError):
+                raise HTTPClientError(error=error) from None
+            raise
+        answer._content = bytes(body)
+        return answer
+
+
+def _too_long(url: str, most: int) -> HTTPClientError:
+    return HTTPClientError(error=f"{url} sends more than {most >> 20} MiB, which AWS does not")
 
 
 def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:

@@ -90,7 +90,7 @@ class Alarms(Construct):
             JOBS.join("capacity"),
             threshold=settings.maximum_vcpu * _NEARLY_ALL,
             periods=15,
-            datapoints=15,
+            datapoints=8,  # because the metric is zero in some minutes even while workers run
         )
         # Which dimensions beside the id a release gives its metrics differs, and a plain alarm must name all of them.
         query = f"SELECT SUM(FailedJobs) FROM \"AWS/EMRServerless\" WHERE ApplicationId = '{application_id}'"

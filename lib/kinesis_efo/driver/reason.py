@@ -30,6 +30,25 @@ _GONE: Final = re.compile(
 _END: Final = re.compile(r"\n\s*\n|\n\tat ")
 _NO_LIBRARY: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] [^\n]*\bkinesis-efo\b|No module named 'kinesis_efo'")
 
+# Errors of Spark before it calls this library.
+_REFUSED: Final = (
+    (
+        "kinesis-efo does not support Update mode",
+        (
+            "the sink kinesis-efo can only append: use outputMode('append'), with a watermark if the query aggregates; or write the changed rows of "
+            "outputMode('update') in foreachBatch, with rows.write.format('kinesis-efo').mode('append')"
+        ),
+    ),
+    ('"kinesis-efo" cannot be written in the', "the sink kinesis-efo can only append: write with .mode('append')"),
+    (
+        "maximum arrow batch size should be greater than 0",
+        (
+            "with spark.sql.execution.arrow.maxRecordsPerBatch at 0 or below (no limit), Spark cannot read sources in Python such as kinesis-efo: "
+            "set it to 10000, Spark's default"
+        ),
+    ),
+)
+
 
 def own_message(error: BaseException | str) -> str | None:
     """This library's full message in an error, or in the text of one, after the exception's name; None if there is no such message.
@@ -98,6 +117,8 @@ def explanation(error: BaseException) -> str | None:
             "the Python that Spark starts has no kinesis_efo: activate the environment that has it, or set PYSPARK_PYTHON to its "
             "Python, and unset PYSPARK_DRIVER_PYTHON; `kinesis-efo doctor` says which Python Spark would start"
         )
+    if refused := next((remedy for part, remedy in _REFUSED if part in text), None):
+        return refused
     if _GONE.search(text):
         return (
             "most likely, a Python process of Spark ended without a word: Spark saw its connection end (EOFException). The system kills a process so "

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from kinesis_efo.errors import naming
 from kinesis_efo.metrics.catalog import DIMENSIONS, Kind, Metric
 from kinesis_efo.metrics.registry import Attributes, MetricsRegistry, Values
 
@@ -65,12 +66,13 @@ def emf_sink(where: str) -> Callable[[str], None]:
 
     def to_stream(text: str) -> None:
         stream = sys.stderr if where == "stderr" else sys.stdout
-        stream.write(text)
-        stream.flush()
+        with naming(where):
+            stream.write(text)
+            stream.flush()
 
     def to_file(text: str) -> None:
         Path(where).parent.mkdir(parents=True, exist_ok=True)
-        with Path(where).open("a", encoding="utf-8") as file:
+        with naming(where), Path(where).open("a", encoding="utf-8") as file:
             file.write(text)
 
     return to_stream if where in ("stdout", "stderr") else to_file

@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from kinesis_efo.calls.address import FetcherAddress
-from kinesis_efo.errors import FetcherError
+from kinesis_efo.errors import FetcherError, naming
 from kinesis_efo.processes import PrivateDirectory, Process
 
 try:
@@ -106,7 +106,7 @@ class OwnFile:
         """Replace the content. A reader ignores a half-written file."""
         self._entry = entry
         data = msgspec.json.encode(entry)
-        with self._guard:
+        with self._guard, naming(str(self._path)):
             for file in self._files:
                 os.pwrite(file, data, 0)
                 os.ftruncate(file, len(data))
@@ -225,7 +225,8 @@ class Program:
                 raise FetcherError(
                     f"{self._directory / self._name}.lock has something else than a secret of this library; remove it"
                 )
-            os.pwrite(file, (secret := known or secrets.token_urlsafe(32)).encode(), 0)
+            with naming(f"{self._directory / self._name}.lock"):
+                os.pwrite(file, (secret := known or secrets.token_urlsafe(32)).encode(), 0)
             return secret
 
     def begin(self, entry: RunEntry) -> OwnFile:

@@ -25,7 +25,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from kinesis_efo.arns import STREAM_ARN, STREAM_NAME
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import ConfigurationError, OptionsError, RecordRefusedError
+from kinesis_efo.errors import ConfigurationError, OptionsError, RecordRefusedError, StreamNotFoundError
 from kinesis_efo.manifest import load_manifest
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import AwsSettings, RetrySettings
@@ -317,6 +317,7 @@ class Producers:
         self._targets = targets
         self._in_use: dict[str, OpenProducer] = {}
         self._by_name: dict[str | None, BlockingProducer] = {}
+        self._missing: set[str] = set()
         self._rows = 0
         self._left_out = 0
 
@@ -374,7 +375,18 @@ class Producers:
             self._left_out += 1
             logger.error("left out (failOnError is off): %s", refused)
             return None
-        if target not in self._in_use:
-            self._in_use[target] = _pool.take(target, self._options)
+        if target in self._missing:
+            self._left_out += 1
+            return None
+        try:
+            if target not in self._in_use:
+                self._in_use[target] = _pool.take(target, self._options)
+        except StreamNotFoundError as error:
+            if self._options.producer.fail_on_error or (name or self._targets.default) == self._targets.default:
+                raise
+            self._missing.add(target)
+            self._left_out += 1
+            logger.error("row %d of this task and later ones left out (failOnError is off): %s", self._rows, error)
+            return None
         self._by_name[name] = self._in_use[target].producer
         return self._by_name[name]

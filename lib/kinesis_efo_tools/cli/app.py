@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from kinesis_efo import __version__
 from kinesis_efo_tools.cli.ending import ended_by_interrupt
 from kinesis_efo_tools.cli.failing import fail, wants_json
+from kinesis_efo_tools.cli.output import name_standard_streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     `arguments` is without the program's name; None for those of this process.
     """
+    name_standard_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     as_json = wants_json(words)
     try:

@@ -155,8 +155,10 @@ def seconds(option: str, text: str) -> float:
         raise UsageError(f"{option} must be a duration such as 10s; got {text!r}") from None
 
 
-def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> Manifest:
-    """Load the manifest with the given streams; None for all.
+def load(
+    location: str, aws: AwsSettings, streams: list[str] | None = None, *, seconds: float = _LOAD_SECONDS
+) -> Manifest:
+    """Load the manifest with the given streams; None for all. Takes at most `seconds`.
 
     Raises ManifestError if it cannot be loaded, is not valid, or lacks a stream.
     """
@@ -167,10 +169,10 @@ def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> M
     try:
         clients = SyncClients(aws, config=INTERACTIVE_CONFIG, seconds=COMMAND_SECONDS)
         loaded = in_thread(load_manifest, location, clients)
-        found = loaded.result(_LOAD_SECONDS).in_region(aws.region)
+        found = loaded.result(seconds).in_region(aws.region)
     except TimeoutError:
         raise ManifestError(
-            f"manifest {location}: not loaded within {_LOAD_SECONDS:.0f} s; check the endpoint, the proxy and the network"
+            f"manifest {location}: not loaded within {seconds:.0f} s; check the endpoint, the proxy and the network"
         ) from None
     except ManifestError as error:
         cause = error.__cause__

@@ -10,7 +10,7 @@ from typing import NoReturn
 import typer
 
 from kinesis_efo.errors import KinesisEfoError, UsageError, visible
-from kinesis_efo_tools.cli.output import ExitCode
+from kinesis_efo_tools.cli.output import OUTPUT, ExitCode
 
 
 class CommandExit(Exception):
@@ -48,6 +48,8 @@ def fail(error: Exception, *, as_json: bool) -> NoReturn:
 
     An unexpected error is a bug, and is raised again for its traceback; others become SystemExit with their exit code.
     """
+    if isinstance(error, BrokenPipeError) and error.filename == OUTPUT:
+        raise SystemExit(int(ExitCode.FAILED))  # the reader of the pipe has all it wants
     kind, code, message = _explained(error)
     document = {"error": {"kind": kind, "exitCode": int(code), "message": message}}
     shown = visible(message, keep="\n")

@@ -5,11 +5,13 @@ Standard output has only the result, so that it can be piped.
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -17,7 +19,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kinesis_efo.errors import visible
+from kinesis_efo.errors import naming, visible
 
 WIDE = 10_000
 """Width of output to a file or a pipe: no line is folded or cut."""
@@ -43,6 +45,47 @@ class ExitCode(IntEnum):
 
 
 JsonFlag: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of a table.")]
+
+
+OUTPUT: Final = "standard output"
+_ERROR: Final = "standard error"
+
+
+class _Stream(io.FileIO):
+    """Standard output or standard error. Its errors name it; after the first one, further output is discarded."""
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self._name = name
+        self._failed = False
+
+    def write(self, data: Any) -> int:
+        """Write bytes. An error of standard error is ignored, because there is no other place for messages."""
+        if not self._failed:
+            try:
+                with naming(self._name):
+                    return super().write(data)
+            except OSError:
+                self._failed = True
+                if self._name == OUTPUT:
+                    raise
+        return len(data)
+
+
+def name_standard_streams() -> None:
+    """Let errors of this process's standard streams name them, also if they are closed."""
+    # A closed one gets a descriptor that is open in the other direction: it fails likewise, but no file or socket can take its number.
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY))
+    for name, what in (("stdout", OUTPUT), ("stderr", _ERROR)):
+        stream = getattr(sys, name)
+        if stream is not getattr(sys, f"__{name}__"):
+            continue  # a caller in this process has replaced it
+        descriptor = os.open(os.devnull, os.O_RDONLY) if stream is None else stream.fileno()
+        encoding, errors = getattr(stream, "encoding", "utf-8"), getattr(stream, "errors", "backslashreplace")
+        lines = getattr(stream, "line_buffering", True)
+        raw = io.BufferedWriter(_Stream(descriptor, what))
+        setattr(sys, name, io.TextIOWrapper(raw, encoding, errors, line_buffering=lines))
 
 
 def terminal() -> Console:

@@ -16,7 +16,14 @@ from botocore.exceptions import ClientError
 from kinesis_efo.aws import COMMAND_SECONDS, INTERACTIVE_CONFIG, SyncClients
 from kinesis_efo.aws_errors import CALL_ERRORS, describe, is_foreign
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import ConfigurationError, KinesisEfoError, RecordRefusedError, StreamError, UsageError
+from kinesis_efo.errors import (
+    ConfigurationError,
+    KinesisEfoError,
+    RecordRefusedError,
+    StreamError,
+    UsageError,
+    naming,
+)
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import BlockingProducer, ProducerSettings
 from kinesis_efo_tools.cli import arguments, output
@@ -131,8 +138,9 @@ def _put_all(producer: BlockingProducer, pieces: Iterator[_Piece], key_of: Calla
 def _lines(files: list[Path]) -> Iterator[_Piece]:
     """Read the lines of all files, or of standard input, without line ends."""
     if not files:
-        for number, line in enumerate(sys.stdin.buffer, 1):
-            yield _Piece(_without_end(line), f"standard input, line {number}")
+        with naming("standard input"):
+            for number, line in enumerate(sys.stdin.buffer, 1):
+                yield _Piece(_without_end(line), f"standard input, line {number}")
     for file in files:
         try:
             with file.open("rb") as opened:

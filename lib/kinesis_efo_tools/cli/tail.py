@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import select
 import signal
@@ -56,9 +55,6 @@ def tail(given: Given) -> None:
         pass  # the usual way to end it
     finally:
         printer.status.clear()
-    if printer.closed:
-        # Otherwise Python would fail to flush the rest of the buffer at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     output.remark(f"{output.count(printer.printed, 'record')} printed, {printer.read:,} read")
 
 

@@ -22,7 +22,9 @@ from pathlib import Path
 from string import Template
 from tempfile import TemporaryDirectory
 from typing import Final, Literal, TypeAlias
+from urllib.request import url2pathname
 
+from packaging.markers import Marker
 from packaging.utils import canonicalize_name
 
 from kinesis_efo.errors import PackagingError
@@ -137,17 +139,19 @@ def package(
 ) -> Archive:
     """Build the environment archive of a project.
 
-    `project` has `pyproject.toml` and `uv.lock`: this library's, or those of jobs that depend on it. `core` is a native
-    core to add; None adds only a core that the project depends on. Raises PackagingError if uv is missing, the lock is
-    missing or out of date, a dependency has no wheel for the platform, or the core does not run there or has another
-    version than the library.
+    `project` has `pyproject.toml`, and it or the root of its workspace has `uv.lock`: this library's, or those of jobs that
+    depend on it. `core` is a native core to add; None adds only a core that the project depends on. Raises PackagingError
+    if uv is missing, the lock is missing or out of date, a dependency has no wheel for the platform or comes from git, or
+    the core does not run there or has another version than the library.
     """
     if core:
         core.check(platform.python, _MACHINES[platform.architecture], _GLIBC)
-    for name in ("pyproject.toml", "uv.lock"):
-        if not (project / name).is_file():
+    project = project.absolute()
+    places = {"pyproject.toml": [project], "uv.lock": [project, *project.parents]}
+    for name, directories in places.items():
+        if not any((each / name).is_file() for each in directories):
             raise PackagingError(
-                f"{project.absolute()} has no {name}: --project must be the directory of a uv project with a lock file"
+                f"{project} has no {name}: --project must be the directory of a uv project with a lock file"
             )
     directory.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="kinesis-efo-package-") as scratch:
@@ -157,7 +161,7 @@ def package(
         packages = installed(tree / "lib")
         if "kinesis-efo" not in packages:
             raise PackagingError(
-                f"the project {project.absolute()} does not depend on kinesis-efo, which its jobs need: add the dependency"
+                f"the project {project} does not depend on kinesis-efo, which its jobs need: add the dependency"
             )
         if core:
             core.check_version(packages["kinesis-efo"])
@@ -244,21 +248,23 @@ def _install(
     requirements, wheels = scratch / "requirements.txt", scratch / "wheels"
     exported = run(
         [
-            uv, "export", "--quiet", "--project", str(project), "--locked", "--no-default-groups", "--no-emit-project",
+            uv, "export", "--quiet", "--project", str(project), "--locked", "--no-default-groups", "--no-emit-project", "--no-editable",
             *(argument for name in _CLUSTERS_OWN for argument in ("--prune", name)),
             "--no-annotate", "--no-header",
         ],
         environment,
     )  # fmt: skip
-    requirements.write_text(exported, encoding="utf-8")
-    run([uv, "build", "--quiet", "--wheel", "--out-dir", str(wheels), str(project)], environment)
+    root = next(each for each in (project, *project.parents) if (each / "uv.lock").is_file())
+    locked, sources = _sorted(exported, root, platform)
+    requirements.write_text("\n".join(locked), encoding="utf-8")
+    for source in (*sources, project):
+        run([uv, "build", "--quiet", "--wheel", "--out-dir", str(wheels), str(source)], environment)
     install = [
         uv, "pip", "install", "--quiet", "--target", str(target), "--python-platform", _PLATFORMS[platform.architecture],
         "--python-version", platform.python, "--only-binary", ":all:", "--no-deps", "--no-compile-bytecode", "--link-mode", "copy",
     ]  # fmt: skip
     run([*install, "--require-hashes", "--requirements", str(requirements)], environment)
-    (wheel,) = wheels.glob("*.whl")
-    run([*install, str(wheel), *([str(core.path)] if core else [])], environment)
+    run([*install, *map(str, sorted(wheels.glob("*.whl"))), *([str(core.path)] if core else [])], environment)
     # Scripts contain the path of this machine's interpreter; these files contain its directories or the installer.
     shutil.rmtree(target / "bin", ignore_errors=True)
     for name in _LEFT_OUT:
@@ -267,6 +273,47 @@ def _install(
     for information in target.glob("*.dist-info"):
         for name in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json"):
             (information / name).unlink(missing_ok=True)
+
+
+def _sorted(exported: str, root: Path, platform: PythonPlatform) -> tuple[list[str], list[Path]]:
+    """Return the requirements with hashes, and the directories and archives to build wheels from.
+
+    `root` has the lock: paths in `exported`, the output of `uv export`, are relative to it. Raises PackagingError if a
+    dependency comes from git.
+    """
+    locked: list[str] = []
+    sources: list[Path] = []
+    for line in exported.replace("\\\n", " ").splitlines():
+        wanted, _, hashes = line.partition(" --hash=")
+        found, _, marker = wanted.strip().partition(" ; ")
+        if " @ git+" in found:
+            name, _, url = found.partition(" @ ")
+            raise PackagingError(
+                f"the project depends on {name} from git ({url}), of which no hash is known: take it from an index, or clone it and write "
+                f"`{name} = {{ path = ... }}` in [tool.uv.sources]"
+            )
+        if not found.startswith(("./", "../", "/", "file:")):
+            locked.append(line)
+        elif not marker or Marker(marker).evaluate(_markers(platform)):
+            path = root / (url2pathname(found[len("file://") :]) if found.startswith("file:") else found)
+            if path.suffix == ".whl":
+                locked.append(f"{path.as_uri()} --hash={hashes}")
+            else:
+                sources.append(path)
+    return locked, sources
+
+
+def _markers(platform: PythonPlatform) -> dict[str, str]:
+    return {
+        "implementation_name": "cpython",
+        "os_name": "posix",
+        "platform_machine": _MACHINES[platform.architecture],
+        "platform_python_implementation": "CPython",
+        "platform_system": "Linux",
+        "python_full_version": f"{platform.python}.0",
+        "python_version": platform.python,
+        "sys_platform": "linux",
+    }
 
 
 def find_uv() -> str:

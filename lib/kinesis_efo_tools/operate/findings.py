@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,6 +95,14 @@ def what_and_fix(error: KinesisEfoError) -> tuple[str, str]:
     return what or fix, fix if what else "a query ends with the same error: the runbook says what to do"
 
 
+_LOCAL_FIXES: Final = {
+    errno.EBADF: "it is closed: redirect it to a file, or to /dev/null",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    **dict.fromkeys((errno.EDQUOT, errno.ENOSPC), "free space there, or write to another disk"),
+}
+"""Remedies of errors that are neither the network's nor those of AWS."""
+
+
 def failed_call(subject: str, error: Exception, action: str, *, needed: bool = True) -> Finding:
     """Make the finding of a check with a failed call to AWS.
 
@@ -103,6 +112,9 @@ def failed_call(subject: str, error: Exception, action: str, *, needed: bool = T
     >>> failed_call("clock", TimeoutError("no answer"), "kinesis:ListStreams").status.name
     'UNKNOWN'
     """
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in _LOCAL_FIXES):
+        fix = _LOCAL_FIXES.get(error.errno or 0, "correct that file or name another one")
+        return Finding(subject, Status.FAILED, describe(error), fix)
     cause = cause_of(error)
     if cause is Cause.NO_CREDENTIALS:
         return Finding(subject, Status.FAILED, describe(error), LOG_IN)

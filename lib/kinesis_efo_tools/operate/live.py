@@ -59,8 +59,8 @@ class RunReplies:
         return [each for each in status.queries if stream in each.streams] if status is not None else []
 
 
-async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False) -> RunReplies:
-    """Get the status of the holders of runs' leases, with one call each.
+async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False, seconds: float = MOST_SECONDS) -> RunReplies:
+    """Get the status of the holders of runs' leases, with one call each of at most `seconds`.
 
     `query_shards` includes each shard of each query, if there are several queries.
     """
@@ -75,10 +75,10 @@ async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False) -> RunRe
             return
         try:
             answers[owner] = await asyncio.wait_for(
-                asyncio.wrap_future(in_thread(_status, StatusAccess.parse(row.status), request)), MOST_SECONDS
+                asyncio.wrap_future(in_thread(_status, StatusAccess.parse(row.status), request)), seconds
             )
         except TimeoutError:
-            reasons[owner] = f"no reply within {MOST_SECONDS:.0f} s"
+            reasons[owner] = f"no reply within {seconds:.0f} s"
         except (KinesisEfoError, OSError, ValueError) as error:
             reasons[owner] = str(error).split(". ", 1)[0]
 

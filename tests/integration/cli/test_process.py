@@ -24,6 +24,61 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.parametrize(
+    ("redirection", "said"),
+    [
+        (">/dev/full", "standard output: No space left on device; free space there, or write to another disk"),
+        (">&-", "standard output: Bad file descriptor; it is closed: redirect it to a file, or to /dev/null"),
+    ],
+)
+@pytest.mark.parametrize("command", ["tail --limit 1 --from TRIM_HORIZON --stream orders", "shards", "shards --json"])
+def test_unusable_standard_output_is_named(
+    command: str, redirection: str, said: str, world: Callable[..., World]
+) -> None:
+    here = world({"orders": 1})
+    here.put([("key", b"value")])
+    shell = f'exec "$0" {command} --manifest {here.manifest} {redirection}'
+    ran = subprocess.run(["sh", "-c", shell, PROGRAM], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    message = json.loads(ran.stderr)["error"]["message"] if "--json" in command else ran.stderr.splitlines()[-1]
+    assert message.removeprefix("kinesis-efo: ") == said
+    assert "Traceback" not in ran.stderr
+    assert ran.returncode == 1
+
+
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
+def test_result_is_printed_without_standard_error(redirection: str, world: Callable[..., World]) -> None:
+    here = world({"orders": 1})
+    here.put([("key", b"value")])
+    shell = f'exec "$0" tail --limit 1 --from TRIM_HORIZON --stream orders --manifest {here.manifest} {redirection}'
+    ran = subprocess.run(["sh", "-c", shell, PROGRAM], stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (ran.stdout, ran.returncode) == ("value\n", 0)
+
+
+def test_closed_standard_input_is_named(world: Callable[..., World]) -> None:
+    here = world({"orders": 1})
+    shell = f'exec "$0" put --stream orders --manifest {here.manifest} <&-'
+    ran = subprocess.run(["sh", "-c", shell, PROGRAM], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert "standard input: Bad file descriptor; it is closed" in ran.stderr
+    assert ran.returncode == 1
+
+
+@pytest.mark.parametrize("command", ["shards", "shards --json"])
+def test_pipe_without_reader_ends_quietly(command: str, world: Callable[..., World]) -> None:
+    here = world()
+    reading, writing = os.pipe()
+    os.close(reading)
+    ran = subprocess.run(
+        [PROGRAM, *command.split(), "--manifest", str(here.manifest)],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(writing)
+    assert (ran.stderr, ran.returncode) == ("", 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",

@@ -105,6 +105,57 @@ def test_a_project_without_this_library_is_refused(tmp_path: Path) -> None:
         package(project, tmp_path / "out", PythonPlatform())
 
 
+def _member(directory: Path, name: str, more: str = "") -> Path:
+    """A project with one module."""
+    directory.mkdir(parents=True)
+    (directory / f"{name.replace('-', '_')}.py").touch()
+    (directory / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+        f'[project]\nname = "{name}"\nversion = "1"\nrequires-python = ">=3.11"\n{more}'
+    )
+    return directory
+
+
+def test_workspaces_and_path_dependencies_are_packed(tmp_path: Path) -> None:
+    _member(tmp_path / "a clone", "kinesis-efo")
+    other = _member(tmp_path / "other", "other")
+    _member(tmp_path / "absolute", "absolute")
+    subprocess.run([find_uv(), "build", "--quiet", "--wheel", "--out-dir", str(tmp_path), str(other)], check=True)
+    _member(tmp_path / "work" / "shared", "shared")
+    jobs = _member(
+        tmp_path / "work" / "jobs",
+        "jobs",
+        f"""\
+dependencies = ["shared", "kinesis-efo", "other", "absolute", "none; sys_platform == 'win32'"]
+[tool.uv.sources]
+shared = {{ workspace = true }}
+kinesis-efo = {{ path = "../../a clone", editable = true }}
+other = {{ path = "../../other-1-py3-none-any.whl" }}
+absolute = {{ path = "{tmp_path}/absolute" }}
+none = {{ path = "../../none" }}
+""",
+    )
+    (tmp_path / "work" / "pyproject.toml").write_text('[tool.uv.workspace]\nmembers = ["*"]\n')
+    none = _member(tmp_path / "none", "none")
+    subprocess.run([find_uv(), "lock", "--quiet", "--project", str(jobs)], check=True)
+    (none / "none.py").unlink()  # so that it cannot be built, which it need not be for this platform
+    archive = package(jobs, tmp_path / "out", PythonPlatform())
+    assert sorted(archive.packages) == ["absolute", "jobs", "kinesis-efo", "other", "shared"]
+    unpack(archive.path, tmp_path / "unpacked")
+    assert (tmp_path / "unpacked" / "lib" / "kinesis_efo.py").is_file()
+
+
+def test_git_dependencies_are_refused_with_a_remedy(tmp_path: Path) -> None:
+    repository = _member(tmp_path / "shared", "shared")
+    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "x"]):
+        subprocess.run(["git", "-C", str(repository), *command], check=True)
+    source = f'dependencies = ["shared"]\n[tool.uv.sources]\nshared = {{ git = "{repository.as_uri()}" }}\n'
+    project = _member(tmp_path / "jobs", "jobs", source)
+    subprocess.run([find_uv(), "lock", "--quiet", "--project", str(project)], check=True)
+    with pytest.raises(PackagingError, match=r"depends on shared from git \(git\+file:.*shared = \{ path = ... \}"):
+        package(project, tmp_path / "out", PythonPlatform())
+
+
 def _packed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
     """What `kinesis-efo emr package` prints."""
     with pytest.raises(SystemExit) as ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 import time
@@ -23,6 +24,7 @@ from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import load_manifest
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer.service import KinesisService
+from kinesis_efo_tools.cli.arguments import load
 from kinesis_efo_tools.operate.checkup import consumers_of
 
 
@@ -68,32 +70,52 @@ def test_an_endless_response_is_refused() -> None:
 
 
 @contextmanager
-def answering(chunk: bytes) -> Iterator[str]:
-    """An endpoint whose responses never end. Gives its URL."""
+def answering(chunk: bytes, pause: float = 0.0) -> Iterator[str]:
+    """An endpoint whose responses have 400 chunks, but promise more. Gives its URL."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
             with suppress(OSError), listening.accept()[0] as connection:
                 connection.recv(1 << 16)
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4611686018427387904\r\n\r\n")
-                while True:
+                for _ in range(400):
                     connection.sendall(chunk)
+                    time.sleep(pause)
 
         threading.Thread(target=serve, daemon=True).start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
-def test_an_endless_manifest_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("location", "message"), [("ssm:///lake", "sends more than 8 MiB"), ("s3://a-bucket/key", "more than 1 MiB")]
+)
+def test_an_endless_manifest_is_refused(location: str, message: str) -> None:
     with answering(bytes(1 << 16)) as url:
         settings = AwsSettings(region="eu-west-1", endpoint_url=url)
-        with pytest.raises(ManifestError, match="more than 1 MiB"):
-            load_manifest("s3://a-bucket/key", SyncClients(settings, config={"retries": {"total_max_attempts": 1}}))
+        with pytest.raises(ManifestError, match=message):
+            load_manifest(location, SyncClients(settings, config={"retries": {"total_max_attempts": 1}}))
 
 
-def test_a_large_file_is_no_manifest(tmp_path: Path) -> None:
-    (path := tmp_path / "m.json").write_bytes(bytes(1 << 21))
+@pytest.mark.parametrize("location", ["ssm:///lake", "s3://a-bucket/key"])
+def test_a_dripped_manifest_is_given_up(location: str) -> None:
+    with answering(b" ", 0.05) as url, pytest.raises(ManifestError, match=f"{location}: not loaded within 1 s"):
+        load(location, AwsSettings(region="eu-west-1", endpoint_url=url), seconds=1)
+
+
+def test_no_more_than_a_manifest_is_read(tmp_path: Path) -> None:
+    os.mkfifo(path := tmp_path / "m.json")
+    written: list[int] = []
+
+    def write() -> None:
+        with suppress(BrokenPipeError), path.open("wb", buffering=0) as pipe:
+            written.extend(pipe.write(bytes(1 << 20)) for _ in range(64))
+
+    writing = threading.Thread(target=write)
+    writing.start()
     with pytest.raises(ManifestError, match="has more than 1 MiB, which no manifest has"):
         load_manifest(str(path), SyncClients(AwsSettings()))
+    writing.join(60)
+    assert len(written) < 64
 
 
 class Endless:

@@ -237,12 +237,18 @@ def test_a_name_that_begins_like_that_of_another_pipeline_in_the_account_is_refu
 
 
 @pytest.mark.long
-def test_the_one_provider_of_an_account_is_whose_tags_it_has(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
+@pytest.mark.parametrize("issuer", [GITHUB_ISSUER, f"{GITHUB_ISSUER}/acme"])
+def test_the_one_provider_of_an_account_is_whose_tags_it_has(
+    issuer: str, aws: LocalAws, checkout: Checkout, tmp_path: Path
+) -> None:
     tags = [{"Key": "environment", "Value": "first"}, {"Key": "managed-by", "Value": "kinesis-efo-bootstrap"}]
     iam = aws.client("iam")
-    url = f"https://{GITHUB_ISSUER}"
+    url = f"https://{issuer}"
     arn = iam.create_open_id_connect_provider(Url=url, ThumbprintList=["a" * 40], Tags=tags)["OpenIDConnectProviderArn"]
     environment = environment_of(checkout("first"), account_id=arn.split(":")[4])
+    assert environment.pipeline
+    pipeline = environment.pipeline.model_copy(update={"issuer": issuer})
+    environment = environment.model_copy(update={"pipeline": pipeline})
     second = environment.model_copy(update={"project": "lake"})
 
     class Reached(Exception):
@@ -261,8 +267,7 @@ def test_the_one_provider_of_an_account_is_whose_tags_it_has(aws: LocalAws, chec
             PipelineError, match=rf"already, that of first, .* say `oidc_provider_arn: {arn}` .*first.yaml"
         ):
             apply(second)
-        assert environment.pipeline
-        adopting = environment.pipeline.model_copy(update={"oidc_provider_arn": arn})
+        adopting = pipeline.model_copy(update={"oidc_provider_arn": arn})
         for ready in (environment, second.model_copy(update={"pipeline": adopting})):
             with pytest.raises(Reached):
                 apply(ready)

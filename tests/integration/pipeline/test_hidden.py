@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -89,3 +90,27 @@ def test_what_is_hidden_in_a_stack_is_not_planned(said: str, aws: LocalAws, chec
     path.write_text(json.dumps(forged), encoding="utf-8")
     with pytest.raises(PipelineError, match=said):
         repository.planner(aws).plan(deployment_of(repository.environment), "one", repository.plans)
+
+
+@pytest.mark.long
+def test_copies_of_a_secret_are_not_shown(aws: LocalAws, checkout: Checkout, caplog: pytest.LogCaptureFixture) -> None:
+    repository = checkout("copied")
+    repository.commit()
+    path = configuration(repository)
+    stack = json.loads(path.read_text(encoding="utf-8"))
+    name = "/kinesis-efo/copied"
+    stack["resource"].setdefault("aws_ssm_parameter", {}).update(
+        secret={"name": f"{name}/secret", "type": "SecureString", "value": "hunter2-of-the-lake"},
+        copy={"name": f"{name}/copy", "type": "String", "value": "x", "description": "hunter2-of-the-lake"},
+    )
+    path.write_text(json.dumps(stack), encoding="utf-8")
+    planner, deployment = repository.planner(aws), deployment_of(repository.environment)
+    planner.plan(deployment, "one", repository.plans)
+    bundle = repository.plans / repository.stack
+    assert "aws_ssm_parameter.copy" in (bundle / "plan.txt").read_text(encoding="utf-8")
+    with caplog.at_level(logging.INFO):
+        planner.apply(deployment, ["one"], repository.plans)
+    assert "aws_ssm_parameter.copy" in caplog.text
+    for each in (*bundle.glob("plan.*"), *bundle.glob("*.json")):
+        assert b"hunter2" not in each.read_bytes() or each.suffix == ".tfplan", each
+    assert "hunter2" not in caplog.text

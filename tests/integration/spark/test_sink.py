@@ -14,10 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession, functions
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from kinesis_efo.driver.facade import register
+from kinesis_efo.driver.reason import reason
 from kinesis_efo.errors import ConfigurationError, ManifestError, OptionsError, RecordRefusedError, StreamNotFoundError
 from kinesis_efo.spark.sink import KinesisWriter, ProducerPool, WriteCounts
 from kinesis_efo_local import LocalAws, Settings
@@ -150,6 +152,33 @@ def test_what_is_wrong_reaches_the_user_before_anything_is_sent(spark: SparkSess
     with pytest.raises(Exception, match=r"sink has no option 'streem'; did you mean 'stream'\?"):
         good.write.format("kinesis-efo").options(**options_of(made, streem="orders")).mode("append").save()
     assert written_to(made, "orders") == []
+
+
+@pytest.mark.spark
+def test_refusals_of_spark_are_explained(spark: SparkSession, world: MakeWorld, tmp_path: Path) -> None:
+    made = world({"orders": 1})
+    register(spark)
+    rows = spark.range(1).select(functions.lit("x").alias("data"))
+    with pytest.raises(AnalysisException) as default_mode:
+        rows.write.format("kinesis-efo").options(**options_of(made)).save()
+    assert reason(default_mode.value) == "the sink kinesis-efo can only append: write with .mode('append')"
+    query = (
+        spark.readStream.format("rate").load().select(functions.lit("x").alias("data"))
+        .writeStream.format("kinesis-efo").options(**options_of(made)).outputMode("update")
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    )  # fmt: skip
+    with pytest.raises(StreamingQueryException) as update:
+        query.awaitTermination(60)
+    assert "foreachBatch" in reason(update.value)
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "0")
+    try:
+        with pytest.raises(AnalysisException, match="arrow batch size") as unlimited:
+            spark.read.format("kinesis-efo").options(**options_of(made)).load().collect()
+    finally:
+        spark.conf.set(name, str(before))
+    assert f"with {name} at 0" in reason(unlimited.value)
 
 
 @pytest.mark.spark43
@@ -349,6 +378,19 @@ def test_rows_that_make_no_record_are_named_or_left_out(
     assert (written.records, written.refused) == (1, 1)
     assert count(aws) == before + 1
     assert message in caplog.text
+
+
+def test_rows_of_missing_streams_are_left_out_on_request(aws: LocalAws, caplog: pytest.LogCaptureFixture) -> None:
+    rows = {"data": ["x", "y", "z"], "stream": ["orders", "nowhere", "nowhere"]}
+    batch = pa.record_batch({name: pa.array(values, pa.string()) for name, values in rows.items()})
+    with pytest.raises(StreamNotFoundError):
+        KinesisWriter.of({}, WITH_STREAM, overwrite=False).write(iter([batch]))
+    before = count(aws)
+    written = KinesisWriter.of({"failOnError": "false"}, WITH_STREAM, overwrite=False).write(iter([batch]))
+    assert (written.records, written.refused, count(aws) - before) == (1, 2, 1)
+    assert "row 1 of this task and later ones left out (failOnError is off)" in caplog.text
+    with pytest.raises(StreamNotFoundError):  # the option's own stream
+        task(stream="nowhere", failOnError="false").write(batches(["x"]))
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,27 @@ def test_no_secret_is_sent_to_a_process_of_another_user(context: Context) -> Non
         assert other.stdout.readline() == "0\n"
 
 
+def test_plans_of_another_user_are_not_unpickled(context: Context, tmp_path: Path) -> None:
+    as_root()
+    path, unpickled = path_for(Session(context)), tmp_path / "unpickled"
+    path.parent.chmod(0o755)
+    path.chmod(0o777)
+    script = """if True:
+        import contextlib, os, pickle, socket, sys
+        class Call:
+            def __reduce__(self):
+                return os.mkdir, (sys.argv[1],)
+        os.setuid(65534)
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect("supervisor")
+            with contextlib.suppress(ConnectionError):  # the other end has closed
+                sock.sendall(pickle.dumps(Call()))
+                assert sock.recv(1) == b""
+    """
+    subprocess.run([sys.executable, "-c", script, str(unpickled)], cwd=path.parent, check=True, timeout=60)
+    assert not unpickled.exists()
+
+
 def test_all_dataframes_of_a_session_share_one(context: Context) -> None:
     session = Session(context)
     paths = {path_for(session, fetchers) for fetchers in range(1, 21)}

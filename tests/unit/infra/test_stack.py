@@ -740,7 +740,9 @@ def test_almost_all_capacity_of_emr_is_watched(synth: Synth) -> None:
     alarm = synth(emr={"serverless": {"maximum_vcpu": 40}})["resource"]["aws_cloudwatch_metric_alarm"]["jobs_capacity"]
     (query,) = alarm["metric_query"]
     assert query["expression"].startswith('SELECT SUM(CPUAllocated) FROM "AWS/EMRServerless" WHERE ApplicationId = ')
-    assert (query["period"], alarm["threshold"], alarm["evaluation_periods"]) == (60, 36, 15)
+    # One sum a minute, because Metrics Insights adds all samples of a period.
+    assert (query["period"], alarm["threshold"]) == (60, 36)
+    assert (alarm["datapoints_to_alarm"], alarm["evaluation_periods"]) == (8, 15)
 
 
 def test_archives_and_programs_expire(synth: Synth) -> None:

@@ -97,6 +97,14 @@ def test_a_hostile_run_is_given_up_on(then: Callable[[socket.socket], object], r
     assert time.monotonic() - began < MOST_SECONDS
 
 
+def test_many_silent_addresses_are_given_up_together() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as listening:  # accepts nothing
+        hosts = tuple(f"127.0.0.{number}" for number in range(2, 12))
+        status = StatusAccess(FetcherAddress("elsewhere", listening.getsockname()[1], hosts), "token").to_text()
+        rows = {"orders": Lease(run_key("orders"), owner="host", status=status)}
+        assert asyncio.run(ask(rows, seconds=3)).reasons == {"host": "no reply within 3 s"}
+
+
 @pytest.mark.parametrize(
     "reply",
     [

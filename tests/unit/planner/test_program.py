@@ -280,17 +280,19 @@ def test_files_of_programs_that_have_ended_are_removed(tmp_path: Path) -> None:
         mine = found(tmp_path).begin(ENTRY)
         foreign = tmp_path / "notes" / f"run.1.{gone.pid}.{gone.started}.0.lock"
         foreign.touch()  # of another container that shares the directory
+        (tmp_path / "notes" / f"run.{_namespace()}.{gone.pid}.{gone.started}.directory").mkdir()
         (tmp_path / "notes" / f"run.{_namespace()}.else").touch()
         (tmp_path / "notes" / "0123.json").touch()
-        assert len(list((tmp_path / "notes").iterdir())) == 7
+        assert len(list((tmp_path / "notes").iterdir())) == 8
         process.communicate()
     wait_until(lambda: not gone.lives())
     found(tmp_path)
     names = [path.name for path in (tmp_path / "notes").iterdir()]
     assert foreign.name in names
     assert "0123.json" in names
-    assert len(names) == 5
-    assert not [name for name in names if name.startswith(f"run.{_namespace()}.{gone.pid}.")]
+    assert len(names) == 6
+    left = [name for name in names if name.startswith(f"run.{_namespace()}.{gone.pid}.")]
+    assert [name.rpartition(".")[2] for name in left] == ["directory"]
     file.close()
     mine.close()
 
@@ -368,7 +370,18 @@ def test_a_file_that_cannot_be_read_is_of_nobody(tmp_path: Path) -> None:
 def test_odd_content_is_of_no_run(content: bytes, tmp_path: Path) -> None:
     here = found(tmp_path)
     file = here.begin(ENTRY)
+    (run,) = here.runs()
     path(tmp_path).write_bytes(content)
+    assert streams(here) == []
+    assert run.again() == ENTRY
+    run.close()
+    file.close()
+
+
+def test_huge_file_is_of_no_run(tmp_path: Path) -> None:
+    here = found(tmp_path)
+    file = here.begin(ENTRY)
+    os.truncate(path(tmp_path), 1 << 43)  # more than any memory
     assert streams(here) == []
     file.close()
 

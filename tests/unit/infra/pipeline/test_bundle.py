@@ -94,7 +94,7 @@ PLANS: list[object] = [
         for each in (None, {}, {"actions": []}, {"actions": [1]})
     ),
     {"resource_changes": [{"address": ["a"], "type": "a", "change": {"actions": ["create"]}}]},
-    *({"output_changes": each} for each in (None, [], {"x": None}, {"x": {}})),
+    *({"output_changes": each} for each in (None, [], {"x": None}, {"x": {}}, {"x": {"actions": []}})),
 ]
 
 

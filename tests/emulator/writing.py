@@ -24,13 +24,14 @@ from kinesis_efo.errors import (
     ProducerClosedError,
     RecordRefusedError,
     RetriesExhaustedError,
+    WriteError,
 )
 from kinesis_efo.producer import BlockingProducer, Producer, ProducerSettings
 from kinesis_efo.producer.service import KinesisService, Service
-from tests.emulator.strands import BEGIN, HangsError, Loop, World, fork, threads_of
+from tests.emulator.strands import BEGIN, Loop, World, fork, threads_of
 from tests.emulator.written_stream import WrittenStream
 
-TRACED = ("producer/blocking.py", "producer/capacity.py", "producer/engine.py")
+TRACED = ("producer/blocking.py", "producer/queue.py", "producer/engine.py")
 PATIENCE = 20.0
 
 
@@ -104,7 +105,10 @@ class Run:
                         await self.close(call)
                     else:
                         self.ended = self.aborted = True
-                        await call("abort")
+                        try:
+                            await call("abort")
+                        except KeyboardInterrupt:
+                            self.interrupted()
                 case "fork" if random.random() < 0.05:
                     self.fork()
 
@@ -128,9 +132,19 @@ class Run:
                 await call("put", put.data, put.key, hash_key)
         except KinesisEfoError as error:
             self.failed(error)
+        except KeyboardInterrupt:
+            self.interrupted()
         else:
             for put, _ in given:
                 put.returned = True
+
+        try:
+            now = self.producer.metrics
+        except KeyboardInterrupt:
+            self.interrupted()
+            return
+        if now.outstanding_records > self.settings.max_outstanding_records or now.outstanding_bytes > 1 << 20:
+            raise BrokenPromiseError(f"more is outstanding than allowed: {now}")
 
     async def flush(self, call: Callable[..., Awaitable[Any]]) -> None:
         before = {put.data for put in self.puts if put.returned}
@@ -138,6 +152,8 @@ class Run:
             await call("flush")
         except KinesisEfoError as error:
             self.failed(error)
+        except KeyboardInterrupt:
+            self.interrupted()
         else:
             self.require(before, "flush")
 
@@ -150,11 +166,19 @@ class Run:
         except asyncio.CancelledError:
             self.aborted = True
             raise
+        except KeyboardInterrupt:
+            self.aborted = True
+            self.interrupted()
         else:
             self.require({put.data for put in self.puts if put.returned}, "close")
             self.closed_well = True
 
-    closed_well = False
+    closed_well = interrupt = False
+
+    def interrupted(self) -> None:
+        self.interrupt = True
+        # Python ends the trace of a thread in which it raises an error.
+        sys.settrace(self.world.trace)
 
     def fork(self) -> None:
         calls = ("put", b"y", "k"), ("flush",), ("close",)
@@ -211,6 +235,8 @@ class Run:
             return (failing is not None and failing <= since + 1) or any(
                 shard.refused_at and shard.taken_at <= since + 1 for shard in self.stream.shards
             )
+        if type(error) is WriteError:
+            return self.interrupt and "KeyboardInterrupt" in str(error)
         return isinstance(error, KeyUnusableError) and any(one.kind == "key" for one in self.stream.outages)
 
     def verdict(self) -> Outcome:
@@ -282,6 +308,8 @@ class Run:
             self.world.start(lambda worker=worker: driven(self.work(worker, call, pause)))  # type: ignore[misc]
             for worker in range(self.workers)
         ]
+        if self.random.random() < 0.3:
+            self.world.interrupted = strands[0]
         self.world.wait(lambda: all(strand.done for strand in strands))
         driven(self.close(call))
 
@@ -312,7 +340,7 @@ def play(seed: int) -> Outcome:
             played.stored += one.stored
             played.confirmed += one.confirmed
             played.errors += one.errors
-    except (BrokenPromiseError, HangsError) as error:
+    except Exception as error:
         raise BrokenPromiseError(f"seed {seed}: {error}") from error
     finally:
         logging.disable(before)

@@ -71,7 +71,7 @@ class WrittenStream:
         self.outages: list[Outage] = []
         for _ in range(random.randint(0, 4)):
             start = begin + random.uniform(0, 20)
-            kind = random.choice(["shard", "shard", "records", "request", "lost", "unreachable", "key"])
+            kind = random.choice(["shard", "shard", "records", "poison", "request", "lost", "unreachable", "key"])
             if kind == "key" and random.random() < 0.7:
                 kind = "shard"
             lasts = random.choice([0.5, 3.0, 15.0, 60.0])
@@ -189,6 +189,11 @@ class WrittenStream:
         )
         down = self._now_in("shard")
         if down is not None and opened.index(shard) == down.shard % len(opened):
+            shard.refused_at.append(self.now())
+            return {"ErrorCode": "InternalFailure", "ErrorMessage": "x"}
+        keys = {key for key, _, _ in unpacked(entry, data)}
+        poison = self._now_in("poison")
+        if poison is not None and f"0-{poison.shard}" in keys:
             shard.refused_at.append(self.now())
             return {"ErrorCode": "InternalFailure", "ErrorMessage": "x"}
         if self._now_in("records") is not None and self.random.random() < 0.5:

@@ -241,9 +241,13 @@ class RecordQueue:
         """Process the failure of a whole request. Kinesis may have carried out the request, so a retry may write its records twice."""
         self._ended(request)
         settled = RequestOutcome()
-        if fault.kind is RecordRefusedError and len(request.records) == 1:
-            settled.refused = [(record, _refusal(record, fault)) for record in request.records]
-            return settled
+        if fault.kind is RecordRefusedError:
+            self._failing, self._expired = None, 0
+            if len(request.records) == 1:
+                settled.refused = [(record, _refusal(record, fault)) for record in request.records]
+                if (lane := self._lanes.get(request.shards[0])) is not None:
+                    lane.failing = None
+                return settled
         for parcel, shard in zip(reversed(request.parcels), reversed(request.shards), strict=True):
             self._give_back(shard, parcel.records)
         if fault.kind is RecordRefusedError:
@@ -373,7 +377,7 @@ class RecordQueue:
         lane = self._lanes.get(shard)
         if lane is None:
             return
-        if outcome.taken:
+        if outcome.taken or not outcome.again:
             lane.failing = None
         # A shard at its limit takes about as much next time; the rest would be sent in vain. Other faults must not narrow the lane,
         # because a record that fails each time would block the records behind it.

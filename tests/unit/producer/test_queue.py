@@ -405,6 +405,29 @@ def test_progress_between_failures_restarts_the_retry_timeout() -> None:
         assert queue.settle(send(queue, now), [Answer(shard="shardId-000000000000")], now).acknowledged
 
 
+@pytest.mark.parametrize("refused_by", ["answer", "request"])
+@pytest.mark.parametrize("failing", ["shard", "request"])
+def test_an_outage_ends_when_its_record_is_refused(failing: str, refused_by: str) -> None:
+    queue = queue_of(ModelStream(even_shards(1)), retry_timeout=60)
+    outage, refusal = judge(refused("InternalFailure", "", 500)), judge(refused("ValidationException", "", 400))
+
+    def fail(now: float) -> None:
+        queue.add([record(int(now), now=now)])
+        request = send(queue, now)
+        if failing == "shard":
+            assert queue.settle(request, [Answer(code=THROTTLE)], now).failure is None
+        else:
+            assert queue.fault(request, outage, now).failure is None
+
+    fail(0)
+    request = send(queue, 10)
+    if refused_by == "answer":
+        assert queue.settle(request, [Answer(code="ValidationException")], 10).refused
+    else:
+        assert queue.fault(request, refusal, 10).refused
+    fail(100)
+
+
 def answer_all_but_the_poison(request: PutRecordsRequest, code: str = "InternalFailure") -> list[Answer]:
     return [
         Answer(code=code, message="x") if parcel.key == "poison" else Answer("shardId-000000000000")

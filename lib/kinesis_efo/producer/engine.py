@@ -208,8 +208,8 @@ class Engine:
         """Send nothing more, and end flushes that wait."""
         self.begin_closing()
         with self._lock:
-            self._stopped = True
             self._end_flushes(self.closed_error())
+            self._stopped = True
 
     @property
     def full(self) -> bool:
@@ -308,12 +308,15 @@ class Engine:
             self._waits.popleft()
 
     def _conclude_flushes(self) -> None:
+        # If Ctrl-C comes between these two lines, nobody waits for ever.
         while self._flushes and not self._flushes[0][0].count:
-            _end(self._flushes.popleft()[1])
+            _end(self._flushes[0][1])
+            self._flushes.popleft()
 
     def _end_flushes(self, error: StreamError) -> None:
         while self._flushes:
-            _end(self._flushes.popleft()[1], error)
+            _end(self._flushes[0][1], error)
+            self._flushes.popleft()
 
     def _eager(self) -> bool:
         return bool(self._flushes or self._waits)

@@ -154,7 +154,6 @@ class RecordQueue:
         self._next_map: ShardMap | None = None
         self._lanes = {shard: self._lane(shard) for shard in shards.open_shards}
         self._backoff = Backoff(settings, random)
-        self._failing: Outage | None = None
         self._expired = 0
         self._most_records = MAX_REQUEST_RECORDS
         self._turn = 0
@@ -216,7 +215,7 @@ class RecordQueue:
     def settle(self, request: PutRecordsRequest, results: Sequence[Result], now: float) -> RequestOutcome:
         """Process the response to a request: one result for each of its parcels."""
         outcomes = self._ended(request)
-        self._failing, self._expired = None, 0
+        self._expired = 0
         self._most_records = min(2 * self._most_records, MAX_REQUEST_RECORDS)
         self._backoff.end(request.sent_at)
         settled = RequestOutcome()
@@ -242,7 +241,7 @@ class RecordQueue:
         self._ended(request)
         settled = RequestOutcome()
         if fault.kind is RecordRefusedError:
-            self._failing, self._expired = None, 0
+            self._expired = 0
             if len(request.records) == 1:
                 settled.refused = [(record, _refusal(record, fault)) for record in request.records]
                 if (lane := self._lanes.get(request.shards[0])) is not None:
@@ -261,9 +260,9 @@ class RecordQueue:
             return settled
         settled.retried[fault.code] = len(request.parcels)
         self._backoff.extend(request.sent_at, now)
-        self._failing = self._failing or Outage(now, fault.text)
-        if now - self._failing.since > self._settings.retry_timeout:
-            settled.failure = self._given_up("every request", self._failing, now)
+        for shard in dict.fromkeys(request.shards):
+            if (lane := self._lanes.get(shard)) is not None:
+                self._fails(lane, fault.text, now, settled)
         return settled
 
     # -- parts
@@ -389,9 +388,17 @@ class RecordQueue:
         if outcome.taken:
             self._name_stuck(shard, outcome, now, settled)
             return
-        lane.failing = lane.failing or Outage(now, outcome.cause)
-        if now - lane.failing.since > self._settings.retry_timeout and settled.failure is None:
-            settled.failure = self._given_up(f"every record for {shard}", lane.failing, now)
+        self._fails(lane, outcome.cause, now, settled)
+
+    def _fails(self, lane: Lane, cause: str, now: float, settled: RequestOutcome) -> None:
+        lane.failing = lane.failing or Outage(now, cause)
+        lasts = now - lane.failing.since
+        if lasts > self._settings.retry_timeout and settled.failure is None:
+            what = f"every record for {lane.shard}" if self._map.predicts else "every record"
+            settled.failure = RetriesExhaustedError(
+                f"stream {self._stream} cannot be written to: {what} failed for {lasts:.0f} s, beginning with {lane.failing.cause}. "
+                f"Remove the cause, or raise the limit (retry_timeout is {self._settings.retry_timeout:g} s)"
+            )
 
     def _name_stuck(self, shard: str, outcome: _LaneOutcome, now: float, settled: RequestOutcome) -> None:
         lasts, oldest = max(((now - (record.refused_at or now), record) for record in outcome.again), key=itemgetter(0))
@@ -401,12 +408,6 @@ class RecordQueue:
                 f"stream {self._stream}: {oldest.describe()} is not written yet: Kinesis has refused it for {lasts:.0f} s, although {shard} "
                 f"takes other records; it is sent again until Kinesis takes it ({outcome.cause})"
             )
-
-    def _given_up(self, what: str, failing: Outage, now: float) -> StreamError:
-        return RetriesExhaustedError(
-            f"stream {self._stream} cannot be written to: {what} failed for {now - failing.since:.0f} s, beginning with "
-            f"{failing.cause}. Remove the cause, or raise the limit (retry_timeout is {self._settings.retry_timeout:g} s)"
-        )
 
     def _error(self, fault: WriteFault) -> StreamError:
         remedy = f". To do: {fault.remedy}" if fault.remedy else ""

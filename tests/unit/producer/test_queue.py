@@ -405,6 +405,19 @@ def test_progress_between_failures_restarts_the_retry_timeout() -> None:
         assert queue.settle(send(queue, now), [Answer(shard="shardId-000000000000")], now).acknowledged
 
 
+def test_failures_of_requests_and_of_their_shard_count_together() -> None:
+    queue = queue_of(ModelStream(even_shards(1)), retry_timeout=60)
+    queue.add([record(0)])
+    outage = judge(refused("InternalFailure", "the first cause", 500))
+    assert queue.fault(send(queue, 0), outage, 0).failure is None
+    assert queue.settle(send(queue, 40), [Answer(code=THROTTLE)], 40).failure is None
+    failure = queue.fault(send(queue, 80), outage, 80).failure
+    assert str(failure).startswith(
+        "stream orders cannot be written to: every record for shardId-000000000000 failed for 80 s, beginning with "
+        "InternalFailure: the first cause"
+    )
+
+
 @pytest.mark.parametrize("refused_by", ["answer", "request"])
 @pytest.mark.parametrize("failing", ["shard", "request"])
 def test_an_outage_ends_when_its_record_is_refused(failing: str, refused_by: str) -> None:

@@ -16,6 +16,21 @@ TOGETHER = 10
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.parametrize("kind", ["default", "since"])
+def test_stream_created_again_while_tasks_wait_fails_each_task(kind: str) -> None:
+    fixed = {
+        "reshards": 0,
+        "days": 0.01,
+        "listing_age": 0.0,
+        "skew": 0.0,
+        "repeats": False,
+        "twice": False,
+        "waits": 0.0,
+    }
+    outcome = play_batches(1, kind=kind, recreate=True, shards=2, fail=False, burst=False, quiet=False, **fixed)
+    assert (outcome.rows, outcome.losses) == (0, 2)
+
+
 @pytest.mark.parametrize("first", range(FIRST, LAST, TOGETHER))
 def test_batch_read_has_each_row_once_or_names_the_loss(first: int) -> None:
     outcomes = [play_batches(seed) for seed in range(first, min(first + TOGETHER, LAST))]

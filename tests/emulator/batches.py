@@ -20,9 +20,9 @@ from unittest.mock import patch
 from kinesis_efo.batch import planning
 from kinesis_efo.batch.ending import rows_of
 from kinesis_efo.batch.planning import kinesis_time, plan, tip_at
-from kinesis_efo.batch.reading import StretchEvent, StretchProgress, check_horizon, read_stretch
+from kinesis_efo.batch.reading import StretchEvent, StretchProgress, check_planned, read_stretch
 from kinesis_efo.batch.stretches import Stretch
-from kinesis_efo.errors import DataLossError, KinesisEfoError, SubscriptionError
+from kinesis_efo.errors import DataLossError, KinesisEfoError, StreamReplacedError, SubscriptionError
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
@@ -115,6 +115,7 @@ class BatchScenario:
         self.skew = random.choice((0.0, 0.0, -60.0, 60.0, -3.0, 3.0))
         self.connect = random.random() < 0.3
         self.burst = random.random() < 0.5
+        self.recreate = False
         self.listing_age = random.choice((0.0, 0.0, 60.0))
         for name, value in changes.items():
             setattr(self, name, value)
@@ -284,7 +285,7 @@ class BatchScenario:
     async def _action(
         self, options: dict[str, str], loaded: float, here: bool, since: float | None = None
     ) -> list[Read] | None:
-        """Plan a read, and do what its tasks do. None: it begins before the trim horizon."""
+        """Plan a read, and do what its tasks do. None: it must not be checked further."""
         given = {"manifest": "m.json", "failOnDataLoss": str(self.fail).lower(), **options}
         try:
             planned = await plan(self.manifest, BatchOptions.parse(given), tip_at(loaded), self.clock, here=here)
@@ -296,6 +297,12 @@ class BatchScenario:
         except KinesisEfoError as error:
             self._fail(f"a read cannot be planned: {error}")
         self.planned_at = self.now
+        if self.recreate:
+            self.world.kinesis.call("DeleteStream", StreamName=STREAM, EnforceConsumerDeletion=True)
+            self.world.kinesis.state.settle()
+            await asyncio.sleep(30.0)
+            self.world.kinesis.call("CreateStream", StreamName=STREAM, ShardCount=self.shards)
+            self.world.kinesis.state.settle()
         reads = []
         for stretch in planned:
             await asyncio.sleep(self.waits * self.random.random() / len(planned) if self.waits else 0.0)
@@ -312,7 +319,7 @@ class BatchScenario:
                     self._fail(f"another attempt in {stretch} has other rows: {read.rows[:5]}, {other.rows[:5]}")
                 read = other._replace(began=read.began if other.error is None else other.began)
             reads.append(read)
-        return reads
+        return None if self.recreate else reads
 
     async def _task(self, stretch: Stretch, *, again: bool, stop: int | None) -> Read:
         """Read one stretch, or as far as it comes before its task is killed."""
@@ -337,7 +344,7 @@ class BatchScenario:
             for batch in decode([portion.event.payload], portion.stretch.key, portion.after, end, deaggregate=True):
                 rows.extend(row.decode() for row in rows_of(portion.stretch, batch)["data"].to_pylist())
 
-        begins = partial(check_horizon, stretch, topology, ref, "m.json", clock, again=again, fail=self.fail)
+        begins = partial(check_planned, stretch, topology, ref, "m.json", clock, again=again, fail=self.fail)
         began, error = self.now, None
         left = [stretch]
         with _warnings() as warned:
@@ -351,7 +358,7 @@ class BatchScenario:
                         self.clock,
                         patience=600.0,
                         fail_on_data_loss=self.fail,
-                        begins=None if left[0].horizon is None else begins,
+                        begins=begins,
                     )
                     left[:1] = await asyncio.wait_for(reading, 3600.0)
             except _Stopped:
@@ -361,6 +368,11 @@ class BatchScenario:
                     error = fault
             except TimeoutError:
                 self._fail(f"{stretch} is not over after an hour")
+        if self.recreate:
+            if not isinstance(error, StreamReplacedError) or rows:
+                self._fail(f"{stretch} of a stream that was created again has {len(rows)} rows: {error!r}")
+            self.outcome.losses += 1
+            return Read(stretch, began, [], None, warned=True)
         refused = self.kind == "named" and self.listing_age and isinstance(error, SubscriptionError)
         if error is not None and not refused and not isinstance(error, DataLossError):
             self._fail(f"{stretch} fails: {error!r}")

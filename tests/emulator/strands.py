@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import atexit
+import dis
 import os
 import selectors
 import sys
@@ -15,8 +17,9 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from random import Random
-from types import FrameType, ModuleType, SimpleNamespace
+from types import CodeType, FrameType, ModuleType, SimpleNamespace
 from typing import Any
 
 _real = SimpleNamespace(**vars(threading))
@@ -47,6 +50,8 @@ class World:
         self.strands = [self.main]
         self.hangs = ""
         self.in_child = False
+        self.interrupted: Strand | None = None
+        """Gets KeyboardInterrupt somewhere, as the main thread of a program does."""
         self._traced = traced
         self._preempt = preempt
 
@@ -86,9 +91,20 @@ class World:
         return strand
 
     def trace(self, frame: FrameType, _event: str, _argument: object) -> Any:
-        return self._line if frame.f_code.co_filename.endswith(self._traced) else None
+        if not frame.f_code.co_filename.endswith(self._traced):
+            return None
+        self._interrupt()
+        return self._line
 
-    def _line(self, _frame: FrameType, event: str, _argument: object) -> Any:
+    def _interrupt(self) -> None:
+        if self.current is self.interrupted and self.random.random() < 0.02:
+            self.interrupted = None
+            raise KeyboardInterrupt
+
+    def _line(self, frame: FrameType, event: str, _argument: object) -> Any:
+        # Python checks for signals at calls. An error at the line that ends a `with` would keep the lock, as no signal can.
+        if event == "line" and not _has_with(frame.f_code):
+            self._interrupt()
         if event == "line" and self.random.random() < self._preempt:
             # Some stops last, so that the other threads make whole calls meanwhile.
             self.pause(self.random.choice([0.0, 0.0, 0.0, 0.05, 2.0]))
@@ -115,6 +131,13 @@ class World:
                 me.baton.acquire()
         if self.hangs and me is self.main:
             raise HangsError(self.hangs)
+
+
+@cache
+def _has_with(code: CodeType) -> bool:
+    return any(
+        step.opname in ("BEFORE_WITH", "BEFORE_ASYNC_WITH", "LOAD_SPECIAL") for step in dis.get_instructions(code)
+    )
 
 
 def _due(strand: Strand, now: float) -> bool:
@@ -256,7 +279,9 @@ def threads_of(world: World) -> Iterator[None]:
             return not self._strand.done and not world.in_child
 
     ours: dict[str, Any] = {"Lock": Lock, "RLock": RLock, "Condition": Condition, "Event": Event, "Thread": Thread}
-    with _names(threading, ours), _names(asyncio, {"new_event_loop": lambda: Loop(world)}):
+    loops = {"new_event_loop": lambda: Loop(world)}
+    # A world does not last until the process ends.
+    with _names(threading, ours), _names(asyncio, loops), _names(atexit, {"register": lambda _: None}):
         yield
 
 

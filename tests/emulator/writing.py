@@ -1,7 +1,9 @@
 """Whole runs of a producer in virtual time, from seeds: threads or tasks put, flush, close, abort and fork while the stream fails.
 
 The oracle: what `flush` or `close` confirmed is stored, in order where that is promised, and exactly once, except where an answer was lost
-or an aggregate went to the wrong shard. For whatever is not stored, `close` raises an error. No error comes without a cause.
+or an aggregate went to the wrong shard. For whatever is not stored, `close` raises an error, or, without `fail_on_error`, the producer
+counts it as refused. A record that `put` refuses is not stored. No error comes without a cause, and no call waits for longer than
+`retry_timeout` while Kinesis acknowledges nothing.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import os
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from random import Random
 from typing import Any
 
@@ -24,14 +27,17 @@ from kinesis_efo.errors import (
     ProducerClosedError,
     RecordRefusedError,
     RetriesExhaustedError,
+    WriteError,
 )
 from kinesis_efo.producer import BlockingProducer, Producer, ProducerSettings
 from kinesis_efo.producer.service import KinesisService, Service
-from tests.emulator.strands import BEGIN, HangsError, Loop, World, fork, threads_of
+from tests.emulator.strands import BEGIN, Loop, World, fork, threads_of
 from tests.emulator.written_stream import WrittenStream
 
-TRACED = ("producer/blocking.py", "producer/capacity.py", "producer/engine.py")
+TRACED = ("producer/blocking.py", "producer/queue.py", "producer/engine.py")
 PATIENCE = 20.0
+SLACK = 6.0
+"""Seconds that the longest pauses, backoff and linger, and the two ways of a request take together."""
 
 
 class BrokenPromiseError(AssertionError):
@@ -46,6 +52,8 @@ class Put:
     number: int
     size: int
     returned: bool = False
+    refused: bool = False
+    """Whether `put` refused it, or a record before it in the same call."""
 
 
 @dataclass
@@ -61,9 +69,11 @@ class Outcome:
 class Run:
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
-        self.world = World(random, TRACED, random.choice([0.0, 0.01, 0.05]))
+        preempt = random.choice([0.0, 0.01, 0.05])
+        self.world = World(random, TRACED, preempt)
         self.stream = WrittenStream(random, self.world.monotonic, BEGIN)
         self.blocking = random.random() < 0.6
+        self.preempted = self.blocking and preempt > 0
         self.settings = ProducerSettings(
             max_outstanding_records=random.choice([1, 3, 20, 1_000]),
             linger=random.choice([0.0, 0.1, 2.0]),
@@ -104,7 +114,10 @@ class Run:
                         await self.close(call)
                     else:
                         self.ended = self.aborted = True
-                        await call("abort")
+                        try:
+                            await call("abort")
+                        except KeyboardInterrupt:
+                            self.interrupted()
                 case "fork" if random.random() < 0.05:
                     self.fork()
 
@@ -128,9 +141,23 @@ class Run:
                 await call("put", put.data, put.key, hash_key)
         except KinesisEfoError as error:
             self.failed(error)
+            if limit := re.search(r"is larger than the (\d+) bytes", str(error)):
+                first = next(number for number, (put, _) in enumerate(given) if put.size > int(limit[1]))
+                for number, (put, _) in enumerate(given):
+                    put.returned, put.refused = number < first, number >= first
+        except KeyboardInterrupt:
+            self.interrupted()
         else:
             for put, _ in given:
                 put.returned = True
+
+        try:
+            now = self.producer.metrics
+        except KeyboardInterrupt:
+            self.interrupted()
+            return
+        if now.outstanding_records > self.settings.max_outstanding_records or now.outstanding_bytes > 1 << 20:
+            raise BrokenPromiseError(f"more is outstanding than allowed: {now}")
 
     async def flush(self, call: Callable[..., Awaitable[Any]]) -> None:
         before = {put.data for put in self.puts if put.returned}
@@ -138,6 +165,8 @@ class Run:
             await call("flush")
         except KinesisEfoError as error:
             self.failed(error)
+        except KeyboardInterrupt:
+            self.interrupted()
         else:
             self.require(before, "flush")
 
@@ -150,11 +179,19 @@ class Run:
         except asyncio.CancelledError:
             self.aborted = True
             raise
+        except KeyboardInterrupt:
+            self.aborted = True
+            self.interrupted()
         else:
             self.require({put.data for put in self.puts if put.returned}, "close")
             self.closed_well = True
 
-    closed_well = False
+    closed_well = interrupt = False
+
+    def interrupted(self) -> None:
+        self.interrupt = True
+        # Python ends the trace of a thread in which it raises an error.
+        sys.settrace(self.world.trace)
 
     def fork(self) -> None:
         calls = ("put", b"y", "k"), ("flush",), ("close",)
@@ -206,12 +243,19 @@ class Run:
             named = re.search(r"(\d+) bytes\)", str(error))
             return named is not None and int(named[1]) > self.stream.smallest and self.settings.fail_on_error
         if isinstance(error, RetriesExhaustedError):
-            since = self.world.now - PATIENCE
-            failing = self.stream.every_request_fails_since
-            return (failing is not None and failing <= since + 1) or any(
-                shard.refused_at and shard.taken_at <= since + 1 for shard in self.stream.shards
+            failures = [shard.failed_at for shard in self.stream.shards]
+            # If Kinesis distributes records itself, the producer knows of one shard only.
+            return any(
+                map(self.lasted, [sorted(chain(*failures))] if self.stream.unkeyed_from is not None else failures)
             )
+        if type(error) is WriteError:
+            return self.interrupt and "KeyboardInterrupt" in str(error)
         return isinstance(error, KeyUnusableError) and any(one.kind == "key" for one in self.stream.outages)
+
+    def lasted(self, failed_at: list[float]) -> bool:
+        """Whether these failures in a row cover `retry_timeout`, less what answers and pauses take."""
+        pauses = [later - earlier for earlier, later in pairwise(failed_at)]
+        return sum(pauses) > PATIENCE - SLACK and (max(pauses) < SLACK or self.preempted)
 
     def verdict(self) -> Outcome:
         stored = Counter(self.stream.seen)
@@ -222,21 +266,42 @@ class Run:
             raise BrokenPromiseError(
                 f"close returned, but these puts are not stored: {[put.data[:12] for put in missing]}"
             )
+        if self.closed_well:
+            self.check_counts(stored)
         for put in self.puts:
-            most = 1 + self.stream.lost[put.data] + self.stream.misplaced[put.data]
-            if stored[put.data] > most:
-                raise BrokenPromiseError(
-                    f"{put.data[:12]!r} is stored {stored[put.data]} times; at most {most} are allowed"
-                )
-        if self.settings.ordered and not self.stream.unkeyed:
+            taken = self.stream.taken[put.data]
+            if put.refused and stored[put.data]:
+                raise BrokenPromiseError(f"put refused {put.data[:12]!r}, but it is stored")
+            if taken > 1:
+                raise BrokenPromiseError(f"{put.data[:12]!r} is stored again after it was acknowledged")
+            if put.data in self.confirmed and not taken and not self.may_be_left_out(put.data):
+                raise BrokenPromiseError(f"{put.data[:12]!r} was confirmed, but Kinesis did not acknowledge it")
+        if self.settings.ordered:
             by_key: dict[str, list[int]] = defaultdict(list)
             numbers = {put.data: put for put in self.puts}
-            for data in dict.fromkeys(self.stream.seen):
+            keyed = self.stream.seen[: self.stream.unkeyed_from]
+            # An aggregate is repeated as a whole, but a single record before its key's next one is written.
+            for data in dict.fromkeys(keyed) if self.settings.aggregate else keyed:
                 by_key[numbers[data].key].append(numbers[data].number)
             for key, order in by_key.items():
                 if order != sorted(order):
                     raise BrokenPromiseError(f"records with key {key} are not in order: {order}")
         return Outcome(len(self.puts), len(stored), [str(error) for error in self.errors], len(self.confirmed))
+
+    def check_counts(self, stored: Counter[bytes]) -> None:
+        """Require that the producer counts each record as either written or refused."""
+        now = self.producer.metrics
+        counted = now.records_written + now.records_refused
+        surely, perhaps = (sum(wanted(put) for put in self.puts) for wanted in (_queued, _perhaps_queued))
+        missing = sum(put.returned and put.data not in stored for put in self.puts)
+        # Of a record that is refused after its answer was lost, the producer cannot know that it is stored.
+        lost = sum(self.stream.lost[put.data] > 0 and self.may_be_left_out(put.data) for put in self.puts)
+        if now.outstanding_records or now.outstanding_bytes or not surely <= counted <= perhaps:
+            raise BrokenPromiseError(f"close returned after {surely} to {perhaps} puts, but the counts are {now}")
+        if now.records_written > len(stored) or not missing <= now.records_refused <= perhaps - surely + missing + lost:
+            raise BrokenPromiseError(
+                f"close returned; {len(stored)} stored, {missing} missing, but the counts are {now}"
+            )
 
     # -- running it
 
@@ -262,9 +327,24 @@ class Run:
             raise self.faults[0]
         return self.verdict()
 
+    @contextmanager
+    def bounded(self) -> Iterator[None]:
+        """Require that a call ends `retry_timeout` after the last progress."""
+        began = self.world.now
+        try:
+            yield
+        finally:
+            self.check_wait(began)
+
+    def check_wait(self, began: float) -> None:
+        times = [began, *(time for time in self.stream.progress_at if time > began), self.world.now]
+        if not self.preempted and max(later - earlier for earlier, later in pairwise(times)) > PATIENCE + SLACK:
+            raise BrokenPromiseError(f"a call waited without progress, from {began} to {self.world.now}")
+
     def play_threads(self) -> None:
         async def call(name: str, *arguments: Any) -> Any:
-            return getattr(self.producer, name)(*arguments)
+            with self.bounded():
+                return getattr(self.producer, name)(*arguments)
 
         async def pause(seconds: float) -> None:
             self.world.pause(seconds)
@@ -282,12 +362,15 @@ class Run:
             self.world.start(lambda worker=worker: driven(self.work(worker, call, pause)))  # type: ignore[misc]
             for worker in range(self.workers)
         ]
+        if self.random.random() < 0.3:
+            self.world.interrupted = strands[0]
         self.world.wait(lambda: all(strand.done for strand in strands))
         driven(self.close(call))
 
     async def play_tasks(self) -> None:
         async def call(name: str, *arguments: Any) -> Any:
-            return await getattr(self.producer, name)(*arguments)
+            with self.bounded():
+                return await getattr(self.producer, name)(*arguments)
 
         await self.producer.open()
         tasks = [asyncio.create_task(self.work(worker, call, asyncio.sleep)) for worker in range(self.workers)]
@@ -298,6 +381,14 @@ class Run:
             if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
                 self.faults.append(result)
         await self.close(call)
+
+
+def _queued(put: Put) -> bool:
+    return put.returned
+
+
+def _perhaps_queued(put: Put) -> bool:
+    return not put.refused
 
 
 def play(seed: int) -> Outcome:
@@ -312,7 +403,7 @@ def play(seed: int) -> Outcome:
             played.stored += one.stored
             played.confirmed += one.confirmed
             played.errors += one.errors
-    except (BrokenPromiseError, HangsError) as error:
+    except Exception as error:
         raise BrokenPromiseError(f"seed {seed}: {error}") from error
     finally:
         logging.disable(before)

@@ -37,8 +37,8 @@ class Shard:
     open: bool = True
     second: int = 0
     used: int = 0
-    taken_at: float = 0.0
-    refused_at: list[float] = field(default_factory=list)
+    failed_at: list[float] = field(default_factory=list)
+    """When it refused a record, or a request with its records failed, since it last took one."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,17 @@ class WrittenStream:
         """The data that a KCL reader gets, in the order in which it was written."""
         self.lost: Counter[bytes] = Counter()
         """How often the answer was lost after a record was written."""
-        self.misplaced: Counter[bytes] = Counter()
-        self.unkeyed = self.auto
-        self.every_request_fails_since: float | None = None
+        self.taken: Counter[bytes] = Counter()
+        """How often it was acknowledged, and each reader gets it."""
+        self.unkeyed_from: int | None = 0 if self.auto else None
+        """How many records were written before Kinesis distributed records itself for the first time."""
+        self.progress_at: list[float] = []
+        """When a request was answered in which a shard took something."""
         self.end = begin + 30
         self.outages: list[Outage] = []
         for _ in range(random.randint(0, 4)):
             start = begin + random.uniform(0, 20)
-            kind = random.choice(["shard", "shard", "records", "request", "lost", "unreachable", "key"])
+            kind = random.choice(["shard", "shard", "records", "poison", "request", "lost", "unreachable", "key"])
             if kind == "key" and random.random() < 0.7:
                 kind = "shard"
             lasts = random.choice([0.5, 3.0, 15.0, 60.0])
@@ -88,17 +91,21 @@ class WrittenStream:
     async def put_records(self, Records: bytes, **_: Any) -> dict[str, Any]:
         await asyncio.sleep(self.random.choice([0.001, 0.02, 0.3]))
         stored: list[bytes] = []
+        readable: list[bytes] = []
         taken: list[Shard] = []
-        answer = self._carry_out(json.loads(Records)["Records"], stored, taken)
+        entries = json.loads(Records)["Records"]
+        answer = self._carry_out(entries, stored, readable, taken)
         lost = self._now_in("lost") is not None and self.random.random() < 0.6
         await asyncio.sleep(self.random.choice([0.001, 0.02, 0.3]))
         if lost:
             self.lost.update(stored)
-            self._fails()
+            self._fails(entries)
             raise EndpointConnectionError(endpoint_url="https://kinesis")
-        self.every_request_fails_since = None
+        self.taken.update(readable)
         for shard in taken:
-            shard.taken_at = self.now()
+            shard.failed_at = []
+        if taken:
+            self.progress_at.append(self.now())
         return {RAW_BODY: json.dumps({"Records": answer}).encode()}
 
     async def list_shards(self, **_: Any) -> dict[str, Any]:
@@ -141,23 +148,26 @@ class WrittenStream:
                 self.limit = self.smallest
             elif what == "mode":
                 self.auto = not self.auto
-                self.unkeyed = True
+                if self.unkeyed_from is None:
+                    self.unkeyed_from = len(self.seen)
             else:
                 parent = self.random.choice([shard for shard in self.shards if shard.open])
                 parent.open = False
                 middle = (parent.start + parent.end) // 2
                 for start, end in ((parent.start, middle), (middle + 1, parent.end)):
-                    self.shards.append(Shard(f"shardId-{len(self.shards):012d}", start, end, taken_at=parent.taken_at))
+                    self.shards.append(
+                        Shard(f"shardId-{len(self.shards):012d}", start, end, failed_at=list(parent.failed_at))
+                    )
 
     def _carry_out(
-        self, entries: list[dict[str, str]], stored: list[bytes], taken: list[Shard]
+        self, entries: list[dict[str, str]], stored: list[bytes], readable: list[bytes], taken: list[Shard]
     ) -> list[dict[str, str]]:
         self._change()
         if self._now_in("unreachable") is not None:
-            self._fails()
+            self._fails(entries)
             raise EndpointConnectionError(endpoint_url="https://kinesis")
         if self._now_in("request") is not None and self.random.random() < 0.7:
-            self._fails()
+            self._fails(entries)
             raise refusal("InternalFailure", 500)
         if self._now_in("key") is not None:
             raise refusal("KMSDisabledException", 400)
@@ -174,46 +184,55 @@ class WrittenStream:
         order = list(range(len(entries)))
         if self.random.random() < 0.5:
             self.random.shuffle(order)
-        answers: dict[int, dict[str, str]] = {n: self._one(entries[n], decoded[n], stored, taken) for n in order}
+        answers: dict[int, dict[str, str]] = {
+            n: self._one(entries[n], decoded[n], stored, readable, taken) for n in order
+        }
         return [answers[n] for n in range(len(entries))]
 
-    def _fails(self) -> None:
-        if self.every_request_fails_since is None:
-            self.every_request_fails_since = self.now()
+    def _fails(self, entries: list[dict[str, str]]) -> None:
+        for shard in [self._place(entry) for entry in entries]:
+            shard.failed_at.append(self.now())
 
-    def _one(self, entry: dict[str, str], data: bytes, stored: list[bytes], taken: list[Shard]) -> dict[str, str]:
+    def _place(self, entry: dict[str, str]) -> Shard:
         opened = [shard for shard in self.shards if shard.open]
         place = hash_of(entry["PartitionKey"], entry.get("ExplicitHashKey"))
-        shard = (
-            self.random.choice(opened) if self.auto else next(one for one in opened if one.start <= place <= one.end)
-        )
+        return self.random.choice(opened) if self.auto else next(one for one in opened if one.start <= place <= one.end)
+
+    def _one(
+        self, entry: dict[str, str], data: bytes, stored: list[bytes], readable: list[bytes], taken: list[Shard]
+    ) -> dict[str, str]:
+        opened = [shard for shard in self.shards if shard.open]
+        shard = self._place(entry)
         down = self._now_in("shard")
         if down is not None and opened.index(shard) == down.shard % len(opened):
-            shard.refused_at.append(self.now())
+            shard.failed_at.append(self.now())
+            return {"ErrorCode": "InternalFailure", "ErrorMessage": "x"}
+        keys = {key for key, _, _ in unpacked(entry, data)}
+        poison = self._now_in("poison")
+        if poison is not None and f"0-{poison.shard}" in keys:
+            shard.failed_at.append(self.now())
             return {"ErrorCode": "InternalFailure", "ErrorMessage": "x"}
         if self._now_in("records") is not None and self.random.random() < 0.5:
-            shard.refused_at.append(self.now())
+            shard.failed_at.append(self.now())
             return {"ErrorCode": "InternalFailure", "ErrorMessage": "x"}
         if shard.second != int(self.now()):
             shard.second, shard.used = int(self.now()), 0
         if shard.used >= self.rate:
-            shard.refused_at.append(self.now())
+            shard.failed_at.append(self.now())
             return {"ErrorCode": THROTTLED, "ErrorMessage": "x"}
         shard.used += 1
         taken.append(shard)
-        for key, hash_key, one in unpacked(entry, data):
-            inside = shard.start <= hash_of(key, hash_key) <= shard.end
-            if inside or not data.startswith(MAGIC):
-                self.seen.append(one)
-                stored.append(one)
-            if data.startswith(MAGIC):
-                self.misplaced[one] += not inside
-        if data.startswith(MAGIC) and not all(
-            shard.start <= hash_of(key, hash_key) <= shard.end for key, hash_key, _ in unpacked(entry, data)
-        ):
-            # The producer writes all of such an aggregate again, as the page says.
-            for _, _, one in unpacked(entry, data):
-                self.misplaced[one] += 1
+        aggregate = data.startswith(MAGIC)
+        inside = [
+            one
+            for key, hash_key, one in unpacked(entry, data)
+            if not aggregate or shard.start <= hash_of(key, hash_key) <= shard.end
+        ]
+        self.seen += inside
+        stored += inside
+        # The producer writes an aggregate of which readers drop a part again, as the page says.
+        if len(inside) == len(unpacked(entry, data)):
+            readable += inside
         return {"ShardId": shard.name, "SequenceNumber": "1"}
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from kinesis_efo.producer.accumulator import Result
 from kinesis_efo.producer.aggregation import Parcel
+from kinesis_efo.producer.queue import Result
 from kinesis_efo.producer.record import Record
 from kinesis_efo.producer.routing import HashRange, ShardMap, StreamTraits
 from kinesis_efo.records.distribution import Distribution

@@ -22,7 +22,7 @@ from kinesis_efo.decisions.quiet import FUTURE_SECONDS
 from kinesis_efo.errors import ConfigurationError, ManifestError
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
-from kinesis_efo.kinesis.topology import ShardLister, Topology, explained, told_distribution
+from kinesis_efo.kinesis.topology import ShardLister, Topology, explained, identified, told_distribution
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import BatchOptions, Deaggregation
 from kinesis_efo.patience import Patience
@@ -99,6 +99,8 @@ async def plan(
                 *(explained(lister.shards(ref.stream_arn), ref, manifest.source) for ref in refs)
             )
 
+        # First, so that shards of a stream that is created again meanwhile do not pass for those of its successor.
+        identities = await asyncio.gather(*(identified(lister, ref.stream_arn) for ref in refs))
         listed = await listings()  # its answer tells Kinesis' time, too
         tip = tip_for_kinesis(tip, clock, here=here)
         given = options.source.ends
@@ -109,7 +111,11 @@ async def plan(
             listed = await listings()
         planners = [StretchPlanner(ref, manifest.source, options, tip, lister, clock.latest) for ref in refs]
         planned = await asyncio.gather(*(each.plan(shards) for each, shards in zip(planners, listed, strict=True)))
-        found = [stretch for stretches in planned for stretch in stretches]
+        found = [
+            replace(stretch, planned=clock.latest, stream_created=identity.created)
+            for identity, stretches in zip(identities, planned, strict=True)
+            for stretch in stretches
+        ]
         # Wait for the latest start, because Kinesis would refuse a start in its future.
         newest = max((stretch.since or 0 for stretch in found), default=0)
         await clock.sleep(min(FUTURE_SECONDS, max(0.0, newest / 1000 - clock.time())))

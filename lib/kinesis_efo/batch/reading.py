@@ -23,7 +23,7 @@ from kinesis_efo.batch.ending import Completion, first_position, rows_of
 from kinesis_efo.batch.stretches import Stretch, trimmed, unlisted
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.losses import Known
-from kinesis_efo.errors import DataLossError, first_of
+from kinesis_efo.errors import DataLossError, StreamReplacedError, first_of
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, Pace, PollingTransport, polling_limits
@@ -51,6 +51,8 @@ CALLS_PER_MEBIBYTE: Final = 2
 _LARGEST_ANSWER: Final = 4 << 20
 _AT_TIP_SECONDS: Final = 0.5
 _WAITING_EVENTS: Final = 2
+_REPLACED_SECONDS: Final = 10.0
+"""Kinesis takes longer to delete a stream and create it again. So tasks that begin at once need no call, of which AWS allows few."""
 _CERTAIN_SECONDS: Final = KINESIS_LIMITS.shortest_retention - 600.0
 """A shard that is younger than this has all its records, even if this machine's clock is off as far as AWS allows."""
 
@@ -178,7 +180,7 @@ async def read_stretch(
     return unlisted(stretch, sink.children)
 
 
-async def check_horizon(
+async def check_planned(
     stretch: Stretch,
     lister: ShardLister,
     ref: StreamRef,
@@ -188,11 +190,19 @@ async def check_horizon(
     again: bool,
     fail: bool,
 ) -> None:
-    """Report records that were trimmed between the planning of a stretch and its first response. `clock` follows the client of `lister`.
+    """Report what was deleted between the planning of a stretch and its first response. `clock` follows the client of `lister`.
 
-    Raises `DataLossError` if the trim horizon has moved too far, or `again`, for another attempt of a task, if it may have moved at all.
+    Raises `StreamReplacedError` if the stream was created again, and `DataLossError` if the trim horizon has moved too far, or `again`, for
+    another attempt of a task, if it may have moved at all.
     """
-    if clock.time() - stretch.created < _CERTAIN_SECONDS:
+    if stretch.stream_created is not None and clock.time() - stretch.planned > _REPLACED_SECONDS:
+        created = await explained(lister.created(ref.stream_arn), ref, source)
+        if created != stretch.stream_created:
+            raise StreamReplacedError(
+                f"shard {stretch.key}: {ref.stream_arn} (from {source}) was deleted and created again at {_text(created * 1000)}, after the "
+                f"read was planned at {_text(stretch.planned * 1000)}; read again for the records of the new stream"
+            )
+    if stretch.horizon is None or clock.time() - stretch.created < _CERTAIN_SECONDS:
         return
     retention = await explained(lister.retention(ref.stream_arn), ref, source)
     if (lost := trimmed(stretch, clock.time() - retention, clock.latest - retention, again=again)) is None:
@@ -306,7 +316,7 @@ class Reading:
                 self._clock,
                 patience=self._options.retry.timeout,
                 fail_on_data_loss=self._options.fail_on_data_loss,
-                begins=begins if progress.stretch.horizon is not None else None,
+                begins=begins,
             )
         for stretch in more:
             logger.info("%s was not listed when the read was planned: reading it after its parent", stretch)
@@ -325,7 +335,7 @@ class Reading:
     ) -> AsyncIterator[tuple[Stream, KinesisClock, Callable[[], Awaitable[None]]]]:
         """Open the stream of a stretch with a client that reads only this shard, so that the clock has the time of this shard's responses.
 
-        The third is `check_horizon` for this stretch.
+        The third is `check_planned` for this stretch.
         """
         options = self._options
         clock = KinesisClock(self._clock, warns=False)  # the planning has warned already
@@ -335,7 +345,7 @@ class Reading:
             listed_at = KinesisClock(self._clock, warns=False)
             listed_at.watch(control)
             check = partial(
-                check_horizon,
+                check_planned,
                 stretch,
                 Topology(control, listed_at, Patience(options.retry, self._clock)),
                 ref,
@@ -346,6 +356,7 @@ class Reading:
             )
             config = AioConfig(**POLLING_CONFIG, max_pool_connections=2)
             reader = await stack.enter_async_context(await clients.open("kinesis", config))
+            listed_at.watch(reader)
             clock.watch(reader)
             yield (
                 Stream(

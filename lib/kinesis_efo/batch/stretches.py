@@ -21,8 +21,9 @@ class Stretch:
 
     It goes from `start` (`TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`) to `end` (`AT_TIMESTAMP`, exclusive, or `AFTER` or
     `SHARD_END`, inclusive). `hash_range` is None if no aggregates are left out because of their hash keys. `last` is the
-    shard's last sequence number if it was closed when the read was planned. If it starts at `TRIM_HORIZON`, `horizon` is the trim horizon
-    when the read was planned, and `created` when the shard was created, epoch seconds. `newest` is the newest shard that was listed then; None
+    shard's last sequence number if it was closed when the read was planned. `planned` is that time by Kinesis' clock, epoch seconds, and
+    `stream_created` when the stream was created, None if unknown. If it starts at `TRIM_HORIZON`, `horizon` is the trim horizon when the
+    read was planned, and `created` when the shard was created, epoch seconds. `newest` is the newest shard that was listed then; None
     if later ones do not matter. `partly`: not all shards are read. `refused`: rows of this stretch may be read in another one, too.
     """
 
@@ -36,6 +37,8 @@ class Stretch:
     newest: str | None = None
     partly: bool = False
     refused: bool = False
+    planned: float = 0.0
+    stream_created: int | None = None
 
     def __str__(self) -> str:
         return f"{self.key} from {self.start} to {self.end}"

@@ -7,9 +7,8 @@ import atexit
 import contextlib
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from random import Random
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
@@ -19,7 +18,6 @@ from kinesis_efo.errors import ProducerClosedError, StreamError
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.processes import Home
-from kinesis_efo.producer.capacity import Waiter, usage_of
 from kinesis_efo.producer.metrics import ProducerMetrics
 from kinesis_efo.producer.producer import Connect, Producer
 from kinesis_efo.producer.record import Data, PutArguments, Record
@@ -68,9 +66,6 @@ class BlockingProducer:
         self._producer = Producer(
             stream, settings=settings, aws=aws, metrics=metrics, clock=clock, random=random, connect=connect
         )
-        self._inbox: list[Record] = []
-        self._draining = self._ended = False
-        self._inbox_lock = threading.Lock()
         self._end_lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -90,11 +85,11 @@ class BlockingProducer:
         self._thread.start()
         self._loop = started.result()
         try:
-            self._call(self._producer.open())
+            self._call(self._producer.open)
         except BaseException:
             self._end_loop()
             raise
-        self._at_exit = _at_exit(self)
+        atexit.register(self._close_at_exit)
         return self
 
     def put(self, data: Data, partition_key: str | None, explicit_hash_key: str | int | None = None) -> None:
@@ -110,14 +105,9 @@ class BlockingProducer:
             RecordRefusedError: The record can never be written. Other records are not affected.
             StreamError: An earlier record could not be written; unacknowledged records may not have been written.
         """
-        engine = self._producer.engine
-        record = engine.make_record((data, partition_key, explicit_hash_key))
-        if record is None:
-            return
-        if engine.capacity.try_acquire(record.shard, record.size):
-            self._enqueue((record,))
-        else:
-            self._wait_for_capacity(record)
+        record = self._producer.engine.make_record(data, partition_key, explicit_hash_key)
+        if record is not None:
+            self._queue((record,))
 
     def put_many(self, records: Iterable[PutArguments], positions: Iterable[int] | None = None) -> None:
         """Queue records in order, with less CPU per record than `put`. Reads `records` only as fast as there is capacity.
@@ -131,11 +121,7 @@ class BlockingProducer:
             StreamError: The same as for `put`.
         """
         for batch in self._producer.engine.make_records(records, positions):
-            for part, admitted in self._producer.engine.capacity.acquire_parts(batch):
-                if admitted:
-                    self._enqueue(part)
-                else:
-                    self._wait_for_capacity(part[0])
+            self._queue(batch)
 
     def flush(self) -> None:
         """Wait until Kinesis has acknowledged all records that were put before.
@@ -143,8 +129,9 @@ class BlockingProducer:
         Raises:
             StreamError: The first failure; unacknowledged records may not have been written.
         """
-        self._producer.engine.check()
-        self._call(self._producer.flush())
+        done = self._producer.engine.flush()
+        if done is not None:
+            done.result()
 
     def close(self) -> None:
         """Write all records, then disconnect. Leaving the context does this. Further puts, and those that wait, raise an error.
@@ -158,8 +145,7 @@ class BlockingProducer:
         """Disconnect without waiting for outstanding records, and log how many there were."""
         if self._producer.opened:
             # A `close` in another thread ends with an error then.
-            with contextlib.suppress(ProducerClosedError):
-                self._call_soon(self._producer.engine.halt)
+            self._producer.engine.halt()
         self._finish(self._producer.abort, check=False)
 
     @property
@@ -187,35 +173,25 @@ class BlockingProducer:
     def _elsewhere(self) -> bool:
         return self._producer.home is not None and self._producer.home.left
 
-    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _call(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
         assert self._loop is not None
-        try:
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-        except (RuntimeError, CancelledError) as error:
-            # The loop has ended, or ended during the call.
-            coroutine.close()
-            raise self._producer.engine.closed_error() from error
+        asyncio.run_coroutine_threadsafe(function(), self._loop).result()
 
     def _finish(self, end: Callable[[], Coroutine[Any, Any, None]], *, check: bool) -> None:
         if self._thread is None or not self._producer.opened:
             return
         engine = self._producer.engine
-
-        async def finish() -> None:
-            with self._inbox_lock:
-                self._ended = True
-            self._drain()
-            await end()
-
         with self._end_lock:
             if self._thread.is_alive():
-                atexit.unregister(self._at_exit)
+                atexit.unregister(self._close_at_exit)
                 try:
-                    self._call(finish())
+                    self._call(end)
                 finally:
+                    # An interrupted `end` leaves the engine running, and without the loop a flush would wait for ever.
+                    engine.halt()
                     self._end_loop()
         if check:
-            engine.check_end(len(self._inbox))
+            engine.check_end()
 
     def _end_loop(self) -> None:
         assert self._loop is not None
@@ -223,53 +199,29 @@ class BlockingProducer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
-    def _enqueue(self, records: Sequence[Record]) -> None:
-        with self._inbox_lock:
-            if not self._ended:
-                # With the lock, so that what a thread calls after its put finds the record in the engine.
-                if not self._draining:
-                    self._call_soon(self._drain)
-                    self._draining = True
-                self._inbox.extend(records)
-                return
-        self._producer.engine.capacity.release(usage_of(records))
-        raise self._producer.engine.closed_error()
+    def _queue(self, records: Sequence[Record]) -> None:
+        engine = self._producer.engine
+        wait = engine.put(records)
+        if wait is not None:
+            try:
+                wait.done.result()
+            finally:
+                engine.withdraw(wait)
 
-    def _call_soon(self, callback: Callable[[], object]) -> None:
-        assert self._loop is not None
+    def _close_at_exit(self) -> None:
+        if self._elsewhere:
+            return
+        if not self.metrics.outstanding_records:
+            self.abort()
+            return
+        logger.warning("the producer for %s was not closed; writing its outstanding records now", self._producer.stream)
+        engine = self._producer.engine
+        why = f"the process ends, and writing took longer than {EXIT_SECONDS:g} s; close the producer before"
+        engine.loop.call_soon_threadsafe(engine.loop.call_later, EXIT_SECONDS, engine.give_up, why)
         try:
-            self._loop.call_soon_threadsafe(callback)
-        except RuntimeError:
-            raise self._producer.engine.closed_error() from None
-
-    def _drain(self) -> None:
-        with self._inbox_lock:
-            self._draining = False
-            arrived, self._inbox = self._inbox, []
-        self._producer.engine.accept(arrived)
-        self._producer.engine.pump_if_full()
-
-    def _give_up_after(self, seconds: float) -> None:
-        assert self._loop is not None
-        why = f"the process ends, and writing took longer than {seconds:g} s; close the producer before"
-        self._call_soon(lambda: asyncio.get_running_loop().call_later(seconds, self._producer.engine.give_up, why))
-
-    def _wait_for_capacity(self, record: Record) -> None:
-        woken = threading.Event()
-
-        def wake(_: Waiter) -> None:
-            woken.set()
-
-        waiter = self._producer.engine.capacity.acquire(record.shard, record.size, wake)
-        try:
-            self._call_soon(self._producer.engine.expedite)
-            woken.wait()
-        except BaseException:
-            self._producer.engine.capacity.cancel(waiter)
-            raise
-        if not waiter.admitted:
-            self._producer.engine.check()
-        self._enqueue((record,))
+            self.close()
+        except StreamError as error:
+            logger.error("some records were not written at the end of the process: %s", error)
 
 
 class _Executor(ThreadPoolExecutor):
@@ -288,44 +240,9 @@ class _Executor(ThreadPoolExecutor):
 
 
 def _run_loop(started: Future[asyncio.AbstractEventLoop]) -> None:
-    loop = asyncio.new_event_loop()
-    loop.set_default_executor(_Executor(max_workers=4, thread_name_prefix="kinesis-efo-producer"))
-    loop.call_soon(started.set_result, loop)
-    try:
+    # Ignore the error of the executor's shutdown at the end of the process: it cannot start the thread that would join the others.
+    with contextlib.suppress(RuntimeError), asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        loop = runner.get_loop()
+        loop.set_default_executor(_Executor(max_workers=4, thread_name_prefix="kinesis-efo-producer"))
+        loop.call_soon(started.set_result, loop)
         loop.run_forever()
-    finally:
-        # Cancel the remaining tasks, because a flush that another thread has just begun must not wait for ever.
-        loop.run_until_complete(_cancel_remaining())
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        # Ignore the error of the shutdown at the end of the process: it cannot start the thread that would join the others.
-        with contextlib.suppress(RuntimeError):
-            loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
-
-
-async def _cancel_remaining() -> None:
-    remaining = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in remaining:
-        task.cancel()
-    await asyncio.gather(*remaining, return_exceptions=True)
-
-
-def _at_exit(producer: BlockingProducer) -> Any:
-    reference = weakref.ref(producer)
-
-    def close() -> None:
-        left = reference()
-        if left is None or left._elsewhere:
-            return
-        if not left.metrics.outstanding_records:
-            left.abort()
-            return
-        logger.warning("the producer for %s was not closed; writing its outstanding records now", left._producer.stream)
-        left._give_up_after(EXIT_SECONDS)
-        try:
-            left.close()
-        except StreamError as error:
-            logger.error("some records were not written at the end of the process: %s", error)
-
-    atexit.register(close)
-    return close

@@ -1,28 +1,30 @@
-"""Sends the accumulator's requests to Kinesis, with timers, flushes and failures. Runs on one event loop.
+"""Bounds the outstanding records, sends them to Kinesis, and ends flushes and puts that wait.
 
-It connects the accumulator (what to send), the capacity (how much) and the service (the calls).
+Callers in any thread put and flush; one lock guards what they share with the event loop, on which requests are sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, count, islice
 from random import Random
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ProducerClosedError, RecordRefusedError, StreamError, WriteError
-from kinesis_efo.producer.accumulator import RecordAccumulator, RequestOutcome
-from kinesis_efo.producer.capacity import Capacity, usage_of
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import Counts, ProducerMetrics, StallWatch
+from kinesis_efo.producer.queue import PutRecordsRequest, RecordQueue, RequestOutcome, Result
 from kinesis_efo.producer.record import Data, Epoch, PutArguments, Record, SizeLimit, make_record
 from kinesis_efo.producer.routing import ShardMap, StreamTraits, shard_map, warn_of_consequences
 from kinesis_efo.producer.service import Service
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
-from kinesis_efo.producer.shard_queue import PutRecordsRequest
 from kinesis_efo.records.distribution import Distribution
 
 logger = logging.getLogger(__name__)
@@ -35,6 +37,15 @@ RECHECK_SECONDS = 300.0
 """Seconds between two checks whether Kinesis still distributes the records of a stream itself, because no response shows that."""
 _BATCH_BYTES = 1 << 20
 """Maximum bytes of a batch of `make_records`; only its last record may exceed them."""
+
+
+@dataclass(eq=False, slots=True)
+class Wait:
+    """A put that waits for room: the records that are not queued yet, in order, and the monotonic time when it began."""
+
+    records: list[Record]
+    since: float
+    done: Future[None] = field(default_factory=Future)
 
 
 class Engine:
@@ -56,28 +67,28 @@ class Engine:
         self._clock = clock
         self._random = random
         self.loop = self._loop = asyncio.get_running_loop()
-        # Half of the capacity is common to all shards. A record that is larger than this half could wait for ever.
-        half = settings.max_outstanding_bytes // 2
-        stream_limit = traits.max_record_bytes
-        self._limit = SizeLimit(stream_limit)
-        if half < stream_limit:
-            self._limit = SizeLimit(half, "are half of 'max_outstanding_bytes'", "'max_outstanding_bytes'")
-        self._accumulator = RecordAccumulator(stream, settings, shards, self._limit.bytes, random)
-        self.capacity = Capacity(
-            settings.max_outstanding_records, settings.max_outstanding_bytes, len(shards.open_shards), clock.monotonic
-        )
+        self._limit = SizeLimit(traits.max_record_bytes)
+        if settings.max_outstanding_bytes < traits.max_record_bytes:
+            self._limit = SizeLimit(
+                settings.max_outstanding_bytes, "'max_outstanding_bytes' allows", "'max_outstanding_bytes'"
+            )
+        self._queue = RecordQueue(stream, settings, shards, self._limit.bytes, random)
         self._stall = StallWatch(settings.stall_warning, clock, self._loop, self._stalled_on)
         self._counts = Counts()
+        self._lock = threading.Lock()
+        self._records = self._bytes = 0
+        self._waits: deque[Wait] = deque()
         self._failure: StreamError | None = None
         self._closing = self._stopped = False
-        self._unwritten = 0
         self._positions = count()
         self._epoch = Epoch()
-        self._flushes: deque[tuple[Epoch, asyncio.Future[None]]] = deque()
+        self._flushes: deque[tuple[Epoch, Future[None]]] = deque()
         self._unpumped_records = self._unpumped_bytes = 0
+        self._due: set[Callable[[], None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._refreshing: asyncio.Task[None] | None = None
+        self._refresh_lock = asyncio.Lock()
         self._refresh_pause = REFRESH_SECONDS
         self._recheck: asyncio.TimerHandle | None = None
         warn_of_consequences(stream, traits, settings)
@@ -92,45 +103,54 @@ class Engine:
         if self._closing:
             raise self.closed_error()
 
-    def check_end(self, unsent: int = 0) -> None:
-        """Raise an error if this closed producer has not written all records. `unsent` are records that it never received."""
+    def check_end(self) -> None:
+        """Raise an error if this closed producer has not written all records."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        if self._unwritten + unsent:
+        if self._records:
             raise ProducerClosedError(
-                f"the producer for {self._stream} was closed before {self._unwritten + unsent} records were acknowledged; put them again"
+                f"the producer for {self._stream} was closed before {self._records} records were acknowledged; put them again"
             )
 
     def closed_error(self) -> ProducerClosedError:
         """Make the error for a closed producer."""
         return ProducerClosedError(f"the producer for {self._stream} is closed; create another one")
 
-    def make_record(self, given: PutArguments) -> Record | None:
-        """Check a record and predict its shard; None if it can never be written and `fail_on_error` is off."""
+    def make_record(
+        self, data: Data, key: str | None, hash_key: str | int | None = None, *, position: int | None = None
+    ) -> Record | None:
+        """Check a record; None if it can never be written and `fail_on_error` is off.
+
+        `position` is its number in messages; None: its number among all records of this producer.
+        """
         self.check()
-        record = self._checked(next(self._positions), *given)
-        if record is not None:
-            record.put_at = self._clock.monotonic()
-            record.shard = self._accumulator.shards.shard_of(record.hash)
-        return record
+        if key is None:
+            key = f"{self._random.getrandbits(64):016x}"
+        try:
+            return make_record(
+                data, key, hash_key, self._limit, next(self._positions) if position is None else position
+            )
+        except RecordRefusedError as refused:
+            if self._settings.fail_on_error:
+                raise
+            with self._lock:
+                self._counts.records_refused += 1
+            self._log_left_out(refused)
+            return None
 
     def make_records(
         self, given: Iterable[PutArguments], positions: Iterable[int] | None = None
     ) -> Iterator[list[Record]]:
-        """Do the same as `make_record`, in batches. If a record is refused, the records before it are yielded before the error.
-
-        `positions` are the numbers of the records, for messages; None: counted over all records of this producer.
-        """
+        """Do the same in batches. If a record is refused, the records before it are yielded before the error."""
         rest = iter(given)
         numbers = self._positions if positions is None else iter(positions)
         for first in rest:
-            self.check()
             batch: list[Record] = []
             size = 0
             refused: Exception | None = None
             try:
                 for one in chain((first,), islice(rest, MAX_REQUEST_RECORDS - 1)):
-                    record = self._checked(next(numbers), *one)
+                    record = self.make_record(*one, position=next(numbers))
                     if record is not None:
                         batch.append(record)
                         size += record.size
@@ -138,231 +158,293 @@ class Engine:
                             break
             except Exception as error:
                 refused = error
-            now, shard_of = self._clock.monotonic(), self._accumulator.shards.shard_of
-            for record in batch:
-                record.put_at = now
-                record.shard = shard_of(record.hash)
             if batch:
                 yield batch
             if refused is not None:
                 raise refused
 
-    def _checked(
-        self, position: int, data: Data, partition_key: str | None, explicit_hash_key: str | int | None = None
-    ) -> Record | None:
-        key = f"{self._random.getrandbits(64):016x}" if partition_key is None else partition_key
-        try:
-            return make_record(data, key, explicit_hash_key, self._limit, position)
-        except RecordRefusedError as refused:
-            if self._settings.fail_on_error:
+    def put(self, records: Sequence[Record]) -> Wait | None:
+        """Queue records in order. If there is no room for all of them, returns the wait for the rest."""
+        with self._lock:
+            self.check()
+            try:
+                return self._put(records)
+            except BaseException as error:
+                # Ctrl-C between two lines may leave wrong counts, with which a flush could return too early.
+                self._break(error)
                 raise
-            self._leave_out(refused)
-            return None
+
+    def withdraw(self, wait: Wait) -> None:
+        """Stop a wait; records of it that were queued meanwhile stay."""
+        with self._lock:
+            if wait in self._waits:
+                self._waits.remove(wait)
+                self._end_wait(wait)
+                self._admit_waiting()
+                self._call(self._pump)
+
+    def flush(self) -> Future[None] | None:
+        """Send without lingering. Returns what is done when all records that were put before are acknowledged; None if they are."""
+        with self._lock:
+            if self._failure is not None or self._stopped:
+                self.check()
+            if not self._epoch.count and not self._flushes:
+                return None
+            # If the caller is cancelled, this stays, so that the next flush waits for its records, too.
+            done: Future[None] = Future()
+            self._flushes.append((self._epoch, done))
+            self._epoch = Epoch()
+            self._conclude_flushes()
+            self._call(self._pump)
+            return done
+
+    def begin_closing(self) -> None:
+        """Refuse further records, also those whose puts wait for room."""
+        with self._lock:
+            self._closing = True
+            self._end_waits(self._failure or self.closed_error())
+
+    def halt(self) -> None:
+        """Send nothing more, and end flushes that wait."""
+        self.begin_closing()
+        with self._lock:
+            self._end_flushes(self.closed_error())
+            self._stopped = True
+
+    @property
+    def full(self) -> bool:
+        """Whether enough records for a full request were put since requests were last sent."""
+        return self._unpumped_records >= MAX_REQUEST_RECORDS or self._unpumped_bytes >= MAX_REQUEST_BYTES
 
     @property
     def metrics(self) -> ProducerMetrics:
         """The current counters and gauges."""
-        return self._counts.snapshot(self.capacity)
+        with self._lock:
+            waiting = sum(self._clock.monotonic() - wait.since for wait in self._waits)
+            return self._counts.snapshot(self._records, self._bytes, waiting)
 
     # -- on the loop's thread
 
-    def accept(self, records: Sequence[Record]) -> None:
-        """Queue records for which capacity was acquired."""
-        for record in records:
-            record.epoch = self._epoch
-        self._epoch.count += len(records)
-        self._unwritten += len(records)
-        self._accumulator.add(records)
-        self._unpumped_records += len(records)
-        self._unpumped_bytes += sum([record.size for record in records])
-        if self._timer is None:
-            self._arm(self._settings.linger)
-
-    def pump(self) -> None:
-        """Send all requests that are due, and set the timer for the rest."""
-        if self._failure is not None or self._stopped:
-            return
-        self._unpumped_records = self._unpumped_bytes = 0
-        eager = self._eager()
-        while self._accumulator.in_flight < self._settings.max_in_flight:
-            request = self._accumulator.next_request(self._clock.monotonic(), eager=eager)
-            if request is None:
-                break
-            task = self._loop.create_task(self._send(request))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        self._disarm()
-        if self._accumulator.in_flight < self._settings.max_in_flight:
-            due = self._accumulator.due_at(eager=eager)
-            if due is not None:
-                self._arm(due - self._clock.monotonic())
-
-    def pump_if_full(self) -> bool:
-        """Pump if enough records for a full request were put since the last pump; returns whether it did."""
-        full = self._unpumped_records >= MAX_REQUEST_RECORDS or self._unpumped_bytes >= MAX_REQUEST_BYTES
-        if full:
-            self.pump()
-        return full
-
-    def expedite(self) -> None:
-        """Send without lingering and watch for a stall, because a caller waits from now on."""
-        self._stall.start()
-        self.pump()
-
     def give_up(self, why: str) -> None:
         """Fail the producer although records are outstanding; `why` is the reason, for messages."""
-        self._fail(WriteError(f"the producer for {self._stream} gave up: {why}"))
-
-    def begin_closing(self) -> None:
-        """Refuse further records, also those whose puts wait for capacity."""
-        self._closing = True
-        self.capacity.close()
-
-    async def flush(self) -> None:
-        """Wait until Kinesis has acknowledged all records that were put before, or raise the producer's failure."""
-        if self._failure is not None or self._stopped:
-            self.check()
-        epoch, self._epoch = self._epoch, Epoch()
-        if not epoch.count and not self._flushes:
-            return
-        done = self._loop.create_future()
-        self._flushes.append((epoch, done))
-        self._stall.start()
-        try:
-            self._conclude_flushes()
-            self.pump()
-            await done
-        finally:
-            # If this flush was cancelled, its epoch stays, so that the next flush waits for its records, too.
-            done.cancel()
-
-    def halt(self) -> None:
-        """Send nothing more, and end flushes that wait."""
-        self._stopped = True
-        self.begin_closing()
-        self._disarm()
-        if self._recheck is not None:
-            self._recheck.cancel()
-        self._stall.stop()
-        self._end_flushes(self.closed_error())
+        with self._lock:
+            self._fail(WriteError(f"the producer for {self._stream} gave up: {why}"))
 
     async def stop(self) -> None:
         """End without waiting for outstanding records, and log how many there were."""
         self.halt()
+        for handle in (self._timer, self._recheck):
+            if handle is not None:
+                handle.cancel()
+        self._stall.stop()
         running = [*self._tasks, *([self._refreshing] if self._refreshing else [])]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        if self._unwritten:
+        if self._records:
             logger.warning(
                 "producer for %s closed with %d records (%d bytes) that were put and not acknowledged",
                 self._stream,
-                self._unwritten,
-                self.capacity.bytes,
+                self._records,
+                self._bytes,
             )
 
-    # -- parts
+    # -- parts, with the lock held
+
+    def _put(self, records: Sequence[Record]) -> Wait | None:
+        now = self._clock.monotonic()
+        for record in records:
+            record.put_at = now
+        admitted = 0 if self._waits else self._admit(records)
+        wait = None
+        if admitted < len(records):
+            wait = Wait(list(records[admitted:]), now)
+            self._waits.append(wait)
+            self._counts.waits += 1
+        if wait is not None or self.full:
+            self._call(self._pump)
+        elif self._timer is None and self._queue.in_flight < self._settings.max_in_flight:
+            self._call(self._linger)
+        return wait
+
+    def _admit(self, records: Sequence[Record]) -> int:
+        """Queue as many of the first records as there is room for; returns their number."""
+        room = self._settings.max_outstanding_records - self._records
+        bytes_left = self._settings.max_outstanding_bytes - self._bytes
+        admitted = size = 0
+        for record in records:
+            if admitted == room or size + record.size > bytes_left:
+                break
+            record.epoch = self._epoch
+            admitted += 1
+            size += record.size
+        self._queue.add(records[:admitted])
+        self._epoch.count += admitted
+        self._records += admitted
+        self._bytes += size
+        self._unpumped_records += admitted
+        self._unpumped_bytes += size
+        return admitted
+
+    def _admit_waiting(self) -> None:
+        while self._waits:
+            wait = self._waits[0]
+            # Take turns, so that a put of a few records does not wait for another one's many.
+            admitted = self._admit(wait.records if len(self._waits) == 1 else wait.records[:1])
+            if not admitted:
+                break
+            del wait.records[:admitted]
+            self._waits.rotate(-1)
+            if not wait.records:
+                self._end_wait(self._waits.pop())
+
+    def _end_wait(self, wait: Wait, error: StreamError | None = None) -> None:
+        self._counts.seconds_waited += self._clock.monotonic() - wait.since
+        _end(wait.done, error)
+
+    def _end_waits(self, error: StreamError) -> None:
+        while self._waits:
+            self._end_wait(self._waits[0], error)
+            self._waits.popleft()
+
+    def _conclude_flushes(self) -> None:
+        # If Ctrl-C comes between these two lines, nobody waits for ever.
+        while self._flushes and not self._flushes[0][0].count:
+            _end(self._flushes[0][1])
+            self._flushes.popleft()
+
+    def _end_flushes(self, error: StreamError) -> None:
+        while self._flushes:
+            _end(self._flushes[0][1], error)
+            self._flushes.popleft()
 
     def _eager(self) -> bool:
-        return bool(self._flushes) or self.capacity.waiting
+        return bool(self._flushes or self._waits)
 
-    def _arm(self, delay: float) -> None:
-        self._timer = self._loop.call_later(max(0.0, delay), self._on_timer)
+    def _call(self, step: Callable[[], None]) -> None:
+        """Call a step on the loop's thread: once, however often this is called before."""
+        if step not in self._due:
+            self._due.add(step)
+            self._loop.call_soon_threadsafe(step)
 
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _linger(self) -> None:
+        with self._lock:
+            self._due.discard(self._linger)
+            if self._timer is None and not self._stopped:
+                self._timer = self._loop.call_later(self._settings.linger, self._pump)
 
-    def _on_timer(self) -> None:
-        self._timer = None
-        self.pump()
+    def _pump(self) -> None:
+        """Send all requests that are due, and set the timer for the rest."""
+        with self._lock:
+            self._due.discard(self._pump)
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._failure is None and not self._stopped:
+                try:
+                    self._send_due()
+                except Exception as error:
+                    self._break(error)
 
-    async def _send(self, request: PutRecordsRequest) -> None:
-        self._counts.requests += 1
-        try:
-            try:
-                results = await self._service.put_records(request.parcels, keyed=request.keyed)
-            except Exception as error:
-                settled = self._accumulator.fault(request, judge(error), self._clock.monotonic())
-            else:
-                # Readers compare an aggregate with the hash range of the shard that has it, so that range must be known here.
-                actual = {result.shard for result in results} if self._settings.aggregate else set()
-                unknown = not all(shard is None or self._accumulator.shards.knows(shard) for shard in actual)
-                if unknown:
-                    try:
-                        await self._refresh()
-                    except Exception as error:
-                        # Settle the request anyway, because its records were written, and would be sent again otherwise.
-                        logger.warning("the shard map of %s cannot be refreshed: %s", self._stream, error)
-                settled = self._accumulator.settle(request, results, self._clock.monotonic())
-                settled.misrouted &= not unknown
-            self._conclude(settled)
-        except Exception as error:
-            self._fail(WriteError(f"the producer for {self._stream} failed: {type(error).__name__}: {error}"), error)
-        self.pump()
+    def _send_due(self) -> None:
+        self._unpumped_records = self._unpumped_bytes = 0
+        now = self._clock.monotonic()
+        eager = self._eager()
+        if eager:
+            self._stall.start()
+        while self._queue.in_flight < self._settings.max_in_flight:
+            request = self._queue.next_request(now, eager=eager)
+            if request is None:
+                break
+            self._counts.requests += 1
+            task = self._loop.create_task(self._send(request))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if self._queue.in_flight < self._settings.max_in_flight:
+            due = self._queue.due_at(eager=eager)
+            if due is not None:
+                self._timer = self._loop.call_later(max(0.0, due - now), self._pump)
 
     def _conclude(self, settled: RequestOutcome) -> None:
         now = self._clock.monotonic()
         if settled.acknowledged:
-            self._stall.progress()
             self._counts.records_written += len(settled.acknowledged)
             self._counts.bytes_written += sum([record.size for record in settled.acknowledged])
             self._counts.latency.add([now - record.put_at for record in settled.acknowledged])
             self._release(settled.acknowledged)
-        if settled.retried:
-            self._counts.retries.update(settled.retried)
-            self._stall.fault = next(iter(settled.retried))
-        if settled.misrouted:
-            self._refresh_soon()
-        if settled.refused and not self._settings.fail_on_error:
-            for _, error in settled.refused:
-                self._leave_out(error)
-            self._release([record for record, _ in settled.refused])
-        elif settled.refused:
+        self._counts.retries.update(settled.retried)
+        if settled.refused and self._settings.fail_on_error:
             self._fail(settled.refused[0][1])
+        elif settled.refused:
+            self._counts.records_refused += len(settled.refused)
+            self._release([record for record, _ in settled.refused])
         if settled.failure is not None:
             self._fail(settled.failure)
+        self._admit_waiting()
         self._conclude_flushes()
 
     def _release(self, records: list[Record]) -> None:
         for epoch, leaving in Counter([record.epoch for record in records]).items():
             if epoch is not None:
                 epoch.count -= leaving
-        self._unwritten -= len(records)
-        self.capacity.release(usage_of(records))
+        self._records -= len(records)
+        self._bytes -= sum([record.size for record in records])
 
-    def _conclude_flushes(self) -> None:
-        while self._flushes and not self._flushes[0][0].count:
-            _, done = self._flushes.popleft()
-            if not done.done():
-                done.set_result(None)
-
-    def _end_flushes(self, error: StreamError) -> None:
-        flushes, self._flushes = self._flushes, deque()
-        for _, done in flushes:
-            if not done.done():
-                done.set_exception(error)
-
-    def _leave_out(self, error: StreamError) -> None:
-        self._counts.records_refused += 1
-        logger.error("left out of stream %s (fail_on_error is off): %s", self._stream, error)
-
-    def _fail(self, failure: StreamError, cause: Exception | None = None) -> None:
+    def _fail(self, failure: StreamError, cause: BaseException | None = None) -> None:
         if self._failure is not None:
             return
         failure.__cause__ = cause
         self._failure = failure
-        logger.error(
-            "producer for %s failed with %d records outstanding: %s", self._stream, self.capacity.records, failure
-        )
-        self._disarm()
-        self._stall.stop()
-        self.capacity.close()
+        self._end_waits(failure)
         self._end_flushes(failure)
+        self._loop.call_soon_threadsafe(self._log_failure, failure, self._records)
+
+    def _break(self, cause: BaseException) -> None:
+        text = f"the producer for {self._stream} failed: {type(cause).__name__}: {cause}"
+        self._fail(WriteError(text), cause)
+
+    # -- tasks
+
+    async def _send(self, request: PutRecordsRequest) -> None:
+        try:
+            unknown = False
+            try:
+                results = await self._service.put_records(request.parcels, keyed=request.keyed)
+            except Exception as error:
+                settle = partial(self._queue.fault, request, judge(error))
+            else:
+                unknown = await self._learn(results)
+                settle = partial(self._queue.settle, request, results)
+            with self._lock:
+                settled = settle(self._clock.monotonic())
+                self._conclude(settled)
+            self._report(settled)
+            if settled.misrouted and not unknown:
+                self._refresh_soon()
+        except Exception as error:
+            with self._lock:
+                self._break(error)
+        self._pump()
+
+    async def _learn(self, results: Sequence[Result]) -> bool:
+        """Refresh the shard map if records were written to shards that it lacks; returns whether it did lack some."""
+        if not self._settings.aggregate or self._knows(results):
+            return False
+        # Readers compare an aggregate with the hash range of the shard that has it, so that range must be known here.
+        try:
+            async with self._refresh_lock:
+                if not self._knows(results):
+                    await self._refresh()
+        except Exception as error:
+            # Settle the request anyway, because its records were written, and would be sent again otherwise.
+            logger.warning("the shard map of %s cannot be refreshed: %s", self._stream, error)
+        return True
+
+    def _knows(self, results: Sequence[Result]) -> bool:
+        return all(shard is None or self._queue.shards.knows(shard) for shard in {result.shard for result in results})
 
     async def _refresh(self) -> None:
-        known = self._accumulator.shards
+        known = self._queue.shards
         listed = await self._service.shards() if known.predicts else None
         shards = known if listed is None else ShardMap(listed, known.distribution)
         news = not shards.is_like(known)
@@ -374,8 +456,9 @@ class Engine:
             warn_of_consequences(self._stream, traits, self._settings)
         # If records go to other shards although the map is right, frequent refreshes would not help.
         self._refresh_pause = REFRESH_SECONDS if news else min(2 * self._refresh_pause, MOST_REFRESH_SECONDS)
-        self._accumulator.adopt(shards)
-        self.capacity.divide(len(shards.open_shards))
+        if not shards.is_older_than(known):
+            with self._lock:
+                self._queue.adopt(shards)
         self._look_again()
 
     def _refresh_soon(self) -> None:
@@ -384,8 +467,9 @@ class Engine:
 
     async def _refresh_later(self) -> None:
         try:
-            await self._refresh()
-            self.pump()
+            async with self._refresh_lock:
+                await self._refresh()
+            self._pump()
         except Exception as error:
             logger.warning(
                 "the shard map of %s cannot be refreshed: %s; keeping the old one for now", self._stream, error
@@ -400,10 +484,39 @@ class Engine:
         """Schedule a check whether Kinesis still distributes the stream's records itself, because no response shows that."""
         if self._recheck is not None:
             self._recheck.cancel()
-        if not self._accumulator.shards.predicts and not self._stopped:
+        if not self._queue.shards.predicts and not self._stopped:
             self._recheck = self._loop.call_later(RECHECK_SECONDS, self._refresh_soon)
 
     def _stalled_on(self) -> str | None:
-        if not self._eager() or not self.capacity.records:
+        if not self._eager() or not self._records:
             return None
-        return f"producer for {self._stream}: {self.capacity.records} records ({self.capacity.bytes} bytes) are outstanding"
+        return f"producer for {self._stream}: {self._records} records ({self._bytes} bytes) are outstanding"
+
+    # -- messages, without the lock, because a handler may put them into this producer
+
+    def _report(self, settled: RequestOutcome) -> None:
+        if settled.acknowledged:
+            self._stall.progress()
+        if settled.retried:
+            self._stall.fault = next(iter(settled.retried))
+        if settled.stuck:
+            logger.warning("%s", settled.stuck)
+        if not self._settings.fail_on_error:
+            for _, error in settled.refused:
+                self._log_left_out(error)
+
+    def _log_left_out(self, error: StreamError) -> None:
+        logger.error("left out of stream %s (fail_on_error is off): %s", self._stream, error)
+
+    def _log_failure(self, failure: StreamError, records: int) -> None:
+        self._stall.stop()
+        logger.error("producer for %s failed with %d records outstanding: %s", self._stream, records, failure)
+
+
+def _end(future: Future[None], error: StreamError | None = None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)

@@ -14,7 +14,6 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.metrics import Labels, Sample, Source
 from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.metrics.labels import MOST_ERRORS, OTHER
-from kinesis_efo.producer.capacity import Capacity
 
 logger = logging.getLogger(__name__)
 
@@ -96,16 +95,18 @@ class Counts:
         self.records_written = 0
         self.bytes_written = 0
         self.records_refused = 0
+        self.waits = 0
+        self.seconds_waited = 0.0
         self.latency = Latency()
 
-    def snapshot(self, capacity: Capacity) -> ProducerMetrics:
-        """Make a snapshot of the counters, and of the capacity's figures."""
+    def snapshot(self, records: int, size: int, seconds_waiting: float) -> ProducerMetrics:
+        """Make a snapshot, with the outstanding records and bytes and the time of the puts that wait."""
         latency = self.latency
         return ProducerMetrics(
-            capacity.records,
-            capacity.bytes,
-            capacity.waits,
-            capacity.seconds_waited,
+            records,
+            size,
+            self.waits,
+            self.seconds_waited + seconds_waiting,
             dict(self.retries),
             self.requests,
             self.records_written,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from random import Random
 from types import TracebackType
@@ -16,7 +16,6 @@ from kinesis_efo.errors import KinesisEfoError, ProducerClosedError, StreamError
 from kinesis_efo.metrics import MetricsSettings, report
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.processes import Home
-from kinesis_efo.producer.capacity import Waiter
 from kinesis_efo.producer.engine import Engine
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import ProducerMetrics, producer_collector
@@ -118,7 +117,7 @@ class Producer:
         if not self._closed:
             engine.begin_closing()
             try:
-                await engine.flush()
+                await self.flush()
             finally:
                 await self.abort()
         engine.check_end()
@@ -174,17 +173,9 @@ class Producer:
             RecordRefusedError: The record can never be written. Other records are not affected.
             StreamError: An earlier record could not be written; unacknowledged records may not have been written.
         """
-        engine = self._engine_here()
-        record = engine.make_record((data, partition_key, explicit_hash_key))
-        if record is None:
-            return
-        if engine.capacity.try_acquire(record.shard, record.size):
-            engine.accept((record,))
-        else:
-            await _wait_for_capacity(engine, record)
-        if engine.pump_if_full():
-            # Let the event loop send, because a caller that only puts records would not yield to the loop.
-            await asyncio.sleep(0)
+        record = self._engine_here().make_record(data, partition_key, explicit_hash_key)
+        if record is not None:
+            await self._queue((record,))
 
     async def put_many(self, records: Iterable[PutArguments]) -> None:
         """Queue records in order, with less CPU per record than `put`. Reads `records` only as fast as there is capacity.
@@ -196,15 +187,8 @@ class Producer:
             RecordRefusedError: A record can never be written. The records before it are queued, those after it are not.
             StreamError: The same as for `put`.
         """
-        engine = self._engine_here()
-        for batch in engine.make_records(records):
-            for part, admitted in engine.capacity.acquire_parts(batch):
-                if admitted:
-                    engine.accept(part)
-                else:
-                    await _wait_for_capacity(engine, part[0])
-            if engine.pump_if_full():
-                await asyncio.sleep(0)
+        for batch in self._engine_here().make_records(records):
+            await self._queue(batch)
 
     async def flush(self) -> None:
         """Wait until Kinesis has acknowledged all records that were put before.
@@ -212,7 +196,9 @@ class Producer:
         Raises:
             StreamError: The first failure; unacknowledged records may not have been written.
         """
-        await self._engine_here().flush()
+        done = self._engine_here().flush()
+        if done is not None:
+            await asyncio.wrap_future(done)
 
     @property
     def metrics(self) -> ProducerMetrics:
@@ -244,6 +230,18 @@ class Producer:
 
     # -- parts
 
+    async def _queue(self, records: Sequence[Record]) -> None:
+        engine = self._engine_here()
+        wait = engine.put(records)
+        if wait is not None:
+            try:
+                await asyncio.wrap_future(wait.done)
+            finally:
+                engine.withdraw(wait)
+        elif engine.full:
+            # Let the event loop send, because a caller that only puts records would not yield to the loop.
+            await asyncio.sleep(0)
+
     def _engine_here(self) -> Engine:
         if (engine := self.engine).loop is not asyncio.get_running_loop():
             raise ProducerClosedError(
@@ -254,25 +252,3 @@ class Producer:
 
     def _connect_kinesis(self) -> AbstractAsyncContextManager[Service]:
         return connect(self.stream, self._aws, self.settings.max_in_flight + 1)
-
-
-async def _wait_for_capacity(engine: Engine, record: Record) -> None:
-    woken = asyncio.get_running_loop().create_future()
-
-    def wake(waiter: Waiter) -> None:
-        # Queue the record here, not when the coroutine runs again, so that later records stay after it.
-        if waiter.admitted:
-            engine.accept((record,))
-        if not woken.done():
-            woken.set_result(None)
-
-    waiter = engine.capacity.acquire(record.shard, record.size, wake)
-    engine.expedite()
-    try:
-        await woken
-    except asyncio.CancelledError:
-        if not waiter.admitted:
-            engine.capacity.cancel(waiter)
-        raise
-    if not waiter.admitted:
-        engine.check()

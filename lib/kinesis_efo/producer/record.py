@@ -46,8 +46,9 @@ class Record(msgspec.Struct, gc=False, eq=False):
         size: Bytes of data and partition key, as Kinesis counts them.
         hash: Hash key as a number; it selects the shard.
         position: The number of this record in messages, such as the number of records put before.
-        shard: The shard that was predicted at the put. The record takes up capacity of this shard.
         put_at: Time of the put, monotonic seconds.
+        refused_at: The same of the first time that Kinesis refused it.
+        epoch: Counts it until it is acknowledged.
     """
 
     data: bytes
@@ -56,8 +57,8 @@ class Record(msgspec.Struct, gc=False, eq=False):
     hash: int
     size: int
     position: int = 0
-    shard: str = ""
     put_at: float = 0.0
+    refused_at: float | None = None
     epoch: Epoch | None = None
 
     @property

@@ -19,8 +19,8 @@ from kinesis_efo.aws import AsyncClients, SyncClients, pages_of, token_only
 from kinesis_efo.aws_errors import Cause, cause_of, describe
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.producer.accumulator import Result
 from kinesis_efo.producer.aggregation import Parcel
+from kinesis_efo.producer.queue import Result
 from kinesis_efo.producer.routing import DEFAULT_RECORD_BYTES, HashRange, StreamTraits
 from kinesis_efo.raw_bodies import RAW_BODY, keep_answers, send_as_is
 from kinesis_efo.records.distribution import Distribution, distribution_of
@@ -91,6 +91,8 @@ class KinesisService:
             raise ResponseParserError(f"the answer of PutRecords cannot be decoded: {error}") from None
         if len(results) != len(parcels):
             raise ResponseParserError(f"PutRecords answered {len(results)} results for {len(parcels)} records")
+        if not all(result.shard or result.code for result in results):
+            raise ResponseParserError("PutRecords answered neither a shard nor an error for a record")
         return results
 
     async def shards(self) -> list[HashRange]:
@@ -156,5 +158,7 @@ def region_of(stream: str, aws: AwsSettings) -> str:
 
 def _shard(shard: dict[str, Any]) -> HashRange:
     keys = shard["HashKeyRange"]
-    still_open = "EndingSequenceNumber" not in shard["SequenceNumberRange"]
-    return HashRange(shard["ShardId"], int(keys["StartingHashKey"]), int(keys["EndingHashKey"]), still_open)
+    numbers = shard["SequenceNumberRange"]
+    still_open = "EndingSequenceNumber" not in numbers
+    first = numbers["StartingSequenceNumber"]
+    return HashRange(shard["ShardId"], int(keys["StartingHashKey"]), int(keys["EndingHashKey"]), still_open, first)

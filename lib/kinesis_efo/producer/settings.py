@@ -34,7 +34,7 @@ class ProducerSettings:
 
     Attributes:
         max_outstanding_records: Maximum number of records that were put and are not acknowledged yet; with more, `put` waits.
-        max_outstanding_bytes: The same in bytes of data and partition keys. Records larger than half of it are refused.
+        max_outstanding_bytes: The same in bytes of data and partition keys. Larger records are refused.
         linger: Seconds that a record waits for others to fill its request; cut short while a `put` or `flush` waits.
         max_in_flight: Maximum number of requests in flight at a time.
         ordered: Keep the order of records with the same partition key, even if some are retried. Each shard then has one request
@@ -45,7 +45,7 @@ class ProducerSettings:
             skipped. Faults of the whole stream always fail the producer.
         backoff_base: First backoff in seconds. The wait is random between 0 and the backoff (full jitter), which doubles.
         backoff_max: Maximum backoff in seconds.
-        retry_timeout: Seconds without any progress on a failing shard after which the producer fails, whatever `fail_on_error` is.
+        retry_timeout: Seconds for which every attempt for a shard may fail before the producer fails, whatever `fail_on_error` is.
         stall_warning: Seconds without any acknowledgement, while a caller waits, after which one warning is logged.
 
     Raises:

@@ -123,10 +123,8 @@ def test_ten_times_the_limit_runs_at_the_limit_within_its_bounds_and_without_los
 def test_a_hot_shard_does_not_slow_another(target: Start) -> None:
     kinesis = target(shards=2, write_limit=True)
 
-    async def main() -> float:
-        """The share of its time that the cold shard's writer was held up."""
+    async def main() -> None:
         settings = ProducerSettings(max_outstanding_records=2_000, linger=0.05)
-        waited = 0.0
         async with Producer("orders", settings=settings) as producer:
 
             async def hot() -> None:
@@ -137,19 +135,14 @@ def test_a_hot_shard_does_not_slow_another(target: Start) -> None:
             async with asyncio.timeout(20):
                 while not producer.metrics.retries:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-            started = time.monotonic()
             for _ in range(600):
-                began = time.monotonic()
                 await producer.put(repr(time.time()), "cold", HALF)
-                waited += time.monotonic() - began
                 await asyncio.sleep(0.004)
-            lasted = time.monotonic() - started
             heating.cancel()
             await asyncio.gather(heating, return_exceptions=True)
             await producer.flush()
-        return waited / lasted
 
-    held_up = asyncio.run(main())
+    asyncio.run(main())
     cold, hot = sorted(
         (kinesis.read(shard["ShardId"]) for shard in kinesis.shards()), key=lambda read: read[0]["PartitionKey"]
     )
@@ -159,8 +152,7 @@ def test_a_hot_shard_does_not_slow_another(target: Start) -> None:
         median(record["ApproximateArrivalTimestamp"].timestamp() - float(record["Data"]) for record in records)
         for records in (cold, hot)
     )
-    assert cold_delay < hot_delay / 3, "records of the fast shard waited for the hot one"
-    assert held_up < 0.5
+    assert cold_delay < min(1.0, hot_delay / 3), "records of the fast shard waited for the hot one"
 
 
 @pytest.mark.parametrize("aggregate", [False, True])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.batch.reading import StretchEvent, StretchProgress, check_horizon, pace_of, read_stretch
+from kinesis_efo.batch.reading import StretchEvent, StretchProgress, check_planned, pace_of, read_stretch
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.clock import KinesisClock
@@ -138,7 +138,7 @@ def test_horizon_that_moves_before_the_first_response(
         stretch = Stretch(
             KEY, None, TRIM_HORIZON, UNTIL_START, horizon=horizon - moved, created=horizon - moved + created
         )
-        await check_horizon(stretch, ScriptedTopology(LISTED), ORDERS, "m.json", clock, again=again, fail=fail)
+        await check_planned(stretch, ScriptedTopology(LISTED), ORDERS, "m.json", clock, again=again, fail=fail)
 
     if said == "error" and fail:
         with pytest.raises(

@@ -64,7 +64,7 @@ def paused(work: Callable[[], object], before: str) -> Iterator[Paused]:
         thread.join(SOON)
 
 
-@pytest.mark.parametrize("before", ["_enqueue", "call_soon_threadsafe"])
+@pytest.mark.parametrize("before", ["_queue", "call_soon_threadsafe"])
 def test_flush_writes_the_callers_records_beside_a_paused_put(before: str) -> None:
     opened = Opened()
     producer = BlockingProducer("orders", connect=opened, settings=ProducerSettings(linger=60)).open()
@@ -86,7 +86,7 @@ def test_flush_writes_the_callers_records_beside_a_paused_put(before: str) -> No
     assert stored(opened) == {b"mine", b"other"}
 
 
-@pytest.mark.parametrize("before", ["_enqueue", "call_soon_threadsafe"])
+@pytest.mark.parametrize("before", ["_queue", "call_soon_threadsafe"])
 def test_a_put_beside_a_close_is_written_or_raises(before: str) -> None:
     opened = Opened()
     producer = BlockingProducer("orders", connect=opened).open()

@@ -12,7 +12,6 @@ import pytest
 
 from kinesis_efo.errors import RecordRefusedError
 from kinesis_efo.producer import ProducerSettings
-from kinesis_efo.producer.capacity import usage_of
 from kinesis_efo.producer.engine import RECHECK_SECONDS, Engine
 from kinesis_efo.producer.record import PutArguments, Record
 from kinesis_efo.producer.routing import shard_map
@@ -39,14 +38,14 @@ class Writing:
 
     async def put(self, given: Iterable[PutArguments]) -> None:
         for batch in self.engine.make_records(given):
-            assert self.engine.capacity.try_acquire_all(usage_of(batch)), "less than the capacity is outstanding"
-            self.engine.accept(batch)
-            self.engine.pump_if_full()
+            assert self.engine.put(batch) is None, "less than the bound is outstanding"
             await asyncio.sleep(0)
 
     async def write(self, given: Iterable[PutArguments]) -> None:
         await self.put(given)
-        await self.engine.flush()
+        done = self.engine.flush()
+        if done is not None:
+            await asyncio.wrap_future(done)
 
     @property
     def aggregates(self) -> int:
@@ -269,7 +268,7 @@ def test_a_shard_map_that_cannot_be_refreshed_leaves_what_was_written_settled(
         writing.service.shards = late  # type: ignore[method-assign]
         await writing.write(numbered(500, 500))
         assert set(writing.stored) == set(range(1_000))
-        assert writing.engine.capacity.records == 0
+        assert writing.engine.metrics.outstanding_records == 0
 
     with caplog.at_level(logging.WARNING):
         drive(scenario, stream, request, aggregate=True)

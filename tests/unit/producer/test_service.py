@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.producer.accumulator import Result
+from kinesis_efo.producer.queue import Result
 from kinesis_efo.producer.record import SizeLimit, make_record
 from kinesis_efo.producer.service import KinesisService
 from kinesis_efo.raw_bodies import RAW_BODY

@@ -1,0 +1,418 @@
+"""Holds the records of a producer, decides what to send when, and processes responses. No I/O: times are passed in.
+
+Records wait in one lane per shard. A request takes records from several lanes; records that Kinesis refuses return to the front of their
+lane. A record leaves the queue only if it is acknowledged or refused for good, never because of its age. A lane pauses after a fault, so
+that a hot shard does not delay the others: with one lane for all, a shard at its limit would fill every request with records to refuse.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from operator import itemgetter
+from random import Random
+
+import msgspec
+
+from kinesis_efo.aws_errors import THROUGHPUT_EXCEEDED
+from kinesis_efo.errors import RecordRefusedError, RetriesExhaustedError, StreamError
+from kinesis_efo.producer.aggregation import Packer, Parcel
+from kinesis_efo.producer.faults import Retry, WriteFault, judge_result
+from kinesis_efo.producer.record import Record
+from kinesis_efo.producer.routing import ShardMap
+from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
+from kinesis_efo.records.distribution import Distribution
+
+WRONG_SHARD = "WrongShard"
+"""The library's own error code for an aggregate that Kinesis wrote to a shard where readers would drop it."""
+STUCK_SECONDS = 60.0
+"""Seconds for which Kinesis refuses a record, while its shard takes others, before each warning that names it."""
+
+_MOST_EXPIRED_IN_A_ROW = 5
+
+
+class Result(msgspec.Struct, gc=False):
+    """The result of PutRecords for one parcel: a shard, or an error."""
+
+    shard: str | None = msgspec.field(name="ShardId", default=None)
+    code: str | None = msgspec.field(name="ErrorCode", default=None)
+    message: str | None = msgspec.field(name="ErrorMessage", default=None)
+
+
+class Backoff:
+    """Backoff with full jitter: a random wait between 0 and a bound that doubles with each consecutive fault."""
+
+    def __init__(self, settings: ProducerSettings, random: Random) -> None:
+        self._base, self._max = settings.backoff_base, settings.backoff_max
+        self._random = random
+        self._began = 0.0
+        self.faults = 0
+        self.until = 0.0
+
+    def extend(self, sent_at: float, now: float, *, progress: bool = False) -> None:
+        """Back off after a fault of a request. If a part of it succeeded (`progress`), the bound is reset.
+
+        Faults of requests that were in flight together count as one.
+        """
+        if progress:
+            self.faults = 1
+        elif not self.faults or sent_at >= self._began:
+            self.faults += 1
+        self._began = now
+        bound = min(self._max, self._base * 2.0 ** min(self.faults - 1, 30))
+        self.until = max(self.until, now + self._random.uniform(0, bound))
+
+    def end(self, sent_at: float) -> None:
+        """End the backoff after a request that succeeded as a whole, unless it was sent before the last fault."""
+        if sent_at >= self._began:
+            self.faults = 0
+            self.until = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A period without progress: the monotonic time of its first fault, in seconds, and the cause of that fault."""
+
+    since: float
+    cause: str
+
+
+class Lane:
+    """The records that wait for one shard, in order."""
+
+    def __init__(self, shard: str, backoff: Backoff) -> None:
+        self.shard = shard
+        self.backoff = backoff
+        self.records: deque[Record] = deque()
+        self.most = MAX_REQUEST_RECORDS
+        self.in_flight = 0
+        self.failing: Outage | None = None
+
+
+@dataclass(slots=True)
+class PutRecordsRequest:
+    """The contents of one PutRecords request: the Kinesis records in order, the lane of each, and the time of sending."""
+
+    sent_at: float
+    keyed: bool
+    parcels: list[Parcel] = field(default_factory=list)
+    shards: list[str] = field(default_factory=list)
+
+    @property
+    def records(self) -> list[Record]:
+        """The records in all parcels, in order."""
+        return [record for parcel in self.parcels for record in parcel.records]
+
+
+@dataclass(slots=True)
+class RequestOutcome:
+    """The outcome of a request.
+
+    Attributes:
+        acknowledged: Records that are written.
+        refused: Records that can never be written.
+        retried: Parcels that will be sent again, counted by error code.
+        misrouted: Whether the response showed that the shard map is out of date.
+        stuck: A warning that names a record which Kinesis has refused for long; empty if there is none.
+        failure: The error that ends the producer.
+    """
+
+    acknowledged: list[Record] = field(default_factory=list)
+    refused: list[tuple[Record, StreamError]] = field(default_factory=list)
+    retried: Counter[str] = field(default_factory=Counter)
+    misrouted: bool = False
+    stuck: str = ""
+    failure: StreamError | None = None
+
+
+@dataclass(slots=True)
+class _LaneOutcome:
+    """The outcome of a request for one lane: parcels taken, whether some were throttled, records to send again, and the first cause."""
+
+    taken: int = 0
+    throttled: bool = False
+    again: list[Record] = field(default_factory=list)
+    cause: str = ""
+
+
+class RecordQueue:
+    """Holds the records that wait to be sent, and makes requests of them.
+
+    `max_record_bytes` is the maximum size of a record of the stream; aggregates are not larger either.
+    """
+
+    def __init__(
+        self, stream: str, settings: ProducerSettings, shards: ShardMap, max_record_bytes: int, random: Random
+    ) -> None:
+        self._stream = stream
+        self._settings = settings
+        self._random = random
+        self._aggregate_bytes = min(settings.aggregate_bytes, max_record_bytes)
+        self._map = shards
+        self._next_map: ShardMap | None = None
+        self._lanes = {shard: self._lane(shard) for shard in shards.open_shards}
+        self._backoff = Backoff(settings, random)
+        self._expired = 0
+        self._most_records = MAX_REQUEST_RECORDS
+        self._turn = 0
+        self._warned_at = -inf
+        self.in_flight = 0
+
+    @property
+    def shards(self) -> ShardMap:
+        """The newest shard map."""
+        return self._next_map or self._map
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Add records to their shards' lanes."""
+        lanes, shard_of = self._lanes, self._map.shard_of
+        for record in records:
+            lanes[shard_of(record.hash)].records.append(record)
+
+    def adopt(self, shards: ShardMap) -> None:
+        """Use a new shard map: immediately, or, with `ordered`, as soon as no request that was made with the old map is in flight."""
+        self._next_map = shards
+        self._adopt_when_possible()
+
+    def next_request(self, now: float, *, eager: bool) -> PutRecordsRequest | None:
+        """Make the next request; None if none is due. `eager` means that a caller waits, so the request need not be full."""
+        if self._backoff.until > now or self._next_map is not None:
+            return None
+        ready = [lane for lane in self._lanes.values() if lane.backoff.until <= now and self._may_send(lane)]
+        if not ready or not (eager or self._worth_sending(ready, now)):
+            return None
+        request = PutRecordsRequest(now, self._map.predicts)
+        bytes_left = MAX_REQUEST_BYTES
+        # Another lane begins each time, because the first ones may fill the request.
+        self._turn = (self._turn + 1) % len(ready)
+        for lane in ready[self._turn :] + ready[: self._turn]:
+            if not (most := self._most_records - len(request.parcels)):
+                break
+            # With order, one aggregate, which Kinesis writes as a whole or not at all.
+            parcels = self._take(lane, 1 if self._ordered and self._aggregate else min(most, lane.most), bytes_left)
+            if parcels:
+                request.parcels += parcels
+                request.shards += [lane.shard] * len(parcels)
+                bytes_left -= sum([parcel.size for parcel in parcels])
+                lane.in_flight += 1
+        self.in_flight += 1
+        return request
+
+    def due_at(self, *, eager: bool) -> float | None:
+        """Return the time to call `next_request` again; None if there is nothing to send before the next response or put."""
+        if self._next_map is not None:
+            return None
+        linger = 0.0 if eager else self._settings.linger
+        times = [
+            max(lane.records[0].put_at + linger, lane.backoff.until)
+            for lane in self._lanes.values()
+            if self._may_send(lane)
+        ]
+        return max(min(times), self._backoff.until) if times else None
+
+    def settle(self, request: PutRecordsRequest, results: Sequence[Result], now: float) -> RequestOutcome:
+        """Process the response to a request: one result for each of its parcels."""
+        outcomes = self._ended(request)
+        self._expired = 0
+        self._most_records = min(2 * self._most_records, MAX_REQUEST_RECORDS)
+        self._backoff.end(request.sent_at)
+        settled = RequestOutcome()
+        for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
+            outcome = outcomes[shard]
+            if result.code is not None:
+                self._refused(parcel, judge_result(result.code, result.message or ""), outcome, settled)
+            elif result.shard == shard or not request.keyed or self._is_readable(parcel, result.shard):
+                settled.misrouted |= request.keyed and result.shard != shard and self.shards.predicts
+                outcome.taken += 1
+                settled.acknowledged += parcel.records
+            else:
+                # The KCL and strict readers drop an aggregate with records of other shards, so its records count as not written.
+                settled.misrouted |= self.shards.predicts
+                cause = f"{WRONG_SHARD}: an aggregate for {shard} was written to {result.shard}"
+                self._retry(parcel, WRONG_SHARD, cause, outcome, settled)
+        for shard, outcome in outcomes.items():
+            self._pace(shard, outcome, request.sent_at, now, settled)
+        return settled
+
+    def fault(self, request: PutRecordsRequest, fault: WriteFault, now: float) -> RequestOutcome:
+        """Process the failure of a whole request. Kinesis may have carried out the request, so a retry may write its records twice."""
+        self._ended(request)
+        settled = RequestOutcome()
+        if fault.kind is RecordRefusedError:
+            self._expired = 0
+            if len(request.records) == 1:
+                settled.refused = [(record, _refusal(record, fault)) for record in request.records]
+                if (lane := self._lanes.get(request.shards[0])) is not None:
+                    lane.failing = None
+                return settled
+        for parcel, shard in zip(reversed(request.parcels), reversed(request.shards), strict=True):
+            self._give_back(shard, parcel.records)
+        if fault.kind is RecordRefusedError:
+            # One record makes Kinesis refuse all of them. Halve the next request, until that record is alone and can be named.
+            self._most_records = max(1, min(self._most_records, len(request.records)) // 2)
+            settled.retried[fault.code] = len(request.parcels)
+            return settled
+        self._expired = self._expired + 1 if fault.retry is Retry.BRIEFLY else 0
+        if fault.retry is Retry.NO or self._expired >= _MOST_EXPIRED_IN_A_ROW:
+            settled.failure = self._error(fault)
+            return settled
+        settled.retried[fault.code] = len(request.parcels)
+        self._backoff.extend(request.sent_at, now)
+        for shard in dict.fromkeys(request.shards):
+            if (lane := self._lanes.get(shard)) is not None:
+                self._fails(lane, fault.text, now, settled)
+        return settled
+
+    # -- parts
+
+    @property
+    def _aggregate(self) -> bool:
+        # AWS does not support aggregates if Kinesis distributes records itself; readers that follow the KCL's rule drop such aggregates.
+        return self._settings.aggregate and self._map.distribution is Distribution.KEYED
+
+    @property
+    def _ordered(self) -> bool:
+        return self._settings.ordered and self._map.predicts
+
+    def _lane(self, shard: str) -> Lane:
+        return Lane(shard, Backoff(self._settings, self._random))
+
+    def _may_send(self, lane: Lane) -> bool:
+        # After a fault, one request at a time, because the shard would most likely refuse the others, too.
+        alone = self._ordered or lane.most < MAX_REQUEST_RECORDS
+        return len(lane.records) > 0 and not (alone and lane.in_flight)
+
+    def _worth_sending(self, ready: list[Lane], now: float) -> bool:
+        if any(lane.records[0].put_at + self._settings.linger <= now for lane in ready):
+            return True
+        # Send less than a full request if the bounds do not allow two, so that one can fill while the other is in flight.
+        half = self._settings.max_outstanding_records // 2
+        enough = half // 2 if self._aggregate else min(MAX_REQUEST_RECORDS, half)
+        most_bytes = min(MAX_REQUEST_BYTES, self._settings.max_outstanding_bytes // 4)
+        return sum(len(lane.records) for lane in ready) >= max(1, enough) or (
+            sum(record.size for lane in ready for record in lane.records) >= most_bytes
+        )
+
+    def _take(self, lane: Lane, most: int, most_bytes: int) -> list[Parcel]:
+        """Remove and return the first records of a lane, in as many parcels as fit."""
+        parcels: list[Parcel] = []
+        skipped: list[Record] = []
+        keys: set[str] = set()
+        records, aggregate = lane.records, self._aggregate and self._most_records == MAX_REQUEST_RECORDS
+        one_per_key = self._ordered
+        while records and len(parcels) < most:
+            if one_per_key and records[0].key in keys:
+                # Not two of one key, because Kinesis may take only the later one.
+                skipped.append(records.popleft())
+                continue
+            parcel = self._packed(records) if aggregate else records.popleft()
+            if parcel.size > most_bytes:
+                records.extendleft(reversed(parcel.records))
+                break
+            most_bytes -= parcel.size
+            keys.add(parcel.key)
+            parcels.append(parcel)
+        records.extendleft(reversed(skipped))
+        return parcels
+
+    def _packed(self, records: deque[Record]) -> Parcel:
+        packer = Packer(self._aggregate_bytes)
+        while records and packer.add(records[0]):
+            records.popleft()
+        return packer.seal()
+
+    def _ended(self, request: PutRecordsRequest) -> dict[str, _LaneOutcome]:
+        self.in_flight -= 1
+        outcomes = {shard: _LaneOutcome() for shard in dict.fromkeys(request.shards)}
+        for shard in outcomes:
+            if (lane := self._lanes.get(shard)) is not None:
+                # A lane that was created after the request did not count the request.
+                lane.in_flight = max(0, lane.in_flight - 1)
+        self._adopt_when_possible()
+        return outcomes
+
+    def _adopt_when_possible(self) -> None:
+        if self._next_map is None or (self._settings.ordered and self.in_flight):
+            return
+        self._map, self._next_map = self._next_map, None
+        before = self._lanes
+        self._lanes = {shard: before.get(shard) or self._lane(shard) for shard in self._map.open_shards}
+        for shard, lane in before.items():
+            if shard not in self._lanes:
+                self.add(lane.records)
+
+    def _give_back(self, shard: str, records: Sequence[Record]) -> None:
+        lane = self._lanes.get(shard)
+        for record in reversed(records):
+            (lane or self._lanes[self._map.shard_of(record.hash)]).records.appendleft(record)
+
+    def _is_readable(self, parcel: Parcel, shard: str | None) -> bool:
+        return len(parcel.records) == 1 or all(
+            self.shards.covers(shard or "", record.hash) for record in parcel.records
+        )
+
+    def _refused(self, parcel: Parcel, fault: WriteFault, outcome: _LaneOutcome, settled: RequestOutcome) -> None:
+        if fault.retry is Retry.YES:
+            outcome.throttled |= fault.code == THROUGHPUT_EXCEEDED
+            self._retry(parcel, fault.code, fault.text, outcome, settled)
+        elif fault.kind is RecordRefusedError:
+            settled.refused += [(record, _refusal(record, fault)) for record in parcel.records]
+        else:
+            settled.failure = settled.failure or self._error(fault)
+            outcome.again += parcel.records
+
+    def _retry(self, parcel: Parcel, code: str, cause: str, outcome: _LaneOutcome, settled: RequestOutcome) -> None:
+        settled.retried[code] += 1
+        outcome.cause = outcome.cause or cause
+        outcome.again += parcel.records
+
+    def _pace(self, shard: str, outcome: _LaneOutcome, sent_at: float, now: float, settled: RequestOutcome) -> None:
+        self._give_back(shard, outcome.again)
+        for record in outcome.again:
+            if record.refused_at is None:
+                record.refused_at = now
+        lane = self._lanes.get(shard)
+        if lane is None:
+            return
+        if outcome.taken or not outcome.again:
+            lane.failing = None
+        # A shard at its limit takes about as much next time; the rest would be sent in vain. Other faults must not narrow the lane,
+        # because a record that fails each time would block the records behind it.
+        lane.most = min(max(1, 2 * (outcome.taken if outcome.throttled else lane.most)), MAX_REQUEST_RECORDS)
+        if not outcome.again:
+            lane.backoff.end(sent_at)
+            return
+        lane.backoff.extend(sent_at, now, progress=outcome.taken > 0)
+        if outcome.taken:
+            self._name_stuck(shard, outcome, now, settled)
+            return
+        self._fails(lane, outcome.cause, now, settled)
+
+    def _fails(self, lane: Lane, cause: str, now: float, settled: RequestOutcome) -> None:
+        lane.failing = lane.failing or Outage(now, cause)
+        lasts = now - lane.failing.since
+        if lasts > self._settings.retry_timeout and settled.failure is None:
+            what = f"every record for {lane.shard}" if self._map.predicts else "every record"
+            settled.failure = RetriesExhaustedError(
+                f"stream {self._stream} cannot be written to: {what} failed for {lasts:.0f} s, beginning with {lane.failing.cause}. "
+                f"Remove the cause, or raise the limit (retry_timeout is {self._settings.retry_timeout:g} s)"
+            )
+
+    def _name_stuck(self, shard: str, outcome: _LaneOutcome, now: float, settled: RequestOutcome) -> None:
+        lasts, oldest = max(((now - (record.refused_at or now), record) for record in outcome.again), key=itemgetter(0))
+        if lasts >= STUCK_SECONDS and now - self._warned_at >= STUCK_SECONDS:
+            self._warned_at = now
+            settled.stuck = (
+                f"stream {self._stream}: {oldest.describe()} is not written yet: Kinesis has refused it for {lasts:.0f} s, although {shard} "
+                f"takes other records; it is sent again until Kinesis takes it ({outcome.cause})"
+            )
+
+    def _error(self, fault: WriteFault) -> StreamError:
+        remedy = f". To do: {fault.remedy}" if fault.remedy else ""
+        return fault.kind(f"stream {self._stream} cannot be written to: {fault.text}{remedy}")
+
+
+def _refusal(record: Record, fault: WriteFault) -> RecordRefusedError:
+    return RecordRefusedError(f"{record.describe()}: Kinesis refuses it: {fault.text}")

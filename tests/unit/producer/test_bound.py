@@ -1,0 +1,194 @@
+"""The bound on outstanding records: who waits for room, in which order, and how a hot shard delays the records of others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+
+from kinesis_efo.producer import Producer, ProducerSettings
+from kinesis_efo.producer.aggregation import Parcel
+from kinesis_efo.producer.service import Service
+from tests.support import virtual_time
+from tests.support.write_model import RING, THROTTLE, Answer, ModelService, ModelStream, even_shards
+
+PUT_SECONDS = 0.02
+"""How often each caller puts what has come."""
+
+
+class LimitedService(ModelService):
+    """Answers after some milliseconds. Each shard takes 1,000 records and 1 MiB a second, of which it saves up one second."""
+
+    def __init__(self, shards: int, random: Random) -> None:
+        super().__init__(ModelStream(even_shards(shards)))
+        self.random = random
+        self.left: dict[str, tuple[float, float, float]] = defaultdict(lambda: (0.0, 1_000.0, float(1 << 20)))
+        self.stored_at: dict[bytes, float] = {}
+        self.sent = self.taken = 0
+
+    async def put_records(self, parcels: Sequence[Parcel], *, keyed: bool) -> Sequence[Answer]:
+        await asyncio.sleep(self.random.uniform(0.005, 0.03))
+        answers = [self.answer(parcel) for parcel in parcels]
+        await asyncio.sleep(0.005)
+        return answers
+
+    def answer(self, parcel: Parcel) -> Answer:
+        now = asyncio.get_running_loop().time()
+        shard = self.stream.map.shard_of(parcel.records[0].hash)
+        then, records, size = self.left[shard]
+        records = min(1_000.0, records + 1_000 * (now - then)) - 1
+        size = min(float(1 << 20), size + (1 << 20) * (now - then)) - parcel.size
+        self.sent += 1
+        if records < 0 or size < 0:
+            return Answer(code=THROTTLE, message="Rate exceeded")
+        self.taken += 1
+        self.left[shard] = (now, records, size)
+        self.stored_at.update((record.data[:20], now) for record in parcel.records)
+        return self.stream.store(parcel)
+
+
+def run(scenario: Callable[[Producer], Awaitable[Any]], service: ModelService, **wanted: Any) -> None:
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[Service]:
+        yield service
+
+    async def main() -> None:
+        settings, clock = ProducerSettings(**wanted), virtual_time.LoopClock()
+        async with Producer("orders", settings=settings, connect=connect, clock=clock, random=Random(1)) as producer:
+            await scenario(producer)
+
+    virtual_time.run(main())
+
+
+@pytest.mark.parametrize("aggregate", [False, True])
+@pytest.mark.parametrize("callers", ["one for each shard", "one for all"])
+def test_neighbors_of_a_hot_shard_are_written_within_a_second(callers: str, aggregate: bool) -> None:
+    shards, rates = 4, [2_500, 250, 250, 250]
+    service = LimitedService(shards, random := Random(1))
+    put_at: dict[bytes, float] = {}
+
+    def record(shard: int) -> tuple[bytes, str, int]:
+        number = len(put_at)
+        data = f"{shard}:{number}".encode().ljust(20)
+        put_at[data] = asyncio.get_running_loop().time()
+        return data.ljust(900, b"x"), f"{shard}-{number % 1_000}", RING * shard // shards + number % 1_000
+
+    async def call(producer: Producer, its_shards: list[int]) -> None:
+        for _ in range(round(25 / PUT_SECONDS)):
+            await asyncio.sleep(PUT_SECONDS)
+            come = [shard for shard in its_shards for _ in range(round(rates[shard] * PUT_SECONDS))]
+            random.shuffle(come)
+            await producer.put_many([record(shard) for shard in come])
+
+    async def scenario(producer: Producer) -> None:
+        its_shards = [list(range(shards))] if callers == "one for all" else [[shard] for shard in range(shards)]
+        await asyncio.gather(*(call(producer, its) for its in its_shards))
+        assert producer.metrics.backpressure_seconds > 1, "the hot shard must have filled the bound"
+        await producer.flush()
+
+    run(scenario, service, aggregate=aggregate)
+    waited = sorted(service.stored_at[data] - at for data, at in put_at.items() if not data.startswith(b"0:"))
+    assert len(waited) == 3 * 25 * 250
+    assert waited[-1] < 1.0
+    assert waited[len(waited) // 2] < 0.1
+    assert service.sent < 2 * service.taken, "records are sent again and again"
+
+
+def test_a_put_of_few_records_does_not_wait_behind_one_of_many() -> None:
+    async def scenario(producer: Producer) -> None:
+        many = asyncio.create_task(producer.put_many((b"many", str(number)) for number in range(400)))
+        await asyncio.sleep(0)
+        await producer.put_many([(b"few", "a"), (b"few", "b")])
+        assert not many.done()
+        await many
+
+    run(scenario, LimitedService(1, Random(1)), max_outstanding_records=4)
+
+
+def test_small_records_do_not_starve_a_large_one() -> None:
+    service = ModelService(ModelStream(even_shards(1)))
+
+    async def scenario(producer: Producer) -> None:
+        async def small(number: int) -> None:
+            for _ in range(20):
+                await producer.put(b"x" * 400, str(number))
+
+        putting = [asyncio.create_task(small(number)) for number in range(5)]
+        await asyncio.sleep(0)
+        await producer.put(b"large".ljust(1_999), "k")
+        assert not all(task.done() for task in putting)
+        await asyncio.gather(*putting)
+        await producer.flush()
+        assert len(service.stream.seen) == 101
+
+    run(scenario, service, max_outstanding_bytes=2_000)
+
+
+def test_room_that_a_cancelled_put_waited_for_goes_to_the_next() -> None:
+    service = ModelService(ModelStream(even_shards(1)))
+
+    async def scenario(producer: Producer) -> None:
+        service.gate.clear()
+        await producer.put(b"x" * 1_500, "k")
+        large = asyncio.create_task(producer.put(b"x" * 1_500, "k"))
+        await asyncio.sleep(0)
+        small = asyncio.create_task(producer.put(b"small", "k"))
+        await asyncio.sleep(0)
+        large.cancel()
+        await asyncio.wait_for(small, 1)
+        service.gate.set()
+
+    run(scenario, service, max_outstanding_bytes=2_000)
+
+
+def test_waits_and_their_seconds_are_counted_even_while_they_last() -> None:
+    service = ModelService(ModelStream(even_shards(1)))
+
+    async def scenario(producer: Producer) -> None:
+        service.gate.clear()
+        await producer.put(b"x", "k")
+        assert (producer.metrics.backpressure_waits, producer.metrics.backpressure_seconds) == (0, 0)
+        waiting = asyncio.create_task(producer.put(b"x", "k"))
+        await asyncio.sleep(2)
+        assert (producer.metrics.backpressure_waits, producer.metrics.backpressure_seconds) == (1, 2)
+        service.gate.set()
+        await waiting
+
+    run(scenario, service, max_outstanding_records=1)
+
+
+def test_a_record_that_is_always_refused_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    service = ModelService(ModelStream(even_shards(1)))
+    poisoned = True
+
+    def script(parcels: Sequence[Parcel]) -> list[Answer]:
+        failure = Answer(code="InternalFailure", message="x")
+        return [failure if poisoned and parcel.key == "poison" else service.stream.store(parcel) for parcel in parcels]
+
+    async def scenario(producer: Producer) -> None:
+        nonlocal poisoned
+        service.script = script
+        await producer.put(b"secret", "poison")
+        flush = asyncio.create_task(producer.flush())
+        for number in range(400):
+            await producer.put(b"x", str(number))
+            await asyncio.sleep(1)
+        assert not flush.done()
+        poisoned = False
+        await flush
+
+    run(scenario, service)
+    named = [text for text in caplog.messages if "is not written yet" in text]
+    assert 5 <= len(named) <= 7
+    assert named[0].startswith(
+        "stream orders: record 0 (partition key 'poison', 12 bytes) is not written yet: Kinesis has refused it for 6"
+    )
+    assert "InternalFailure: x" in named[0]
+    assert "secret" not in caplog.text

@@ -150,8 +150,20 @@ class _LimitedClient:
             if isinstance(error, HTTPError):
                 raise HTTPClientError(error=error) from None
             raise
-        answer._content = bytes(body)
+        answer.raw = _Read(bytes(body))
         return answer
+
+
+class _Read:
+    """A body that was read, in the place of the open response."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self, *_: Any) -> Iterator[bytes]:
+        yield self._body
+
+    def close(self) -> None: ...
 
 
 def _too_long(url: str, most: int) -> HTTPClientError:

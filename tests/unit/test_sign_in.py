@@ -44,19 +44,23 @@ NOWHERE = AwsSettings(endpoint_url="http://127.0.0.1:9")
 
 CASES = {
     "process fails": ("credential_process = /bin/sh -c 'echo session is over >&2; exit 1'", {}, "session is over"),
-    "no such process": ("credential_process = /no/such/tool", {}, r"/no/such/tool' \(setting credential_process\)"),
+    "no such process": (
+        "credential_process = /no/such/tool",
+        {},
+        r"/no/such/tool: No such file or directory \(setting credential_process\)",
+    ),
     "process prints text": ("credential_process = /bin/echo hello", {}, "cannot read what .* credential_process"),
     "process prints a list": ("credential_process = /bin/echo []", {}, "cannot read what .* credential_process"),
     "open quotation": ("credential_process = /bin/echo 'hello", {}, "No closing quotation"),
     "token of the profile": (
         f"{ROLE}\nweb_identity_token_file = /no/token",
         {},
-        r"/no/token' \(setting web_identity_token_file\)",
+        r"/no/token: No such file or directory \(setting web_identity_token_file\)",
     ),
     "token of the environment": (
         "",
         {"AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/reader", "AWS_WEB_IDENTITY_TOKEN_FILE": "/no/token"},
-        r"/no/token' \(setting AWS_WEB_IDENTITY_TOKEN_FILE\)",
+        r"/no/token: No such file or directory \(setting AWS_WEB_IDENTITY_TOKEN_FILE\)",
     ),
     "token of the container": (
         "",
@@ -64,7 +68,7 @@ CASES = {
             "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:9/x",
             "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "/no/token",
         },
-        r"/no/token' \(setting AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE\)",
+        r"/no/token: No such file or directory \(setting AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE\)",
     ),
     "broken file": ("]\n[[", {}, "Unable to parse config file: .*config"),
     "no source": (f"{ROLE}\nsource_profile = gone", {}, 'source_profile "gone" .* does not exist'),

@@ -205,7 +205,7 @@ class QueryPlanner:
             query.resume(call.resumed)
         if call.kept is not None:
             # Follow `kept` now, because the query's tasks may be reading from there before its first `Next`.
-            await query.check_replay(call.kept, ())
+            await query.check_replay(call.kept, () if call.end is None else call.kept.ranges_to(call.end))
         if not call.new:
             return None
         if start.from_leases and not self._rows_are_good:

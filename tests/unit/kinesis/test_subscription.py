@@ -1268,7 +1268,7 @@ async def test_reading_that_goes_on_at_the_horizon_may_be_minutes_late_from_ther
     late = payload(aged(DAY + 500), 1, behind=(DAY + 500) * 1000)
     world = ScriptedWorld([late], [END], start=Position.after(aged(2 * DAY)), fail_on_data_loss=False)
     await world.ends()
-    assert world.transport.positions == ["TRIM_HORIZON", str(Position.after(aged(DAY + 500)))]
+    assert world.transport.positions == ["TRIM_HORIZON", "TRIM_HORIZON"], "its position is behind the horizon by then"
 
 
 @virtual

@@ -174,7 +174,12 @@ def test_a_shard_is_asked_twice_a_second_and_nothing_else_is_asked_for(spark: Sp
     asked = [call.time for call in made if call.operation == "GetRecords"]
     assert min(later - earlier for earlier, later in pairwise(asked)) > 0.45
     assert asked[2] - asked[0] > 1.8, "two answers of 1 MB each take two seconds"
-    assert {call.operation for call in made} == {"ListShards", "GetShardIterator", "GetRecords"}
+    assert {call.operation for call in made} == {
+        "DescribeStreamSummary",
+        "ListShards",
+        "GetShardIterator",
+        "GetRecords",
+    }
     assert {call.outcome for call in made} == {"ok"}
     assert w.leases() == {}
 

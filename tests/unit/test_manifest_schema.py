@@ -18,7 +18,7 @@ from kinesis_efo_tools.manifest_schema import SCHEMA
 from tests.unit.test_manifest import CONSUMER, STREAM, document
 
 SCHEMA_SAYS = Draft202012Validator(SCHEMA)
-COMPARISONS = ("is in region", "does not belong to streamName", "is not a consumer of streamArn")
+COMPARISONS = ("is in region", "does not belong to streamName", "is not a consumer of streamArn", "are not printable")
 """Faults that a schema cannot find."""
 
 FORMS = ("schemaVersion", "is missing", "must be", "is empty", "is not the ARN")

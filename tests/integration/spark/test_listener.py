@@ -32,7 +32,7 @@ def test_a_query_tells_its_lag_and_its_metrics(
         wait_until(lambda: sum(batch.rows for batch in seen) == 100, 60)
     finally:
         spark.streams.removeListener(listener)
-    assert sum(batch.data_bytes or 0 for batch in seen) == pytest.approx(100 * 400, rel=0.1)
+    assert sum(batch.data_bytes or 0 for batch in seen) == pytest.approx(100 * 400, rel=0.1), seen
     assert sum(batch.bytes or 0 for batch in seen) > 100 * (400 * 4 / 3 + 150), "as Kinesis sends them"
     lags = seen[-1].millis_behind
     assert lags.keys() == {ShardKey("orders", f"shardId-{n:012d}") for n in range(2)}

@@ -136,3 +136,10 @@ def test_a_directory_that_others_can_write_to_is_not_used(tmp_path: Path) -> Non
 def test_all_processes_of_a_user_agree_on_the_directory() -> None:
     assert notes_directory() == notes_directory()
     assert notes_directory().name.startswith("kinesis-efo-")
+
+
+def test_report_of_micro_batch_0_is_found_although_the_log_has_its_horizons(tmp_path: Path) -> None:
+    lag = Lag(lambda: tmp_path)
+    lag.size = 7, 5
+    lag.write(Offset({S0: Position.after(9)}))
+    assert read_note(tmp_path, Offset({S0: Position.after(9)}, horizons={"orders": 1.0})).bytes == 7

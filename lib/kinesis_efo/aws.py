@@ -214,17 +214,21 @@ class _Limit:
                 class_attributes[name] = limited(name, method)
 
     def _awaited(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(method)
-        async def call(client: Any, *args: Any, **more: Any) -> Any:
-            operation, seconds = self._of(client, name)
+        async def limited(client: Any, operation: str, seconds: float | None, answer: Awaitable[Any]) -> Any:
             with self._naming_proxy(client):
                 try:
                     async with asyncio.timeout(seconds) as limit:
-                        return await method(client, *args, **more)
+                        return await answer
                 except TimeoutError:
                     if limit.expired():
                         raise self._late(client, operation, seconds) from None
                     raise
+
+        @wraps(method)
+        def call(client: Any, *args: Any, **more: Any) -> Any:
+            operation, seconds = self._of(client, name)
+            answer = method(client, *args, **more)
+            return limited(client, operation, seconds, answer) if operation else answer
 
         return call
 

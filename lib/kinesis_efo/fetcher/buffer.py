@@ -46,9 +46,9 @@ _AT_END: Final = LastRecord(0)
 class BufferedEvent(NamedTuple):
     """The description of a buffered event: the position at its end, its bytes in the buffer, and the number of its Kinesis records.
 
-    `last` is its last record, if it has one (if its payload is not buffered any more, perhaps without the index in an aggregate). The number 0 stands for a last record at `through`, as most
-    events have: this makes reports a tenth shorter. `arrivals` say when its records arrived in the stream, if that is noted; the last
-    of them arrived `age` milliseconds ago.
+    `last` is its last record, if it has one; without the index in an aggregate, if its payload is not buffered any more. The number 0
+    stands for a last record at `through`, as most events have: this makes reports a tenth shorter. `arrivals` say when its records arrived
+    in the stream, if that is noted; the last of them arrived `age` milliseconds ago.
     """
 
     through: Position
@@ -164,7 +164,7 @@ class ShardBuffer(EventIndex):
         entries, now = [], self._budget.now()
         for slot in range(first, len(self)):
             payload, number = self._payloads[slot], self.last_of(slot)
-            # An event may have been read and dropped before it is told. A range must not end before its last record all the same.
+            # An event may have been read and dropped before it is reported; a range must still not end before its last record.
             last = last_record(payload) if payload is not None else None if number is None else LastRecord(number)
             entries.append(
                 BufferedEvent.of(self.end_of(slot), *self.sizes(slot), last, self.arrivals(slot), self.age(slot, now))

@@ -9,7 +9,7 @@ from typing import Final
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.lineage import Beginning, Side, beginning
-from kinesis_efo.errors import ConfigurationError, LeaseTableError, StreamReplacedError
+from kinesis_efo.errors import ConfigurationError, LeaseTableError, StreamError, StreamReplacedError
 from kinesis_efo.fetcher.streams import LIST_AGAIN_SECONDS, by_stream
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.keys import LeaseKeys
@@ -132,7 +132,12 @@ async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
         if not new or not (found.left_out or start.named):
             return found
         if clock.monotonic() >= give_up_at:
-            return Beginning(found.offset, found.left_out or new)
+            if found.left_out:
+                return found
+            raise StreamError(
+                f"stream {stream.ref.name!r}: ListShards does not show {', '.join(new)} after {_LISTED_SECONDS:.0f} s, so where the query "
+                "begins is not known; start it again"
+            )
         await clock.sleep(LIST_AGAIN_SECONDS)
         await stream.refresh(patient=True)
 

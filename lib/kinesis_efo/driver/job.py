@@ -62,7 +62,7 @@ def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
         session = spark.getOrCreate() if hasattr(spark, "getOrCreate") else spark
         name = session.conf.get("spark.app.name", None) or name
         failures.hear(session)
-        with stop_signals(session) as stopping, _queries_stopped(session, stopping):
+        with stop_signals(session) as stopping, _queries_stopped(session, stopping, failures):
             try:
                 yield session
             except StreamingQueryException as error:
@@ -79,7 +79,7 @@ def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
         try:
             # The session belongs to the process that entered the context, not to a forked child that leaves it.
             if session is not None and os.getpid() == process:
-                _end(session, failures.restore, quietly=code != 0)
+                _end(session, failures.restores, quietly=code != 0)
         except KeyboardInterrupt:
             code, words = INTERRUPTED, f"{name} was interrupted"
     failures.say(but=words)
@@ -99,7 +99,8 @@ class _Failures(ProgressListener):
 
     def __init__(self) -> None:
         self._waiting: set[str] = set()
-        self.restore: Callable[[], object] = list
+        self.restores: list[Callable[[], object]] = []
+        """What to call once Spark has ended, so that it logs as before."""
 
     def hear(self, spark: SparkSession) -> None:
         """Start to print failures of a session's queries, and turn Spark's own log of them off. Does nothing with Spark Connect."""
@@ -107,7 +108,7 @@ class _Failures(ProgressListener):
             return
         try:
             spark.streams.addListener(self)
-            self.restore = _log_level(spark, _LOGGERS, "OFF")
+            self.restores.append(_log_level(spark, _LOGGERS, "OFF"))
         # TypeError: this Spark does not log with Log4j.
         except (Py4JError, TypeError) as error:
             logger.info("Spark's own log says why queries fail: %s", error)
@@ -150,7 +151,7 @@ def _log_level(spark: SparkSession, names: Sequence[str], level: str) -> Callabl
 
 
 @contextmanager
-def _queries_stopped(spark: SparkSession, stopping: threading.Event) -> Iterator[None]:
+def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _Failures) -> Iterator[None]:
     """Stop the session's queries if `stopping` is set during the body. If no query runs, stop Spark, and raise KeyboardInterrupt."""
     left, early, process = threading.Event(), threading.Event(), os.getpid()
 
@@ -159,18 +160,16 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event) -> Iterator
         if left.is_set():
             return
         queries = spark.streams.active
-        restore: Callable[[], object] = list
         with suppress(Py4JError, TypeError):
-            # Otherwise, Spark warns that a query that is stopped between two micro-batches has no job to cancel.
-            restore = _log_level(spark, [_SCHEDULER], "ERROR")
+            # Otherwise, Spark warns that a query that is stopped between two micro-batches has no job to cancel. It may do so some
+            # time after the query has stopped, so the level stays until Spark has ended.
+            failures.restores.append(_log_level(spark, [_SCHEDULER], "ERROR"))
         for query in queries:
             try:
                 stop_after_batch(query)
             except Exception as error:
                 # Only log this error, because the body gets it when it awaits the query.
                 logger.info("query %s failed while it was stopped: %s", query.runId, error)
-        with suppress(Py4JError, OSError):
-            restore()
         if not queries:
             # Stop Spark, because nothing else would end an action for which the body waits.
             early.set()
@@ -192,14 +191,15 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event) -> Iterator
     thread.join()
 
 
-def _end(spark: SparkSession, restore: Callable[[], object], *, quietly: bool) -> None:
+def _end(spark: SparkSession, restores: Sequence[Callable[[], object]], *, quietly: bool) -> None:
     try:
         # Otherwise, the JVM would log after the reason, which has to be the last line.
         if quietly and isinstance(spark, SparkSession) and spark.sparkContext._jsc is not None:
             spark.sparkContext.setLogLevel("ERROR")
         spark.stop()
         # Turn Spark's log on again, because the program may continue with another session in the same JVM.
-        restore()
+        for restore in restores:
+            restore()
     # OSError: the JVM is gone.
     except (Py4JError, OSError) as error:
         # The reason of a job that failed says it already.

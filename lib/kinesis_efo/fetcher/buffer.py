@@ -212,15 +212,17 @@ class ShardBuffer(EventIndex):
         The position is the end of an event, or lies within an event, as the end of a query may.
         """
         last, start = self.last_record, self.start
-        passed = last is not None and last.number <= position.value <= start.value and position.kind is start.kind
-        if position == start or (passed and start.kind is PositionKind.AFTER):
+        if last is not None and last.number > position.value:
+            last = None  # the buffer begins after the position, at another query's place
+        between = position.kind is start.kind is PositionKind.AFTER and position.value <= start.value
+        if position == start or (last is not None and between):
             return last  # a dropped event has no record between its last one and its end
         index = self.index_after(position)
         if position.kind is not PositionKind.AFTER or index != self.gone or index == len(self):
             return None
         payload = self._payloads[index]
         inside = None if payload is None else last_record(payload, position.value)
-        return inside or self.last_record
+        return inside or last
 
     # -- helpers
 

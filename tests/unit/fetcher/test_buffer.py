@@ -97,6 +97,13 @@ def test_record_is_known_at_which_a_query_has_ended() -> None:
     assert b.last_record_up_to(after(31)) is None, "what may still come is not known"
 
 
+def test_a_query_that_is_behind_the_buffer_gets_no_later_record() -> None:
+    b = buffer()
+    fill(b, numbered_event(15, 11, 12), numbered_event(30, 22, 28), numbered_event(45, 41))
+    b.commit(after(30))
+    assert b.last_record_up_to(after(15)) is None
+
+
 def test_idle_events_move_the_end_and_take_no_room() -> None:
     b = buffer(limit=10)
     fill(b, *map(idle, range(1, 200)))

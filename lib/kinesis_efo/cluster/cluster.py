@@ -167,7 +167,8 @@ class Cluster:
         if tasks.are_apart(key, position):
             return True
         if (buffer := self.found(key)) is None:
-            return False
+            # Other queries may have finished a shard in the middle of the range of this one.
+            return key not in self.assignments.reached and not tasks.may_restart()
         if tasks.may_restart():
             self.buffered(key, position)
             return False

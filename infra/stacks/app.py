@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from infra.errors import MissingError
 from infra.settings import budget, extra, ledger
 from infra.settings.model import Environment
 from infra.stacks.bootstrap import BootstrapStack
@@ -40,7 +41,7 @@ def synthesize(
     for environment in chosen:
         stack = StreamingStack(app, environment)
         extra.build(directory, stack, environment, stack.parts)
-    app.synth()
+    _write(app)
     for environment in checked:
         budget.check(directory, environment, written)
     return written
@@ -54,10 +55,23 @@ def synthesize_bootstrap(environments: Iterable[Environment], outdir: Path) -> P
     app = _app(outdir)
     for environment in environments:
         BootstrapStack(app, environment)
-    app.synth()
+    _write(app)
     return outdir
 
 
 def _app(outdir: Path) -> App:
     # Node writes the files; a relative path would be below its directory, which may be another.
     return App(outdir=str(outdir.absolute()))
+
+
+def _write(app: App) -> None:
+    try:
+        app.synth()
+    except RuntimeError as error:
+        # CDKTF asks for the version wherever a resource is imported or moved.
+        if "version of terraform" not in str(error):
+            raise
+        raise MissingError(
+            "an environment imports or moves resources, for which CDKTF runs `terraform version`, and that failed: install Terraform 1.10 "
+            "or newer, and put it on the PATH"
+        ) from None

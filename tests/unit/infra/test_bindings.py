@@ -17,6 +17,7 @@ from infra.settings import ledger
 from infra.settings.load import load_environment
 from infra.stacks.app import synthesize, synthesize_bootstrap
 from tests.support.environments import DIRECTORY, EXAMPLE
+from tests.support.missing import terraform
 from tests.support.terraform.bindings import faults, versions
 
 HATCHES = {
@@ -30,6 +31,7 @@ HATCHES = {
 @pytest.fixture(scope="module")
 def stacks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Every complete environment, and their bootstrap stacks."""
+    terraform()
     directory = tmp_path_factory.mktemp("bindings")
     environments = [load_environment(path) for path in (*sorted(DIRECTORY.glob("*.yaml")), EXAMPLE)]
     for environment in environments:

@@ -19,6 +19,7 @@ from infra.stacks import permissions
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.cdk import KinesisStream
 from kinesis_efo_infra.pipeline.plans import _refuse
+from tests.support.missing import terraform
 
 TODAY = date(2027, 1, 31)
 
@@ -44,6 +45,7 @@ ALL = {"streams": old(), "applications": apps(lease_table="Old", import_lease_ta
 
 
 def test_stream_consumer_and_table_are_imported_by_name_and_arn(synth: Synth, load: Load) -> None:
+    terraform()
     stack = synth(**ALL)
     assert sorted(stack["import"], key=lambda each: str(each["to"])) == [
         {"id": "Old", "to": "aws_dynamodb_table.lake"},
@@ -59,12 +61,14 @@ def test_stream_consumer_and_table_are_imported_by_name_and_arn(synth: Synth, lo
 
 
 def test_by_default_a_stream_is_imported_by_the_name_of_its_entry(synth: Synth) -> None:
+    terraform()
     assert synth(streams={"orders": {"import_existing": True}})["import"] == [
         {"id": "test-orders", "to": "aws_kinesis_stream.orders"}
     ]
 
 
 def test_a_consumer_on_an_adopted_stream_may_be_imported_too(synth: Synth) -> None:
+    terraform()
     adopted = {"orders": {"existing_arn": STREAM, "import_consumers": {"lake": LAKE}}}
     stack = synth(streams=adopted)
     assert stack["import"] == [{"id": LAKE, "to": "aws_kinesis_stream_consumer.orders_lake"}]

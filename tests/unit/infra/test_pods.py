@@ -17,6 +17,7 @@ from infra.settings.pods import without_associations
 from infra.stacks import permissions
 from kinesis_efo_infra import ArgumentError, PodIdentity, iam
 from tests.support.iam import Statement, allowed
+from tests.support.missing import terraform
 
 Load = Callable[..., Environment]
 Synth = Callable[..., dict[str, Any]]
@@ -78,6 +79,7 @@ def test_with_an_oidc_provider_nothing_is_associated(synth: Synth) -> None:
 
 
 def test_a_moved_application_takes_its_associations_with_it(synth: Synth) -> None:
+    terraform()
     moved = {"archive": {"streams": ["orders"], "name": "lake", "moved_from": "lake", "access": POD}}
     pairs = {each["from"]: each["to"] for each in synth(applications=moved)["moved"]}
     kind = "aws_eks_pod_identity_association"

@@ -25,6 +25,7 @@ from kinesis_efo_infra import regions
 from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.pipeline.known_regions import known_regions
 from tests.support.environments import DIRECTORY, EXAMPLE
+from tests.support.missing import terraform
 from tests.unit.infra.conftest import without_metadata
 
 Synth = Callable[..., dict[str, Any]]
@@ -288,6 +289,7 @@ def test_adding_removing_and_reordering_consumers_changes_no_other(synth: Synth)
 
 
 def test_a_moved_entry_moves_every_resource(synth: Synth) -> None:
+    terraform()
     before = synth(
         streams={"shop": {"name": "orders"}},
         applications={"pond": {"streams": ["shop"], "name": "lake", "access": {"kind": "emr-ec2"}}},
@@ -369,6 +371,7 @@ def test_the_lease_table(synth: Synth) -> None:
 
 
 def test_a_kcl_table_is_imported(synth: Synth) -> None:
+    terraform()
     stack = synth(applications=apps(lease_table="LakeRestored", import_lease_table=True))
     assert stack["import"] == [{"id": "LakeRestored", "to": "aws_dynamodb_table.lake"}]
     assert stack["resource"]["aws_dynamodb_table"]["lake"]["name"] == "LakeRestored"

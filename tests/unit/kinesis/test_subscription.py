@@ -964,6 +964,15 @@ async def test_a_reader_that_falls_behind_the_horizon_while_it_reads_is_reported
     assert len(world.sink.events) == 1
 
 
+@virtual
+async def test_an_event_without_records_does_not_hide_a_loss() -> None:
+    late = DAY * 1000 - 3000
+    script = [payload(aged(DAY - 10), 1, behind=late), Wait(20), payload(aged(-20))]
+    world = ScriptedWorld(script, start=Position.after(aged(60)), fail_on_data_loss=True)
+    await world.fails(DataLossError, SHARD)
+    assert len(world.sink.events) == 1
+
+
 AT_START = Known(horizon=1_700_001_000 - DAY)
 """What is known of a query that starts at the trim horizon when a test begins."""
 

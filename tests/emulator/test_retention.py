@@ -220,6 +220,48 @@ async def test_idle_polled_child_without_lease_row_is_an_error_after_retention(h
             assert rows(w) == read + 80
 
 
+@pytest.mark.parametrize("hours", [1.0, 26.0])
+@virtual
+async def test_what_another_query_hears_later_does_not_hide_a_loss(hours: float) -> None:
+    w = world(shards=2)
+    w.application.polls = True
+    async with Query(w.application) as query:
+        mine = await read_on(query, await query.begin(), 10, 10.0)
+        await query.planner.commit(mine)
+    w.put_some(40)
+    later(w, hours * HOUR)
+    logged, w.application.offsets = w.application.offsets, []
+    read = rows(w)
+    async with Query(w.application) as other:
+        offset = await read_on(other, await other.begin(), 10, 30.0)
+        await other.planner.commit(offset)
+    assert rows(w) == read + (40 if hours == 1.0 else 0)
+    w.application.offsets = logged
+    async with Query(w.application) as query:
+        assert await query.planner.wait_held(60.0)
+        if hours == 26.0:
+            with pytest.raises(DataLossError):
+                await read_on(query, mine, 20)
+        else:
+            await read_on(query, mine, 40)
+            assert rows(w) == read + 80
+
+
+@virtual
+async def test_idle_polled_shard_read_every_day_has_lost_nothing() -> None:
+    w = world(shards=2)
+    w.application.polls = True
+    offset: Offset | None = None
+    for _ in range(4):
+        async with Query(w.application) as query:
+            assert await query.planner.wait_held(60.0)
+            offset = await read_on(query, offset or await query.begin(), 10, 10.0)
+            await query.planner.commit(offset)
+        later(w, 20 * HOUR)
+    assert offset is not None
+    assert {*offset.values()} == {TRIM_HORIZON}
+
+
 @pytest.mark.parametrize("polls", [False, True])
 @virtual
 async def test_start_at_the_horizon_of_200_full_shards_completes(polls: bool, caplog: pytest.LogCaptureFixture) -> None:

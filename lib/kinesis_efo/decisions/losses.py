@@ -34,11 +34,14 @@ class Known(msgspec.Struct, frozen=True, array_like=True):
         read_until: All records that arrived before this time lie at or before the position; None if unknown.
         horizon: The trim horizon at the time when a query chose `TRIM_HORIZON` as its start in this stream; None if no query did.
         accepted: A loss after this or an earlier position is accepted (option `acceptDataLoss`); None if none is.
+        read_since: At `TRIM_HORIZON`, `read_until` covers only what arrived after this time, because another query found it there. Anything
+            may have been trimmed before. None if it covers everything.
     """
 
     read_until: float | None = None
     horizon: float | None = None
     accepted: Position | None = None
+    read_since: float | None = None
 
     def accepts(self, position: Position) -> bool:
         """Whether the loss of records after a position is accepted."""
@@ -94,13 +97,18 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
     """
     if position.is_end:
         return inf
-    times = [known.read_until, time_of(shard_id, position, latest)]
+    times = [time_of(shard_id, position, latest)]
     if position.sequence_number is None and shard is not None:
         times.append(created_at(shard))
         if position == TRIM_HORIZON:
             # A shard that is not listed may have been created after the query's start.
             times.append(known.horizon)
-    return max((time for time in times if time is not None), default=None)
+    own = max((time for time in times if time is not None), default=None)
+    if known.read_until is None or (
+        position == TRIM_HORIZON and known.read_since is not None and (own is None or own < known.read_since)
+    ):
+        return own
+    return known.read_until if own is None else max(own, known.read_until)
 
 
 def is_whole(shard: Shard | None, position: Position) -> bool:
@@ -122,6 +130,13 @@ def gap(since: float | None, horizon: float, start: float | None, least: float =
     if start is not None and since <= start and horizon - start <= least:
         return None
     return Gap(since, horizon, tolerated=start is not None and horizon - start <= TOLERATED_SECONDS)
+
+
+def begun(known: Known) -> Known:
+    """Return what is known when reading begins at `TRIM_HORIZON`: from where on there is no gap in what is read."""
+    if known.horizon is None or (known.read_until is not None and known.read_until >= known.horizon):
+        return known
+    return msgspec.structs.replace(known, read_since=known.horizon)
 
 
 def own_start(shard: Shard | None, known: Known) -> float | None:

@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from kinesis_efo.aws_errors import describe
-from kinesis_efo.decisions.losses import START_SECONDS, Known, ReadUntil
+from kinesis_efo.decisions.losses import START_SECONDS, Known, ReadUntil, begun
 from kinesis_efo.kinesis.recovery import ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import SubscriptionStats
@@ -56,7 +56,7 @@ class ShardDelivery:
     ) -> None:
         self.shard_id = shard_id
         self.position = start
-        self.known = known
+        self.known = known if start != TRIM_HORIZON else begun(known)
         self._given = known.read_until
         self._read_until = ReadUntil(known.read_until)
         self.heard_at: float
@@ -84,7 +84,7 @@ class ShardDelivery:
             self.position = event.through
             self._first = self._first or event.through
         elif self._retention is not None and self.known.read_until is not None:
-            self._retention.was_idle(self.shard_id, self.position, self.known.read_until)
+            self._retention.was_idle(self.shard_id, self.position, self.known.read_until, self.known.read_since)
         stats.events += 1
         stats.records += head.records
         stats.bytes += len(event.payload)
@@ -123,7 +123,7 @@ class ShardDelivery:
         if passed and not self._begins:
             # Reading begins again, at the horizon, where a reader may be late once more. What goes until then is lost, too.
             horizon = await self._retention.horizon()
-            self.known = replace(self.known, horizon=horizon)
+            self.known = replace(self.known, horizon=horizon, read_since=horizon)
             self._from_horizon, self._first, self._least = True, None, 0.0
         return passed
 

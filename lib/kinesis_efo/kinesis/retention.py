@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Final
 
+from msgspec.structs import replace
+
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.decisions.losses import (
@@ -63,8 +65,8 @@ class Retention:
         self._fail = fail
         self._shortest = shortest
         self._retention = SharedCall(lambda: lister.retention(stream.stream_arn), clock, _FRESH_SECONDS)
-        # The low watermarks of positions at which shards were idle. A reader that begins there again has lost nothing before them.
-        self._idle: dict[tuple[str, Position], float] = {}
+        # The low watermarks of positions at which shards were idle, and since when. A reader that begins there again has lost nothing between.
+        self._idle: dict[tuple[str, Position], tuple[float, float | None]] = {}
         # What the warnings of a shard cover, from one time of arrival to another. Queries of one run may lose different records.
         self._covered: dict[str, tuple[float, float]] = {}
 
@@ -91,15 +93,14 @@ class Retention:
             ClientError: Kinesis does not say how long the stream keeps its records.
         """
         now = self._clock.time()
-        if (idle := self.idle_until(shard_id, position)) is not None:
-            known = Known(max(idle, known.read_until or idle), known.horizon, known.accepted)
-        if known.read_until is not None and now - known.read_until <= self._shortest:
+        covers_all = known.read_since is None or position != TRIM_HORIZON
+        if covers_all and known.read_until is not None and now - known.read_until <= self._shortest:
             return False  # the fast path: this runs for every event
-        shard, latest = None, now + SKEW_SECONDS
-        since = low_watermark(shard_id, shard, position, known, latest)
+        shard = None
+        since = self._low_watermark(shard_id, shard, position, known)
         if position.sequence_number is None and (since is None or now - since > self._shortest):
             shard = await self._shard(shard_id)
-            since = low_watermark(shard_id, shard, position, known, latest)
+            since = self._low_watermark(shard_id, shard, position, known)
         if since is None or now - since <= self._shortest:
             return False
         start = own_start(shard, known) if begins else None
@@ -114,20 +115,28 @@ class Retention:
 
     def is_recent(self, shard_id: str, position: Position, shard: Shard | None) -> bool:
         """Whether all records after a position are certainly still there: none of them is older than `shortest`. `shard` is as listed."""
-        now = self._clock.time()
-        known = Known(self.idle_until(shard_id, position))
-        since = low_watermark(shard_id, shard, position, known, now + SKEW_SECONDS)
-        return since is not None and now - since <= self._shortest
+        since = self._low_watermark(shard_id, shard, position, NOTHING_KNOWN)
+        return since is not None and self._clock.time() - since <= self._shortest
 
-    def was_idle(self, shard_id: str, position: Position, read_until: float) -> None:
-        """Record that every record of a shard that arrived before `read_until` lies at or before a position."""
+    def _low_watermark(self, shard_id: str, shard: Shard | None, position: Position, known: Known) -> float | None:
+        until, since = self._idle.get((shard_id, position), (None, None))
+        ways = (known, replace(known, read_until=until, read_since=since))
+        latest = self._clock.time() + SKEW_SECONDS
+        times = [low_watermark(shard_id, shard, position, each, latest) for each in ways]
+        return max((time for time in times if time is not None), default=None)
+
+    def was_idle(self, shard_id: str, position: Position, read_until: float, since: float | None) -> None:
+        """Record that every record of a shard that arrived between `since` and `read_until` lies at or before a position; None: since ever."""
         if len(self._idle) >= _MOST_IDLE:
             self._idle.clear()
-        self._idle[shard_id, position] = max(read_until, self._idle.get((shard_id, position), read_until))
+        if (before := self._idle.get((shard_id, position))) is not None:
+            since = before[1] if since is None or before[0] >= since else since
+            read_until = max(before[0], read_until)
+        self._idle[shard_id, position] = read_until, since
 
     def idle_until(self, shard_id: str, position: Position) -> float | None:
         """The latest time of `was_idle` for a position; None if unknown."""
-        return self._idle.get((shard_id, position))
+        return self._idle.get((shard_id, position), (None, None))[0]
 
     async def is_past(self, shard_id: str, number: int) -> bool:
         """Whether the record with sequence number `number` is older than the stream's retention."""

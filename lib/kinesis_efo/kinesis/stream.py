@@ -223,7 +223,7 @@ class Stream:
         )
         passed = await self._waited("DescribeStreamSummary", check)
         if not passed and known.read_until is not None:
-            self._retention.was_idle(shard_id, position, known.read_until)
+            self._retention.was_idle(shard_id, position, known.read_until, known.read_since)
 
     async def horizon(self) -> float | None:
         """Return the trim horizon, epoch seconds; None if Kinesis does not say how long the stream keeps its records."""
@@ -299,7 +299,7 @@ class Stream:
     def _noted(self, shard_id: str, position: Position, end: End, read_until: float) -> End:
         # If records after the position may have been trimmed, the search may not have seen them.
         if end.position == position and self.is_recent(shard_id, position):
-            self._retention.was_idle(shard_id, position, read_until)
+            self._retention.was_idle(shard_id, position, read_until, None)
         return end
 
     def idle_until(self, shard_id: str, position: Position) -> float | None:

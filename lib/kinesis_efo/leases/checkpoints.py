@@ -99,12 +99,14 @@ class Checkpoints:
         read_until: Callable[[ShardKey, Position], float | None],
         failure: Failure,
         fetcher: Callable[[ShardKey], str | None] = lambda _shard: None,
+        horizon: Callable[[ShardKey], float | None] = lambda _shard: None,
     ) -> None:
         self._table = table
         self._keys = keys
         self._epoch = epoch
         self._identity = identity
         self._fetcher = fetcher
+        self._horizon = horizon
         self._rate = rate
         self._clock = clock
         self._read_until = read_until
@@ -169,6 +171,11 @@ class Checkpoints:
         # Another query may have begun at a time long after the number of this one.
         comparable = position.sequence_number is not None and at.sequence_number is not None
         return row.read_until if position == at or (comparable and position.reaches(at)) else None
+
+    def read_since(self, shard: ShardKey) -> float | None:
+        """Return the `read_since` of a shard's row."""
+        row = each.row if (each := self._shards.get(shard)) is not None else None
+        return None if row is None else row.read_since
 
     # -- start and stop
 
@@ -259,7 +266,8 @@ class Checkpoints:
                 each.stray, wrote = None, True
                 continue
             row = each.row
-            change = each.change(partial(self._read_until, shard), 1.0 if last else REFRESH_INTERVAL)
+            outdated_by = 1.0 if last else REFRESH_INTERVAL
+            change = each.change(partial(self._read_until, shard), outdated_by, self._horizon(shard))
             if change is None or each.stray is not None or change.epoch > epoch:  # a later run has written the row
                 return wrote
             wrote = True

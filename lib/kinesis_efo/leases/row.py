@@ -67,6 +67,7 @@ class Lease:
         ours: Whether this library certainly wrote the row, rather than a KCL application.
         read_until: Epoch seconds; all records that arrived before this time lie at or before the row's position. None if not known. If
             a shard is polled and idle, nothing else shows how far it was read.
+        read_since: Epoch seconds; in a row at `TRIM_HORIZON`, `read_until` covers only what arrived after this time. None: it covers all.
     """
 
     key: str
@@ -92,6 +93,7 @@ class Lease:
     written: float | None = field(default=None, compare=False)
     also: tuple[tuple[str, str], ...] = ()
     ours: bool = field(default=True, compare=False)
+    read_since: float | None = None
 
     @classmethod
     def new(cls, key: str, info: LeaseInfo) -> Self:
@@ -136,7 +138,13 @@ class Lease:
         """Return the row after it was moved by hand, forwards or back."""
         checkpoint, sub, continuation = attributes.stored(position)
         return replace(
-            self.released(), checkpoint=checkpoint, sub=sub, continuation=continuation, read_until=None, stream=None
+            self.released(),
+            checkpoint=checkpoint,
+            sub=sub,
+            continuation=continuation,
+            read_until=None,
+            read_since=None,
+            stream=None,
         )
 
     def released(self) -> Self:
@@ -197,6 +205,7 @@ class Lease:
             "epoch": self.epoch or None,
             "checkpointTimestamp": at.value if at is not None and at.kind is PositionKind.AT_TIMESTAMP else None,
             "readUntil": None if until is None else round(until * 1000),
+            "readSince": None if self.read_since is None else round(self.read_since * 1000),
             "writtenAt": None if written is None else round(written * 1000),
         }
         texts = {name: getattr(self, each) for each, name in _TEXTS.items()} | dict(self.also)
@@ -240,6 +249,7 @@ class Lease:
             written=attributes.seconds(item, "writtenAt"),
             ours=not _OURS.isdisjoint(item),
             read_until=attributes.seconds(item, "readUntil"),
+            read_since=attributes.seconds(item, "readSince"),
             continuation=attributes.read_continuation(item),
             stream=attributes.read_stream(item),
             lag=attributes.read_lag(item),

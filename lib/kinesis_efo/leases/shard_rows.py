@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.leases.keys import sibling
 from kinesis_efo.leases.row import Lease, LeaseInfo
-from kinesis_efo.positions import SHARD_END, LastRecord, Position
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,12 @@ class ShardRow:
         self.pending = PendingCheckpoint(position, record=record)
         return True
 
-    def change(self, read_until: Callable[[Position], float | None], outdated_by: float) -> Lease | None:
+    def change(
+        self, read_until: Callable[[Position], float | None], outdated_by: float, horizon: float | None = None
+    ) -> Lease | None:
         """Return the row as it should be written; None if it need not be written.
+
+        `horizon` is the trim horizon when the first of its queries chose to begin there, if one of them does.
 
         If nothing else has changed, the row is written if its `read_until` is outdated by `outdated_by` seconds.
         """
@@ -108,7 +112,12 @@ class ShardRow:
             else:
                 return None
         until = None if changed.position is None else read_until(changed.position)
-        return changed if until is None else replace(changed, read_until=until)
+        if until is None:
+            return changed
+        since = changed.read_since if changed.position == TRIM_HORIZON else None
+        if changed.position == TRIM_HORIZON and horizon is not None and (changed.read_until or 0.0) < horizon:
+            since = horizon
+        return replace(changed, read_until=until, read_since=since)
 
     def is_outdated(self, read_until: Callable[[Position], float | None], seconds: float) -> bool:
         """Whether the row's `read_until` is outdated by `seconds` or more."""

@@ -112,6 +112,7 @@ class Run(LeaseListener):
             checkpoint_rate,
             clock,
             read_until=self._read_until,
+            horizon=self._horizon,
             failure=self.failure,
             fetcher=fetching.fetcher_of,
         )
@@ -290,12 +291,17 @@ class Run(LeaseListener):
         )
 
     def known(self, shard: ShardKey, position: Position) -> Known:
-        horizons = [query.horizon(shard) for query in self.queries] if position == TRIM_HORIZON else []
+        begins = position == TRIM_HORIZON
         return Known(
             self._checkpoints.read_until(shard, position),
-            min((each for each in horizons if each is not None), default=None),
+            self._horizon(shard) if begins else None,
             self._accepted(shard),
+            self._checkpoints.read_since(shard) if begins else None,
         )
+
+    def _horizon(self, shard: ShardKey) -> float | None:
+        horizons = [query.horizon(shard) for query in self.queries]
+        return min((each for each in horizons if each is not None), default=None)
 
     def _accepted(self, shard: ShardKey) -> Position | None:
         """The position up to which each query that may lose records of a shard accepts that; None if one of them accepts nothing."""

@@ -134,7 +134,9 @@ async def _check_losses(
 
     def known(shard: str, position: Position) -> Known:
         row = rows.get(shard)
-        return Known(row.read_until if row is not None and row.reached == position else None, horizon)
+        if row is None or row.reached != position:
+            return Known(horizon=horizon)
+        return Known(row.read_until, horizon, read_since=row.read_since)
 
     losses = LossErrors()
     with losses.collect():

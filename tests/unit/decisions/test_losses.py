@@ -45,6 +45,16 @@ def test_low_watermark_is_the_latest_time_that_is_known(
     assert watermark(time, known, shard()) == max(written, read_until or 0, CREATED), "older than the shard"
 
 
+@given(seconds, seconds, st.none() | seconds)
+def test_answers_that_came_after_a_gap_count_for_later_starts_only(
+    read_until: int, since: int, horizon: int | None
+) -> None:
+    known = Known(read_until, horizon, read_since=since)
+    own = max(CREATED, horizon or 0)
+    assert watermark(TRIM_HORIZON, known, shard()) == (max(own, read_until) if own >= since else own)
+    assert watermark(Position.after(number(CREATED)), known) == max(CREATED, read_until)
+
+
 @given(st.integers(1, 2**100), st.none() | seconds)
 def test_number_with_another_layout_has_no_time(value: int, read_until: int | None) -> None:
     assert watermark(Position.after(value), Known(read_until)) == read_until

@@ -162,8 +162,8 @@ def test_time_before_the_shard_was_created_has_lost_nothing() -> None:
 
 def test_shard_that_was_seen_idle_has_lost_nothing_until_then() -> None:
     async def again(retention: Retention) -> bool:
-        retention.was_idle(SHARD, after(30 * HOUR), NOW - 5)
-        retention.was_idle(SHARD, after(30 * HOUR), NOW - 26 * HOUR)
+        retention.was_idle(SHARD, after(30 * HOUR), NOW - 5, None)
+        retention.was_idle(SHARD, after(30 * HOUR), NOW - 26 * HOUR, None)
         return await retention.check(SHARD, after(30 * HOUR))
 
     assert not check(again)

@@ -86,6 +86,7 @@ def test_names_and_types_are_kcls() -> None:
         1700000000.123,
         51,
         StreamIdentity("arn:orders", 1_600_000_000),
+        read_since=1700000000.0,
     )
     assert lease.to_item() == {
         "leaseKey": {"S": "shardId-1"},
@@ -101,6 +102,7 @@ def test_names_and_types_are_kcls() -> None:
         "epoch": {"N": "3"},
         "endpoint": {"S": "grpc://x"},
         "readUntil": {"N": "1700000000123"},
+        "readSince": {"N": "1700000000000"},
         "continuation": {"S": "51"},
         "streamArn": {"S": "arn:orders"},
         "streamCreated": {"N": "1600000000"},

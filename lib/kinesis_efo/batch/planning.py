@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from math import ceil
 from typing import Final
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.stretches import Stretch, stretches
 from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.decisions.ending import check_ends, check_streams, in_future, instant, not_listed
 from kinesis_efo.decisions.lineage import Lineage, Shard, Side
 from kinesis_efo.decisions.losses import written_at
 from kinesis_efo.decisions.quiet import FUTURE_SECONDS
-from kinesis_efo.errors import ConfigurationError, ManifestError
+from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
 from kinesis_efo.kinesis.topology import ShardLister, Topology, explained, identified, told_distribution
@@ -84,7 +84,8 @@ async def plan(
     (and `failOnDataLoss` is set).
     """
     clock = KinesisClock(clock or SystemClock())
-    _check_names(manifest, options)
+    for option, bounds in (("startingPosition", options.starts), ("endingPosition", options.source.ends)):
+        check_streams(option, bounds, manifest.streams, f" (from {manifest.source})")
     clients = AsyncClients(options.source.aws, manifest.region)
     patience = Patience(options.source.retry, clock)
     if options.with_consumer:
@@ -138,13 +139,14 @@ class StretchPlanner:
         self._deaggregate = options.source.deaggregate
         self._start = options.starts.of(ref.name) or TRIM_HORIZON
         self._starts = {shard: position or TRIM_HORIZON for shard, position in options.starts.named(ref.name).items()}
-        self._end = options.source.ends.of(ref.name) or tip
-        self._ends = {shard: position or tip for shard, position in options.source.ends.named(ref.name).items()}
+        self._bounds = options.source.ends
+        self._end = self._bounds.of(ref.name) or tip
+        self._ends = {shard: position or tip for shard, position in self._bounds.named(ref.name).items()}
 
     async def plan(self, shards: list[Shard]) -> list[Stretch]:
         """Plan the read, given the shards as ListShards returned them. Raises the same errors as the function `plan`."""
         by_id = {shard.shard_id: shard for shard in shards}
-        self._check_ends(by_id)
+        check_ends(self._where, self._end_name, self._bounds, self._ref.name, shards, self._now)
         self._check_starts(by_id)
         self._check_order()
         starts = await self._within_retention()
@@ -198,49 +200,14 @@ class StretchPlanner:
     def _where(self) -> str:
         return f"stream {self._ref.name!r}: {self._ref.stream_arn} (from {self._source})"
 
-    def _check_ends(self, shards: Mapping[str, Shard]) -> None:
-        for shard_id, end in self._ends.items():
-            if (shard := shards.get(shard_id)) is None:
-                raise self._unknown("endingPosition", shard_id, shards)
-            if end.is_end and shard.last is None:
-                raise ConfigurationError(
-                    f"{self._where}: kinesis-efo option 'endingPosition' names the end of shard {shard_id}, which is still open: "
-                    "LATEST is its tip"
-                )
-            number = end.sequence_number
-            written = None if number is None else written_at(number, shard_id, float("inf"))
-            if written is not None and written > self._now + FUTURE_SECONDS:
-                raise self._future(self._end_name, end, written, shard_id)
-        for end in (self._end, *self._ends.values()):
-            if (
-                end != self._tip
-                and end.kind is PositionKind.AT_TIMESTAMP
-                and end.value / 1000 > self._now + FUTURE_SECONDS
-            ):
-                raise self._future(self._end_name, end, end.value / 1000)
-
-    def _future(self, name: str, position: Position, when: float, shard_id: str = "") -> ConfigurationError:
-        return ConfigurationError(
-            f"{self._where}: {name} must not lie in the future: {position}"
-            f"{f' of shard {shard_id}' if shard_id else ''} is {_time(when)}, and for Kinesis it is {_time(self._now)}. "
-            "A batch read does not wait for records; spark.readStream does"
-        )
-
     def _check_starts(self, shards: Mapping[str, Shard]) -> None:
         # Shard ids grow and are never reused, so a missing id below the newest is that of a trimmed shard.
         newest = max(shards, default="")
         for shard_id in self._starts:
             if shard_id not in shards:
                 if shard_id > newest:
-                    raise self._unknown("startingPosition", shard_id, shards)
+                    raise not_listed(self._where, "startingPosition", shard_id, shards)
                 self._report_loss(f"shard {shard_id} does not exist any more: its records are gone (retention)")
-
-    def _unknown(self, option: str, shard_id: str, shards: Iterable[str]) -> ConfigurationError:
-        known = sorted(shards)
-        few = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
-        return ConfigurationError(
-            f"{self._where}: kinesis-efo option {option!r} names shard {shard_id!r}, which it does not have (any more, or yet: a list may be a minute old); it has {few}"
-        )
 
     def _check_order(self) -> None:
         for shard_id in (None, *self._starts, *self._ends):
@@ -248,7 +215,7 @@ class StretchPlanner:
             end = self._ends.get(shard_id or "", self._end)
             if start.kind is end.kind and start.kind in _ORDERED and start.value > end.value:
                 if end == self._tip:
-                    raise self._future(self._start_name, start, start.value / 1000)
+                    raise in_future(self._where, self._start_name, str(start), start.value / 1000, self._now)
                 raise ConfigurationError(
                     f"{self._where}: {f'shard {shard_id}, ' if shard_id else ''}the end {_shown(end)} lies before the start "
                     f"{_shown(start)}: set {self._start_name} and {self._end_name} the other way around"
@@ -271,8 +238,8 @@ class StretchPlanner:
         created = await explained(self._lister.created(self._ref.stream_arn), self._ref, self._source)
         if created < horizon:
             self._report_loss(
-                f"the read begins at {_time(earliest)}, and the stream keeps its records for {retention / 3600:g} h only: any "
-                f"records before {_time(horizon)} are gone"
+                f"the read begins at {instant(earliest)}, and the stream keeps its records for {retention / 3600:g} h only: any "
+                f"records before {instant(horizon)} are gone"
             )
         self._starts = {shard: self._or_horizon(position, horizon) for shard, position in self._starts.items()}
         return self._or_horizon(self._start, horizon)
@@ -300,26 +267,12 @@ class StretchPlanner:
         return named if whole else None
 
 
-def _check_names(manifest: Manifest, options: BatchOptions) -> None:
-    for option, bounds in (("startingPosition", options.starts), ("endingPosition", options.source.ends)):
-        if unknown := sorted(bounds.names - manifest.streams.keys()):
-            raise ManifestError(
-                f"kinesis-efo option {option!r} names {', '.join(map(repr, unknown))}, "
-                f"but the read is of {', '.join(map(repr, sorted(manifest.streams)))} (from {manifest.source})"
-            )
-
-
 def _milliseconds(position: Position | None) -> int:
     return position.value if position is not None and position.kind is PositionKind.AT_TIMESTAMP else 0
 
 
 def _shown(position: Position) -> str:
-    return _time(position.value / 1000) if position.kind is PositionKind.AT_TIMESTAMP else str(position)
-
-
-def _time(epoch: float) -> str:
-    # This cannot fail: times from options are in the calendar's range, and those in sequence numbers have 36 bits of seconds.
-    return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return instant(position.value / 1000) if position.kind is PositionKind.AT_TIMESTAMP else str(position)
 
 
 _NO_CONSUMER: Final = (

@@ -113,7 +113,7 @@ def test_an_end_in_the_future_is_refused(end: str) -> None:
     message = refused(endingPosition=end)
     assert "'endingPosition' must not lie in the future" in message
     assert "is 2023-11-14T23:13:20.000Z, and for Kinesis it is 2023-11-14T22:13:21.000Z" in message
-    assert "spark.readStream does" in message
+    assert "spark.readStream without an end does" in message
     assert "of shard" not in message
 
 
@@ -232,7 +232,7 @@ def test_positions_of_streams_that_are_not_read_are_refused_before_anything_is_a
     manifest: Any = SimpleNamespace(streams={"orders": ORDERS}, source="m.json")
     parsed = BatchOptions.parse({"manifest": "m.json", option: json.dumps({"orders": at(-1), "clicks": at(-1)})})
     with pytest.raises(
-        ManifestError, match=rf"option '{option}' names 'clicks', but the read is of 'orders' \(from m.json\)"
+        ManifestError, match=rf"option '{option}' names 'clicks', but the query reads 'orders' \(from m.json\)"
     ):
         asyncio.run(planned_read(manifest, parsed, tip_at(NOW)))
 

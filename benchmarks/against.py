@@ -36,7 +36,7 @@ ONCE: Final[dict[str, dict[str, Any]]] = {
     },
     "cluster": {"SHARDS": [1000, 8000], "WINDOWS": 2},
     "start": {"RUNS": 1},
-    "producer": {"ROUNDS": 1},
+    "producer": {"ROUNDS": 1, "WITH_GOALS": []},
 }
 """The benchmarks that are compared, and what else their modules are set to: a run is short and gives one value for each figure.
 

@@ -22,7 +22,7 @@ from kinesis_efo.decisions.quiet import FUTURE_SECONDS
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
-from kinesis_efo.kinesis.topology import ShardLister, Topology, explained, identified, told_distribution
+from kinesis_efo.kinesis.topology import ShardLister, StreamSummary, Topology, explained, identified, told_distribution
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import BatchOptions, Deaggregation
 from kinesis_efo.patience import Patience
@@ -69,7 +69,7 @@ async def kinesis_time(manifest: Manifest, options: BatchOptions, clock: Clock |
     async with await AsyncClients(options.source.aws, manifest.region).open("kinesis") as client:
         known.watch(client)
         lister = Topology(client, known, Patience(options.source.retry, known))
-        await explained(lister.retention(ref.stream_arn), ref, manifest.source)
+        await explained(lister.summary(ref.stream_arn), ref, manifest.source)
     return round(known.latest * 1000)
 
 
@@ -173,12 +173,10 @@ class StretchPlanner:
         if all(stretch.start != TRIM_HORIZON for stretch in found):
             return found
         created = {shard.shard_id: written_at(shard.first, shard.shard_id, self._now) for shard in shards.values()}
-        retention = _SHORTEST_RETENTION
-        if any(at is None or at <= self._now - retention for at in created.values()):
-            retention = await explained(self._lister.retention(self._ref.stream_arn), self._ref, self._source)
-        horizon = self._now - retention
-        if None in created.values():
-            stream_created = await explained(self._lister.created(self._ref.stream_arn), self._ref, self._source)
+        horizon = self._now - _SHORTEST_RETENTION
+        if any(at is None or at <= horizon for at in created.values()):
+            stream_created, retention = await self._summary()
+            horizon = self._now - retention
             created = {shard: stream_created if at is None else at for shard, at in created.items()}
         return [
             replace(stretch, horizon=horizon, created=created[stretch.key.shard] or 0.0)
@@ -186,6 +184,9 @@ class StretchPlanner:
             else stretch
             for stretch in found
         ]
+
+    async def _summary(self) -> StreamSummary:
+        return await explained(self._lister.summary(self._ref.stream_arn), self._ref, self._source)
 
     async def _is_strict(self) -> bool:
         """Whether KPL aggregates with records of other shards are left out."""
@@ -231,11 +232,10 @@ class StretchPlanner:
         earliest = min(position.value for position in times) / 1000
         if self._now - earliest <= _SHORTEST_RETENTION:
             return self._start
-        retention = await explained(self._lister.retention(self._ref.stream_arn), self._ref, self._source)
+        created, retention = await self._summary()
         horizon = self._now - retention
         if earliest >= horizon:
             return self._start
-        created = await explained(self._lister.created(self._ref.stream_arn), self._ref, self._source)
         if created < horizon:
             self._report_loss(
                 f"the read begins at {instant(earliest)}, and the stream keeps its records for {retention / 3600:g} h only: any "

@@ -16,6 +16,7 @@ from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import ConfigurationError, DataLossError, ManifestError
 from kinesis_efo.kinesis.clock import KinesisClock
+from kinesis_efo.kinesis.topology import StreamSummary
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import BatchOptions
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
@@ -52,11 +53,8 @@ class Kinesis:
             return None
         return SHARDS[:1] if epoch_ms / 1000 < NOW - HOUR else SHARDS[1:]
 
-    async def retention(self, stream_arn: str) -> float:
-        return self._retention
-
-    async def created(self, stream_arn: str) -> int:
-        return int(self._created)
+    async def summary(self, stream_arn: str) -> StreamSummary:
+        return StreamSummary(int(self._created), self._retention)
 
     async def distribution(self, stream_arn: str) -> Distribution:
         self.distributions_asked += 1

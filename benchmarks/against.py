@@ -36,6 +36,7 @@ ONCE: Final[dict[str, dict[str, Any]]] = {
     },
     "cluster": {"SHARDS": [1000, 8000], "WINDOWS": 2},
     "start": {"RUNS": 1},
+    "producer": {"ROUNDS": 1, "WITH_GOALS": []},
 }
 """The benchmarks that are compared, and what else their modules are set to: a run is short and gives one value for each figure.
 
@@ -124,8 +125,10 @@ class Comparison(NamedTuple):
 
     @property
     def ratio(self) -> Ratio | None:
-        """New divided by old; None if a value is zero."""
-        return Ratio.of(self.old, self.new) if all(value > 0 for value in (*self.old, *self.new)) else None
+        """New divided by old, for a throughput old by new, so that more is always slower; None if a value is zero."""
+        if not all(value > 0 for value in (*self.old, *self.new)):
+            return None
+        return Ratio.of(self.new, self.old) if "throughput" in self.what[1] else Ratio.of(self.old, self.new)
 
     @property
     def slipped(self) -> bool:
@@ -211,7 +214,7 @@ def _table(old: Version, new: Version, found: Sequence[Comparison], busy: Sequen
         title=f"{new.commit}{' with changes' if dirty else ''} against {old.commit}, {datetime.now(UTC):%Y-%m-%d}",
         caption=f"{_processor()}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GB, Python "
         f"{platform.python_version()}; before a run, other programs kept the cores busy by {median(busy):.0f} %, at most {max(busy):.0f} %. "
-        f"Ratio: new by old, with its interval of {CONFIDENCE:.0%} (Wilcoxon's, of the pairs; 94% with five). A median fails if all of the interval lies "
+        f"Ratio: new by old (of a throughput, old by new), with its interval of {CONFIDENCE:.0%} (Wilcoxon's, of the pairs; 94% with five). A median fails if all of the interval lies "
         f"beyond {SLIP}; {' and '.join(NEVER_JUDGED)} are not judged.",
     )
     for column in ("benchmark", "case", "what"):

@@ -29,7 +29,7 @@ THREADS = 8
 LOOP, POOL = "boto3 loop", f"boto3, {THREADS} threads"
 PRODUCERS = ("producer", "producer, one by one", "producer, aggregating")
 WITH_GOALS = PRODUCERS[:2]
-SIZES = {100: 50_000, 1_000: 25_000}
+SIZES = [(100, 50_000), (1_000, 25_000)]
 ANSWER_SECONDS = 0.01  # the least that PutRecords takes between a host and Kinesis in the same region
 LIMITED = 12_000  # records of 500 bytes for two shards of 1,000 records/s, and 1,000 at once each: 5 s
 HALF = 1 << 127
@@ -78,7 +78,7 @@ def run() -> list[Figure]:
     figures = []
     for kind, where in ((AwsProcess, "loopback"), (DistantAws, f"{ANSWER_SECONDS * 1_000:g} ms away")):
         with kind(settings=Settings()) as aws:
-            for size, count in SIZES.items():
+            for size, count in SIZES:
                 figures += _throughput(Target(aws, aws.client("kinesis")), f"{size} B records, {where}", size, count)
     with AwsProcess(settings=Settings(write_limit=True)) as aws:
         figures.append(_at_the_limit(Target(aws, aws.client("kinesis"))))

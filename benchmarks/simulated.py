@@ -10,7 +10,7 @@ from itertools import count
 from math import inf
 from random import Random
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.fetching import REF, REGION
 from kinesis_efo.calls.address import FetcherAddress
@@ -35,6 +35,9 @@ from kinesis_efo.run.query_planner import QueryPlanner
 from kinesis_efo.run.run import Fetching, Run
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from tests.support.lease_store import MemoryLeaseStore
+
+if TYPE_CHECKING:
+    from kinesis_efo.kinesis.topology import StreamSummary
 
 IDLE_SECONDS: Final = 5.0
 SUBSCRIPTION_SECONDS: Final = 300.0
@@ -85,8 +88,13 @@ class SimulatedKinesis:
     async def consumer_exists(self, consumer_arn: str) -> bool:
         return True
 
-    async def created(self, stream_arn: str) -> int:
+    async def summary(self, stream_arn: str) -> StreamSummary:
         """See `ShardLister`."""
+        from kinesis_efo.kinesis.topology import StreamSummary  # earlier versions call the two below instead
+
+        return StreamSummary(await self.created(stream_arn), await self.retention(stream_arn))
+
+    async def created(self, stream_arn: str) -> int:
         return 1_700_000_000
 
     async def distribution(self, stream_arn: str) -> Distribution:
@@ -98,7 +106,6 @@ class SimulatedKinesis:
         return await self.shards(stream_arn)
 
     async def retention(self, stream_arn: str) -> float:
-        """See `ShardLister`."""
         return 24 * 3600.0
 
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> _Events:

@@ -12,7 +12,7 @@ import pytest
 from tests.emulator.batches import play_batches
 
 FIRST, LAST = map(int, os.environ.get("KINESIS_EFO_SEEDS", "0:10").split(":"))
-TOGETHER = 10
+TOGETHER = 50
 pytestmark = pytest.mark.slow
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from kinesis_efo.decisions.lineage import Shard
+from kinesis_efo.kinesis.topology import StreamSummary
 from kinesis_efo.kinesis.transport import Quota
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, PositionKind
@@ -145,8 +146,8 @@ class ModelStream:
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
         return [shard.describe() for shard in self.shards_by_id.values() if shard.last is None]
 
-    async def created(self, stream_arn: str) -> int:
-        return 1_700_000_000
+    async def summary(self, stream_arn: str) -> StreamSummary:
+        return StreamSummary(1_700_000_000, 24 * 3600.0)
 
     async def distribution(self, stream_arn: str) -> Distribution:
         self.distributions_asked += 1

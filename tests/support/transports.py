@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError, EventStreamError
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.lineage import Shard
+from kinesis_efo.kinesis.topology import StreamSummary
 from kinesis_efo.kinesis.transport import Quota, Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position
@@ -217,7 +218,7 @@ class ScriptedTopology:
 
     Args:
         answers: One per call of `shards`: shards or their ids, or an exception. The last one is repeated for ever.
-        retention: One per call of `retention`: seconds, or an exception. The last one is repeated for ever.
+        retention: One per call of `summary`: seconds, or an exception. The last one is repeated for ever.
         consumer: One per call of `consumer_exists`: whether it does, or an exception. The last one is repeated for ever.
         created: When the stream was created, epoch seconds.
     """
@@ -246,9 +247,6 @@ class ScriptedTopology:
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
         raise NotImplementedError
 
-    async def created(self, stream_arn: str) -> int:
-        return self._created
-
     async def distribution(self, stream_arn: str) -> Distribution:
         raise NotImplementedError
 
@@ -260,8 +258,8 @@ class ScriptedTopology:
             raise answer
         return answer
 
-    async def retention(self, stream_arn: str) -> float:
+    async def summary(self, stream_arn: str) -> StreamSummary:
         answer = self._retention.pop(0) if len(self._retention) > 1 else self._retention[0]
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return StreamSummary(self._created, answer)

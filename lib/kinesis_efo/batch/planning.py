@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from math import ceil
 from typing import Final
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.stretches import Stretch, stretches
 from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.decisions.ending import check_ends, check_streams, in_future, instant, not_listed
 from kinesis_efo.decisions.lineage import Lineage, Shard, Side
 from kinesis_efo.decisions.losses import written_at
 from kinesis_efo.decisions.quiet import FUTURE_SECONDS
-from kinesis_efo.errors import ConfigurationError, ManifestError
+from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
-from kinesis_efo.kinesis.topology import ShardLister, Topology, explained, identified, told_distribution
+from kinesis_efo.kinesis.topology import ShardLister, StreamSummary, Topology, explained, identified, told_distribution
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import BatchOptions, Deaggregation
 from kinesis_efo.patience import Patience
@@ -69,7 +69,7 @@ async def kinesis_time(manifest: Manifest, options: BatchOptions, clock: Clock |
     async with await AsyncClients(options.source.aws, manifest.region).open("kinesis") as client:
         known.watch(client)
         lister = Topology(client, known, Patience(options.source.retry, known))
-        await explained(lister.retention(ref.stream_arn), ref, manifest.source)
+        await explained(lister.summary(ref.stream_arn), ref, manifest.source)
     return round(known.latest * 1000)
 
 
@@ -84,7 +84,8 @@ async def plan(
     (and `failOnDataLoss` is set).
     """
     clock = KinesisClock(clock or SystemClock())
-    _check_names(manifest, options)
+    for option, bounds in (("startingPosition", options.starts), ("endingPosition", options.source.ends)):
+        check_streams(option, bounds, manifest.streams, f" (from {manifest.source})")
     clients = AsyncClients(options.source.aws, manifest.region)
     patience = Patience(options.source.retry, clock)
     if options.with_consumer:
@@ -138,13 +139,14 @@ class StretchPlanner:
         self._deaggregate = options.source.deaggregate
         self._start = options.starts.of(ref.name) or TRIM_HORIZON
         self._starts = {shard: position or TRIM_HORIZON for shard, position in options.starts.named(ref.name).items()}
-        self._end = options.source.ends.of(ref.name) or tip
-        self._ends = {shard: position or tip for shard, position in options.source.ends.named(ref.name).items()}
+        self._bounds = options.source.ends
+        self._end = self._bounds.of(ref.name) or tip
+        self._ends = {shard: position or tip for shard, position in self._bounds.named(ref.name).items()}
 
     async def plan(self, shards: list[Shard]) -> list[Stretch]:
         """Plan the read, given the shards as ListShards returned them. Raises the same errors as the function `plan`."""
         by_id = {shard.shard_id: shard for shard in shards}
-        self._check_ends(by_id)
+        check_ends(self._where, self._end_name, self._bounds, self._ref.name, shards, self._now)
         self._check_starts(by_id)
         self._check_order()
         starts = await self._within_retention()
@@ -171,12 +173,10 @@ class StretchPlanner:
         if all(stretch.start != TRIM_HORIZON for stretch in found):
             return found
         created = {shard.shard_id: written_at(shard.first, shard.shard_id, self._now) for shard in shards.values()}
-        retention = _SHORTEST_RETENTION
-        if any(at is None or at <= self._now - retention for at in created.values()):
-            retention = await explained(self._lister.retention(self._ref.stream_arn), self._ref, self._source)
-        horizon = self._now - retention
-        if None in created.values():
-            stream_created = await explained(self._lister.created(self._ref.stream_arn), self._ref, self._source)
+        horizon = self._now - _SHORTEST_RETENTION
+        if any(at is None or at <= horizon for at in created.values()):
+            stream_created, retention = await self._summary()
+            horizon = self._now - retention
             created = {shard: stream_created if at is None else at for shard, at in created.items()}
         return [
             replace(stretch, horizon=horizon, created=created[stretch.key.shard] or 0.0)
@@ -184,6 +184,9 @@ class StretchPlanner:
             else stretch
             for stretch in found
         ]
+
+    async def _summary(self) -> StreamSummary:
+        return await explained(self._lister.summary(self._ref.stream_arn), self._ref, self._source)
 
     async def _is_strict(self) -> bool:
         """Whether KPL aggregates with records of other shards are left out."""
@@ -198,49 +201,14 @@ class StretchPlanner:
     def _where(self) -> str:
         return f"stream {self._ref.name!r}: {self._ref.stream_arn} (from {self._source})"
 
-    def _check_ends(self, shards: Mapping[str, Shard]) -> None:
-        for shard_id, end in self._ends.items():
-            if (shard := shards.get(shard_id)) is None:
-                raise self._unknown("endingPosition", shard_id, shards)
-            if end.is_end and shard.last is None:
-                raise ConfigurationError(
-                    f"{self._where}: kinesis-efo option 'endingPosition' names the end of shard {shard_id}, which is still open: "
-                    "LATEST is its tip"
-                )
-            number = end.sequence_number
-            written = None if number is None else written_at(number, shard_id, float("inf"))
-            if written is not None and written > self._now + FUTURE_SECONDS:
-                raise self._future(self._end_name, end, written, shard_id)
-        for end in (self._end, *self._ends.values()):
-            if (
-                end != self._tip
-                and end.kind is PositionKind.AT_TIMESTAMP
-                and end.value / 1000 > self._now + FUTURE_SECONDS
-            ):
-                raise self._future(self._end_name, end, end.value / 1000)
-
-    def _future(self, name: str, position: Position, when: float, shard_id: str = "") -> ConfigurationError:
-        return ConfigurationError(
-            f"{self._where}: {name} must not lie in the future: {position}"
-            f"{f' of shard {shard_id}' if shard_id else ''} is {_time(when)}, and for Kinesis it is {_time(self._now)}. "
-            "A batch read does not wait for records; spark.readStream does"
-        )
-
     def _check_starts(self, shards: Mapping[str, Shard]) -> None:
         # Shard ids grow and are never reused, so a missing id below the newest is that of a trimmed shard.
         newest = max(shards, default="")
         for shard_id in self._starts:
             if shard_id not in shards:
                 if shard_id > newest:
-                    raise self._unknown("startingPosition", shard_id, shards)
+                    raise not_listed(self._where, "startingPosition", shard_id, shards)
                 self._report_loss(f"shard {shard_id} does not exist any more: its records are gone (retention)")
-
-    def _unknown(self, option: str, shard_id: str, shards: Iterable[str]) -> ConfigurationError:
-        known = sorted(shards)
-        few = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
-        return ConfigurationError(
-            f"{self._where}: kinesis-efo option {option!r} names shard {shard_id!r}, which it does not have (any more, or yet: a list may be a minute old); it has {few}"
-        )
 
     def _check_order(self) -> None:
         for shard_id in (None, *self._starts, *self._ends):
@@ -248,7 +216,7 @@ class StretchPlanner:
             end = self._ends.get(shard_id or "", self._end)
             if start.kind is end.kind and start.kind in _ORDERED and start.value > end.value:
                 if end == self._tip:
-                    raise self._future(self._start_name, start, start.value / 1000)
+                    raise in_future(self._where, self._start_name, str(start), start.value / 1000, self._now)
                 raise ConfigurationError(
                     f"{self._where}: {f'shard {shard_id}, ' if shard_id else ''}the end {_shown(end)} lies before the start "
                     f"{_shown(start)}: set {self._start_name} and {self._end_name} the other way around"
@@ -264,15 +232,14 @@ class StretchPlanner:
         earliest = min(position.value for position in times) / 1000
         if self._now - earliest <= _SHORTEST_RETENTION:
             return self._start
-        retention = await explained(self._lister.retention(self._ref.stream_arn), self._ref, self._source)
+        created, retention = await self._summary()
         horizon = self._now - retention
         if earliest >= horizon:
             return self._start
-        created = await explained(self._lister.created(self._ref.stream_arn), self._ref, self._source)
         if created < horizon:
             self._report_loss(
-                f"the read begins at {_time(earliest)}, and the stream keeps its records for {retention / 3600:g} h only: any "
-                f"records before {_time(horizon)} are gone"
+                f"the read begins at {instant(earliest)}, and the stream keeps its records for {retention / 3600:g} h only: any "
+                f"records before {instant(horizon)} are gone"
             )
         self._starts = {shard: self._or_horizon(position, horizon) for shard, position in self._starts.items()}
         return self._or_horizon(self._start, horizon)
@@ -300,26 +267,12 @@ class StretchPlanner:
         return named if whole else None
 
 
-def _check_names(manifest: Manifest, options: BatchOptions) -> None:
-    for option, bounds in (("startingPosition", options.starts), ("endingPosition", options.source.ends)):
-        if unknown := sorted(bounds.names - manifest.streams.keys()):
-            raise ManifestError(
-                f"kinesis-efo option {option!r} names {', '.join(map(repr, unknown))}, "
-                f"but the read is of {', '.join(map(repr, sorted(manifest.streams)))} (from {manifest.source})"
-            )
-
-
 def _milliseconds(position: Position | None) -> int:
     return position.value if position is not None and position.kind is PositionKind.AT_TIMESTAMP else 0
 
 
 def _shown(position: Position) -> str:
-    return _time(position.value / 1000) if position.kind is PositionKind.AT_TIMESTAMP else str(position)
-
-
-def _time(epoch: float) -> str:
-    # This cannot fail: times from options are in the calendar's range, and those in sequence numbers have 36 bits of seconds.
-    return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return instant(position.value / 1000) if position.kind is PositionKind.AT_TIMESTAMP else str(position)
 
 
 _NO_CONSUMER: Final = (

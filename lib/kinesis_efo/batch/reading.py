@@ -195,17 +195,18 @@ async def check_planned(
     Raises `StreamReplacedError` if the stream was created again, and `DataLossError` if the trim horizon has moved too far, or `again`, for
     another attempt of a task, if it may have moved at all.
     """
-    if stretch.stream_created is not None and clock.time() - stretch.planned > _REPLACED_SECONDS:
-        created = await explained(lister.created(ref.stream_arn), ref, source)
-        if created != stretch.stream_created:
-            raise StreamReplacedError(
-                f"shard {stretch.key}: {ref.stream_arn} (from {source}) was deleted and created again at {_text(created * 1000)}, after the "
-                f"read was planned at {_text(stretch.planned * 1000)}; read again for the records of the new stream"
-            )
-    if stretch.horizon is None or clock.time() - stretch.created < _CERTAIN_SECONDS:
+    replaceable = stretch.stream_created is not None and clock.time() - stretch.planned > _REPLACED_SECONDS
+    trimmable = stretch.horizon is not None and clock.time() - stretch.created >= _CERTAIN_SECONDS
+    if not replaceable and not trimmable:
         return
-    retention = await explained(lister.retention(ref.stream_arn), ref, source)
-    if (lost := trimmed(stretch, clock.time() - retention, clock.latest - retention, again=again)) is None:
+    created, retention = await explained(lister.summary(ref.stream_arn), ref, source)
+    if stretch.stream_created not in (None, created):
+        raise StreamReplacedError(
+            f"shard {stretch.key}: {ref.stream_arn} (from {source}) was deleted and created again at {_text(created * 1000)}, after the "
+            f"read was planned at {_text(stretch.planned * 1000)}; read again for the records of the new stream"
+        )
+    horizons = clock.time() - retention, clock.latest - retention
+    if not trimmable or (lost := trimmed(stretch, *horizons, again=again)) is None:
         return
     what = (
         f"shard {stretch.key}: the read was planned from the trim horizon at {_text(lost.since * 1000)}, and begins when that is at "

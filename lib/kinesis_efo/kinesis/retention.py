@@ -64,7 +64,7 @@ class Retention:
         self._shard = shard
         self._fail = fail
         self._shortest = shortest
-        self._retention = SharedCall(lambda: lister.retention(stream.stream_arn), clock, _FRESH_SECONDS)
+        self._summary = SharedCall(lambda: lister.summary(stream.stream_arn), clock, _FRESH_SECONDS)
         # The low watermarks of positions at which shards were idle, and since when. A reader that begins there again has lost nothing between.
         self._idle: dict[tuple[str, Position], tuple[float, float | None]] = {}
         # What the warnings of a shard cover, from one time of arrival to another. Queries of one run may lose different records.
@@ -146,11 +146,11 @@ class Retention:
     async def reaches_back_to(self, epoch_ms: int) -> bool:
         """Whether records that arrived at a time, in epoch milliseconds, are within retention."""
         age = self._clock.time() - epoch_ms / 1000
-        return age <= self._shortest or age <= await self._retention.get()
+        return age <= self._shortest or age <= (await self._summary.get()).retention
 
     async def horizon(self, since: float = -inf) -> float:
         """Return the trim horizon, epoch seconds, by the stream's retention at `since`, monotonic seconds, or later."""
-        return self._clock.time() - await self._retention.get(since)
+        return self._clock.time() - (await self._summary.get(since)).retention
 
     def report_gone(self, shard_id: str, position: Position | None, known: Known) -> None:
         """Report that a shard is gone, with all its records after `position`; None: it was not read at all."""

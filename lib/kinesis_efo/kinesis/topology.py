@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from math import inf
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
@@ -44,8 +44,20 @@ FRESH_SECONDS: Final = 5.0
 """For how many seconds a reply is reused. An error is not reused: only the callers that wait at that moment get the error."""
 
 
+class StreamSummary(NamedTuple):
+    """A stream as DescribeStreamSummary describes it.
+
+    Attributes:
+        created: When it was created, in whole epoch seconds.
+        retention: How long it keeps its records, in seconds.
+    """
+
+    created: int
+    retention: float
+
+
 class ShardLister(Protocol):
-    """Gets the shards, the retention and the consumer of streams. Each call raises botocore's `ClientError` if Kinesis refuses."""
+    """Gets the shards, the summary and the consumer of streams. Each call raises botocore's `ClientError` if Kinesis refuses."""
 
     async def shards(self, stream_arn: str) -> list[Shard]:
         """List all shards within retention, open and closed.
@@ -62,12 +74,8 @@ class ShardLister(Protocol):
         """
         ...
 
-    async def retention(self, stream_arn: str) -> float:
-        """Return how long the stream keeps its records, in seconds."""
-        ...
-
-    async def created(self, stream_arn: str) -> int:
-        """Return when the stream was created, in whole epoch seconds."""
+    async def summary(self, stream_arn: str) -> StreamSummary:
+        """Return when the stream was created, and how long it keeps its records."""
         ...
 
     async def distribution(self, stream_arn: str) -> Distribution:
@@ -98,11 +106,9 @@ class Topology:
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
         return await self._call("ListShards", stream_arn, partial(self._list_open_at, stream_arn, epoch_ms))
 
-    async def retention(self, stream_arn: str) -> float:
-        return float((await self._patient_summary(stream_arn))["RetentionPeriodHours"] * 3600)
-
-    async def created(self, stream_arn: str) -> int:
-        return int((await self._patient_summary(stream_arn))["StreamCreationTimestamp"].timestamp())
+    async def summary(self, stream_arn: str) -> StreamSummary:
+        found = await self._call("DescribeStreamSummary", stream_arn, partial(self._summary, stream_arn))
+        return StreamSummary(int(found["StreamCreationTimestamp"].timestamp()), found["RetentionPeriodHours"] * 3600.0)
 
     async def distribution(self, stream_arn: str) -> Distribution:
         return distribution_of(self._client, await self._summary(stream_arn))
@@ -119,9 +125,6 @@ class Topology:
 
     async def _call(self, operation: str, arn: str, ask: Callable[[], Awaitable[T]]) -> T:
         return await (ask() if self._patience is None else self._patience.call(f"{operation} of {arn}", ask))
-
-    async def _patient_summary(self, stream_arn: str) -> dict[str, Any]:
-        return await self._call("DescribeStreamSummary", stream_arn, partial(self._summary, stream_arn))
 
     async def _summary(self, stream_arn: str) -> dict[str, Any]:
         answer = await self._client.describe_stream_summary(StreamARN=stream_arn)
@@ -208,7 +211,7 @@ async def starting_positions(lister: ShardLister, stream_arn: str, start: Positi
 async def identified(lister: ShardLister, stream_arn: str) -> StreamIdentity:
     """Return the identity of the stream that has an ARN now; without its time of creation if that cannot be read (no permission)."""
     try:
-        return StreamIdentity(stream_arn, await lister.created(stream_arn))
+        return StreamIdentity(stream_arn, (await lister.summary(stream_arn)).created)
     except CALL_ERRORS as error:
         logger.info("when stream %s was created is not known: %s", stream_arn, describe(error))
         return StreamIdentity(stream_arn)

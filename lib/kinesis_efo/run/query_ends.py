@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.decisions.ending import check_ends, check_streams
 from kinesis_efo.decisions.losses import written_at
 from kinesis_efo.decisions.quiet import FUTURE_SECONDS, SETTLED_SECONDS
-from kinesis_efo.errors import AccessRefusedError, ConfigurationError
+from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.streams import Streams, by_stream
 from kinesis_efo.kinesis.ends import End
@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 _MARGIN_SECONDS: Final = 60.0
 """Assumed maximum difference between the time in a sequence number and the arrival of its record."""
+_OPTION: Final = "kinesis-efo option 'endingPosition'"
 
 
 MakeWay = Callable[[Collection[ShardKey]], Awaitable[Mapping[ShardKey, Position]]]
@@ -63,7 +64,9 @@ class Ends:
         self._streams = streams
         self._clock = clock
         self._offset = offset
-        self._check()
+        check_streams("endingPosition", bounds, streams.streams)
+        for name, stream in streams.streams.items():
+            check_ends(f"stream {name!r}", _OPTION, bounds, name, stream.lineage.shards, clock.time())
         # Shards that were trimmed as a whole are over, and their descendants are read. `Losses` reports them.
         gone = {
             ShardKey(name, shard): SHARD_END
@@ -176,41 +179,3 @@ class Ends:
             if key in self._offset or all(read):
                 kept[key] = self._ends[key]
         return kept
-
-    def _check(self) -> None:
-        streams = self._streams.streams
-        if unknown := sorted(self._bounds.names - streams.keys()):
-            raise ConfigurationError(
-                f"kinesis-efo option 'endingPosition' names {', '.join(map(repr, unknown))}, but the query reads "
-                f"{', '.join(map(repr, sorted(streams)))}"
-            )
-        for key, bound in self._bounds.shards.items():
-            shard = self._streams.stream(key.stream).shard(key.shard)
-            if shard is None:
-                raise ConfigurationError(
-                    f"kinesis-efo option 'endingPosition' names shard {key.shard} of stream {key.stream!r}, which Kinesis does not list "
-                    "(any more)"
-                )
-            if bound is not None and bound.is_end and shard.last is None:
-                raise ConfigurationError(
-                    f"kinesis-efo option 'endingPosition' names the end of shard {key.shard} of stream {key.stream!r}, which is still "
-                    "open: LATEST is its tip"
-                )
-        now = self._clock.time()
-        for bound in (self._bounds.everywhere, *self._bounds.streams.values(), *self._bounds.shards.values()):
-            if (
-                bound is not None
-                and bound.kind is PositionKind.AT_TIMESTAMP
-                and bound.value / 1000 > now + FUTURE_SECONDS
-            ):
-                raise ConfigurationError(
-                    f"kinesis-efo option 'endingPosition' must not lie in the future: it is {_time(bound.value / 1000)}, and now is "
-                    f"{_time(now)}. A query that ends does not wait for records; leave the option out to read up to the tips"
-                )
-
-
-def _time(epoch: float) -> str:
-    try:
-        return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):
-        return f"{epoch:.0f} s"

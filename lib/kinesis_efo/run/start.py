@@ -8,6 +8,7 @@ from math import floor
 from typing import Final
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.decisions.ending import check_streams, not_listed
 from kinesis_efo.decisions.lineage import Beginning, Side, beginning
 from kinesis_efo.errors import ConfigurationError, LeaseTableError, StreamError, StreamReplacedError
 from kinesis_efo.fetcher.streams import LIST_AGAIN_SECONDS, by_stream
@@ -95,20 +96,15 @@ def _now(clock: Clock) -> Position:
 
 
 async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], clock: Clock) -> dict[ShardKey, Position]:
-    if unknown := sorted(bounds.names - streams.keys()):
-        raise ConfigurationError(
-            f"kinesis-efo option 'startingPosition' names {', '.join(map(repr, unknown))}, but the query reads "
-            f"{', '.join(map(repr, sorted(streams)))}"
-        )
+    check_streams("startingPosition", bounds, streams)
     now = _now(clock)
     positions: dict[ShardKey, Position] = {}
     for name, stream in streams.items():
         named = {shard: position or now for shard, position in bounds.named(name).items()}
         for shard in named:
             if stream.shard(shard) is None:
-                raise ConfigurationError(
-                    f"kinesis-efo option 'startingPosition' names shard {shard} of stream {name!r}, which Kinesis does not list (any more)"
-                )
+                known = (each.shard_id for each in stream.lineage.shards)
+                raise not_listed(f"stream {name!r}", "startingPosition", shard, known)
         everywhere = await stream.starting_positions(bounds.of(name) or now)
         found = await _beginning(stream, Side(next(iter(everywhere.values())), named, everywhere.keys()), clock)
         if found.left_out:

@@ -47,10 +47,10 @@ async def change(
     planned = await plan(seen.scan, seen_in_source.scan if seen_in_source else Scan())
     edits = planned.edits
     data = {"changes": [_data(edit) for edit in edits], "written": False}
-    if edits:
-        _refuse_live(table, seen, mode.force)
-        if source is not None and seen_in_source is not None:
-            _refuse_live(source, seen_in_source, mode.force)
+    # Also if there is nothing to change: a live run moves its rows in a moment.
+    _refuse_live(table, seen, mode.force)
+    if source is not None and seen_in_source is not None:
+        _refuse_live(source, seen_in_source, mode.force)
     if not edits or mode.dry_run:
         output.answer(mode.as_json, data, lambda: _view(edits))
         _print_remarks(planned.remarks)

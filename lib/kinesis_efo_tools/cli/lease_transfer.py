@@ -157,7 +157,9 @@ async def _kcl_rows(application: Leases, scan: Scan, name: str, *, multi_stream:
         )
     shards = await explained(topology.shards(ref.stream_arn), ref, source)
     naming = Naming(
-        stream_id(ref, await explained(topology.created(ref.stream_arn), ref, source)) if multi_stream else None
+        stream_id(ref, (await explained(topology.summary(ref.stream_arn), ref, source)).created)
+        if multi_stream
+        else None
     )
     by_id = {shard.shard_id: shard for shard in shards}
     making = kcl_rows(kinesis, ref.stream_arn, rows, by_id, naming)

@@ -555,7 +555,10 @@ def test_a_query_begins_where_each_stream_and_shard_is_told(world: Callable[...,
     ("begin", "message"),
     [
         ({"visits": "LATEST"}, r"'startingPosition' names 'visits', but the query reads 'orders'"),
-        ({"orders": {"shardId-000000000009": "LATEST"}}, r"names shard shardId-000000000009 of stream 'orders', which"),
+        (
+            {"orders": {"shardId-000000000009": "LATEST"}},
+            r"stream 'orders': .* names shard 'shardId-000000000009', which",
+        ),
     ],
 )
 def test_a_beginning_that_names_what_is_not_there_is_refused(

@@ -215,7 +215,7 @@ def test_a_cancelled_job_stops_reading(spark: SparkSession, world: MakeWorld) ->
         ({"startingPosition": "LATEST"}, "After the tip there is nothing yet"),
         ({"endingPosition": "AT_TIMESTAMP:2999-01-01T00:00:00Z"}, "'endingPosition' must not lie in the future"),
         ({"startingPosition": "AT_TIMESTAMP:2020-01-01T00:00:00Z", "endingPosition": "AT_TIMESTAMP:2019-01-01T00:00:00Z"}, "lies before the start"),
-        ({"endingPosition": '{"clicks": "LATEST"}'}, "names 'clicks', but the read is of 'orders'"),
+        ({"endingPosition": '{"clicks": "LATEST"}'}, "names 'clicks', but the query reads 'orders'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused(

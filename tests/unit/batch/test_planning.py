@@ -16,6 +16,7 @@ from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import ConfigurationError, DataLossError, ManifestError
 from kinesis_efo.kinesis.clock import KinesisClock
+from kinesis_efo.kinesis.topology import StreamSummary
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import BatchOptions
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
@@ -52,11 +53,8 @@ class Kinesis:
             return None
         return SHARDS[:1] if epoch_ms / 1000 < NOW - HOUR else SHARDS[1:]
 
-    async def retention(self, stream_arn: str) -> float:
-        return self._retention
-
-    async def created(self, stream_arn: str) -> int:
-        return int(self._created)
+    async def summary(self, stream_arn: str) -> StreamSummary:
+        return StreamSummary(int(self._created), self._retention)
 
     async def distribution(self, stream_arn: str) -> Distribution:
         self.distributions_asked += 1
@@ -113,7 +111,7 @@ def test_an_end_in_the_future_is_refused(end: str) -> None:
     message = refused(endingPosition=end)
     assert "'endingPosition' must not lie in the future" in message
     assert "is 2023-11-14T23:13:20.000Z, and for Kinesis it is 2023-11-14T22:13:21.000Z" in message
-    assert "spark.readStream does" in message
+    assert "spark.readStream without an end does" in message
     assert "of shard" not in message
 
 
@@ -232,7 +230,7 @@ def test_positions_of_streams_that_are_not_read_are_refused_before_anything_is_a
     manifest: Any = SimpleNamespace(streams={"orders": ORDERS}, source="m.json")
     parsed = BatchOptions.parse({"manifest": "m.json", option: json.dumps({"orders": at(-1), "clicks": at(-1)})})
     with pytest.raises(
-        ManifestError, match=rf"option '{option}' names 'clicks', but the read is of 'orders' \(from m.json\)"
+        ManifestError, match=rf"option '{option}' names 'clicks', but the query reads 'orders' \(from m.json\)"
     ):
         asyncio.run(planned_read(manifest, parsed, tip_at(NOW)))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
@@ -148,6 +151,31 @@ def test_horizon_that_moves_before_the_first_response(
     else:
         virtual_time.run(main())
         assert [record.levelname for record in caplog.records] == ([] if said is None else ["WARNING"])
+
+
+@pytest.mark.parametrize(
+    ("waited", "created", "calls"), [(11.0, 0.0, 1), (9.0, 0.0, 1), (11.0, START - 3600, 1), (9.0, START - 3600, 0)]
+)
+def test_late_task_describes_its_stream_at_most_once(waited: float, created: float, calls: int) -> None:
+    described = 0
+
+    async def describe(StreamARN: str) -> Any:
+        nonlocal described
+        described += 1
+        summary = {"StreamCreationTimestamp": datetime.fromtimestamp(0, UTC), "RetentionPeriodHours": 24}
+        return {"StreamDescriptionSummary": summary}
+
+    async def main() -> None:
+        clock = KinesisClock(LoopClock())
+        now = clock.time()
+        stretch = Stretch(
+            KEY, None, TRIM_HORIZON, UNTIL_START, horizon=now - 24 * 3600, created=created, planned=now - waited, stream_created=0
+        )  # fmt: skip
+        lister = Topology(SimpleNamespace(describe_stream_summary=describe))
+        await check_planned(stretch, lister, ORDERS, "m.json", clock, again=False, fail=True)
+
+    virtual_time.run(main())
+    assert described == calls
 
 
 def test_what_retention_takes_away_before_it_is_read_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,6 +18,7 @@ from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.delivery import ShardDelivery
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import SubscriptionStats
+from kinesis_efo.kinesis.topology import StreamSummary
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from kinesis_efo_local.sequence import Numbering
@@ -46,9 +47,9 @@ class Lister:
         self.hours = hours
         self.asked = 0
 
-    async def retention(self, stream_arn: str) -> float:
+    async def summary(self, stream_arn: str) -> StreamSummary:
         self.asked += 1
-        return self.hours * HOUR
+        return StreamSummary(0, self.hours * HOUR)
 
 
 async def not_listed(_: str) -> None:

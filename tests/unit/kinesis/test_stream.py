@@ -21,6 +21,7 @@ from kinesis_efo.errors import (
 )
 from kinesis_efo.kinesis.ends import End
 from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.kinesis.topology import StreamSummary
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
@@ -87,13 +88,9 @@ class Lister:
         self.opened_at.append(epoch_ms)
         return self.listed
 
-    async def created(self, stream_arn: str) -> int:
-        self._pass("created")
-        return 42
-
-    async def retention(self, stream_arn: str) -> float:
-        self._pass("retention")
-        return 24 * HOUR
+    async def summary(self, stream_arn: str) -> StreamSummary:
+        self._pass("summary")
+        return StreamSummary(42, 24 * HOUR)
 
     async def distribution(self, stream_arn: str) -> Distribution:
         self._pass("distribution")
@@ -212,7 +209,7 @@ def test_it_is_asked_once_when_the_stream_was_created() -> None:
         await made.identify()
         await made.identify()
         assert made.identity.created == 42
-        assert lister.asked == ["created", "created"]
+        assert lister.asked == ["summary", "summary"]
 
     run(main())
 
@@ -239,7 +236,7 @@ def test_a_time_that_is_kept_is_where_a_new_query_starts_and_an_earlier_one_is_t
         lister.asked.clear()
         gone = Position.at_timestamp((NOW - 30 * 24 * 3600) * 1000)
         assert await made.starting_positions(gone) == {name(0): TRIM_HORIZON}
-        assert lister.asked == ["retention", "shards"]
+        assert lister.asked == ["summary", "shards"]
         lister.asked.clear()
         assert await made.starting_positions(TRIM_HORIZON) == {name(0): TRIM_HORIZON}
         assert lister.asked == ["shards"]
@@ -335,7 +332,7 @@ def test_lost_beginning_of_a_child_is_an_error_whenever_it_is_checked() -> None:
         lister.faults = [refused("LimitExceededException", operation="DescribeStreamSummary")]
         with pytest.raises(DataLossError, match=f"{name(1)} has not been read yet, .* are gone"):
             await made.check_position(name(1), positions[name(1)], Known())
-        assert lister.asked.count("retention") == 2, "it waits for what passes"
+        assert lister.asked.count("summary") == 2, "it waits for what passes"
         await made.check_position(name(1), Position.after(number(1, 60, NOW - 40 * 24 * 3600)), Known())
 
     run(main())

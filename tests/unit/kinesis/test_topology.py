@@ -61,7 +61,8 @@ class Empty(Client):
         return {"Shards": []} if self._answers >= 0 else await super().list_shards(**wanted)
 
     async def describe_stream_summary(self, **_: Any) -> Any:
-        return {"StreamDescriptionSummary": {"StreamCreationTimestamp": datetime.fromtimestamp(1000.7, UTC)}}
+        created = datetime.fromtimestamp(1000.7, UTC)
+        return {"StreamDescriptionSummary": {"StreamCreationTimestamp": created, "RetentionPeriodHours": 24}}
 
 
 def started(client: Empty, start: Position) -> Position:
@@ -166,8 +167,7 @@ class Throttled(Client):
 ANSWERS: dict[str, tuple[Any, Any]] = {
     "shards": (lambda topology: topology.shards("arn:orders"), None),
     "shards open at a time": (lambda topology: topology.shards_open_at("arn:orders", 1_002_000), None),
-    "retention": (lambda topology: topology.retention("arn:orders"), 48 * 3600.0),
-    "created": (lambda topology: topology.created("arn:orders"), 1000),
+    "summary": (lambda topology: topology.summary("arn:orders"), (1000, 48 * 3600.0)),
     "consumer": (lambda topology: topology.consumer_exists("arn:lake"), True),
     "deleted consumer": (lambda topology: topology.consumer_exists("arn:deleted"), False),
 }

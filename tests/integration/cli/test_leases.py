@@ -118,6 +118,9 @@ def test_nothing_is_taken_from_a_live_worker(run: Run, world: Callable[..., Worl
         tried = run("leases", *command, "--manifest", here.manifest, *QUICKLY, "--dry-run")
         assert (tried.code, tried.out, "is in use: host:1:abc" in tried.err) == (3, "", True)
         forced = run("leases", *command, "--manifest", here.manifest, *QUICKLY, "--yes", "--force", "--json")
+        if command[0] == "reset":
+            again = run("leases", *command, "--manifest", here.manifest, *QUICKLY, "--yes")
+            assert (again.code, "is in use" in again.err) == (3, True), "although nothing would be changed"
     assert (forced.code, forced.data["written"]) == (0, True)
     assert ("leaseOwner" in here.leases()[OWNED.key]) == (command[0] == "reset")
 

@@ -1318,7 +1318,7 @@ class Scenario:
                 if not any(each.has_lost(report) for each in (oracle, *(other.oracle for other in self.queries))):
                     self._exception(report)
                 self._after_loss(query, str(error))
-            case "ConfigurationError" if "startingPosition" in str(error) and query.given[
+            case "ConfigurationError" | "ManifestError" if "startingPosition" in str(error) and query.given[
                 "startingPosition"
             ].startswith("{"):
                 query.over = True

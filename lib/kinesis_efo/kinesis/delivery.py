@@ -79,6 +79,9 @@ class ShardDelivery:
         await self._sink.admit(event)
         self.heard_at = clock.monotonic()
         self._read_until.heard(read_until, came)
+        if self.position == TRIM_HORIZON and not head.still:
+            # What was known there holds for no longer than until the first records. A batch read knows only that it begins now.
+            self._read_until.proven = None
         self.known = replace(self.known, read_until=self._read_until.proven)
         if not head.still:
             self.position = event.through

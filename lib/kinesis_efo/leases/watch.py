@@ -58,7 +58,7 @@ async def watch(
         live |= {
             key
             for key, lease in scan.leases.items()
-            if key in before and (before[key].owner, before[key].counter) != (lease.owner, lease.counter)
+            if (was := before.get(key)) is None or (was.owner, was.counter) != (lease.owner, lease.counter)
         }
     both = scan.leases.keys() & first.leases.keys()
     moved = frozenset(key for key in both if scan.leases[key].reached != first.leases[key].reached)

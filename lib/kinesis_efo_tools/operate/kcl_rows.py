@@ -18,6 +18,9 @@ from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 from kinesis_efo.records.aggregation import deaggregate
 
 _CONCURRENT_SHARDS: Final = 32
+_ANSWERS: Final = 5
+_PAUSE_SECONDS: Final = 0.25
+"""AWS allows five calls of GetRecords a second for each shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +137,15 @@ async def _last_index(kinesis: Any, stream_arn: str, shard_id: str, number: int)
         ShardIteratorType="AT_SEQUENCE_NUMBER",
         StartingSequenceNumber=str(number),
     )
-    page = await kinesis.get_records(StreamARN=stream_arn, ShardIterator=answer["ShardIterator"], Limit=1)
-    for record in page["Records"]:
-        if int(record["SequenceNumber"]) == number:
+    iterator, empty = answer["ShardIterator"], 0
+    # One empty answer does not show that the record is gone.
+    while iterator and empty < _ANSWERS:
+        page = await kinesis.get_records(StreamARN=stream_arn, ShardIterator=iterator, Limit=1)
+        for record in page["Records"]:
+            if int(record["SequenceNumber"]) != number:
+                return None
             users = deaggregate(record["Data"], None)
             return max(len(users) - 1, 0) if users else 0
+        iterator, empty = page.get("NextShardIterator"), empty + 1
+        await asyncio.sleep(_PAUSE_SECONDS)
     return None

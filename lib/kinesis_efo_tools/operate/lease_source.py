@@ -19,12 +19,14 @@ _KCL_COLONS: Final = (0, 3)
 
 class _Document(msgspec.Struct):
     items: list[Item] = msgspec.field(name="Items")
+    last: Item | None = msgspec.field(name="LastEvaluatedKey", default=None)
+    token: str | None = msgspec.field(name="NextToken", default=None)
 
 
 def read_file(path: Path) -> dict[str, Lease]:
     """Read the leases in a file, by lease key. Skips KCL's rows about workers and streams.
 
-    Raises ConfigurationError if the file cannot be read, or has rows that are not leases in KCL's form.
+    Raises ConfigurationError if the file cannot be read, is not a whole table, or has rows that are not leases in KCL's form.
     """
     try:
         document = msgspec.json.decode(path.read_bytes(), type=_Document)
@@ -35,6 +37,11 @@ def read_file(path: Path) -> dict[str, Lease]:
         raise ConfigurationError(
             f"--from-file {path} is neither an export nor the output of `aws dynamodb scan`: {error}"
         ) from None
+    if document.last is not None or document.token is not None:
+        raise ConfigurationError(
+            f"--from-file {path} is one page of a scan, and the table has more rows: run `aws dynamodb scan` without --no-paginate and "
+            "--max-items"
+        )
     return {lease.key: lease for lease in found if lease is not None}
 
 

@@ -18,6 +18,7 @@ from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
+from kinesis_efo_local.sequence import Numbering
 from tests.support import virtual_time
 from tests.support.transports import ScriptedTopology, ScriptedTransport, Wait, payload, refused
 from tests.support.virtual_time import LoopClock
@@ -185,6 +186,13 @@ def test_what_retention_takes_away_before_it_is_read_is_a_loss(caplog: pytest.Lo
     taken, transport, _ = read([payload(None, 1, ["c"])], start=long_ago, fail=False)
     assert (taken, transport.positions) == ([None], ["TRIM_HORIZON"])
     assert "going on without it" in caplog.text
+
+
+def test_slow_read_that_began_at_the_horizon_loses_nothing_in_silence() -> None:
+    day, late = 24 * 3600, 24 * 3_600_000 - 3000
+    old, next_ = (int(Numbering(1, int(START) - 10 * day).record(int((START - day + age) * 1e9))) for age in (5, 600))
+    with pytest.raises(DataLossError, match=f"was read up to AFTER:{old} only"):
+        read([payload(old, 1, behind=late), Wait(10), payload(next_, 1, behind=late)])
 
 
 def test_a_margin_before_the_start_is_no_loss() -> None:

@@ -89,6 +89,14 @@ def test_a_lease_that_is_taken_meanwhile_is_alive() -> None:
     assert _watch(change, FREE, DEAD).live_owners == {"new": ["f"]}
 
 
+def test_a_run_that_begins_meanwhile_is_alive() -> None:
+    def begin(table: MemoryLeaseStore, now: float) -> None:
+        if now == TIMEOUT - 1:
+            table.items["n"] = Lease("n", owner="new").to_item()
+
+    assert _watch(begin, DEAD).live_owners == {"new": ["n"]}
+
+
 def test_positions_that_move_are_seen() -> None:
     seen = _watch(_renew("a", 2.0, checkpoint=Position.after(9)), ALIVE, DEAD)
     assert seen.moved == {"a"}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from kinesis_efo_tools.operate.kcl_rows import KclRows, Naming, kcl_rows
+from tests.support import virtual_time
+from tests.support.aggregates import aggregated
 
 SHARDS = {"shardId-1": Shard("shardId-1", ("shardId-0",), (0, 9), first=5)}
 
@@ -23,6 +26,27 @@ def made(**rows: Lease) -> KclRows:
 def test_what_a_row_lacks_comes_from_the_listing() -> None:
     (row,) = made(s1=Lease("orders:shardId-1", checkpoint=TRIM_HORIZON)).rows
     assert (row.parents, row.starting_hash_key, row.ending_hash_key) == ({"shardId-0"}, "0", "9")
+
+
+@pytest.mark.parametrize(("empty", "sub"), [(3, 1), (9, 0)])
+def test_one_empty_answer_does_not_mean_that_a_record_is_gone(empty: int, sub: int) -> None:
+    data = next(aggregated([("a", b"1"), ("b", b"2")]))["Data"]
+
+    class Kinesis:
+        answers = 0
+
+        async def get_shard_iterator(self, **_: object) -> dict[str, str]:
+            return {"ShardIterator": "first"}
+
+        async def get_records(self, **_: object) -> dict[str, Any]:
+            self.answers += 1
+            records = [{"SequenceNumber": "7", "Data": data}]
+            return {"Records": records if self.answers > empty else [], "NextShardIterator": "next"}
+
+    row = Lease("orders:shardId-1", checkpoint=Position.after(7), continuation=9)
+    made = virtual_time.run(kcl_rows(Kinesis(), "arn:orders", {"shardId-1": row}, SHARDS, Naming(None)))
+    assert [each.sub for each in made.rows] == [sub]
+    assert ("cannot be read any more" in str(made.remarks)) == (not sub)
 
 
 def test_a_shard_that_nothing_is_known_of_any_more_is_left_out() -> None:

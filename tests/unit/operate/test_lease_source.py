@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from itertools import permutations
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.leases.keys import LeaseKeys
-from kinesis_efo_tools.operate.lease_source import require_one_form
+from kinesis_efo.leases.row import Lease
+from kinesis_efo_tools.operate.lease_source import read_file, require_one_form
 
 KEYS = LeaseKeys({"orders": "dev-orders"})
 BARE = "shardId-000000000000"
@@ -26,6 +30,17 @@ def test_rows_of_both_key_forms_are_refused_whatever_their_order(rows: tuple[str
     assert f"{BARE!r} (as a KCL application with one stream does)" in str(refused.value)
     assert f"{SEVERAL!r} (as one with several streams does)" in str(refused.value)
     assert "Delete the rows of the other" in str(refused.value)
+
+
+@pytest.mark.parametrize("more", [{"LastEvaluatedKey": {"leaseKey": {"S": "x"}}}, {"NextToken": "abc"}])
+def test_one_page_of_a_scan_is_refused(more: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    rows = [Lease("orders:shardId-1").to_item()]
+    file.write_text(json.dumps({"Items": rows, "LastEvaluatedKey": None}))
+    assert set(read_file(file)) == {"orders:shardId-1"}
+    file.write_text(json.dumps({"Items": rows, **more}))
+    with pytest.raises(ConfigurationError, match="without --no-paginate and --max-items"):
+        read_file(file)
 
 
 def test_rows_of_a_stream_and_of_its_former_self_are_refused() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 import typer
 
 from kinesis_efo.errors import ConfigurationError, StreamReplacedError, UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified, starting_positions
+from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import strays
 from kinesis_efo.leases.store import Scan
 from kinesis_efo.positions import Position, PositionKind, ShardKey
@@ -73,6 +75,7 @@ async def import_into(application: Leases, given: ImportKcl) -> None:
         _require_complete("an import", source_scan)
         rows = (source_scan if source else file_scan).leases
         require_one_form(rows, keys, name)
+        await _require_present(application, rows, keys, name)
         start = await application.now() if given.initial_position and initial is None else initial
         opened = await _opened(application, start) if start else []
         found = lease_edits.imported(list(rows.values()), keys, scan.leases, application.keys, start, opened)
@@ -175,6 +178,20 @@ def _no_rows(application: Leases, skipped: list[str], source: str) -> str:
     if ":" in skipped[0]:
         return message + "name the table or file of the KCL application that read these streams"
     return message + "say with --stream to which of them the shards belong"
+
+
+async def _require_present(application: Leases, rows: Collection[str], keys: LeaseKeys, source: str) -> None:
+    """Refuse rows of another account's stream, or of an earlier one of the same name: their positions mean nothing here."""
+    by_stream = {shard.stream: key for key in sorted(rows) if key.count(":") == 3 and (shard := keys.decode(key))}
+    for stream, key in by_stream.items():
+        ref = application.manifest.streams[stream]
+        now = await identified(Topology(await application.access.client("kinesis")), ref.stream_arn)
+        account, _, created, _ = key.split(":")
+        if account != ref.stream_arn.split(":")[4] or (now.created is not None and created != str(now.created)):
+            raise ConfigurationError(
+                f"{source}: row {key!r} is of another stream than {now}: import the rows of a KCL application that reads the present one, "
+                "or start the query without an import"
+            )
 
 
 def _require_complete(what: str, scan: Scan) -> None:

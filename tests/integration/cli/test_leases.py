@@ -19,7 +19,7 @@ from kinesis_efo.clock import SystemClock
 from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.positions import Position
+from kinesis_efo.positions import SHARD_END, Position
 from tests.integration.cli.conftest import Result, Switch
 from tests.integration.cli.test_manifest import Refusing
 from tests.support.fetching import Row, reading
@@ -279,6 +279,9 @@ def test_a_kcl_table_with_both_key_forms_is_refused(run: Run, world: Callable[..
     file.write_text(json.dumps({"Items": [item for item in scan["Items"] if item["leaseKey"]["S"] != several]}))
     assert run(*command, "--from-file", file).code == 0
     assert _checkpoints(here) == {"orders:shardId-000000000000": "5"}
+    file.write_text(json.dumps({"Items": [Lease(several, checkpoint=SHARD_END).to_item()]}))
+    earlier = run(*command, "--from-file", file)
+    assert (earlier.code, f"row '{several}' is of another stream than" in earlier.err) == (1, True)
 
 
 def _of_an_earlier_stream(here: World, shard: str) -> Lease:

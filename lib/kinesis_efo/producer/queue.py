@@ -307,7 +307,7 @@ class RecordQueue:
                 # Not two of one key, because Kinesis may take only the later one.
                 skipped.append(records.popleft())
                 continue
-            parcel = self._packed(records) if aggregate else records.popleft()
+            parcel = self._packed(lane) if aggregate else records.popleft()
             if parcel.size > most_bytes:
                 records.extendleft(reversed(parcel.records))
                 break
@@ -317,9 +317,12 @@ class RecordQueue:
         records.extendleft(reversed(skipped))
         return parcels
 
-    def _packed(self, records: deque[Record]) -> Parcel:
-        packer = Packer(self._aggregate_bytes)
-        while records and packer.add(records[0]):
+    def _packed(self, lane: Lane) -> Parcel:
+        records, packer = lane.records, Packer(self._aggregate_bytes)
+        if not self._map.covers(lane.shard, records[0].hash):
+            # ListShards may have left out this record's shard: readers would drop an aggregate with it.
+            return records.popleft()
+        while records and self._map.covers(lane.shard, records[0].hash) and packer.add(records[0]):
             records.popleft()
         return packer.seal()
 

@@ -490,6 +490,20 @@ def test_an_aggregate_that_readers_would_drop_is_not_acknowledged() -> None:
     assert set(again.shards) == set(stream.map.open_shards)
 
 
+def test_records_of_a_shard_that_is_not_listed_are_in_no_aggregate() -> None:
+    stream = ModelStream(even_shards(3))
+    queue = queue_of(stream, aggregate=True)
+    queue.adopt(ShardMap([shard for shard in stream.ranges if shard.id != "shardId-000000000001"]))
+    queue.add([record(number, f"key-{number}") for number in range(60)])
+    sent = []
+    while (request := queue.next_request(0.0, eager=True)) is not None:
+        sent += request.parcels
+        queue.settle(request, [stream.store(parcel) for parcel in request.parcels], 0.0)
+    shards = [{stream.map.shard_of(each.hash) for each in parcel.records} for parcel in sent]
+    assert all(len(each) == 1 for each in shards)
+    assert len(sent) < 60, "the others are aggregated"
+
+
 def test_with_order_the_new_shard_map_waits_for_the_old_ones_answers() -> None:
     stream = ModelStream(even_shards(1))
     queue = queue_of(stream, ordered=True)

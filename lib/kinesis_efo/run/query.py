@@ -183,8 +183,10 @@ class Query:
         return PollReply(shards, starting, self._run.streams.finished(offset) if offset.has_ends else [])
 
     def _known(self, key: ShardKey, position: Position) -> Known:
-        """What is known about a position of this query. It accepts only what its own options accept."""
-        return replace(self._run.known(key, position), accepted=self._accepted.get(key))
+        """What is known about a position of this query. Only its own start and its own options count."""
+        known = self._run.known(key, position)
+        horizon = self.horizon(key) if position == TRIM_HORIZON else None
+        return replace(known, accepted=self._accepted.get(key), horizon=horizon)
 
     async def _check(self, checking: Awaitable[T]) -> T:
         try:

@@ -275,6 +275,22 @@ async def test_stream_created_again_while_its_query_waits_for_records() -> None:
 
 
 @virtual
+async def test_stream_created_again_while_its_run_dies() -> None:
+    world = MemoryWorld(shards=2, polls=True)
+    world.application.start = start("LATEST")
+    async with Query(world.application) as query:
+        offset = await query.batch(await query.begin())
+    assert all(position.sequence_number is None for position in offset.values())
+    world.kinesis.call("DeleteStream", StreamName=STREAM, EnforceConsumerDeletion=True)
+    await asyncio.sleep(60)
+    world.kinesis.call("CreateStream", StreamName=STREAM, ShardCount=2)
+    await asyncio.sleep(60)
+    async with Query(world.application) as query:
+        with pytest.raises(StreamReplacedError, match="the checkpoint is of"):
+            await query.planner.check_replay(offset, ())
+
+
+@virtual
 async def test_latest_is_decided_once_also_where_the_query_fails_before_its_first_record() -> None:
     world = MemoryWorld(shards=2)
     world.put_some(50)

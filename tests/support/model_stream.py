@@ -67,6 +67,7 @@ class ModelStream:
         self.collisions: list[str] = []
         self.distributes: Distribution | Exception = Distribution.KEYED
         self.distributions_asked = 0
+        self.distribution_faults: list[Exception] = []
         self.lag = self.hidden = 0
         self.gives_last_number = False
         self._events: dict[str, ModelEvents] = {}
@@ -151,6 +152,8 @@ class ModelStream:
 
     async def distribution(self, stream_arn: str) -> Distribution:
         self.distributions_asked += 1
+        if self.distribution_faults:
+            raise self.distribution_faults.pop(0)
         if isinstance(self.distributes, Exception):
             raise self.distributes
         return self.distributes

@@ -192,7 +192,7 @@ class StretchPlanner:
         """Whether KPL aggregates with records of other shards are left out."""
         if self._deaggregate is not Deaggregation.STRICT:
             return False
-        distribution = await told_distribution(self._lister, self._ref)
+        distribution = await told_distribution(self._lister.distribution(self._ref.stream_arn), self._ref)
         if distribution is not Distribution.KEYED:
             logger.warning("%s", lenient(self._ref.name, distribution))
         return distribution is Distribution.KEYED

@@ -51,12 +51,11 @@ class Ending:
         self._found_at = 0.0
         self._ends = ends
         self._patience = patience
-        self._available_now = False
 
     def available_now(self) -> None:
         """Note that the trigger is `Trigger.AvailableNow`. Further calls do nothing."""
-        if not self._available_now:
-            self.wanted = self._available_now = self.changed = True
+        if self.targets is None and (self.in_one_batch or not self.wanted):
+            self.wanted = self.changed = True
             self.in_one_batch = False
 
     def once(self) -> None:
@@ -72,7 +71,6 @@ class Ending:
     def go_on(self, state: EndingState, now: float) -> None:
         """Continue from the state of an earlier run."""
         self.wanted, self.in_one_batch, self.over = state.wanted, state.in_one_batch, state.over
-        self._available_now = True
         if state.targets is not None:
             self.found(dict(state.targets), now, lasts=dict(state.lasts))
         self.changed = False

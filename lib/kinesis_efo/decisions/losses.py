@@ -113,7 +113,7 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
 
 def is_whole(shard: Shard | None, position: Position) -> bool:
     """Whether a closed shard has no record after a position."""
-    return shard is not None and shard.last is not None and position.value >= shard.last
+    return shard is not None and shard.last is not None and not position.precedes(shard.last)
 
 
 def gap(since: float | None, horizon: float, start: float | None, least: float = 0.0) -> Gap | None:

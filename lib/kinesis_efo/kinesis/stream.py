@@ -117,9 +117,14 @@ class Stream:
                 self.ref, f": the checkpoint is of {former}, and the present one is {self.identity}", self._source
             )
 
-    async def distribution(self) -> Distribution:
-        """Return how Kinesis distributes new records over the shards; `UNKNOWN` if that cannot be found out."""
-        return await told_distribution(self._lister, self.ref)
+    async def distribution(self, *, patient: bool = False) -> Distribution:
+        """Return how Kinesis distributes new records over the shards; `UNKNOWN` if that cannot be found out.
+
+        If `patient`, transient errors are retried.
+        """
+        ask = partial(self._lister.distribution, self.ref.stream_arn)
+        what = f"DescribeStreamSummary of stream {self.ref.name!r}"
+        return await told_distribution(self._patience.call(what, ask) if patient else ask(), self.ref)
 
     async def starting_positions(self, start: Position) -> dict[str, Position]:
         """Return the shards that a new query reads first, and where it starts in each. The query reads the children of these shards later.

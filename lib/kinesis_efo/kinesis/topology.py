@@ -217,10 +217,10 @@ async def identified(lister: ShardLister, stream_arn: str) -> StreamIdentity:
         return StreamIdentity(stream_arn)
 
 
-async def told_distribution(lister: ShardLister, ref: StreamRef) -> Distribution:
+async def told_distribution(asking: Awaitable[Distribution], ref: StreamRef) -> Distribution:
     """Return how Kinesis distributes new records over the shards; `UNKNOWN`, with a log line, if that cannot be read."""
     try:
-        return await lister.distribution(ref.stream_arn)
+        return await asking
     except CALL_ERRORS as error:
         logger.info("stream %s: who decides on the shard of its records is not known: %s", ref.name, describe(error))
         return Distribution.UNKNOWN

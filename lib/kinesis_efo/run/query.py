@@ -258,8 +258,12 @@ class Query:
         return {key: last for key, last in found.items() if last is not None}
 
     async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
-        """Look for lost data in the first `ranges` after a start, at `begin`: an earlier run may have planned them long ago."""
+        """Look for lost data in the first `ranges` after a start, at `begin`: an earlier run may have planned them long ago.
+
+        Raises StreamReplacedError if a stream was created again since then.
+        """
         self._run.failure.raise_if_set()
+        self._check_created(begin)
         if self._offset is None:
             # Its tasks read before its first poll: keep what they need, even if other queries are further.
             self._fetching.follow(begin)
@@ -288,10 +292,13 @@ class Query:
 
         Raises StreamReplacedError if a stream was created again since the query began to read it.
         """
-        for name, created in offset.created.items():
-            self._run.streams.stream(name).check_created(created)
+        self._check_created(offset)
         self._before_polls = offset
         self._resumption.goes_on(offset)
+
+    def _check_created(self, offset: Offset) -> None:
+        for name, created in offset.created.items():
+            self._run.streams.stream(name).check_created(created)
 
     # -- where a query ends
 

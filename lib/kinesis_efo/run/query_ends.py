@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.ending import check_ends, check_streams
-from kinesis_efo.decisions.losses import written_at
+from kinesis_efo.decisions.losses import is_whole, written_at
 from kinesis_efo.decisions.quiet import FUTURE_SECONDS, SETTLED_SECONDS
 from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.fetcher.background import all_of
@@ -142,9 +142,7 @@ class Ends:
     def _of_closed(self, key: ShardKey, bound: Position | None) -> Position:
         if bound is None or bound.is_end:
             return SHARD_END
-        shard = self._streams.stream(key.stream).shard(key.shard)
-        whole = shard is not None and shard.last is not None and bound.value >= shard.last
-        return SHARD_END if whole else bound
+        return SHARD_END if is_whole(self._streams.stream(key.stream).shard(key.shard), bound) else bound
 
     async def _at_time(self, key: ShardKey, *, apart: bool) -> End:
         bound, position, stream = (

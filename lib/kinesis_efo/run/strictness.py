@@ -58,7 +58,8 @@ class Strictness:
         asked_at, known = self._asked.get(name, (-ASK_SECONDS, Distribution.UNKNOWN))
         if self._clock.monotonic() - asked_at < ASK_SECONDS:
             return known
-        told = await self._streams.stream(name).distribution()
+        # The first answer decides which rows a repeated micro-batch has, so a transient error must not change it.
+        told = await self._streams.stream(name).distribution(patient=name not in self._asked)
         if told is Distribution.UNKNOWN:
             told = known  # a failed call changes nothing
         self._asked[name] = self._clock.monotonic(), told

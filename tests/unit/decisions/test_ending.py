@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kinesis_efo.decisions.ending import Ending
 from kinesis_efo.options import Bounds
 from kinesis_efo.positions import Offset, Position, ShardKey
@@ -25,3 +27,25 @@ def test_shards_that_are_read_no_further() -> None:
     assert ending.left(position) == frozenset()
     ending.found({SHARD: Position.after(5), other: Position.after(6)}, 0.0)
     assert ending.left(position) == {SHARD, third}
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_next_run_ends_where_the_first_one_would(found: bool) -> None:
+    first, second = (Ending(catch_up=False, ends=Bounds()) for _ in range(2))
+    first.available_now()
+    if found:
+        first.found({SHARD: Position.after(5)}, 0.0)
+    second.go_on(first.state(), 0.0)
+    second.available_now()
+    assert (second.wanted, second.targets, second.changed) == (not found, first.targets, False)
+
+
+@pytest.mark.parametrize("caught_up", [False, True])
+def test_next_run_after_catching_up_finds_ends_for_available_now(caught_up: bool) -> None:
+    first, second = (Ending(catch_up=True, ends=Bounds()) for _ in range(2))
+    if caught_up:
+        first.found({SHARD: Position.after(5)}, 0.0)
+        first.whole(Offset({SHARD: Position.after(1)}))
+    second.go_on(first.state(), 0.0)
+    second.available_now()
+    assert second.wanted and not second.in_one_batch

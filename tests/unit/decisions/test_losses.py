@@ -89,6 +89,11 @@ def test_closed_shard_has_nothing_after_its_last_number() -> None:
     assert not is_whole(None, Position.after(last))
 
 
+@pytest.mark.parametrize("position", [TRIM_HORIZON, Position.at_timestamp(CREATED * 1000)])
+def test_closed_shard_has_records_after_its_beginning(position: Position) -> None:
+    assert not is_whole(shard(number(CREATED + 50)), position)
+
+
 @pytest.mark.parametrize(
     ("horizon", "listed", "start"),
     [

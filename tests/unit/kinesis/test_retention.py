@@ -161,6 +161,20 @@ def test_time_before_the_shard_was_created_has_lost_nothing() -> None:
     assert not run(main())
 
 
+@pytest.mark.parametrize("sub", [None, 3])
+def test_rest_of_a_closed_shards_last_aggregate_is_lost(sub: int | None) -> None:
+    last = number(30 * HOUR)
+
+    async def listed(shard_id: str) -> Shard:
+        return Shard(shard_id, (), (0, 9), first=number(10**6), last=last)
+
+    async def main() -> bool:
+        retention = Retention(STREAM, Lister(), LoopClock(), listed, fail=False, shortest=24 * HOUR)  # type: ignore[arg-type]
+        return await retention.check(SHARD, Position.after(last) if sub is None else Position.inside(last, sub))
+
+    assert run(main()) == (sub is not None)
+
+
 def test_shard_that_was_seen_idle_has_lost_nothing_until_then() -> None:
     async def again(retention: Retention) -> bool:
         retention.was_idle(SHARD, after(30 * HOUR), NOW - 5, None)

@@ -188,3 +188,12 @@ def test_a_stream_under_a_new_name_is_told_once() -> None:
     data = reading(ORDERS, CLICKS).to_dict(before := offset(orders=AT, clicks=AT))
     (fault,) = reading(ORDERS, ref("visits", "clicks")).faults(before, data["sources"], finished=True)
     assert "is called 'visits'" in str(fault)
+
+
+def test_stream_that_was_dropped_and_added_again_has_its_new_creation_time() -> None:
+    before = Offset({ShardKey("orders", FIRST): AT, ShardKey("clicks", FIRST): AT}, created={"orders": 1, "clicks": 2})
+    left = reading(ORDERS, drop=True).read(reading(ORDERS, CLICKS).to_dict(before))
+    assert left.created == {"orders": 1}
+    for created in ({"clicks": 3}, {}):  # the time may be unknown
+        added = Offset({ShardKey("clicks", FIRST): TRIM_HORIZON}, created=created)
+        assert left.moved_to({**left, **added}, {}, added=added).created == {"orders": 1, **created}

@@ -106,3 +106,13 @@ def test_nothing_is_left_out_where_it_cannot_be_told(caplog: pytest.LogCaptureFi
     caplog.set_level(logging.WARNING)
     drive(scenario)
     assert [("cannot be told" in message) for message in caplog.messages] == [True, False]
+
+
+def test_throttled_first_call_is_retried_before_aggregates_are_kept(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(strict: Asked) -> None:
+        strict.model.distribution_faults = [refused("ThrottlingException"), refused("InternalFailureException")]
+        assert await strict()
+        assert strict.model.distributions_asked == 3
+
+    drive(scenario)
+    assert "cannot be told" not in caplog.text

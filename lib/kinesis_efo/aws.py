@@ -12,6 +12,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import cache, cached_property, lru_cache, partial, wraps
+from math import inf
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Final, TypeVar
@@ -34,7 +35,7 @@ from botocore.parsers import ResponseParserError
 from botocore.utils import get_environ_proxies
 
 from kinesis_efo.aws_errors import NoAnswerError
-from kinesis_efo.clock import Clock, SystemClock, in_thread, seconds_left
+from kinesis_efo.clock import Clock, SystemClock, deadline, in_thread, seconds_left
 from kinesis_efo.credentials import provide, watch
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
@@ -238,7 +239,8 @@ class _Limit:
             operation, seconds = self._of(client, name)
             if not operation:
                 return method(client, *args, **more)
-            calling = in_thread(method, client, *args, **more)
+            with deadline(inf if seconds is None else seconds):  # a credential_process ends with the call
+                calling = in_thread(method, client, *args, **more)
             with self._naming_proxy(client):
                 try:
                     return calling.result(seconds)

@@ -50,6 +50,17 @@ def provide(session: Any, load: Callable[[], Any]) -> None:
     session.register_component("credential_provider", SimpleNamespace(load_credentials=load))
 
 
+def _files_of(session: Any) -> list[Path]:
+    return [Path(os.path.expanduser(session.get_config_variable(name))) for name in _FILES]  # noqa: PTH111
+
+
+def profile_of(session: Any) -> str:
+    """Describe the profile of a session and its files."""
+    there = " and ".join(str(file) for file in _files_of(session) if file.exists())
+    profile = session.get_config_variable("profile") or "default"
+    return f"AWS profile {profile!r} ({f'of {there}' if there else 'without files'})"
+
+
 def watch(session: Any, clock: Clock) -> None:
     """Let a session read its credentials again if their files changed (checked once a minute), or if AWS says that they have expired.
 
@@ -57,8 +68,7 @@ def watch(session: Any, clock: Clock) -> None:
     """
     for name in ("botocore.credentials", "aiobotocore.credentials", "botocore.tokens", "aiobotocore.tokens"):
         logging.getLogger(name).addFilter(_without_traceback)
-    files = [Path(os.path.expanduser(session.get_config_variable(name))) for name in _FILES]  # noqa: PTH111
-    moment = _RefreshState(files, session, clock)
+    moment = _RefreshState(_files_of(session), session, clock)
     provider = session.get_component("credential_provider")
     usual = provider.load_credentials
     profile = session.get_config_variable("profile") or "default"
@@ -129,8 +139,7 @@ class _RefreshState:
 
     @property
     def _sign_in(self) -> str:
-        there = " and ".join(str(file) for file in self._files if file.exists())
-        return f"the sign-in with AWS profile {self._profile!r} ({f'of {there}' if there else 'without files'})"
+        return f"the sign-in with {profile_of(self._session)}"
 
     def _named_by(self, error: Exception) -> str:
         """Name the setting with the file or program that is missing."""

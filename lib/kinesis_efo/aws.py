@@ -12,6 +12,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import cache, cached_property, lru_cache, partial, wraps
+from math import inf
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Final, TypeVar
@@ -34,8 +35,8 @@ from botocore.parsers import ResponseParserError
 from botocore.utils import get_environ_proxies
 
 from kinesis_efo.aws_errors import NoAnswerError
-from kinesis_efo.clock import Clock, SystemClock, in_thread, seconds_left
-from kinesis_efo.credentials import provide, watch
+from kinesis_efo.clock import Clock, SystemClock, deadline, in_thread, seconds_left
+from kinesis_efo.credentials import profile_of, provide, watch
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.raw_bodies import HttpSession, limit_bodies, send_exact_times
@@ -157,8 +158,9 @@ def _require_authorities(session: botocore.session.Session, request: Any, **_: A
     """Raise an error for a request over TLS if the file of certificate authorities is unusable, which the SDK would repeat in vain."""
     if not request.url.startswith("https"):
         return
+    configured = "AWS_CA_BUNDLE" if "AWS_CA_BUNDLE" in os.environ else f"ca_bundle of {profile_of(session)}"
     for source, path in (
-        ("AWS_CA_BUNDLE or ca_bundle in the SDK's configuration", session.get_config_variable("ca_bundle")),
+        (configured, session.get_config_variable("ca_bundle")),
         ("REQUESTS_CA_BUNDLE", os.environ.get("REQUESTS_CA_BUNDLE")),
     ):
         if not path:
@@ -238,7 +240,8 @@ class _Limit:
             operation, seconds = self._of(client, name)
             if not operation:
                 return method(client, *args, **more)
-            calling = in_thread(method, client, *args, **more)
+            with deadline(inf if seconds is None else seconds):  # a credential_process ends with the call
+                calling = in_thread(method, client, *args, **more)
             with self._naming_proxy(client):
                 try:
                     return calling.result(seconds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from inspect import isawaitable
@@ -18,10 +19,11 @@ from typing import Any, Final, TypeVar
 
 from aiobotocore.credentials import AioProcessProvider
 from aiobotocore.session import AioSession
+from botocore.credentials import ProcessProvider
 from botocore.exceptions import CredentialRetrievalError
 
 from kinesis_efo.aws_errors import Cause, SignInError, cause_of, cause_of_code, describe
-from kinesis_efo.clock import Clock, in_thread
+from kinesis_efo.clock import Clock, in_thread, seconds_left
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -30,6 +32,7 @@ LOOK_SECONDS: Final = 60.0
 """Seconds between two checks of the files."""
 PROCESS_SECONDS: Final = 60.0
 """Timeout of a `credential_process`, for which the SDK would wait forever."""
+_KILL_SECONDS: Final = 0.3
 _AGAIN_SECONDS: Final = 1.0
 _REPEATED_BY_OTHERS: Final = ("PutRecords",)
 """Operations whose bodies the SDK cannot send twice (raw_bodies.py); the producer repeats the call."""
@@ -47,6 +50,17 @@ def provide(session: Any, load: Callable[[], Any]) -> None:
     session.register_component("credential_provider", SimpleNamespace(load_credentials=load))
 
 
+def _files_of(session: Any) -> list[Path]:
+    return [Path(os.path.expanduser(session.get_config_variable(name))) for name in _FILES]  # noqa: PTH111
+
+
+def profile_of(session: Any) -> str:
+    """Describe the profile of a session and its files."""
+    there = " and ".join(str(file) for file in _files_of(session) if file.exists())
+    profile = session.get_config_variable("profile") or "default"
+    return f"AWS profile {profile!r} ({f'of {there}' if there else 'without files'})"
+
+
 def watch(session: Any, clock: Clock) -> None:
     """Let a session read its credentials again if their files changed (checked once a minute), or if AWS says that they have expired.
 
@@ -54,14 +68,15 @@ def watch(session: Any, clock: Clock) -> None:
     """
     for name in ("botocore.credentials", "aiobotocore.credentials", "botocore.tokens", "aiobotocore.tokens"):
         logging.getLogger(name).addFilter(_without_traceback)
-    files = [Path(os.path.expanduser(session.get_config_variable(name))) for name in _FILES]  # noqa: PTH111
-    moment = _RefreshState(files, session, clock)
+    moment = _RefreshState(_files_of(session), session, clock)
     provider = session.get_component("credential_provider")
     usual = provider.load_credentials
-    if isinstance(session, AioSession):
-        profile = session.get_config_variable("profile") or "default"
-        provider.insert_after(_PROCESS, AioProcessProvider(profile, lambda: session.full_config, popen=_process))
-        provider.remove(_PROCESS)  # the first one of the two
+    profile = session.get_config_variable("profile") or "default"
+    kind, popen = (
+        (AioProcessProvider, _process) if isinstance(session, AioSession) else (ProcessProvider, _blocking_process)
+    )
+    provider.insert_after(_PROCESS, kind(profile, lambda: session.full_config, popen=popen))
+    provider.remove(_PROCESS)  # the first one of the two
 
     def anew() -> Any:
         # A session keeps what it has read from the files, so a new session is needed.
@@ -124,8 +139,7 @@ class _RefreshState:
 
     @property
     def _sign_in(self) -> str:
-        there = " and ".join(str(file) for file in self._files if file.exists())
-        return f"the sign-in with AWS profile {self._profile!r} ({f'of {there}' if there else 'without files'})"
+        return f"the sign-in with {profile_of(self._session)}"
 
     def _named_by(self, error: Exception) -> str:
         """Name the setting with the file or program that is missing."""
@@ -254,23 +268,41 @@ async def _process(*command: str, **options: Any) -> Any:
     return process
 
 
+def _blocking_process(command: list[str], **options: Any) -> Any:
+    """Start a `credential_process` that is killed before the call that waits for it gives up: a program may end right after that."""
+    process = subprocess.Popen(command, **options)
+    ended = process.communicate
+
+    def communicate() -> tuple[bytes, bytes]:
+        seconds = max(0.1, min(PROCESS_SECONDS, seconds_left()) - _KILL_SECONDS)
+        try:
+            return ended(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            with process:  # its end closes the pipes and waits
+                process.kill()
+            raise _too_late(seconds) from None
+
+    process.communicate = communicate  # type: ignore[method-assign,assignment]
+    return process
+
+
 async def _in_time(work: Awaitable[T]) -> T:
     try:
         return await asyncio.wait_for(work, PROCESS_SECONDS)
     except TimeoutError:
-        raise _too_late() from None
+        raise _too_late(PROCESS_SECONDS) from None
 
 
 def _in_time_here(work: Callable[[], T]) -> T:
     try:
         return in_thread(work).result(PROCESS_SECONDS)
     except TimeoutError:
-        raise _too_late() from None
+        raise _too_late(PROCESS_SECONDS) from None
 
 
-def _too_late() -> CredentialRetrievalError:
+def _too_late(seconds: float) -> CredentialRetrievalError:
     return CredentialRetrievalError(
-        provider=_PROCESS, error_msg=f"it did not end within {PROCESS_SECONDS:.0f} s; it may wait for input"
+        provider=_PROCESS, error_msg=f"it did not end within {seconds:.0f} s; it may wait for input"
     )
 
 

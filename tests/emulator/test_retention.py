@@ -10,7 +10,7 @@ import pytest
 
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.options.settings import Start
-from kinesis_efo.positions import TRIM_HORIZON, Offset
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, ShardKey
 from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import Query
 from tests.emulator.test_each_fault import virtual
@@ -147,7 +147,33 @@ async def test_start_from_leases_reads_no_parent_whose_child_has_begun(caplog: p
         assert [at.is_end for at in offset.values()].count(True) == 1
         await read_on(query, offset, 10)
     assert rows(w) == read + 20
-    assert "counts as read to its end" in caplog.text
+    assert "count as read to their end" in caplog.text
+
+
+@virtual
+async def test_start_from_leases_logs_passed_shards_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    w = world(shards=7)
+    async with Query(w.application) as query:
+        offset = await query.begin()
+        w.put_some(140)
+        for shard in range(0, 14, 2):
+            w.split(shard)
+        w.put_some(280)
+        ended = set[ShardKey]()
+        while len(ended) < 7 or TRIM_HORIZON in offset.values():
+            offset = await query.batch(offset)
+            ended.update(shard for shard, at in offset.items() if at == SHARD_END)
+        await query.planner.commit(offset)
+    for row in w.application.table.items.values():
+        if row.get("checkpoint") == {"S": "SHARD_END"}:
+            row["checkpoint"] = {"S": "TRIM_HORIZON"}
+    w.application.offsets, w.application.start = [], Start(from_leases=True)
+    async with Query(w.application) as query:
+        await query.begin()
+    (line,) = [message for message in caplog.messages if "count as read to their end" in message]
+    assert line.startswith("stream orders: ")
+    assert line.count("(TRIM_HORIZON; ") == 5
+    assert line.endswith(", and 2 more")
 
 
 @virtual

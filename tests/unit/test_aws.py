@@ -660,6 +660,21 @@ def test_unusable_authorities_fail_at_once(
         asyncio.run(call())
 
 
+def test_unusable_authorities_of_a_profile_name_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config"
+    config.write_text("[profile dev]\nca_bundle = /no/such.pem\n")
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    monkeypatch.setenv("AWS_PROFILE", "dev")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    client = SyncClients(AwsSettings(endpoint_url="https://localhost:1"), "us-east-1").client("ssm")
+    with pytest.raises(
+        ConfigurationError, match=rf"^ca_bundle of AWS profile 'dev' \(of .*{config}\) names '/no/such.pem'"
+    ):
+        client.get_parameter(Name="x")
+
+
 def test_old_sdk_is_refused_at_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiobotocore.__version__", "3.8.0")
     with pytest.raises(

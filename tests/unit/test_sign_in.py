@@ -20,6 +20,7 @@ from kinesis_efo import credentials
 from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.aws_errors import Cause, SignInError, cause_of, describe
 from kinesis_efo.calls.address import Listening
+from kinesis_efo.clock import deadline
 from kinesis_efo.errors import AccessRefusedError, TableUnavailableError
 from kinesis_efo.kinesis.topology import explained
 from kinesis_efo.leases.table import LeaseTable
@@ -145,6 +146,29 @@ def test_program_that_does_not_end_fails_the_sign_in(home: Home, monkeypatch: py
     asyncio.run(main())
     with pytest.raises(SignInError, match=said):
         SyncClients(NOWHERE, "eu-west-1").client("kinesis").list_shards(StreamARN=ARN)
+
+
+def test_credential_process_ends_with_the_blocking_call(home: Home, tmp_path: Path) -> None:
+    """First at a sign-in, then when the credentials of a client are renewed."""
+    tool, started = tmp_path / "tool", tmp_path / "started"
+    soon = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
+    key = json.dumps({"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": soon})
+    hangs = f"#!/bin/sh\necho $$ >> {started}\nexec sleep 60\n"
+    tool.write_text(hangs)
+    tool.chmod(0o755)
+    home(f"credential_process = {tool}", {})
+    with deadline(1.5), pytest.raises(SignInError, match="it did not end within 1 s"):
+        SyncClients(NOWHERE, "eu-west-1").client("kinesis")
+    tool.write_text(f"#!/bin/sh\necho '{key}'\n")
+    client = SyncClients(NOWHERE, "eu-west-1", seconds=1.5).client("kinesis")
+    tool.write_text(hangs)
+    with pytest.raises(SignInError, match="it did not end within 1 s"):
+        client.list_shards(StreamARN=ARN)
+    processes = [int(process) for process in started.read_text().split()]
+    assert len(processes) == 2
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
 
 
 def test_run_reports_a_failed_sign_in_with_its_remedy(home: Home) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random as standard_random
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
@@ -58,6 +58,32 @@ class Limits:
 KINESIS_LIMITS: Final = Limits()
 
 
+LOG_SECONDS: Final = 10.0
+"""Minimum time between two warnings about the same kind of failure in the shards of one stream."""
+
+
+class FailureLog:
+    """Logs the first failure of each kind in a stream's shards, then the next one after `LOG_SECONDS`, with the number of those between."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._logged: dict[str, float] = {}
+        self._others: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def warn(self, kind: str, shard: str, text: str) -> None:
+        """Log a failure of a shard. `text` begins with the shard's name."""
+        seconds = self._clock.monotonic() - self._logged.get(kind, -inf)
+        others = self._others[kind]
+        if seconds < LOG_SECONDS:
+            others[shard] += 1
+            logger.debug("%s", text)
+            return
+        more = f"; {others.total()} more like it in {len(others)} shards in the last {seconds:.0f} s" if others else ""
+        logger.warning("%s%s", text, more)
+        self._logged[kind] = self._clock.monotonic()
+        others.clear()
+
+
 @dataclass(frozen=True, slots=True)
 class ReadContext:
     """The settings and services that all subscriptions to one stream share.
@@ -75,8 +101,10 @@ class ReadContext:
     clock: Clock = field(default_factory=SystemClock)
     random: Callable[[], float] = standard_random.random
     presence: Presence = field(init=False)
+    failures: FailureLog = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "failures", FailureLog(self.clock))
         object.__setattr__(self, "presence", Presence(self.stream, self.topology, self.clock))
 
     @property
@@ -143,8 +171,11 @@ class Recovery:
         delay = self._backoff.failed(fault.error, self._context.clock.monotonic())
         if delay is None:
             raise self._fatal(fault, self._backoff) from self._backoff.first
-        logger.warning("%s: %s; retry %d in %.1f s", self._name, fault, self._backoff.failures, delay)
+        self._warn(fault, f"{self._name}: {fault}; retry {self._backoff.failures} in {delay:.1f} s")
         return delay
+
+    def _warn(self, fault: Fault, text: str) -> None:
+        self._context.failures.warn(fault.code, self._shard_id, text)
 
     def _count_refusal(self, fault: Fault) -> None:
         now = self._context.clock.monotonic()
@@ -168,7 +199,7 @@ class Recovery:
             self._takeovers.popleft()
         if len(self._takeovers) >= self._limits.takeovers:
             raise self._fatal(fault) from fault.error
-        logger.warning("%s: someone else subscribed with consumer %s: %s", self._name, self._stream.consumer_arn, fault)
+        self._warn(fault, f"{self._name}: someone else subscribed with consumer {self._stream.consumer_arn}: {fault}")
         return self._jitter(len(self._takeovers))
 
     async def _find_missing(self, fault: Fault, position: Position) -> float:

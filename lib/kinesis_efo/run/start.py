@@ -21,6 +21,8 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, Pos
 
 logger = logging.getLogger(__name__)
 
+_SHOWN: Final = 5
+
 _LISTED_SECONDS: Final = 60.0
 """Maximum time to wait until ListShards lists a shard that is known already."""
 
@@ -153,15 +155,21 @@ async def _from_leases(
         # The KCL keeps LATEST in a row until its first checkpoint, so nothing was read yet.
         positions[shard] = lease.position or now
         parents[shard] = lease.parents
-    for shard, child in _passed(positions, streams, parents).items():
+    passed = _passed(positions, streams, parents)
+    for name in dict.fromkeys(shard.stream for shard in passed):
+        shown = [
+            f"shard {shard.shard} ({positions[shard]}; {child})"
+            for shard, child in passed.items()
+            if shard.stream == name
+        ]
         logger.warning(
-            "stream %s, shard %s counts as read to its end, although its row in the lease table says %s: reading of shard %s, which follows "
-            "it, has begun",
-            *shard,
-            positions[shard],
-            child,
+            "stream %s: shards count as read to their end, although their rows in the lease table say less, because reading has begun of "
+            "shards that follow: %s%s",
+            name,
+            ", ".join(shown[:_SHOWN]),
+            f", and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "",
         )
-        positions[shard] = SHARD_END
+    positions |= dict.fromkeys(passed, SHARD_END)
     for shard in _held_back(positions, streams, parents):
         del positions[shard]
     for name, rows in by_stream(positions).items():

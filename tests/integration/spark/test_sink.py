@@ -23,6 +23,7 @@ from kinesis_efo.driver.reason import reason
 from kinesis_efo.errors import ConfigurationError, ManifestError, OptionsError, RecordRefusedError, StreamNotFoundError
 from kinesis_efo.spark.sink import KinesisWriter, ProducerPool, WriteCounts
 from kinesis_efo_local import LocalAws, Settings
+from tests.support.pages import ROOT
 from tests.support.world import World
 
 MakeWorld = Callable[..., World]
@@ -170,6 +171,9 @@ def test_refusals_of_spark_are_explained(spark: SparkSession, world: MakeWorld, 
     with pytest.raises(StreamingQueryException) as update:
         query.awaitTermination(60)
     assert "foreachBatch" in reason(update.value)
+    without_job = "requirement failed: kinesis-efo does not support Update mode"
+    assert without_job in str(update.value)
+    assert without_job in (ROOT / "docs/options.md").read_text(), "users without kinesis_efo.job find it on the page"
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(name)
     spark.conf.set(name, "0")

@@ -19,15 +19,24 @@ class Choice(Enum):
 
 
 def choose(
-    position: Position, buffer: EventIndex | None, *, others: bool, apart: bool, may_read_apart: bool, has_waited: bool
+    position: Position,
+    buffer: EventIndex | None,
+    *,
+    others: bool,
+    apart: bool,
+    may_read_apart: bool,
+    has_waited: bool,
+    quiet: bool,
 ) -> Choice:
     """Decide how a query at `position` reads a shard, when a micro-batch is planned and when a task reads it.
 
     While other queries (`others`) use the subscription, it moves back only if queries may not catch up, and moves forward only for a query
     that has waited long enough for the buffer to reach its position. So two queries do not take the subscription from each other. `buffer`
-    is None while the shard is not read. `apart`: the query catches up in the shard with GetRecords, which `may_read_apart` allows.
+    is None while the shard is not read. `apart`: the query catches up in the shard with GetRecords, which `may_read_apart` allows. `quiet`:
+    the shard seems to have no more events, so that none will show whether the buffer begins after `position`.
     """
-    covers = buffer is not None and buffer.covers(position) is not False
+    covered = buffer.covers(position) if buffer is not None else False
+    covers = covered if covered is not None else not (quiet and may_read_apart)
     if buffer is None or not (others or covers):
         return Choice.BEGIN
     if covers and has_waited:

@@ -51,6 +51,7 @@ class QueryBuffers:
             apart=key in self.apart.claims,
             may_read_apart=self._group.may_read_apart,
             has_waited=self._has_waited(key, position, buffer),
+            quiet=shared.quiet(key) > 0,
         )
         if buffer is not None and choice is Choice.APART:
             return self._catch_up(key, position, buffer)

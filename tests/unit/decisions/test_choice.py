@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import given
@@ -30,13 +31,21 @@ BEHIND, WITHIN, FRONT = Position.after(5), Position.after(15), Position.after(30
 
 
 def chosen(position: Position, buffer: Any = BUFFER, **how: bool) -> Choice:
-    defaults = {"others": True, "apart": False, "may_read_apart": True, "has_waited": False}
+    defaults = {"others": True, "apart": False, "may_read_apart": True, "has_waited": False, "quiet": False}
     return choose(position, buffer, **{**defaults, **how})
 
 
 def test_a_query_shares_the_buffer_that_covers_it() -> None:
     assert chosen(WITHIN) is chosen(WITHIN, apart=True) is chosen(WITHIN, others=False) is Choice.SHARED
     assert chosen(FRONT) is Choice.SHARED, "the buffer will come there"
+
+
+def test_nobody_waits_for_an_event_of_a_quiet_shard() -> None:
+    unknown: Any = SimpleNamespace(covers=lambda _: None, ends_before=lambda _: False)
+    assert chosen(WITHIN, unknown) is Choice.SHARED, "its first event shows whether it begins before"
+    assert chosen(WITHIN, unknown, quiet=True) is Choice.APART
+    assert chosen(WITHIN, unknown, quiet=True, others=False) is Choice.BEGIN
+    assert chosen(WITHIN, unknown, quiet=True, may_read_apart=False) is Choice.SHARED
 
 
 def test_a_query_that_is_behind_others_catches_up() -> None:
@@ -69,7 +78,13 @@ def test_no_two_queries_take_a_shard_from_each_other(moves: list[tuple[int, int,
         position = Position.after(at[query])
         in_front = position.value > buffer.end.value
         choice = choose(
-            position, buffer, others=True, apart=catching_up[query], may_read_apart=True, has_waited=waited and in_front
+            position,
+            buffer,
+            others=True,
+            apart=catching_up[query],
+            may_read_apart=True,
+            has_waited=waited and in_front,
+            quiet=False,
         )
         catching_up[query] = choice is Choice.APART
         assert choice in (Choice.SHARED, Choice.FORWARD, Choice.APART)

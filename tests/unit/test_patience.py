@@ -107,7 +107,9 @@ class Aws:
 
     async def describe_stream_summary(self, **_: Any) -> dict[str, Any]:
         self._pass("DescribeStreamSummary")
-        return {"StreamDescriptionSummary": {"RetentionPeriodHours": 1_000_000}}
+        return {
+            "StreamDescriptionSummary": {"RetentionPeriodHours": 1_000_000, "StreamCreationTimestamp": 1_600_000_000}
+        }
 
 
 async def take_lease(aws: Aws) -> None:

@@ -61,8 +61,7 @@ class Losses:
         except StreamError as error:
             logger.warning("cannot tell whether records were lost, trying again: %s", error)
             return
-        if rows:
-            self._checked, self._checked_offset, self._checked_listings = frozenset(offset), offset, listings
+        self._checked, self._checked_offset, self._checked_listings = frozenset(offset), offset, listings
 
     async def check_starting(self, reached: Mapping[ShardKey, Position]) -> bool:
         """Look for lost parents of the shards that start next, once everything up to `reached` is read. Raises like `check`.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.decisions.losses import Known
-from kinesis_efo.errors import DataLossError, StreamError
+from kinesis_efo.errors import StreamError
 from kinesis_efo.positions import Offset, Position, ShardKey
 from kinesis_efo.run.losses import Losses
 from tests.support.virtual_time import run
@@ -50,21 +50,3 @@ def test_a_check_that_kinesis_did_not_answer_is_made_again_as_the_first_one(capl
 
     run(main())
     assert "cannot tell whether records were lost, trying again: throttled" in caplog.text
-
-
-def test_positions_are_compared_once_the_rows_are_known() -> None:
-    class Expired(Streams):
-        async def check_loss(self, *_: object) -> None:
-            """No shard is gone."""
-
-        async def check_position(self, *_: object, **__: object) -> None:
-            raise DataLossError("gone")
-
-    async def main() -> None:
-        streams: Any = Expired()
-        losses = Losses(streams, lambda *_: Known())
-        await losses.check(OFFSET, rows=False)
-        with pytest.raises(DataLossError):
-            await losses.check(OFFSET, rows=True)
-
-    run(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from functools import partial
 from random import Random
 from types import SimpleNamespace
@@ -41,6 +42,7 @@ SHARD = {
     "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"},
     "SequenceNumberRange": {"StartingSequenceNumber": "1"},
 }
+CREATED = datetime.fromtimestamp(1_600_000_000, UTC)
 RETRY = RetrySettings(timeout=120)
 
 
@@ -107,9 +109,7 @@ class Aws:
 
     async def describe_stream_summary(self, **_: Any) -> dict[str, Any]:
         self._pass("DescribeStreamSummary")
-        return {
-            "StreamDescriptionSummary": {"RetentionPeriodHours": 1_000_000, "StreamCreationTimestamp": 1_600_000_000}
-        }
+        return {"StreamDescriptionSummary": {"RetentionPeriodHours": 1_000_000, "StreamCreationTimestamp": CREATED}}
 
 
 async def take_lease(aws: Aws) -> None:

@@ -119,14 +119,16 @@ class Retention:
         return since is not None and self._clock.time() - since <= self._shortest
 
     def _low_watermark(self, shard_id: str, shard: Shard | None, position: Position, known: Known) -> float | None:
-        until, since = self._idle.get((shard_id, position), (None, None))
-        ways = (known, replace(known, read_until=until, read_since=since))
         latest = self._clock.time() + SKEW_SECONDS
-        times = [low_watermark(shard_id, shard, position, each, latest) for each in ways]
+        found = low_watermark(shard_id, shard, position, known, latest)
+        if (idle := self._idle.get((shard_id, position))) is None:
+            return found
+        heard = replace(known, read_until=idle[0], read_since=idle[1])
+        times = (found, low_watermark(shard_id, shard, position, heard, latest))
         return max((time for time in times if time is not None), default=None)
 
     def was_idle(self, shard_id: str, position: Position, read_until: float, since: float | None) -> None:
-        """Record that every record of a shard that arrived between `since` and `read_until` lies at or before a position; None: since ever."""
+        """Record that no record of a shard after a position arrived between `since` (if None, any time) and `read_until`."""
         if len(self._idle) >= _MOST_IDLE:
             self._idle.clear()
         if (before := self._idle.get((shard_id, position))) is not None:

@@ -90,8 +90,7 @@ class ShardRow:
     ) -> Lease | None:
         """Return the row as it should be written; None if it need not be written.
 
-        `horizon` is the trim horizon when the first of its queries chose to begin there, if one of them does.
-
+        `horizon` is the trim horizon at which the first query chose to begin reading the shard; None if none begins there.
         If nothing else has changed, the row is written if its `read_until` is outdated by `outdated_by` seconds.
         """
         row, pending = self.row, self.pending

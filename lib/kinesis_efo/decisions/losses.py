@@ -47,6 +47,12 @@ class Known(msgspec.Struct, frozen=True, array_like=True):
         """Whether the loss of records after a position is accepted."""
         return self.accepted is not None and self.accepted.reaches(position)
 
+    def covers_all(self, position: Position) -> bool:
+        """Whether `read_until` holds for all that arrived before, whenever the shard was created."""
+        if position != TRIM_HORIZON or self.read_since is None:
+            return True
+        return self.horizon is not None and self.horizon >= self.read_since
+
 
 NOTHING_KNOWN: Final = Known()
 
@@ -104,9 +110,8 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
             # A shard that is not listed may have been created after the query's start.
             times.append(known.horizon)
     own = max((time for time in times if time is not None), default=None)
-    if known.read_until is None or (
-        position == TRIM_HORIZON and known.read_since is not None and (own is None or own < known.read_since)
-    ):
+    covered = known.covers_all(position) or (own is not None and own >= (known.read_since or 0.0))
+    if known.read_until is None or not covered:
         return own
     return known.read_until if own is None else max(own, known.read_until)
 

@@ -93,8 +93,8 @@ class Retention:
             ClientError: Kinesis does not say how long the stream keeps its records.
         """
         now = self._clock.time()
-        covers_all = known.read_since is None or position != TRIM_HORIZON
-        if covers_all and known.read_until is not None and now - known.read_until <= self._shortest:
+        until = known.read_until if known.covers_all(position) else None
+        if until is not None and now - until <= self._shortest:
             return False  # the fast path: this runs for every event
         shard = None
         since = self._low_watermark(shard_id, shard, position, known)

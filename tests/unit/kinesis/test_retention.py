@@ -271,3 +271,15 @@ def test_warning_of_one_query_covers_no_loss_of_another_that_accepts_none() -> N
             await retention.check(SHARD, after(29 * HOUR))
 
     run(main())
+
+
+def test_idle_shard_at_the_horizon_needs_no_list_of_shards() -> None:
+    async def list_shards(_: str) -> None:
+        raise AssertionError("an idle shard is checked at each answer")
+
+    async def main() -> bool:
+        retention = Retention(STREAM, Lister(), LoopClock(), list_shards, fail=True, shortest=24 * HOUR)  # type: ignore[arg-type]
+        start = NOW - 30 * HOUR
+        return await retention.check(SHARD, TRIM_HORIZON, Known(NOW - 5, start, read_since=start))
+
+    assert not run(main())

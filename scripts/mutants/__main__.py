@@ -3,6 +3,8 @@
     python -m scripts.mutants                              all modules of reading
     python -m scripts.mutants kinesis/frames leases/run    some of them
     python -m scripts.mutants --since main                 only faults in lines that changed since a commit
+    python -m scripts.mutants --seams --sample 40          the main suite alone against 40 faults of each module
+    python -m scripts.mutants infra/settings/load.py --tests tests/unit/infra
 
 `tests/mutants.toml` lists the faults that survive, and why; `--note` writes those that are new into it, for somebody to give the
 reason or write the test.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import re
 import subprocess
 import sys
@@ -38,6 +41,17 @@ ROOT: Final = Path(__file__).parents[2]
 LIBRARY: Final = ROOT / "lib" / "kinesis_efo"
 LISTED: Final = ROOT / "tests" / "mutants.toml"
 MARKS: Final = "not (slow or spark or spark40 or spark43 or cluster)"
+SEAM_MARKS: Final = "not (spark or spark40 or spark43 or cluster or long)"
+SEAMS: Final = (
+    "tests/unit/decisions",
+    "tests/unit/records",
+    "tests/emulator",
+    "tests/chaos/test_seeds.py",
+    "tests/chaos/test_seeds_ends.py",
+    "tests/chaos/test_seeds_loss.py",
+    "tests/chaos/test_seeds_program.py",
+)
+"""Tests of pure decisions and of whole runs in virtual time. They name no class of the center."""
 ENOUGH: Final = 6.0
 """Seconds of tests for each fault, the quickest first. What none of them sees, hardly any other one does."""
 ENOUGH_FOR_NEW: Final = 60.0
@@ -121,21 +135,26 @@ def main() -> int:
     os.environ.update(CI="1", KINESIS_EFO_EXAMPLES="100")
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT), str(ROOT / "lib"), str(ROOT / "packages" / "kinesis-efo-infra")]
-    wanted = [name.removesuffix(".py").removeprefix("lib/kinesis_efo/") for name in arguments.modules]
-    if unknown := set(wanted) - {name for names in AREAS for name in names}:
-        raise SystemExit(f"no such module: {', '.join(sorted(unknown))}; there are {', '.join(sum(AREAS, ()))}")
+    wanted = [
+        name.removeprefix("lib/kinesis_efo/").removesuffix(".py" * name.startswith("lib/"))
+        for name in arguments.modules
+    ]
+    areas = _areas(arguments, wanted)
+    if unknown := set(wanted) - {name for names in areas for name in names}:
+        raise SystemExit(f"no such module: {', '.join(sorted(unknown))}; there are {', '.join(sum(areas, ()))}")
     listed = tomllib.loads(LISTED.read_text()) if LISTED.exists() else {}
     known = {name: {entry["fault"] for entry in entries} for name, entries in listed.items()}
     preload()
     new, gone, total = [], [], Counter[str]()
-    for names, tests in AREAS.items():
+    for names, tests in areas.items():
         planted = {
-            name: found for name in names if not wanted or name in wanted if (found := _planted(name, arguments.since))
+            name: found for name in names if not wanted or name in wanted if (found := _planted(name, arguments))
         }
         if not planted:
             continue
+        marks = SEAM_MARKS if arguments.seams else MARKS
         reached, survived, undecided = collected(
-            tests, MARKS, [_path(name) for name in planted], partial(_judge, planted, known)
+            tests, marks, [_path(name) for name in planted], partial(_judge, planted, known)
         )
         for name, found in planted.items():
             survivors = set(survived[name]) | {
@@ -146,11 +165,11 @@ def main() -> int:
             alive = {found[each].name for each in survivors}
             expected = known.get(name, set())
             new += [(name, found[each]) for each in sorted(survivors) if found[each].name not in expected]
-            if not arguments.since:
+            if not (arguments.since or arguments.sample or arguments.tests or arguments.seams):
                 gone += [(name, fault) for fault in sorted(expected - alive)]
     print(f"{total['planted']} faults, {total['survived']} survive, {len(new)} of them are not listed")
     for name, each in new:
-        print(f"  lib/kinesis_efo/{name}.py:{each.lines[0]}: {each.name}")
+        print(f"  {_path(name).relative_to(ROOT)}:{each.lines[0]}: {each.name}")
     if gone:
         print(f"{LISTED.name} lists {len(gone)} that do not survive any more:")
         for name, fault in gone:
@@ -164,20 +183,46 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m scripts.mutants", description=__doc__.split("\n")[0])
     parser.add_argument("modules", nargs="*", help="such as kinesis/frames; all by default")
     parser.add_argument("--since", metavar="COMMIT", help="only faults in lines that changed since then")
+    parser.add_argument("--sample", type=int, metavar="N", help="at most N faults of each module")
+    parser.add_argument("--seed", default="", help="draws the sample")
+    parser.add_argument("--tests", nargs="+", metavar="PATH", help="run these tests instead of those of the area")
+    parser.add_argument("--seams", action="store_true", help="run only the tests of decisions and of whole runs")
     parser.add_argument("--note", action="store_true", help="add new survivors to the list")
     return parser.parse_args()
 
 
+def _areas(arguments: argparse.Namespace, wanted: Sequence[str]) -> Mapping[tuple[str, ...], tuple[str, ...]]:
+    tests = SEAMS if arguments.seams else tuple(arguments.tests or ())
+    if not tests:
+        return AREAS
+    return {tuple(wanted) or sum(AREAS, ()): tests}
+
+
 def _path(name: str) -> Path:
-    return LIBRARY / f"{name}.py"
+    """The file of a module of the runtime; `name` may also be the path of another file in the repository."""
+    path = LIBRARY / f"{name.removesuffix('.py')}.py"
+    if not path.exists():
+        path = ROOT / name
+    if not path.is_file():
+        raise SystemExit(f"no such module: {name}")
+    return path
 
 
-def _planted(name: str, since: str | None) -> list[Mutant]:
+def _imported_as(path: Path) -> str:
+    for root in (ROOT / "lib", ROOT / "packages" / "kinesis-efo-infra", ROOT):
+        if path.is_relative_to(root):
+            return ".".join(path.relative_to(root).with_suffix("").parts)
+    raise AssertionError(path)
+
+
+def _planted(name: str, arguments: argparse.Namespace) -> list[Mutant]:
     found = list(mutants(_path(name).read_text()))
-    if since is None:
-        return found
-    lines = _changed_lines(_path(name), since)
-    return [each for each in found if not lines.isdisjoint(each.lines)]
+    if arguments.since is not None:
+        lines = _changed_lines(_path(name), arguments.since)
+        found = [each for each in found if not lines.isdisjoint(each.lines)]
+    if arguments.sample is not None and arguments.sample < len(found):
+        found = random.Random(f"{arguments.seed} {name}").sample(found, arguments.sample)
+    return found
 
 
 def _changed_lines(path: Path, since: str) -> set[int]:
@@ -239,7 +284,7 @@ def _survives_import(name: str, fault: Mutant, reached: Reached) -> bool:
         every = {test for (file, _), some in reached.lines.items() if file == str(path) for test in some}
         tests = _quickest(every - {IMPORTING}, path, reached, ENOUGH)
     if tests and fails_imported(
-        f"kinesis_efo.{name.replace('/', '.')}",
+        _imported_as(path),
         path,
         fault.tree,
         tests,
@@ -251,7 +296,7 @@ def _survives_import(name: str, fault: Mutant, reached: Reached) -> bool:
 
 
 def _tell(name: str, fault: Mutant, why: str) -> None:
-    print(f"  {name}.py:{fault.lines[0]}: {fault.name}{why}", flush=True)
+    print(f"  {_path(name).relative_to(ROOT)}:{fault.lines[0]}: {fault.name}{why}", flush=True)
 
 
 def _tests(path: Path, fault: Mutant, reached: Reached) -> set[str]:

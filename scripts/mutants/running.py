@@ -139,6 +139,7 @@ class Collected:
         self._functions: dict[str, dict[_Key, list[FunctionType]]] = {str(file): {} for file in files}
         self._reached = Reached()
         self._test = IMPORTING
+        self._unseen: dict[CodeType, set[int]] = {}
         self._items: dict[str, pytest.Item] = {}
         self._trace(on=True)
 
@@ -165,7 +166,7 @@ class Collected:
         with tempfile.NamedTemporaryFile() as result:
 
             def begin(test: str) -> None:
-                self._test = test
+                self._test, self._unseen = test, {}
                 self._trace(on=True)
 
             def child() -> int:
@@ -240,12 +241,23 @@ class Collected:
         sys.settrace(self._called if on else None)
 
     def _called(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:  # noqa: ARG002
-        return self._line if frame.f_code.co_filename in self._functions else None
+        code = frame.f_code
+        if code.co_filename not in self._functions:
+            return None
+        if code not in self._unseen:
+            lines = {line for *_, line in code.co_lines() if line}
+            self._unseen[code] = lines - {code.co_firstlineno} or lines
+        return self._line if self._unseen[code] else None
 
-    def _line(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any]:  # noqa: ARG002
-        if event == "line":
-            self._reached.lines.setdefault((frame.f_code.co_filename, frame.f_lineno), set()).add(self._test)
-        return self._line
+    def _line(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:  # noqa: ARG002
+        if event != "line":
+            return self._line
+        code = frame.f_code
+        self._reached.lines.setdefault((code.co_filename, frame.f_lineno), set()).add(self._test)
+        # A line that was seen in a test is not watched any more: loops would take minutes.
+        unseen = self._unseen.setdefault(code, set())
+        unseen.discard(frame.f_lineno)
+        return self._line if unseen else None
 
 
 _Key = tuple[str, int]

@@ -137,6 +137,7 @@ class Client(WatchedClient):
     """A client to which Kinesis lists shards as they were some seconds ago."""
 
     async def _call(self, operation: str, params: dict[str, Any]) -> Any:
+        self._world.operations[operation] += 1  # type: ignore[attr-defined]
         answer = await super()._call(operation, params)
         if operation == "ListShards" and not params.get("ShardFilter"):
             self._world.age(answer, params)  # type: ignore[attr-defined]
@@ -187,6 +188,7 @@ class LossWorld(ProgramWorld):
         self.facts: dict[str, StreamFacts] = {}
         self.numbers: Counter[tuple[str, str]] = Counter()
         self.reports: list[Report] = []
+        self.operations: Counter[str] = Counter()
         self.hosting: dict[SimulatedProcess, Any] = {}
         self.calls = 0
         self.at_call: dict[int, Callable[[], None]] = {}
@@ -1832,7 +1834,8 @@ class _Reports(logging.Handler):
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        if (world := self._world()) is not None:
+        world = self._world()
+        if world is not None and world.machine.current.process.lives:  # what a killed process logs nobody sees
             world.reports.append(Report(world.now, record.getMessage()))
 
 
@@ -1857,16 +1860,10 @@ def _quick(seed: int, machine: Machine, directory: Path) -> Iterator[None]:
         yield
 
 
-def play(seed: int) -> Outcome:
-    """Play the scenario of a seed.
-
-    Args:
-        seed: The seed.
-
-    Raises:
-        AssertionError: A promise was broken.
-    """
-    machine = Machine()
+@contextmanager
+def simulated(seed: int, machine: Machine) -> Iterator[tuple[Path, list[LossWorld]]]:
+    """Let the library's processes be those of a machine, until it is closed. Gives a directory for programs, and a list for the world:
+    what the library warns of is added to its reports."""
     standard_random.seed(f"{seed}: backoffs")
     world: list[LossWorld] = []
     library = logging.getLogger("kinesis_efo")
@@ -1880,16 +1877,30 @@ def play(seed: int) -> Outcome:
             with_fetchers(),
             _quick(seed, machine, Path(directory)),
         ):
-            scenario = Scenario(seed, machine, Path(directory))
-            world.append(scenario.world)
-            try:
-                return scenario.play()
-            except AssertionError as broken:
-                broken.add_note(scenario.told())
-                raise
+            yield Path(directory), world
     finally:
         library.removeHandler(handler)
         library.propagate = propagates
+
+
+def play(seed: int) -> Outcome:
+    """Play the scenario of a seed.
+
+    Args:
+        seed: The seed.
+
+    Raises:
+        AssertionError: A promise was broken.
+    """
+    machine = Machine()
+    with simulated(seed, machine) as (directory, world):
+        scenario = Scenario(seed, machine, directory)
+        world.append(scenario.world)
+        try:
+            return scenario.play()
+        except AssertionError as broken:
+            broken.add_note(scenario.told())
+            raise
 
 
 def first_broken(seeds: Iterable[int]) -> int | None:

@@ -1,0 +1,143 @@
+"""Whole programs whose queries share a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.emulator.world import world
+
+everywhere = pytest.mark.parametrize("fetchers", [0, 2])
+
+
+@everywhere
+def test_query_that_begins_behind_does_not_delay_one_at_the_tip(fetchers: int) -> None:
+    with world(shards=2, fetchers=fetchers) as w:
+        w.put(200)
+        first = w.query()
+        first.reads(200)
+        subscribed = w.calls("SubscribeToShard")
+        second = w.query(maxRecordsPerTrigger="10")
+        for number in range(1, 6):
+            w.put(4)
+            first.reads(200 + 4 * number, within=8)
+        second.reads(220, within=180)
+        w.put(4)
+        first.reads(224, within=8)
+        second.reads(224, within=8)
+        assert w.calls("SubscribeToShard") - subscribed <= 8, "renewals only"
+
+
+@everywhere
+def test_without_get_records_all_queries_wait_for_the_slowest(fetchers: int) -> None:
+    with world(shards=1, fetchers=fetchers) as w:
+        w.refuse_get_records()
+        w.warns("kinesis:GetRecords")
+        w.put(60)
+        first = w.query()
+        first.reads(60)
+        second = w.query(maxRecordsPerTrigger="10")
+        w.put(10)
+        second.reads(70, within=300)
+        first.reads(70, within=300)
+
+
+@everywhere
+def test_slow_sink_of_one_stream_leaves_room_for_another(fetchers: int) -> None:
+    with world(streams=("orders", "events"), fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
+        w.warns("the slow one catches up with GetRecords")
+        stuck = w.query(maxRecordsPerTrigger="5")
+        quick = w.query(["events"])
+        w.put(2)
+        w.put(1, "events")
+        stuck.reads(3)
+        quick.reads(1)
+        stuck.pause_sink(1200)
+        w.put(100, size=30_000)
+        for number in range(2, 8):
+            w.put(1, "events", size=30_000)
+            quick.reads(number, within=60)
+        stuck.reads(109, within=1800)
+
+
+@everywhere
+def test_query_that_leaves_is_not_waited_for(fetchers: int) -> None:
+    with world(fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
+        first, second = w.query(), w.query()
+        w.put(10)
+        first.reads(10)
+        second.reads(10)
+        second.stop()
+        for number in range(1, 9):
+            w.put(10, size=30_000)
+            first.reads(10 + 10 * number, within=10)
+        second.start()
+        second.reads(90, within=120)
+
+
+@everywhere
+def test_queries_that_start_at_latest_have_the_same_rows(fetchers: int) -> None:
+    with world(shards=2, fetchers=fetchers, options={"startingPosition": "LATEST"}) as w:
+        w.put(20)
+        first = w.query()
+        w.later(30)
+        w.put(10)
+        first.reads(10)
+        second = w.query()
+        w.later(30)
+        w.put(10)
+        first.reads(20)
+        second.reads(10)
+
+
+@everywhere
+def test_killed_run_is_replaced_for_all_queries(fetchers: int) -> None:
+    with world(shards=2, fetchers=fetchers) as w:
+        queries = [w.query(), w.query(maxRecordsPerTrigger="3")]
+        for number in range(1, 4):
+            w.put(12)
+            w.later(3)
+            w.kill_run()
+            for query in queries:
+                query.reads(12 * number, within=90)
+
+
+@everywhere
+def test_query_behind_meets_the_others_beside_a_writer(fetchers: int) -> None:
+    with world(fetchers=fetchers) as w:
+        w.put(300)
+        first = w.query()
+        first.reads(300)
+        second = w.query(maxRecordsPerTrigger="30")
+        w.put_for(120, every=0.5)
+        first.reads(540, within=10)
+        second.reads(540, within=30)
+        w.later(60)
+        asked = w.calls("GetRecords")
+        w.put_for(30, every=1)
+        assert w.calls("GetRecords") == asked, "it shares the subscription again"
+
+
+@everywhere
+def test_query_that_ends_beside_one_that_goes_on(fetchers: int) -> None:
+    with world(shards=2, fetchers=fetchers) as w:
+        first = w.query()
+        w.put(50)
+        first.reads(50)
+        w.query(available_now=True, maxRecordsPerTrigger="20").ends(50)
+        w.put(10)
+        first.reads(60, within=10)
+
+
+@everywhere
+def test_shard_that_one_query_has_ended_is_read_for_another(fetchers: int) -> None:
+    with world(fetchers=fetchers) as w:
+        w.put(40)
+        first = w.query()
+        first.reads(40)
+        w.split()
+        w.put(20)
+        first.reads(60)
+        second = w.query(maxRecordsPerTrigger="7")
+        second.reads(60, within=180)
+        w.put(20)
+        second.reads(80, within=30)

@@ -1,0 +1,320 @@
+"""The words of scenarios: what Kinesis has, what a program asks, what happens to it, which rows come. Whole runs, in virtual time.
+
+    with world(shards=1) as w:
+        w.put(10)
+        query = w.query()
+        query.reads(10)
+        query.stop()
+        w.split()
+        w.put(10)
+        query.start()
+        query.reads(20)
+
+Everything of the library is real but sockets, processes and clocks. A scenario fails if a row is missing, doubled or out of order, if
+Kinesis has a record that a query can read and has not read at the end, or if the library warns of something that `w.warns` does not name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.spark import stream_planner
+from tests.emulator.loss_oracle import Broken
+from tests.emulator.loss_world import LossProgram, LossWorld, SparkQuery, simulated
+from tests.emulator.machine import BEGAN, Machine, SimulatedProcess
+
+_STEP_SECONDS: Final = 0.5
+_KEYS: Final = tuple(f"key{number}" for number in range(8))
+
+
+class _Steady(Random):
+    """Nothing happens by chance."""
+
+    def random(self) -> float:
+        return 0.999
+
+
+class World:
+    """Kinesis with one or more streams, a lease table, and a Spark program that reads them.
+
+    Args:
+        machine: Runs the processes.
+        directory: Where the processes of a program find each other.
+        shards: The number of shards of each stream.
+        streams: The names of the streams.
+        fetchers: The option `fetchers`; 0: the driver fetches.
+        options: Options of all queries, by their names in Spark.
+        settings: Settings of the local Kinesis.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        directory: Path,
+        *,
+        shards: int,
+        streams: Sequence[str],
+        fetchers: int,
+        options: dict[str, str],
+        settings: dict[str, object],
+    ) -> None:
+        self.machine = machine
+        self.kinesis = LossWorld(machine, directory, _Steady(0), {"retention_seconds": 24 * 3600.0, **settings})
+        for name in streams:
+            self.kinesis.create(name, shards)
+        self.streams = tuple(streams)
+        self.queries: list[Query] = []
+        self._fetchers = fetchers
+        self._options = {
+            "startingPosition": "TRIM_HORIZON", "leaseTimeout": "30s", "pollTimeout": "10s", "bufferBytes": "8m",
+            "metrics.export": "none", **options,
+        }  # fmt: skip
+        self._tolerated: list[str] = []
+        self._written = 0
+        self.program = LossProgram(self.kinesis, "program", "here", fetchers)
+
+    # -- Kinesis
+
+    def put(self, records: int, stream: str = "", *, size: int = 20, key: str = "") -> None:
+        """Put records of `size` bytes, now; with eight keys in turn, or with `key`."""
+        for _ in range(records):
+            self._written += 1
+            self.kinesis.write(stream or self.streams[0], key or _KEYS[self._written % len(_KEYS)], size)
+
+    def put_for(self, seconds: float, every: float, stream: str = "", *, size: int = 20) -> None:
+        """Put a record every some seconds, for some time, while everything else goes on."""
+        until = self.machine.now + seconds
+        while self.machine.now < until:
+            self.put(1, stream, size=size)
+            self.later(every)
+
+    def split(self, stream: str = "") -> None:
+        """Split each open shard of a stream."""
+        name = f"dev-{stream or self.streams[0]}"
+        for shard in list(self.kinesis.kinesis.state.streams[name].open_shards):
+            middle = str(sum(shard.hash_range) // 2 + 1)
+            self.kinesis.kinesis.call("SplitShard", StreamName=name, ShardToSplit=shard.id, NewStartingHashKey=middle)
+        self.kinesis._learn(stream or self.streams[0])
+
+    def merge(self, stream: str = "") -> None:
+        """Merge the first two open shards of a stream."""
+        name = f"dev-{stream or self.streams[0]}"
+        one, other = self.kinesis.kinesis.state.streams[name].open_shards[:2]
+        self.kinesis.kinesis.call("MergeShards", StreamName=name, ShardToMerge=one.id, AdjacentShardToMerge=other.id)
+        self.kinesis._learn(stream or self.streams[0])
+
+    def calls(self, operation: str) -> int:
+        """How often an operation of Kinesis was called so far."""
+        return self.kinesis.operations[operation]
+
+    def refuse_get_records(self) -> None:
+        """Refuse GetRecords from now on, as without the permission."""
+        self.kinesis.refused = True
+
+    # -- time and processes
+
+    def later(self, seconds: float) -> None:
+        """Let time pass; whatever runs goes on."""
+        self.machine.sleep(seconds)
+        self._check()
+
+    def until(self, true: Callable[[], bool], within: float, what: str) -> None:
+        """Let time pass until something is true, for at most some seconds."""
+        give_up_at = self.machine.now + within
+        while not true():
+            if self.machine.now >= give_up_at:
+                raise Broken(f"after {within:.0f} s: {what}")
+            self.later(_STEP_SECONDS)
+
+    def kill_run(self) -> None:
+        """Kill the process that has the run, as SIGKILL does."""
+        self.warns("the process that fetched for this query has ended: another one goes on", "LimitExceededException")
+        for process in self._runs():
+            self.machine.kill(process)
+
+    def freeze_run(self, seconds: float) -> None:
+        """Let the process that has the run stand still, as SIGSTOP does; everything else goes on."""
+        for process in self._runs():
+            self.machine.run(self.machine.main.process, partial(self.machine.freeze, process, seconds))
+        self.later(_STEP_SECONDS)
+
+    def kill_fetcher(self, number: int = 0) -> None:
+        """Kill an executor's process that fetches."""
+        self.warns(" is gone; it read ", "LimitExceededException")
+        self.machine.kill([each for each in self.program.fetching if each.lives][number])
+
+    def kill_program(self) -> None:
+        """Kill the driver with all that it has started. Queries start again in another one."""
+        self.warns("LimitExceededException")
+        self.program.kill()
+        self.program = LossProgram(self.kinesis, "program", "here", self._fetchers)
+        for query in self.queries:
+            query.spark.running = None
+
+    def _runs(self) -> list[SimulatedProcess]:
+        return [process for process in self.program.hosting if process.lives]
+
+    # -- the program
+
+    def query(
+        self,
+        streams: Sequence[str] = (),
+        *,
+        scans: int = 1,
+        trigger: float = 1.0,
+        available_now: bool = False,
+        **options: str,
+    ) -> Query:
+        """Start a query with a new checkpoint.
+
+        Args:
+            streams: The streams that it reads; all by default.
+            scans: How often a micro-batch scans the source.
+            trigger: The pause between micro-batches, seconds.
+            available_now: Whether it ends once it has read what was there at its start.
+            options: Its own options; `_` stands for a dot.
+        """
+        given = {**self._options, **{name.replace("_", "."): text for name, text in options.items()}}
+        spark = SparkQuery(
+            self.kinesis, f"q{len(self.queries)}", _Steady(len(self.queries)), streams or self.streams, given, SPARK
+        )
+        spark.scans, spark.trigger, spark.ends_at_tips = scans, trigger, available_now
+        query = Query(self, spark)
+        self.queries.append(query)
+        query.start()
+        return query
+
+    def warns(self, *texts: str) -> None:
+        """Tolerate warnings that contain one of these texts."""
+        self._tolerated += texts
+
+    # -- what must hold
+
+    def _check(self) -> None:
+        if self.machine.failures:
+            raise self.machine.failures[0]
+
+    def check(self) -> None:
+        """Check, at the end, that every record was read that could be, and nothing was logged that was not expected."""
+        self._check()
+        for query in self.queries:
+            query.check()
+        for report in self.kinesis.reports:
+            if not any(text in report.text for text in self._tolerated):
+                raise Broken(f"a warning at {report.at - BEGAN:.0f} s: {report.text}")
+
+
+SPARK: Final = (4, 3)
+
+
+class Query:
+    """A streaming query: its checkpoint and its sink stay if it is stopped, or its processes are killed."""
+
+    def __init__(self, world: World, spark: SparkQuery) -> None:
+        self.spark = spark
+        self._world = world
+        self._expected: type[KinesisEfoError] | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows its sink has."""
+        return self.spark.oracle.rows
+
+    @property
+    def batches(self) -> int:
+        """How many micro-batches it has committed."""
+        return len(self.spark.checkpoint.commits)
+
+    def start(self) -> None:
+        """Start it, or start it again with its checkpoint."""
+        spark = self.spark
+        spark.error, spark.stopping = None, False
+        spark.running = self._world.program.start(spark)  # type: ignore[arg-type]
+
+    def stop(self) -> None:
+        """Stop it as Spark does between two micro-batches."""
+        process, self.spark.stopping = self.spark.running, True
+        self._world.until(lambda: process is None or not process.lives, 120, f"{self.spark.name} has not stopped")
+
+    def kill(self) -> None:
+        """Kill the process that plans for it."""
+        assert self.spark.running is not None
+        self._world.machine.kill(self.spark.running)
+        self.spark.running = None
+
+    def reads(self, rows: int, within: float = 60.0) -> None:
+        """Wait until its sink has so many rows, and no more."""
+
+        def done() -> bool:
+            if self.spark.error is not None:
+                raise self.spark.error
+            return self.rows >= rows
+
+        self._world.until(done, within, f"{self.spark.name} has {self.rows} rows, not {rows}")
+        assert self.rows == rows, f"{self.spark.name} has {self.rows} rows, not {rows}"
+
+    def fails(self, error: type[KinesisEfoError], within: float = 60.0) -> str:
+        """Wait until it has failed with an error; returns the message."""
+        self._world.until(lambda: self.spark.error is not None, within, f"{self.spark.name} has not failed")
+        if not isinstance(self.spark.error, error):
+            raise Broken(f"{self.spark.name} has failed with another error") from self.spark.error
+        self._expected = error
+        return str(self.spark.error)
+
+    def ends(self, rows: int, within: float = 120.0) -> None:
+        """Wait until it has ended by itself, and has so many rows."""
+        process = self.spark.running
+        self._world.until(lambda: process is None or not process.lives, within, f"{self.spark.name} has not ended")
+        self.reads(rows, 0.0)
+
+    def pause_sink(self, seconds: float) -> None:
+        """Let its sink be down for some time."""
+        self.spark.down_until = self._world.machine.now + seconds
+
+    def check(self) -> None:
+        """Check that it has read every record that it could read, unless it has ended or was stopped."""
+        if self.spark.error is not None and self._expected is None:
+            raise self.spark.error
+        if self.spark.running is not None and self.spark.running.lives:
+            self.spark.oracle.check_end(self._world.kinesis.now)
+
+
+@contextmanager
+def world(
+    *,
+    shards: int = 1,
+    streams: Sequence[str] = ("orders",),
+    fetchers: int = 0,
+    options: dict[str, str] | None = None,
+    **settings: object,
+) -> Iterator[World]:
+    """A world in which a scenario happens; see `World`."""
+    machine = Machine()
+    with simulated(0, machine) as (directory, reports_to):
+        stream_planner.SPARK_VERSION = SPARK  # type: ignore[attr-defined]
+        made = World(
+            machine,
+            directory,
+            shards=shards,
+            streams=streams,
+            fetchers=fetchers,
+            options=options or {},
+            settings=settings,
+        )
+        reports_to.append(made.kinesis)
+        try:
+            yield made
+            made.check()
+        except AssertionError as broken:
+            for report in made.kinesis.reports[-12:]:
+                broken.add_note(f"{report.at - BEGAN:.0f} s: {report.text[:300]}")
+            raise
+        finally:
+            for query in made.queries:
+                query.spark.stopping = True

@@ -189,6 +189,7 @@ class LossWorld(ProgramWorld):
         self.numbers: Counter[tuple[str, str]] = Counter()
         self.reports: list[Report] = []
         self.operations: Counter[str] = Counter()
+        self.clients: dict[SimulatedProcess, WatchedClient] = {}
         self.hosting: dict[SimulatedProcess, Any] = {}
         self.calls = 0
         self.at_call: dict[int, Callable[[], None]] = {}
@@ -308,7 +309,8 @@ class LossWorld(ProgramWorld):
 
     def client(self, process: SimulatedProcess) -> WatchedClient:
         """See `ProgramWorld`."""
-        return Client(self, process)
+        client = self.clients[process] = Client(self, process)
+        return client
 
     def check_may_read(self, process: SimulatedProcess, operation: str) -> None:
         """That is another search's."""

@@ -129,3 +129,136 @@ def test_frozen_run_fails_its_query_after_warnings() -> None:
         w.freeze_run(3600)
         assert "stopped" in query.fails(FetcherError, within=400)
         assert any("has not answered" in report.text for report in w.kinesis.reports)
+
+
+@everywhere
+def test_micro_batches_have_no_more_records_than_their_limit(fetchers: int) -> None:
+    with world(shards=3, fetchers=fetchers, max_event_records=1) as w:
+        w.put(60)
+        query = w.query(maxRecordsPerTrigger="6")
+        query.reads(60, within=180)
+        assert max(map(len, query.spark.checkpoint.rows.values())) == 6
+
+
+@everywhere
+def test_query_waits_for_a_larger_micro_batch(fetchers: int) -> None:
+    with world(fetchers=fetchers) as w:
+        query = w.query(minBytesPerTrigger="1m", maxTriggerDelay="60s")
+        w.put(1)
+        query.reads(1)
+        w.put(5)
+        w.later(30)
+        assert query.rows == 1
+        query.reads(6, within=60)
+        w.put(30, size=50_000)
+        query.reads(36, within=15)
+
+
+@everywhere
+def test_idle_shard_stays_readable_for_days(fetchers: int) -> None:
+    with world(fetchers=fetchers, retention_seconds=3600.0) as w:
+        w.put(3)
+        query = w.query(trigger=60, idleCheckpointInterval="600s")
+        query.reads(3)
+        w.later(3 * 3600)
+        query.stop()
+        w.later(1800)
+        w.put(3)
+        query.start()
+        query.reads(6)
+
+
+@everywhere
+def test_record_larger_than_the_buffer_is_read(fetchers: int) -> None:
+    with world(fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
+        query = w.query()
+        w.put(5, size=1_000_000)
+        query.reads(5, within=120)
+
+
+@everywhere
+def test_added_stream_is_read_from_its_beginning(fetchers: int) -> None:
+    with world(streams=("orders", "events"), fetchers=fetchers) as w:
+        w.warns("stream events is new to this query", "stream orders is not read any more")
+        w.put(10)
+        w.put(10, "events")
+        query = w.query(["orders"])
+        query.reads(10)
+        query.stop()
+        query.reads_only(["orders", "events"])
+        query.start()
+        query.reads(20)
+        query.stop()
+        query.reads_only(["events"], removedStreams="drop")
+        w.put(5)
+        w.put(5, "events")
+        query.start()
+        query.reads(25)
+
+
+@everywhere
+def test_start_from_leases_reads_what_nobody_has_processed(fetchers: int) -> None:
+    with world(shards=2, fetchers=fetchers, options={"checkpointRate": "10"}) as w:
+        w.put(20)
+        first = w.query()
+        first.reads(20)
+        w.later(60)
+        first.stop()
+        w.put(10)
+        w.query(startingPosition="LEASES").reads(10, within=90)
+
+
+@everywhere
+def test_slow_shard_holds_the_others_back_with_max_shard_skew(fetchers: int) -> None:
+    with world(shards=2, fetchers=fetchers, options={"maxShardSkew": "60s"}) as w:
+        for _ in range(10):
+            w.put(8)
+            w.later(30)
+        query = w.query(maxRecordsPerTrigger="10")
+        query.reads(80, within=300)
+        for rows in query.spark.checkpoint.rows.values():
+            times = [
+                next(
+                    each.arrival
+                    for each in w.kinesis.facts["orders"].shards[row.shard].records
+                    if each.sequence == row.sequence
+                )
+                for row in rows
+            ]
+            assert not times or max(times) - min(times) <= 91
+
+
+def test_frozen_fetcher_is_replaced_and_reads_nothing_twice() -> None:
+    with world(shards=4, fetchers=2) as w:
+        w.warns("no answer in time", "no event for 35 s", "starting over")
+        query = w.query()
+        w.put(40)
+        query.reads(40)
+        for rows, seconds in ((100, 3), (160, 90)):
+            w.freeze_fetcher(seconds)
+            w.put_for(60, every=1)
+            query.reads(rows, within=240)
+            w.later(120)
+
+
+def test_shards_are_shared_out_again_when_a_fetcher_returns() -> None:
+    with world(shards=6, fetchers=3) as w:
+        query = w.query()
+        w.put(60)
+        query.reads(60)
+        w.kill_fetcher()
+        w.put(60)
+        query.reads(120, within=120)
+        w.later(60)
+        subscribed = w.subscribers()
+        assert len(subscribed) == 3, subscribed
+
+
+@everywhere
+def test_hot_shard_does_not_delay_the_others(fetchers: int) -> None:
+    with world(shards=8, fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
+        query = w.query(trigger=1)
+        for number in range(1, 6):
+            w.put(30, size=20_000, key="hot")
+            w.put(8)
+            query.reads(38 * number, within=60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kinesis_efo.errors import DataLossError
 from tests.emulator.world import world
 
 everywhere = pytest.mark.parametrize("fetchers", [0, 2])
@@ -141,3 +142,67 @@ def test_shard_that_one_query_has_ended_is_read_for_another(fetchers: int) -> No
         second.reads(60, within=180)
         w.put(20)
         second.reads(80, within=30)
+
+
+@everywhere
+def test_second_query_brings_another_stream(fetchers: int) -> None:
+    with world(streams=("orders", "events"), fetchers=fetchers) as w:
+        w.put(10)
+        w.put(10, "events")
+        first = w.query(["orders"])
+        first.reads(10)
+        both = w.query(["orders", "events"])
+        both.reads(20, within=90)
+        w.put(5)
+        w.put(5, "events")
+        first.reads(15, within=10)
+        both.reads(30, within=10)
+
+
+@everywhere
+def test_query_that_fails_does_not_end_the_other(fetchers: int) -> None:
+    with world(fetchers=fetchers, retention_seconds=3600.0) as w:
+        w.put(10)
+        first = w.query()
+        first.reads(10)
+        second = w.query()
+        second.reads(10, within=90)
+        second.stop()
+        w.put(10)
+        first.reads(20)
+        w.later(2 * 3600)
+        second.start()
+        w.warns("are gone")
+        assert "acceptDataLoss" in second.fails(DataLossError, within=120)
+        w.put(10)
+        first.reads(30)
+
+
+@everywhere
+def test_three_queries_at_different_places_meet(fetchers: int) -> None:
+    with world(shards=2, fetchers=fetchers) as w:
+        queries = []
+        for number in range(3):
+            w.put(60)
+            queries.append(w.query(maxRecordsPerTrigger=str(20 * (3 - number))))
+            queries[0].reads(60 * (number + 1), within=60)
+        w.put_for(60, every=1)
+        for query in queries:
+            query.reads(240, within=300)
+        w.put(4)
+        for query in queries:
+            query.reads(244, within=10)
+
+
+@everywhere
+def test_memory_falls_when_a_backlog_has_been_read(fetchers: int) -> None:
+    with world(fetchers=fetchers, options={"bufferBytes": "2m"}) as w:
+        w.warns("the slow one catches up with GetRecords")
+        w.put(80, size=50_000)
+        first, second = w.query(), w.query(maxRecordsPerTrigger="5")
+        first.reads(80, within=120)
+        second.reads(80, within=300)
+        w.later(30)
+        w.put(1)
+        first.reads(81)
+        second.reads(81)

@@ -109,6 +109,14 @@ class World:
         self.kinesis.kinesis.call("MergeShards", StreamName=name, ShardToMerge=one.id, AdjacentShardToMerge=other.id)
         self.kinesis._learn(stream or self.streams[0])
 
+    def subscribers(self) -> set[str]:
+        """The processes that have an open subscription."""
+        return {
+            process.name
+            for process, client in self.kinesis.clients.items()
+            if process.lives and any(not body.over for body in client.bodies)
+        }
+
     def calls(self, operation: str) -> int:
         """How often an operation of Kinesis was called so far."""
         return self.kinesis.operations[operation]
@@ -148,6 +156,12 @@ class World:
         """Kill an executor's process that fetches."""
         self.warns(" is gone; it read ", "LimitExceededException")
         self.machine.kill([each for each in self.program.fetching if each.lives][number])
+
+    def freeze_fetcher(self, seconds: float, number: int = 0) -> None:
+        """Let an executor's process that fetches stand still; everything else goes on."""
+        self.warns(" is gone; it read ", "LimitExceededException", "has not answered for as long as")
+        process = [each for each in self.program.fetching if each.lives][number]
+        self.machine.run(self.machine.main.process, partial(self.machine.freeze, process, seconds))
 
     def kill_program(self) -> None:
         """Kill the driver with all that it has started. Queries start again in another one."""
@@ -272,6 +286,11 @@ class Query:
         process = self.spark.running
         self._world.until(lambda: process is None or not process.lives, within, f"{self.spark.name} has not ended")
         self.reads(rows, 0.0)
+
+    def reads_only(self, streams: Sequence[str], **options: str) -> None:
+        """Set its streams, and options, for the next start."""
+        self.spark.names = list(streams)
+        self.spark.given |= {name.replace("_", "."): text for name, text in options.items()}
 
     def pause_sink(self, seconds: float) -> None:
         """Let its sink be down for some time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinesis_efo.errors import FetcherError
+from kinesis_efo.errors import AlreadyRunningError, FetcherError
 from tests.emulator.world import world
 
 everywhere = pytest.mark.parametrize("fetchers", [0, 2])
@@ -262,3 +262,124 @@ def test_hot_shard_does_not_delay_the_others(fetchers: int) -> None:
             w.put(30, size=20_000, key="hot")
             w.put(8)
             query.reads(38 * number, within=60)
+
+
+versions = pytest.mark.parametrize("spark", [(4, 0), (4, 3)])
+
+
+@versions
+@everywhere
+def test_first_micro_batch_repeats_after_a_kill(fetchers: int, spark: tuple[int, int]) -> None:
+    with world(shards=2, fetchers=fetchers, spark=spark) as w:
+        w.put(20)
+        query = w.query(maxRecordsPerTrigger="8", scans=2)
+        query.pause_sink(60)
+        w.until(lambda: query.spark.is_unfinished, 30, "nothing is planned")
+        w.later(5)
+        w.kill_program()
+        w.put(20)
+        query.start()
+        query.reads(40, within=200)
+
+
+@versions
+@everywhere
+def test_query_with_trigger_once_reads_up_to_the_tips(fetchers: int, spark: tuple[int, int]) -> None:
+    options = {"catchUp": "true"} if spark == (4, 0) else {}
+    with world(shards=2, fetchers=fetchers, spark=spark, options=options) as w:
+        w.put(20)
+        query = w.query(once=True)
+        query.ends(20)
+        w.put(20)
+        query.start()
+        query.ends(40)
+        assert query.batches == 2
+
+
+@everywhere
+def test_query_ends_at_a_time(fetchers: int) -> None:
+    with world(shards=2, fetchers=fetchers) as w:
+        w.put(20)
+        w.later(60)
+        end = int(w.kinesis.now * 1000)
+        w.later(60)
+        w.put(20)
+        query = w.query(available_now=True, endingPosition=f"AT_TIMESTAMP:{end}", maxRecordsPerTrigger="5")
+        query.ends(20)
+
+
+@both_modes
+@everywhere
+def test_query_starts_at_a_time(fetchers: int, mode: str) -> None:
+    with world(shards=2, fetchers=fetchers, options={"readMode": mode}) as w:
+        w.put(20)
+        w.later(60)
+        start = int(w.kinesis.now * 1000)
+        w.split()
+        w.put(20)
+        w.query(startingPosition=f"AT_TIMESTAMP:{start}").reads(20)
+
+
+@everywhere
+def test_idle_shards_are_stored_once_per_interval(fetchers: int) -> None:
+    with world(shards=4, fetchers=fetchers) as w:
+        w.put(8)
+        query = w.query(idleCheckpointInterval="600s")
+        query.reads(8)
+        w.later(30)
+        before = query.batches
+        w.later(3600)
+        assert 4 <= query.batches - before <= 7
+
+
+@versions
+@everywhere
+def test_checkpoint_of_an_earlier_version_goes_on(fetchers: int, spark: tuple[int, int]) -> None:
+    with world(shards=2, fetchers=fetchers, spark=spark) as w:
+        w.put(20)
+        query = w.query(maxRecordsPerTrigger="5")
+        query.reads(20, within=120)
+        query.stop()
+        query.forget("mark", "lasts", "horizons", "created", "begin")
+        w.split()
+        w.put(20)
+        query.start()
+        query.reads(40, within=120)
+        w.kill_run()
+        w.put(5)
+        query.reads(45, within=60)
+
+
+@everywhere
+def test_restored_checkpoint_is_reported_and_read_again(fetchers: int) -> None:
+    with world(fetchers=fetchers) as w:
+        query = w.query()
+        w.put(10)
+        query.reads(10)
+        query.spark.keep()
+        for _ in range(3):
+            w.put(10)
+            w.later(60)
+        w.kill_program()
+        query.spark.restore(certain=True)
+        w.warns("checkpoint had been further by", "is behind")
+        query.start()
+        w.later(120)
+        w.put(10)
+        w.later(30)
+        assert any("had been further by" in report.text for report in w.kinesis.reports)
+
+
+@everywhere
+def test_lease_of_a_program_that_still_reads_is_refused(fetchers: int) -> None:
+    with world(fetchers=fetchers) as w:
+        w.put(10)
+        first = w.query()
+        first.reads(10)
+        there = w.program
+        w.program = w.another_program("there")
+        second = w.query()
+        assert "lake" in second.fails(AlreadyRunningError, within=600)
+        w.program = there
+        w.put(10)
+        first.reads(20)

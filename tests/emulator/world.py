@@ -29,6 +29,7 @@ from tests.emulator.loss_oracle import Broken
 from tests.emulator.loss_world import LossProgram, LossWorld, SparkQuery, simulated
 from tests.emulator.machine import BEGAN, Machine, SimulatedProcess
 
+SPARK: Final = (4, 3)
 _STEP_SECONDS: Final = 0.5
 _KEYS: Final = tuple(f"key{number}" for number in range(8))
 
@@ -51,6 +52,7 @@ class World:
         fetchers: The option `fetchers`; 0: the driver fetches.
         options: Options of all queries, by their names in Spark.
         settings: Settings of the local Kinesis.
+        spark: The version of Spark.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class World:
         fetchers: int,
         options: dict[str, str],
         settings: dict[str, object],
+        spark: tuple[int, int] = SPARK,
     ) -> None:
         self.machine = machine
         self.kinesis = LossWorld(machine, directory, _Steady(0), {"retention_seconds": 24 * 3600.0, **settings})
@@ -71,6 +74,7 @@ class World:
         self.streams = tuple(streams)
         self.queries: list[Query] = []
         self._fetchers = fetchers
+        self._spark = spark
         self._options = {
             "startingPosition": "TRIM_HORIZON", "leaseTimeout": "30s", "pollTimeout": "10s", "bufferBytes": "8m",
             "metrics.export": "none", **options,
@@ -171,6 +175,10 @@ class World:
         for query in self.queries:
             query.spark.running = None
 
+    def another_program(self, host: str) -> LossProgram:
+        """A second driver, on another host."""
+        return LossProgram(self.kinesis, "another", host, self._fetchers)
+
     def _runs(self) -> list[SimulatedProcess]:
         return [process for process in self.program.hosting if process.lives]
 
@@ -183,6 +191,7 @@ class World:
         scans: int = 1,
         trigger: float = 1.0,
         available_now: bool = False,
+        once: bool = False,
         **options: str,
     ) -> Query:
         """Start a query with a new checkpoint.
@@ -192,13 +201,19 @@ class World:
             scans: How often a micro-batch scans the source.
             trigger: The pause between micro-batches, seconds.
             available_now: Whether it ends once it has read what was there at its start.
+            once: Whether it ends after one micro-batch.
             options: Its own options; `_` stands for a dot.
         """
         given = {**self._options, **{name.replace("_", "."): text for name, text in options.items()}}
         spark = SparkQuery(
-            self.kinesis, f"q{len(self.queries)}", _Steady(len(self.queries)), streams or self.streams, given, SPARK
+            self.kinesis,
+            f"q{len(self.queries)}",
+            _Steady(len(self.queries)),
+            streams or self.streams,
+            given,
+            self._spark,
         )
-        spark.scans, spark.trigger, spark.ends_at_tips = scans, trigger, available_now
+        spark.scans, spark.trigger, spark.ends_at_tips, spark.once = scans, trigger, available_now, once
         query = Query(self, spark)
         self.queries.append(query)
         query.start()
@@ -222,9 +237,6 @@ class World:
         for report in self.kinesis.reports:
             if not any(text in report.text for text in self._tolerated):
                 raise Broken(f"a warning at {report.at - BEGAN:.0f} s: {report.text}")
-
-
-SPARK: Final = (4, 3)
 
 
 class Query:
@@ -292,6 +304,12 @@ class Query:
         self.spark.names = list(streams)
         self.spark.given |= {name.replace("_", "."): text for name, text in options.items()}
 
+    def forget(self, *names: str) -> None:
+        """Remove entries from its log, as versions wrote it that did not know them."""
+        for end in self.spark.checkpoint.offsets.values():
+            for name in names:
+                end.pop(name, None)
+
     def pause_sink(self, seconds: float) -> None:
         """Let its sink be down for some time."""
         self.spark.down_until = self._world.machine.now + seconds
@@ -311,12 +329,13 @@ def world(
     streams: Sequence[str] = ("orders",),
     fetchers: int = 0,
     options: dict[str, str] | None = None,
+    spark: tuple[int, int] = SPARK,
     **settings: object,
 ) -> Iterator[World]:
     """A world in which a scenario happens; see `World`."""
     machine = Machine()
     with simulated(0, machine) as (directory, reports_to):
-        stream_planner.SPARK_VERSION = SPARK  # type: ignore[attr-defined]
+        stream_planner.SPARK_VERSION = spark  # type: ignore[attr-defined]
         made = World(
             machine,
             directory,
@@ -325,6 +344,7 @@ def world(
             fetchers=fetchers,
             options=options or {},
             settings=settings,
+            spark=spark,
         )
         reports_to.append(made.kinesis)
         try:

@@ -477,6 +477,7 @@ class ProgramWorld:
     Attributes:
         written: Number of records written so far, by key.
         limits: Times that follow from Kinesis' limits.
+        cut_off: The hosts whose fetchers do not reach the run.
         taken_over: When a lease that had an owner went to another one, and both.
         networks: The ways of all processes to the lease table.
     """
@@ -501,6 +502,7 @@ class ProgramWorld:
         self.process_type: Any = process_type(machine)
         self.services: dict[FetcherAddress, Any] = {}
         self.ports = count(1)
+        self.cut_off: set[str] = set()
         self.owners: dict[str, SimulatedProcess] = {}
         self.table = LeaseRows(self)
         self.taken_over: list[tuple[float, str, str]] = []

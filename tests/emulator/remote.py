@@ -93,6 +93,8 @@ class Link:
 
     async def _call(self, make: Callable[[Cluster], Awaitable[T]], seconds: float = 0.0) -> T:
         world = ProgramWorld.current
+        if world.machine.current.process.host in world.cut_off:
+            raise FetcherUnreachableError("the run is out of reach")
         service = world.services.get(self._plan.planner)
         if service is None or not service.is_there() or service.secret != self._plan.secret:
             raise FetcherUnreachableError("the run does not answer")

@@ -73,17 +73,6 @@ def test_query_starts_in_another_program_with_the_lease(fetchers: int) -> None:
         query.reads(20, within=120)
 
 
-def test_fetcher_that_dies_loses_nothing() -> None:
-    with world(shards=4, fetchers=2) as w:
-        query = w.query()
-        w.put(40)
-        query.reads(40)
-        w.put(40)
-        w.kill_fetcher()
-        w.put(40)
-        query.reads(120, within=180)
-
-
 @everywhere
 def test_sink_that_is_down_stops_reading_within_the_budget(fetchers: int) -> None:
     with world(fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
@@ -226,32 +215,6 @@ def test_slow_shard_holds_the_others_back_with_max_shard_skew(fetchers: int) -> 
                 for row in rows
             ]
             assert not times or max(times) - min(times) <= 91
-
-
-def test_frozen_fetcher_is_replaced_and_reads_nothing_twice() -> None:
-    with world(shards=4, fetchers=2) as w:
-        w.warns("no answer in time", "no event for 35 s", "starting over")
-        query = w.query()
-        w.put(40)
-        query.reads(40)
-        for rows, seconds in ((100, 3), (160, 90)):
-            w.freeze_fetcher(seconds)
-            w.put_for(60, every=1)
-            query.reads(rows, within=240)
-            w.later(120)
-
-
-def test_shards_are_shared_out_again_when_a_fetcher_returns() -> None:
-    with world(shards=6, fetchers=3) as w:
-        query = w.query()
-        w.put(60)
-        query.reads(60)
-        w.kill_fetcher()
-        w.put(60)
-        query.reads(120, within=120)
-        w.later(60)
-        subscribed = w.subscribers()
-        assert len(subscribed) == 3, subscribed
 
 
 @everywhere

@@ -91,6 +91,10 @@ class World:
             self._written += 1
             self.kinesis.write(stream or self.streams[0], key or _KEYS[self._written % len(_KEYS)], size)
 
+    def put_aggregates(self) -> None:
+        """Put KPL aggregates from now on; right after a split, some go to a wrong shard as well, as the KPL's do."""
+        self.kinesis.aggregates = Random(1)
+
     def put_for(self, seconds: float, every: float, stream: str = "", *, size: int = 20) -> None:
         """Put a record every some seconds, for some time, while everything else goes on."""
         until = self.machine.now + seconds
@@ -166,6 +170,18 @@ class World:
         self.warns(" is gone; it read ", "LimitExceededException", "has not answered for as long as")
         process = [each for each in self.program.fetching if each.lives][number]
         self.machine.run(self.machine.main.process, partial(self.machine.freeze, process, seconds))
+
+    def cut_off(self, *hosts: str, seconds: float) -> None:
+        """Keep the fetchers on some hosts, `host0` and so on, from reaching the run for some time; everything else goes on."""
+        self.warns(" is gone; it read ", "LimitExceededException", "has not answered for as long as", "starting over")
+        self.warns("asking the planner for its present fetcher", "no fetcher", "does not answer")
+        self.kinesis.cut_off |= {*hosts}
+
+        def join() -> None:
+            self.machine.sleep(seconds)
+            self.kinesis.cut_off -= {*hosts}
+
+        self.machine.run(self.machine.main.process, join)
 
     def kill_program(self) -> None:
         """Kill the driver with all that it has started. Queries start again in another one."""

@@ -1,0 +1,148 @@
+"""Whole programs with `fetchers=N`: executors that die, freeze, and lose their network."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinesis_efo.errors import FetcherError
+from tests.emulator.world import world
+
+
+def test_shards_are_read_by_all_fetchers() -> None:
+    with world(shards=8, fetchers=4) as w:
+        query = w.query()
+        w.put(80)
+        query.reads(80)
+        assert len(w.subscribers()) == 4
+
+
+def test_fetcher_that_dies_loses_nothing() -> None:
+    with world(shards=4, fetchers=2) as w:
+        query = w.query()
+        w.put(40)
+        query.reads(40)
+        w.put(40)
+        w.kill_fetcher()
+        w.put(40)
+        query.reads(120, within=180)
+
+
+def test_all_fetchers_that_die_are_replaced() -> None:
+    with world(shards=4, fetchers=3) as w:
+        query = w.query()
+        w.put(40)
+        query.reads(40)
+        for _ in range(3):
+            w.kill_fetcher()
+        w.put(40)
+        query.reads(80, within=180)
+
+
+@pytest.mark.parametrize("seconds", [3, 20, 600])
+def test_fetcher_without_network_loses_and_repeats_nothing(seconds: int) -> None:
+    with world(shards=4, fetchers=2) as w:
+        query = w.query()
+        w.put(40)
+        query.reads(40)
+        w.cut_off("host0", seconds=seconds)
+        w.put_for(60, every=1)
+        query.reads(100, within=120)
+        w.later(seconds)
+        w.put(40)
+        query.reads(140, within=60)
+        assert len(w.subscribers()) == 2
+
+
+def test_two_minutes_without_any_network_lose_nothing() -> None:
+    with world(shards=4, fetchers=2) as w:
+        query = w.query()
+        w.put(40)
+        query.reads(40)
+        w.cut_off("host0", "host1", seconds=120)
+        w.put_for(120, every=10)
+        query.reads(52, within=120)
+
+
+def test_query_without_any_fetcher_for_long_fails() -> None:
+    with world(shards=4, fetchers=2, options={"leaseTimeout": "10s"}) as w:
+        w.put(10)
+        query = w.query()
+        query.reads(10)
+        w.cut_off("host0", "host1", seconds=600)
+        assert "no fetcher has come up for 60 s" in query.fails(FetcherError, within=90)
+
+
+def test_frozen_fetcher_is_replaced_and_reads_nothing_twice() -> None:
+    with world(shards=4, fetchers=2) as w:
+        w.warns("no answer in time", "no event for 35 s", "starting over")
+        query = w.query()
+        w.put(40)
+        query.reads(40)
+        for rows, seconds in ((100, 3), (160, 90)):
+            w.freeze_fetcher(seconds)
+            w.put_for(60, every=1)
+            query.reads(rows, within=240)
+            w.later(120)
+
+
+def test_shards_are_shared_out_again_when_a_fetcher_returns() -> None:
+    with world(shards=6, fetchers=3) as w:
+        query = w.query()
+        w.put(60)
+        query.reads(60)
+        w.kill_fetcher()
+        w.put(60)
+        query.reads(120, within=120)
+        w.later(60)
+        assert len(w.subscribers()) == 3
+
+
+def test_shards_stay_where_they_are_at_even_load() -> None:
+    with world(shards=12, fetchers=3) as w:
+        query = w.query()
+        w.put_for(60, every=0.2)
+        before = w.calls("SubscribeToShard")
+        w.put_for(600, every=0.5)
+        query.reads(1500, within=30)
+        assert w.calls("SubscribeToShard") - before <= 12 * 3, "a subscription lasts five minutes"
+
+
+def test_children_of_a_split_are_read_by_other_fetchers_after_their_parent() -> None:
+    with world(shards=2, fetchers=3) as w:
+        w.warns("LimitExceededException")
+        query = w.query(maxRecordsPerTrigger="5")
+        for _ in range(3):
+            w.put(20)
+            w.split()
+        w.put(20)
+        query.reads(80, within=240)
+
+
+def test_run_that_dies_is_joined_again_by_its_fetchers() -> None:
+    with world(shards=4, fetchers=2) as w:
+        query = w.query()
+        for number in range(1, 4):
+            w.put(20)
+            w.kill_run()
+            query.reads(20 * number, within=90)
+
+
+def test_report_of_many_events_is_sent_in_parts() -> None:
+    with world(shards=2, fetchers=1, max_event_records=1) as w:
+        query = w.query()
+        w.put(1)
+        query.reads(1)
+        query.pause_sink(60)
+        w.put(3000)
+        query.reads(3001, within=300)
+
+
+def test_strict_reader_leaves_the_same_records_out_right_after_a_split() -> None:
+    with world(shards=1, fetchers=2, options={"deaggregate": "strict"}) as w:
+        w.warns("KPL aggregates left out", "LimitExceededException")
+        w.put_aggregates()
+        query = w.query(scans=2)
+        for number in range(1, 6):
+            w.put(20)
+            w.split() if number < 4 else w.merge()
+            query.reads(20 * number, within=120)

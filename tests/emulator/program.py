@@ -478,6 +478,8 @@ class ProgramWorld:
         written: Number of records written so far, by key.
         limits: Times that follow from Kinesis' limits.
         cut_off: The hosts whose fetchers do not reach the run.
+        losing: Decides which answers to fetchers are lost; None if none is.
+        messages: Number of messages from fetchers to runs.
         taken_over: When a lease that had an owner went to another one, and both.
         networks: The ways of all processes to the lease table.
     """
@@ -503,6 +505,8 @@ class ProgramWorld:
         self.services: dict[FetcherAddress, Any] = {}
         self.ports = count(1)
         self.cut_off: set[str] = set()
+        self.losing: Random | None = None
+        self.messages = 0
         self.owners: dict[str, SimulatedProcess] = {}
         self.table = LeaseRows(self)
         self.taken_over: list[tuple[float, str, str]] = []

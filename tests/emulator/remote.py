@@ -98,6 +98,7 @@ class Link:
         service = world.services.get(self._plan.planner)
         if service is None or not service.is_there() or service.secret != self._plan.secret:
             raise FetcherUnreachableError("the run does not answer")
+        world.messages += 1
         calling: Any = make(service.cluster)
         there = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(calling, service.loop))
         give_up_at = world.machine.now + seconds + _ANSWER_SECONDS
@@ -107,6 +108,8 @@ class Link:
                 there.cancel()
                 raise FetcherUnreachableError("the run has not answered")
         found: T = there.result()
+        if world.losing is not None and world.losing.random() < 0.3:
+            raise FetcherUnreachableError("the answer was lost")
         return found
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kinesis_efo.errors import AlreadyRunningError, FetcherError
+from kinesis_efo.errors import AlreadyRunningError, ConsumerNotFoundError, FetcherError, LeaseLostError
+from kinesis_efo.leases.keys import run_key
 from tests.emulator.world import world
 
 everywhere = pytest.mark.parametrize("fetchers", [0, 2])
@@ -346,3 +347,39 @@ def test_lease_of_a_program_that_still_reads_is_refused(fetchers: int) -> None:
         w.program = there
         w.put(10)
         first.reads(20)
+
+
+@everywhere
+def test_consumer_that_is_deleted_is_named(fetchers: int) -> None:
+    with world(fetchers=fetchers) as w:
+        query = w.query()
+        w.put(10)
+        query.reads(10)
+        arn = w.kinesis.refs["orders"].consumer_arn
+        w.kinesis.kinesis.call("DeregisterStreamConsumer", ConsumerARN=arn)
+        w.warns("ResourceNotFoundException", "ConsumerNotFound", "retry", "does not exist")
+        assert str(arn) in query.fails(ConsumerNotFoundError, within=900)
+
+
+@everywhere
+def test_stopped_query_closes_its_subscriptions_and_releases_its_lease(fetchers: int) -> None:
+    with world(shards=3, fetchers=fetchers) as w:
+        query = w.query()
+        w.put(10)
+        query.reads(10)
+        query.stop()
+        w.later(20)
+        assert not w.subscribers()
+        assert w.kinesis.table.lease(run_key("orders")).owner is None
+
+
+@everywhere
+def test_query_stops_reading_when_its_lease_is_lost(fetchers: int) -> None:
+    with world(shards=2, fetchers=fetchers) as w:
+        query = w.query()
+        w.put(10)
+        query.reads(10)
+        w.take_lease()
+        assert "elsewhere took the lease on stream orders" in query.fails(LeaseLostError)
+        w.later(10)
+        assert not w.subscribers()

@@ -146,3 +146,37 @@ def test_strict_reader_leaves_the_same_records_out_right_after_a_split() -> None
             w.put(20)
             w.split() if number < 4 else w.merge()
             query.reads(20 * number, within=120)
+
+
+def test_lost_answers_lose_and_repeat_nothing() -> None:
+    with world(shards=6, fetchers=3) as w:
+        query = w.query(scans=2)
+        w.put(60)
+        query.reads(60)
+        w.lose_answers(120)
+        w.put_for(60, every=0.5)
+        w.split()
+        w.put_for(60, every=0.5)
+        query.reads(300, within=200)
+
+
+def test_fetchers_report_seldom_whatever_comes() -> None:
+    with world(shards=8, fetchers=2, max_event_records=1) as w:
+        query = w.query()
+        w.put(8)
+        query.reads(8)
+        before = w.kinesis.messages
+        w.put_for(60, every=0.05)
+        w.later(30)
+        assert query.rows > 1200
+        assert w.kinesis.messages - before <= 2 * 60 * 12
+
+
+def test_row_of_a_shard_names_its_fetcher() -> None:
+    with world(shards=2, fetchers=2) as w:
+        query = w.query()
+        w.put(10)
+        query.reads(10)
+        w.later(60)
+        rows = [item for key, item in w.kinesis.table.items.items() if key.startswith("orders:shardId")]
+        assert {row["fetcher"]["S"].split()[0] for row in rows} == {"0", "1"}

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
 
 from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.leases.keys import run_key
 from kinesis_efo.spark import stream_planner
 from tests.emulator.loss_oracle import Broken
 from tests.emulator.loss_world import LossProgram, LossWorld, SparkQuery, simulated
@@ -182,6 +184,24 @@ class World:
             self.kinesis.cut_off -= {*hosts}
 
         self.machine.run(self.machine.main.process, join)
+
+    def lose_answers(self, seconds: float) -> None:
+        """Lose a third of a run's answers to its fetchers for some time."""
+        self.warns("LimitExceededException", "has not answered for as long as", "does not answer", " is gone; it read ")
+        self.kinesis.losing = Random(7)
+
+        def join() -> None:
+            self.machine.sleep(seconds)
+            self.kinesis.losing = None
+
+        self.machine.run(self.machine.main.process, join)
+
+    def take_lease(self, stream: str = "") -> None:
+        """Let another owner have the lease on a stream, as after a takeover."""
+        key = run_key(stream or self.streams[0])
+        row = self.kinesis.table.lease(key)
+        taken = replace(row, owner="elsewhere", counter=row.counter + 1)
+        self.kinesis.table.items[key] = {**self.kinesis.table.items[key], **taken.to_item()}
 
     def kill_program(self) -> None:
         """Kill the driver with all that it has started. Queries start again in another one."""

@@ -198,6 +198,7 @@ class World:
 
     def take_lease(self, stream: str = "") -> None:
         """Let another owner have the lease on a stream, as after a takeover."""
+        self.warns(" lost to elsewhere", "LimitExceededException")
         key = run_key(stream or self.streams[0])
         row = self.kinesis.table.lease(key)
         taken = replace(row, owner="elsewhere", counter=row.counter + 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinesis_efo.errors import AlreadyRunningError, ConsumerNotFoundError, FetcherError, LeaseLostError
+from kinesis_efo.errors import AlreadyRunningError, ConsumerNotFoundError, DataLossError, FetcherError, LeaseLostError
 from kinesis_efo.leases.keys import run_key
 from tests.emulator.world import world
 
@@ -383,3 +383,37 @@ def test_query_stops_reading_when_its_lease_is_lost(fetchers: int) -> None:
         assert "elsewhere took the lease on stream orders" in query.fails(LeaseLostError)
         w.later(10)
         assert not w.subscribers()
+
+
+@everywhere
+def test_micro_batch_that_expires_before_it_is_repeated_is_an_error(fetchers: int) -> None:
+    with world(shards=2, fetchers=fetchers, retention_seconds=3600.0) as w:
+        w.put(20)
+        query = w.query()
+        query.reads(20)
+        query.pause_sink(300)
+        w.put(20)
+        w.until(lambda: query.spark.is_unfinished, 30, "nothing is planned")
+        w.kill_program()
+        w.later(3700)
+        w.warns("are gone")
+        query.start()
+        assert "acceptDataLoss" in query.fails(DataLossError, within=200)
+
+
+@everywhere
+def test_query_down_for_longer_than_retention_is_an_error(fetchers: int) -> None:
+    with world(fetchers=fetchers, retention_seconds=3600.0) as w:
+        w.put(20)
+        query = w.query()
+        query.reads(20)
+        query.stop()
+        w.put(20)
+        w.later(4000)
+        w.put(5)
+        query.start()
+        assert "acceptDataLoss" in query.fails(DataLossError, within=200)
+        query.reads_only(["orders"], failOnDataLoss="false")
+        w.warns("are gone")
+        query.start()
+        query.reads(25, within=60)

@@ -206,3 +206,67 @@ def test_memory_falls_when_a_backlog_has_been_read(fetchers: int) -> None:
         w.put(1)
         first.reads(81)
         second.reads(81)
+
+
+@everywhere
+def test_get_records_that_is_refused_while_a_query_catches_up(fetchers: int) -> None:
+    with world(fetchers=fetchers) as w:
+        w.put(300)
+        first = w.query()
+        first.reads(300)
+        second = w.query(maxRecordsPerTrigger="20")
+        w.put_for(8, every=0.5)
+        w.refuse_get_records()
+        w.warns("kinesis:GetRecords")
+        w.put_for(60, every=1)
+        second.reads(376, within=300)
+        first.reads(376, within=60)
+
+
+@everywhere
+def test_query_that_leaves_while_it_catches_up(fetchers: int) -> None:
+    with world(fetchers=fetchers) as w:
+        w.put(300)
+        first = w.query()
+        first.reads(300)
+        second = w.query(maxRecordsPerTrigger="10")
+        w.put_for(10, every=0.5)
+        second.stop()
+        w.later(10)
+        asked = w.calls("GetRecords")
+        w.put_for(30, every=1)
+        assert w.calls("GetRecords") == asked, "nothing is read for it any more"
+        first.reads(350, within=10)
+        second.start()
+        second.reads(350, within=300)
+
+
+@everywhere
+def test_copy_of_a_checkpoint_reads_the_same_rows(fetchers: int) -> None:
+    with world(shards=2, fetchers=fetchers) as w:
+        w.warns("checkpoint")
+        first = w.query(maxRecordsPerTrigger="5")
+        w.put(20)
+        first.reads(20)
+        second = first.copy()
+        read = second.rows
+        first.pause_sink(60)
+        w.put(20)
+        second.reads(read + 20, within=90)
+        first.reads(40, within=120)
+
+
+@everywhere
+def test_stuck_query_is_not_committed_by_the_other(fetchers: int) -> None:
+    with world(shards=2, fetchers=fetchers) as w:
+        first, second = w.query(), w.query()
+        w.put(20)
+        first.reads(20)
+        second.reads(20, within=60)
+        second.pause_sink(300)
+        w.put_for(120, every=2)
+        first.reads(80, within=10)
+        w.kill_program()
+        first.start()
+        second.start()
+        second.reads(80, within=400)

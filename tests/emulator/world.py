@@ -311,6 +311,13 @@ class Query:
         self._world.machine.kill(self.spark.running)
         self.spark.running = None
 
+    def copy(self) -> Query:
+        """Start a query with a copy of its checkpoint and of its sink, in the same program."""
+        other = Query(self._world, self.spark.copied(f"q{len(self._world.queries)}"))
+        self._world.queries.append(other)
+        other.start()
+        return other
+
     def reads(self, rows: int, within: float = 60.0) -> None:
         """Wait until its sink has so many rows, and no more."""
 

@@ -238,7 +238,7 @@ async def test_second_source_of_one_program_has_its_remedy(f: Fixture) -> None:
     second = await f.begin("b", "p")
     with pytest.raises(
         AlreadyRunningError,
-        match="stream p, is already read by this Spark program itself, by another of its sources [(]process a[)], last seen .*"
+        match=r"stream p, is already read by this Spark program itself, by another of its sources \(process a\), last seen .*"
         "share a run if they can find each other: (?!.*stop that query).*"
         "with foreachBatch, or give this source an application of its own",
     ):
@@ -834,7 +834,7 @@ async def test_lease_is_usable_while_another_is_being_acquired(f: Fixture) -> No
     assert 5 <= now() - start < 5.2
 
 
-async def test_unreadable_row_of_a_further_stream_is_refused_at_once(f: Fixture) -> None:
+async def test_unreadable_row_of_further_stream_is_refused_at_once(f: Fixture) -> None:
     lease = await f.held()
     f.a.slow = {run_key("r"): 5}
     f.store.items["q:shardId-1"] = {"leaseKey": {"S": "q:shardId-1"}}

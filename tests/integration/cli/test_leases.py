@@ -20,8 +20,7 @@ from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import SHARD_END, Position
-from tests.integration.cli.conftest import Result, Switch
-from tests.integration.cli.test_manifest import Refusing
+from tests.integration.cli.conftest import Refusing, Result, Switch
 from tests.support.fetching import Row, reading
 from tests.support.world import World, create_lease_table, wait_until
 

@@ -228,38 +228,42 @@ def test_row_has_the_last_record_and_the_position_read() -> None:
     assert Lease.from_item(back.to_item()) == back
 
 
-ONE = LeaseKeys({"orders": "dev-orders"})
-TWO = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
+def one() -> LeaseKeys:
+    return LeaseKeys({"orders": "dev-orders"})
+
+
+def two() -> LeaseKeys:
+    return LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
 
 
 def test_keys_name_stream_and_shard() -> None:
-    assert ONE.encode(ShardKey("orders", "shardId-1")) == "orders:shardId-1"
-    assert TWO.encode(ShardKey("clicks", "shardId-1")) == "clicks:shardId-1"
-    assert TWO.decode("clicks:shardId-1") == ShardKey("clicks", "shardId-1")
+    assert one().encode(ShardKey("orders", "shardId-1")) == "orders:shardId-1"
+    assert two().encode(ShardKey("clicks", "shardId-1")) == "clicks:shardId-1"
+    assert two().decode("clicks:shardId-1") == ShardKey("clicks", "shardId-1")
     with pytest.raises(ValueError, match="'x' is not a stream of this application: clicks, orders"):
-        TWO.encode(ShardKey("x", "shardId-1"))
+        two().encode(ShardKey("x", "shardId-1"))
     with pytest.raises(ValueError, match="at least one stream"):
         LeaseKeys({})
 
 
 def test_keys_of_kcl_are_read() -> None:
-    assert ONE.decode("shardId-1") == ShardKey("orders", "shardId-1"), "where one stream is read"
+    assert one().decode("shardId-1") == ShardKey("orders", "shardId-1"), "where one stream is read"
     key = "123456789012:dev-orders:1700000000:shardId-1"
-    assert ONE.decode(key) == TWO.decode(key) == ShardKey("orders", "shardId-1"), "by the stream's name in Kinesis"
+    assert one().decode(key) == two().decode(key) == ShardKey("orders", "shardId-1"), "by the stream's name in Kinesis"
 
 
 @pytest.mark.parametrize(
     "key", ["other:shardId-1", "1:other:2:shardId-1", "1:orders:2:shardId-1", "a:b:c", "", "shardId-1"]
 )
 def test_keys_of_other_streams_are_ignored(key: str) -> None:
-    assert TWO.decode(key) is None
+    assert two().decode(key) is None
 
 
 def test_row_of_a_run_belongs_to_its_stream_alone() -> None:
     assert run_key("orders") == "#run:orders"
-    assert [keys.decode(run_key("orders")) for keys in (ONE, TWO)] == [None, None]
-    assert [TWO.stream(run_key(name)) for name in ("orders", "other")] == ["orders", None]
-    assert [TWO.stream(key) for key in ("clicks:shardId-1", "shardId-1")] == ["clicks", None]
+    assert [keys.decode(run_key("orders")) for keys in (one(), two())] == [None, None]
+    assert [two().stream(run_key(name)) for name in ("orders", "other")] == ["orders", None]
+    assert [two().stream(key) for key in ("clicks:shardId-1", "shardId-1")] == ["clicks", None]
 
 
 @pytest.mark.parametrize("sub", [0, 7])
@@ -336,11 +340,11 @@ def test_time_of_writing_has_milliseconds() -> None:
 def test_row_in_the_present_form_counts_first() -> None:
     shard = ShardKey("orders", "shardId-1")
     ours, old, kcl = "orders:shardId-1", "shardId-1", "123456789012:dev-orders:1:shardId-1"
-    assert ONE.by_shard({old: 1, ours: 2, kcl: 3}) == {shard: 2}
-    assert ONE.by_shard({ours: 2, old: 1, kcl: 3}) == {shard: 2}
-    assert ONE.by_shard({kcl: 3, old: 1}) == {shard: 3}, "else the first"
-    assert ONE.by_shard({old: 1}) == {shard: 1}
-    assert ONE.by_shard({"#run:orders": 4, "other:shardId-1": 5}) == {}
+    assert one().by_shard({old: 1, ours: 2, kcl: 3}) == {shard: 2}
+    assert one().by_shard({ours: 2, old: 1, kcl: 3}) == {shard: 2}
+    assert one().by_shard({kcl: 3, old: 1}) == {shard: 3}, "else the first"
+    assert one().by_shard({old: 1}) == {shard: 1}
+    assert one().by_shard({"#run:orders": 4, "other:shardId-1": 5}) == {}
 
 
 @pytest.mark.parametrize("value", [10**18, -1, 10**37, 10**60])

@@ -187,9 +187,7 @@ async def test_expired_credentials_are_no_passing_fault(table: LeaseTable, proxy
 
 
 @with_table
-async def test_throttling_is_borne_by_the_sdk_and_reported_as_passing_when_it_lasts(
-    table: LeaseTable, proxy: Proxy, client: Any
-) -> None:
+async def test_lasting_throttling_is_reported_as_passing(table: LeaseTable, proxy: Proxy, client: Any) -> None:
     held = await owned(table)
     throttled = refusal(400, "ProvisionedThroughputExceededException", "slow down")
     proxy.faults = [throttled, throttled]
@@ -232,9 +230,7 @@ def test_a_table_that_refuses_connections_may_come_back() -> None:
 
 
 @with_table
-async def test_the_sdk_repeats_a_write_whose_answer_was_lost_and_it_is_not_mistaken_for_a_lost_lease(
-    table: LeaseTable, proxy: Proxy, client: Any
-) -> None:
+async def test_repeated_write_is_not_a_lost_lease(table: LeaseTable, proxy: Proxy, client: Any) -> None:
     held = await owned(table)
     proxy.drop_answers = 1
     outcome = await table.update(held, held.renewed())

@@ -93,7 +93,7 @@ def test_an_unknown_attribute_is_no_dimension() -> None:
     assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["Application"]]
 
 
-def test_lines_have_the_growth_of_counters_and_the_value_of_gauges() -> None:
+def test_lines_have_growth_of_counters_and_gauges() -> None:
     before = {(RECORDS, SHARD): 5.0, (LAG, SHARD): 5.0}
     assert [
         (line["RecordsFetched"], line["MillisBehindLatest"])
@@ -117,7 +117,7 @@ def test_any_values_make_valid_documents(values: Values) -> None:
     assert sum(len(d["_aws"]["CloudWatchMetrics"][0]["Metrics"]) for d in documents) == len(values)
 
 
-def test_names_and_units_are_what_cloudwatch_takes() -> None:
+def test_names_and_units_are_those_of_cloudwatch() -> None:
     assert len({metric.name for metric in METRICS}) == len({metric.cloudwatch for metric in METRICS}) == len(METRICS)
     for metric in METRICS:
         assert UNITS.fullmatch(metric.cloudwatch_unit)
@@ -132,7 +132,7 @@ class Counting:
         return [Sample(RECORDS, self.records, ORDERS)]
 
 
-def test_growth_that_could_not_be_written_comes_with_the_next_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_unwritten_growth_comes_with_the_next_lines(caplog: pytest.LogCaptureFixture) -> None:
     written: list[str] = []
     full = True
 

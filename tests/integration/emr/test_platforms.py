@@ -27,12 +27,7 @@ JOB = Job(
     name="kinesis-efo-dev-lake",
     program="s3://b/programs/0b/archive.py",
     arguments=["--manifest", "ssm:///m", "--trigger", "1 minute"],
-    spark={
-        "spark.b": "2",
-        "spark.a": "1",
-        "spark.kinesisEfo.fingerprint": "f1",
-        "spark.kinesisEfo.stopMarker": MARKER,
-    },
+    spark={"spark.b": "2", "spark.a": "1", "spark.kinesisEfo.fingerprint": "f1", "spark.kinesisEfo.stopMarker": MARKER},
     role_arn="arn:aws:iam::123456789012:role/lake",
     release_label="emr-spark-8.0.0-latest",
     logs="s3://b/logs/lake",

@@ -167,9 +167,7 @@ async def test_a_missing_permission_names_action_and_table(table: LeaseTable, pr
 
 @with_table
 async def test_a_missing_permission_names_the_table_in_its_partition(
-    table: LeaseTable,
-    proxy: Proxy,
-    client: Any,
+    table: LeaseTable, proxy: Proxy, client: Any
 ) -> None:
     keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
     session, here = aiobotocore.session.get_session(), client.meta.endpoint_url

@@ -49,11 +49,7 @@ def test_assumed_role_acts_in_its_account(aws: LocalAws) -> None:
     given = sts.assume_role(RoleArn="arn:aws:iam::777788889999:role/reader", RoleSessionName="reader")["Credentials"]
     keys = {"aws_access_key_id": given["AccessKeyId"], "aws_secret_access_key": given["SecretAccessKey"]}
     identity = boto3.client(
-        "sts",
-        endpoint_url=aws.endpoint_url,
-        region_name=REGION,
-        aws_session_token=given["SessionToken"],
-        **keys,
+        "sts", endpoint_url=aws.endpoint_url, region_name=REGION, aws_session_token=given["SessionToken"], **keys
     ).get_caller_identity()
     assert identity["Account"] == "777788889999"
 
@@ -175,12 +171,7 @@ def test_s3_control_is_reached_through_the_proxy(aws: LocalAws) -> None:
     ],
 )
 def test_unknown_operation_is_refused_and_logged(
-    aws: LocalAws,
-    caplog: pytest.LogCaptureFixture,
-    service: str,
-    operation: str,
-    parameters: dict[str, Any],
-    code: str,
+    aws: LocalAws, caplog: pytest.LogCaptureFixture, service: str, operation: str, parameters: dict[str, Any], code: str
 ) -> None:
     client = aws.client(service)
     with caplog.at_level(logging.WARNING):

@@ -91,9 +91,7 @@ def test_only_streams_on_demand_have_a_strategy(kinesis: Any) -> None:
     kinesis.create_stream(StreamName="orders", ShardCount=1)
     assert "RecordDistributionStrategy" not in summary(kinesis)
     code, message = refusal(
-        kinesis.update_stream_record_distribution_strategy,
-        StreamARN=arn_of(kinesis),
-        RecordDistributionStrategy="AUTO",
+        kinesis.update_stream_record_distribution_strategy, StreamARN=arn_of(kinesis), RecordDistributionStrategy="AUTO"
     )
     assert (code, "PROVISIONED" in message) == ("InvalidArgumentException", True)
 

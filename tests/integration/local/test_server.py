@@ -227,11 +227,7 @@ def test_stopping_closes_a_subscription_that_is_not_read(run: Run) -> None:
     for _ in range(30):
         bench.client.put_record(StreamName="orders", Data=bytes(1_000_000), PartitionKey="a")
     call = json.dumps(
-        {
-            "ConsumerARN": consumer,
-            "ShardId": "shardId-000000000000",
-            "StartingPosition": {"Type": "TRIM_HORIZON"},
-        }
+        {"ConsumerARN": consumer, "ShardId": "shardId-000000000000", "StartingPosition": {"Type": "TRIM_HORIZON"}}
     )
     client = socket.create_connection(("127.0.0.1", bench.aws.port), timeout=30)
     client.sendall(

@@ -60,11 +60,7 @@ def test_a_misspelled_word_is_answered_with_what_was_meant(
     ],
 )
 def test_with_json_an_error_is_json_on_stderr(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...],
-    kind: str,
-    code: int,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], kind: str, code: int
 ) -> None:
     monkeypatch.delenv("KINESIS_EFO_MANIFEST", raising=False)
     ended, out, err = _run(capsys, *words)

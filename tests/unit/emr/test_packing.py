@@ -87,9 +87,7 @@ class Unpacked:
         return ran.stdout + ran.stderr + ("" if ran.returncode == 0 else f"exit {ran.returncode}")
 
 
-def test_launcher_finds_packages_from_any_directory(
-    tmp_path: Path,
-) -> None:
+def test_launcher_finds_packages_from_any_directory(tmp_path: Path) -> None:
     container = tmp_path / "a container"
     container.mkdir()
     # YARN links to where it has unpacked the archive.

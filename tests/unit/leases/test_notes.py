@@ -15,9 +15,7 @@ steps = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 50)), max_size=80)
 
 
 @given(steps)
-def test_furthest_marks_of_the_newest_checkpoints_stay(
-    commits: list[tuple[int, int]],
-) -> None:
+def test_furthest_marks_of_the_newest_checkpoints_stay(commits: list[tuple[int, int]]) -> None:
     known: tuple[CheckpointMark, ...] = ()
     furthest_of: dict[str, int] = {}
     for at, (number, moved) in enumerate(commits):

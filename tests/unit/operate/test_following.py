@@ -90,10 +90,7 @@ def test_silent_run_leaves_the_last_view_and_age() -> None:
     assert {each.cause for each in look.view.shards} == {LagCause.NO_REPLY}
     runs.answers = True
     look = runs.look()
-    assert [text for _, text in look.events][1:] == [
-        "host-1 cannot be asked: nobody answers",
-        "the run answers again",
-    ]
+    assert [text for _, text in look.events][1:] == ["host-1 cannot be asked: nobody answers", "the run answers again"]
 
 
 def test_shards_age_while_the_run_has_no_lease() -> None:

@@ -148,11 +148,7 @@ def test_import_of_unbegun_shards_needs_initial_position() -> None:
 
 def test_changed_rows_are_overwritten_only_by_force() -> None:
     async def main() -> None:
-        for change in (
-            lambda row: row.renewed(),
-            lambda row: row.taken("another", "", 1),
-            lambda row: row.released(),
-        ):
+        for change in (lambda row: row.renewed(), lambda row: row.taken("another", "", 1), lambda row: row.released()):
             for plan in (moves([owned], Position.after(70)), [Edit(owned.key, owned, None)]):
                 table = MemoryLeaseStore()
                 table.items = {owned.key: change(owned).to_item()}

@@ -44,8 +44,7 @@ def look(location: object) -> PlannedBatch | None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "commits", "batch", "begin", "offset"),
-    [(2, 2, 1, 2, 2), (2, 1, 1, 1, 2), (1, 0, 0, None, 1)],
+    ("batches", "commits", "batch", "begin", "offset"), [(2, 2, 1, 2, 2), (2, 1, 1, 1, 2), (1, 0, 0, None, 1)]
 )
 def test_next_start_begins_behind_the_last_commit(
     tmp_path: Path, batches: int, commits: int, batch: int, begin: int | None, offset: int

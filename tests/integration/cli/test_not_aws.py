@@ -47,6 +47,7 @@ def served(kind: type[_Portal], **attributes: Any) -> Iterator[str]:
     """The URL of a server."""
     handler = type("Handler", (kind,), attributes)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that has gone
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()

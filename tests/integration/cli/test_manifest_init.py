@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.manifest import parse_manifest
-from kinesis_efo_local import LocalAws, state
+from kinesis_efo_local import LocalAws, NoFaults, Request
 from tests.integration.cli.conftest import Cli, Here
 from tests.support.aws_lines import run_line
 from tests.support.world import World, wait_until
@@ -65,12 +65,20 @@ def test_one_of_several_consumers_must_be_named(cli: Cli) -> None:
     assert cli.run(*wish(here, stream), "--consumer", "audit").data["streams"]["orders"]["consumerArn"] == audit
 
 
-def test_consumer_is_found_on_any_page(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+class OnePerPage(NoFaults):
+    """Lists one consumer on each page."""
+
+    async def before(self, request: Request) -> None:
+        if request.operation == "ListStreamConsumers":
+            request.params["MaxResults"] = 1
+
+
+def test_consumer_is_found_on_any_page(cli: Cli) -> None:
     here = cli.world()
-    monkeypatch.setattr(state, "MAX_CONSUMERS", 200)
-    for number in range(100):
-        last = another_consumer(here, f"reader-{number:03}")
-    found = cli.run(*wish(here, f"orders={here.streams['orders']}"), "--consumer", "reader-099")
+    for name in ("audit", "reader"):
+        last = another_consumer(here, name)
+    cli.switch.faults = OnePerPage()
+    found = cli.run(*wish(here, f"orders={here.streams['orders']}"), "--consumer", "reader")
     assert found.data["streams"]["orders"]["consumerArn"] == last
 
 

@@ -168,8 +168,7 @@ def test_the_end_writes_the_growth_since_the_last_lines(tmp_path: Path) -> None:
     assert [check(line)["RecordsFetched"] for line in path.read_text().splitlines()] == [4, 5]
 
 
-def test_a_write_that_hangs_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kinesis_efo.metrics.emf._END_SECONDS", 0.05)
+def test_write_that_hangs_does_not_delay_the_end() -> None:
     hanging, let_go = threading.Event(), threading.Event()
 
     def write(_text: str) -> None:
@@ -178,7 +177,7 @@ def test_a_write_that_hangs_does_not_delay_the_end(monkeypatch: pytest.MonkeyPat
 
     registry = MetricsRegistry()
     registry.add(Counting())
-    writer = EmfWriter(registry, 0.01, write)
+    writer = EmfWriter(registry, 0.01, write, end_seconds=0.05)
     writer.start()
     assert hanging.wait(60)
     writer.close()

@@ -86,18 +86,18 @@ def test_a_source_that_fails_harms_no_other(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_report_to_opentelemetry_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    happened: list[str] = []
+    flushed: list[Values] = []
 
     class Process:
         registry = MetricsRegistry()
 
         def flush(self) -> None:
-            happened.append(f"{len(self.registry._sources)} flushed")
+            flushed.append(self.registry.values(fresh=0))
 
     process = Process()
     monkeypatch.setattr("kinesis_efo.metrics.otel.telemetry", lambda: process)
-    end = report(list, MetricsSettings("otel"))
-    assert (len(process.registry._sources), happened) == (1, [])
+    end = report(lambda: [Sample(LAG, 40, ORDERS)], MetricsSettings("otel"))
+    assert (process.registry.values(), flushed) == ({(LAG, ORDERS): 40}, [])
     end()
     end()
-    assert (process.registry._sources, happened) == ([], ["1 flushed"])
+    assert (process.registry.values(fresh=0), flushed) == ({}, [{(LAG, ORDERS): 40}])

@@ -22,6 +22,11 @@ from kinesis_efo_tools.cli import main
 from tests.support.world import World, make_world
 
 MAIN = (sys.executable, "-c", "from kinesis_efo_tools.cli import main; main()")
+AN_HOUR_FAST = [
+    sys.executable,
+    "-c",
+    "import time; now = time.time; time.time = lambda: now() + 3600; from kinesis_efo_tools.cli import main; main()",
+]
 QUICK: dict[str, Any] = {
     "consumer_creating_seconds": 0.0,
     "consumer_deleting_seconds": 0.0,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.manifest import parse_manifest
-from kinesis_efo_local import LocalAws, NoFaults, Request
+from kinesis_efo_local import LocalAws, NoFaults
 from tests.integration.cli.conftest import Cli, Here
 from tests.support.aws_lines import run_line
 from tests.support.world import World, wait_until
@@ -68,7 +68,7 @@ def test_one_of_several_consumers_must_be_named(cli: Cli) -> None:
 class OnePerPage(NoFaults):
     """Lists one consumer on each page."""
 
-    async def before(self, request: Request) -> None:
+    async def before(self, request: Any) -> None:
         if request.operation == "ListStreamConsumers":
             request.params["MaxResults"] = 1
 

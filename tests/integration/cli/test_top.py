@@ -7,7 +7,6 @@ import os
 import pty
 import re
 import signal
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -19,16 +18,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.conftest import Cli, process
+from tests.integration.cli.conftest import AN_HOUR_FAST, Cli, process
 from tests.support.browser import browsing
 from tests.support.fetching import beside, reading
 from tests.support.world import World, wait_until
-
-AN_HOUR_FAST = [
-    sys.executable,
-    "-c",
-    "import time; now = time.time; time.time = lambda: now() + 3600; from kinesis_efo_tools.cli import main; main()",
-]
 
 
 @contextmanager

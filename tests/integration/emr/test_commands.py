@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -548,16 +546,12 @@ def test_status_is_a_table_for_people(cli: Cli) -> None:
 def test_interrupt_while_following_leaves_the_run(place: Place) -> None:
     place.emr.on_look = lambda run: setattr(run, "state", "PENDING")
     command = [
-        sys.executable, "-m", "kinesis_efo_tools.cli", "emr", "submit", "--target", EKS, "--manifest", f"ssm://{MANIFEST}",
-        "--artifacts", f"s3://{BUCKET}", "--job", "archive", "--project", str(place.project), "--archive", str(place.archive),
-        "--execution-role", ROLE,
+        sys.executable, "-c", "from kinesis_efo_tools.cli import main; main()", "emr", "submit", "--target", EKS,
+        "--manifest", f"ssm://{MANIFEST}", "--artifacts", f"s3://{BUCKET}", "--job", "archive", "--project",
+        str(place.project), "--archive", str(place.archive), "--execution-role", ROLE,
     ]  # fmt: skip
-    command[1:3] = ["-c", "from kinesis_efo_tools.cli import main; main()"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
-    ) as process:
-        wait_until(lambda: "DescribeJobRun" in place.emr.calls or process.poll() is not None, 60)
-        time.sleep(0.2)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: place.emr.calls.count("DescribeJobRun") > 1 or process.poll() is not None, 60)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err

@@ -86,6 +86,14 @@ def test_query_with_a_new_stream_goes_on(cli: Cli, tmp_path: Path) -> None:
     )
 
 
+def test_unfinished_first_micro_batch_is_repeated(cli: Cli, tmp_path: Path) -> None:
+    w = cli.world()
+    here = write(w, tmp_path / "c", {"orders": {FIRST: TRIM_HORIZON}}, finished=False)
+    status, detail, _ = said(w, here)["checkpoint"]
+    assert status == "passed"
+    assert "micro-batch 0 is not finished: the next start repeats it, from where the query began" in detail
+
+
 @pytest.mark.parametrize(
     ("location", "detail", "fix"),
     [

@@ -71,7 +71,7 @@ def changed(world: World, change: Callable[[dict[str, Any]], None]) -> None:
     world.manifest.write_text(json.dumps(manifest))
 
 
-def test_query_with_a_new_stream_goes_on(cli: Cli, tmp_path: Path) -> None:
+def test_query_with_a_new_stream_continues(cli: Cli, tmp_path: Path) -> None:
     w = cli.world({"orders": 2, "clicks": 1})
     (number,) = numbers(w, "orders", 1)
     here = write(w, tmp_path / "c", {"orders": {FIRST: Position.after(number), SECOND: TRIM_HORIZON}})

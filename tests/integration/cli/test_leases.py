@@ -326,7 +326,7 @@ def _read_all(here: World, records: int) -> list[Row]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("several", [False, True])
-def test_kcl_goes_on_where_the_query_stopped(cli: Cli, several: bool) -> None:
+def test_kcl_continues_where_the_query_stopped(cli: Cli, several: bool) -> None:
     here = cli.world({"orders": 2, **({"clicks": 1} if several else {})})
     aggregator = RecordAggregator()
     for number in range(5):

@@ -135,7 +135,7 @@ def test_endpoint_of_kinesis_alone_is_named(cli: Cli, alone: tuple[Here, str]) -
     assert all(not each["detail"].endswith(":") for each in lines.values())
 
 
-def test_role_at_endpoint_of_kinesis_fails_as_at_a_start(cli: Cli, alone: tuple[Here, str]) -> None:
+def test_role_at_endpoint_of_kinesis_fails(cli: Cli, alone: tuple[Here, str]) -> None:
     here, url = alone
     words = ["--manifest", here.manifest, "--endpoint-url", url, "--role-arn", "arn:aws:iam::123456789012:role/lake"]
     first = cli.run("doctor", *words, "--json").data["findings"][0]

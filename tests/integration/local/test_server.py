@@ -239,7 +239,7 @@ def test_stopping_closes_a_subscription_that_is_not_read(run: Run) -> None:
     assert ended(client)
 
 
-def test_request_whose_client_has_gone_is_carried_out() -> None:
+def test_request_of_a_closed_client_is_carried_out() -> None:
     seen: queue.Queue[str] = queue.Queue()
 
     class Seen(NoFaults):

@@ -58,7 +58,7 @@ def test_existing_records_come_first_and_new_ones_soon(run: Run) -> None:
 
 
 @pytest.mark.parametrize("kind", ["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"])
-def test_next_subscription_goes_on_at_the_continuation(run: Run, kind: str) -> None:
+def test_next_subscription_begins_at_the_continuation(run: Run, kind: str) -> None:
     bench, consumer = reader(run, subscription_seconds=0.5, max_event_records=2, resubscribe_seconds=0.1)
     bench.put(*"abc")
     start = time.monotonic()

@@ -684,7 +684,7 @@ async def test_lease_that_expires_while_stopping_is_released(f: Fixture) -> None
     assert f.row().owner is None
 
 
-async def test_lease_whose_renewal_hangs_while_stopping_is_released(f: Fixture) -> None:
+async def test_lease_with_hanging_renewal_is_released_on_stop(f: Fixture) -> None:
     lease = await f.held()
     f.a.cut, f.a.patience = True, 1000
     await until(lambda: f.a.in_flight == 1, TIMEOUT)

@@ -120,7 +120,7 @@ def histories(draw: st.DrawFn) -> list[tuple[float, dict[str, Lease]]]:
 
 
 @given(histories())
-def test_nothing_is_taken_while_any_owner_renews(history: list[tuple[float, dict[str, Lease]]]) -> None:
+def test_no_lease_is_free_while_any_owner_renews(history: list[tuple[float, dict[str, Lease]]]) -> None:
     found = decision(dict(history))
     now, leases = history[-1]
     if isinstance(found, Heartbeat):

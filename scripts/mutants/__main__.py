@@ -136,7 +136,7 @@ def main() -> int:
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT), str(ROOT / "lib"), str(ROOT / "packages" / "kinesis-efo-infra")]
     wanted = [
-        name.removeprefix("lib/kinesis_efo/").removesuffix(".py" * name.startswith("lib/"))
+        name.removeprefix("lib/kinesis_efo/").removesuffix(".py" * name.startswith("lib/kinesis_efo/"))
         for name in arguments.modules
     ]
     areas = _areas(arguments, wanted)

@@ -32,11 +32,11 @@ class RawKinesis:
         operation = "".join(part.capitalize() for part in name.split("_"))
 
         def call(**parameters: Any) -> Any:
-            return self._call(operation, parameters)
+            return self.call(operation, parameters)
 
         return call
 
-    def _call(self, operation: str, parameters: dict[str, Any]) -> Any:
+    def call(self, operation: str, parameters: dict[str, Any]) -> Any:
         scope = f"AKIATEST/20260101/{self._aws.settings.region}/kinesis/aws4_request"
         request = urllib.request.Request(
             self._aws.endpoint_url,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+
+import pytest
 
 T = TypeVar("T")
 
@@ -57,3 +60,25 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end, in virtual time."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in virtual time, with the `end` of its fixtures; no task may remain. For a `conftest.py`."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+
+    async def main() -> None:
+        try:
+            await test(**arguments)
+        finally:
+            for each in arguments.values():
+                if hasattr(each, "end"):
+                    await each.end()
+        await asyncio.sleep(0)  # an alarm that was cancelled ends at the loop's next turn
+        assert len(asyncio.all_tasks()) == 1, "a task goes on after the end"
+
+    run(main())
+    return True

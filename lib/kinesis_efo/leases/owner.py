@@ -29,9 +29,9 @@ class _OwnerProcess(NamedTuple):
     started: str
 
 
-def owner_id(random: Random) -> str:
+def owner_id(random: Random, proc: Path = _PROC) -> str:
     """Make the name of a new lease owner in this process. Each name is unique."""
-    return ":".join((*_own(os.getpid()), f"{random.getrandbits(64):016x}"))
+    return ":".join((*_own(os.getpid(), proc), f"{random.getrandbits(64):016x}"))
 
 
 def readable(owner: str) -> str:
@@ -74,7 +74,7 @@ def of_this_program(owner: str, proc: Path = _PROC) -> bool:
 
 def _of_this_machine(owner: str) -> _OwnerProcess | None:
     """Return an owner's process if it ran on this machine and in this container; None if it did not, or if that is not known."""
-    process, here = _process(owner), _own(os.getpid())
+    process, here = _process(owner), _own(os.getpid(), _PROC)
     if process is None or UNKNOWN in process:
         return None
     return process if (process.host, process.boot, process.namespace) == here[:3] else None
@@ -88,12 +88,12 @@ def _process(owner: str) -> _OwnerProcess | None:
 
 
 @cache
-def _own(pid: int) -> _OwnerProcess:
+def _own(pid: int, proc: Path) -> _OwnerProcess:
     host = socket.gethostname().replace(":", "_")
     try:
-        boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        namespace = (_PROC / "self/ns/pid").readlink().name.removeprefix("pid:[").removesuffix("]")
+        boot = (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        namespace = (proc / "self/ns/pid").readlink().name.removeprefix("pid:[").removesuffix("]")
     except OSError:
         return _OwnerProcess(host, UNKNOWN, UNKNOWN, str(pid), UNKNOWN)
-    stat = read_stat(str(pid), _PROC)
+    stat = read_stat(str(pid), proc)
     return _OwnerProcess(host, boot, namespace, str(pid), stat.started if stat is not None else UNKNOWN)

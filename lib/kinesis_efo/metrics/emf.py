@@ -87,11 +87,13 @@ class EmfWriter:
         interval: float,
         write: Callable[[str], None],
         epoch: Callable[[], float] = time.time,
+        end_seconds: float = _END_SECONDS,
     ) -> None:
         self._registry = registry
         self._interval = interval
         self._write = write
         self._epoch = epoch
+        self._end_seconds = end_seconds
         self._before: Values = {}
         self._failed = False
         self._end = threading.Event()
@@ -105,7 +107,7 @@ class EmfWriter:
         """Write a last set of lines and end, within a bounded time. Calling it again does nothing."""
         if not self._end.is_set():
             self._end.set()
-            self._thread.join(_END_SECONDS)
+            self._thread.join(self._end_seconds)
             if not self._thread.is_alive():
                 self.write()
 

@@ -5,19 +5,28 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kinesis_efo_local import LocalAws, NoFaults, Request, Settings
+from kinesis_efo.leases.row import Lease
+from kinesis_efo_local import AwsError, LocalAws, NoFaults, Request, Settings
 from kinesis_efo_local.fault_injection import Step
 from kinesis_efo_tools.cli import main
 from tests.support.world import World, make_world
 
+MAIN = (sys.executable, "-c", "from kinesis_efo_tools.cli import main; main()")
+AN_HOUR_FAST = [
+    sys.executable,
+    "-c",
+    "import time; now = time.time; time.time = lambda: now() + 3600; from kinesis_efo_tools.cli import main; main()",
+]
 QUICK: dict[str, Any] = {
     "consumer_creating_seconds": 0.0,
     "consumer_deleting_seconds": 0.0,
@@ -52,6 +61,79 @@ class Switch(NoFaults):
 
     def frame(self, subscription: Any, frame: bytes) -> Iterable[Step]:
         return self.faults.frame(subscription, frame)  # type: ignore[no-any-return]
+
+
+class Refusing(NoFaults):
+    """Has no permission for some operations."""
+
+    def __init__(self, *operations: str) -> None:
+        self.operations = operations
+
+    async def before(self, request: Request) -> None:
+        if request.operation in self.operations:
+            raise AwsError("AccessDeniedException", f"User is not authorized to perform: {request.operation}")
+
+
+@dataclass
+class Here(World):
+    """A world whose manifest each command gets."""
+
+    command: Callable[..., Result] = field(repr=False, kw_only=True)
+
+    def run(self, name: str, *arguments: object, **options: Any) -> Result:
+        """Run a command, such as `leases list`."""
+        return self.command(*name.split(), "--manifest", self.manifest, *arguments, **options)
+
+    def arn(self, stream: str = "orders") -> str:
+        return self.consumers[stream].partition("/consumer/")[0]
+
+    def rows(self, *leases: Lease, table: str | None = None) -> None:
+        """Write rows of the lease table."""
+        for lease in leases:
+            self.dynamodb.put_item(TableName=table or self.lease_table, Item=lease.to_item())
+
+    def split(self) -> None:
+        """Split the first shard of `orders` in two halves of the hash keys."""
+        first = self.shards()[0]["ShardId"]
+        self.kinesis.split_shard(StreamName=self.streams["orders"], ShardToSplit=first, NewStartingHashKey=str(2**127))
+        self.wait_active()
+
+    def measured(self, metric: str, value: float, consumer: str = "lake") -> None:
+        """Have CloudWatch show a metric of a consumer of `orders`."""
+        dimensions = {"StreamName": self.streams["orders"], "ConsumerName": consumer}
+        named = [{"Name": name, "Value": each} for name, each in dimensions.items()]
+        self.aws.client("cloudwatch").put_metric_data(
+            Namespace="AWS/Kinesis", MetricData=[{"MetricName": metric, "Dimensions": named, "Value": value}]
+        )
+
+    def calls(self, since: int = 0) -> list[Any]:
+        """The calls of Kinesis, from one of them on."""
+        return list(self.aws.kinesis.trace)[since:]
+
+
+@dataclass
+class Cli:
+    """The command line, and worlds to run it in."""
+
+    run: Callable[..., Result]
+    switch: Switch
+    world: Callable[..., Here]
+
+    def refuse(self, *operations: str) -> None:
+        """Take the permission for some operations, instead of those before."""
+        self.switch.faults = Refusing(*operations)
+
+
+@contextmanager
+def process(*arguments: object, program: Iterable[str] = MAIN, **options: Any) -> Iterator[Any]:
+    """The command line in a process of its own, with pipes for its output, which is gone afterwards."""
+    command = [*program, *map(str, arguments)]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": os.environ}
+    with subprocess.Popen(command, **{**pipes, **options}) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
 
 
 class _Typed(io.TextIOWrapper):
@@ -90,11 +172,11 @@ def switch(switched_aws: tuple[LocalAws, Switch]) -> Switch:
 
 
 @pytest.fixture
-def world(aws: LocalAws, tmp_path: Path) -> Callable[..., World]:
+def world(aws: LocalAws, tmp_path: Path, run: Callable[..., Result]) -> Callable[..., Here]:
     """Makes a world; arguments as `make_world`."""
 
-    def make(streams: Any = ("orders",), **create: Any) -> World:
-        return make_world(aws, tmp_path, streams, **create)
+    def make(streams: Any = ("orders",), **create: Any) -> Here:
+        return Here(**vars(make_world(aws, tmp_path, streams, **create)), command=run)
 
     return make
 
@@ -113,3 +195,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return Result(int(ended.value.code or 0), out, err)
 
     return run
+
+
+@pytest.fixture
+def cli(run: Callable[..., Result], world: Callable[..., Here], switch: Switch) -> Cli:
+    return Cli(run, switch, world)

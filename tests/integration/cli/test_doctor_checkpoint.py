@@ -19,7 +19,7 @@ from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo_local.sequence import Numbering
-from tests.integration.cli.conftest import Result
+from tests.integration.cli.conftest import Cli, Here, Result
 from tests.support.world import World
 
 Run = Callable[..., Result]
@@ -57,9 +57,9 @@ def numbers(world: World, stream: str, count: int) -> list[int]:
     return [int(answer["SequenceNumber"]) for answer in answers]
 
 
-def said(run: Run, world: World, checkpoint: object, *more: str) -> dict[str, tuple[str, str, str]]:
+def said(world: Here, checkpoint: object, *more: str) -> dict[str, tuple[str, str, str]]:
     """The findings on the checkpoint, by subject: status, detail and fix."""
-    found = run("doctor", "--manifest", world.manifest, "--checkpoint", checkpoint, "--json", *more)
+    found = world.run("doctor", "--checkpoint", checkpoint, "--json", *more)
     lines = {line["subject"]: (line["status"], line["detail"], line["fix"]) for line in found.data["findings"]}
     assert found.code == any(status == "failed" for status, _, _ in lines.values())
     return {name: line for name, line in lines.items() if name.startswith(("checkpoint", "streams of", "restart of"))}
@@ -71,11 +71,11 @@ def changed(world: World, change: Callable[[dict[str, Any]], None]) -> None:
     world.manifest.write_text(json.dumps(manifest))
 
 
-def test_a_query_that_goes_on_with_a_new_stream(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
-    w = world({"orders": 2, "clicks": 1})
+def test_query_with_a_new_stream_continues(cli: Cli, tmp_path: Path) -> None:
+    w = cli.world({"orders": 2, "clicks": 1})
     (number,) = numbers(w, "orders", 1)
     here = write(w, tmp_path / "c", {"orders": {FIRST: Position.after(number), SECOND: TRIM_HORIZON}})
-    found = said(run, w, here)
+    found = said(w, here)
     assert {name: status for name, (status, _, _) in found.items()} == dict.fromkeys(
         ("checkpoint", "restart of orders", "restart of clicks"), "passed"
     )
@@ -86,40 +86,47 @@ def test_a_query_that_goes_on_with_a_new_stream(run: Run, world: Callable[..., W
     )
 
 
-def test_a_first_micro_batch_that_is_not_finished(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
-    w = world()
+def test_unfinished_first_micro_batch_is_repeated(cli: Cli, tmp_path: Path) -> None:
+    w = cli.world()
     here = write(w, tmp_path / "c", {"orders": {FIRST: TRIM_HORIZON}}, finished=False)
-    status, detail, _ = said(run, w, here)["checkpoint"]
+    status, detail, _ = said(w, here)["checkpoint"]
     assert status == "passed"
     assert "micro-batch 0 is not finished: the next start repeats it, from where the query began" in detail
 
 
-@pytest.mark.parametrize("location", ["nothing", "s3://nothing-here/at-all"])
-def test_a_location_with_nothing_there_fails(
-    run: Run, world: Callable[..., World], location: str, tmp_path: Path
-) -> None:
-    w = world()
+@pytest.mark.parametrize(
+    ("location", "detail", "fix"),
+    [
+        ("nothing", "there is nothing at ", "checkpointLocation"),
+        ("s3://nothing-here/at-all", "there is nothing at ", "checkpointLocation"),
+        ("hdfs:///checkpoints/lake", "", "Copy its folders 'offsets' and 'commits'"),
+    ],
+)
+def test_location_that_cannot_be_read_fails(cli: Cli, location: str, detail: str, fix: str, tmp_path: Path) -> None:
+    w = cli.world()
     if location.startswith("s3"):
         w.aws.client("s3").create_bucket(Bucket="nothing-here")
-    where = location if location.startswith("s3") else tmp_path / location
-    status, detail, fix = said(run, w, where)["checkpoint"]
-    assert (status, detail.startswith(f"there is nothing at {where}")) == ("failed", True)
-    assert "checkpointLocation" in fix
-    assert run("doctor", "--manifest", w.manifest, "--checkpoint", where).code == 1
+    where = location if ":" in location else tmp_path / location
+    status, found, remedy = said(w, where)["checkpoint"]
+    assert status == "failed"
+    assert found.startswith(f"{detail}{where}" if detail else "") and (
+        detail or found.endswith("'hdfs' cannot be read from here")
+    )
+    assert fix in remedy
 
 
-def test_empty_offset_file_is_named_with_remedy(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
-    w = world()
+def test_empty_offset_file_is_named_with_remedy(cli: Cli, tmp_path: Path) -> None:
+    w = cli.world()
     here = write(w, tmp_path / "c", {"orders": {FIRST: TRIM_HORIZON}}, finished=False)
     (here / "offsets" / "0").write_text("")
-    status, detail, fix = said(run, w, here)["checkpoint"]
+    status, detail, fix = said(w, here)["checkpoint"]
     assert (status, detail) == ("failed", f"{here}: Spark refuses this checkpoint: offsets/0 is empty")
     assert fix.startswith("restore all of its files from one moment, or start the query with a new checkpoint")
     assert fix.endswith("delete offsets/0: a start plans this micro-batch again")
 
 
-def test_an_empty_location_is_that_of_a_new_query(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
-    found = said(run, world(), tmp_path)
+def test_empty_location_is_that_of_a_new_query(cli: Cli, tmp_path: Path) -> None:
+    found = said(cli.world(), tmp_path)
     status, detail, fix = found.pop("checkpoint")
     assert (status, found) == ("unknown", {})
     assert detail.endswith(
@@ -128,28 +135,20 @@ def test_an_empty_location_is_that_of_a_new_query(run: Run, world: Callable[...,
     assert "correct the location" in fix
 
 
-def test_a_checkpoint_on_s3(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
-    w = world()
+def test_checkpoint_on_s3_is_read(cli: Cli, tmp_path: Path) -> None:
+    w = cli.world()
     (number,) = numbers(w, "orders", 1)
     here = write(w, tmp_path / "c", {"orders": {FIRST: Position.after(number)}})
     s3 = w.aws.client("s3")
     s3.create_bucket(Bucket="checkpoints")
     for file in (file for file in here.rglob("*") if file.is_file()):
         s3.put_object(Bucket="checkpoints", Key=f"lake/{file.relative_to(here)}", Body=file.read_bytes())
-    found = said(run, w, "s3a://checkpoints/lake/")
+    found = said(w, "s3a://checkpoints/lake/")
     assert found["restart of orders"][1].startswith("goes on with 1 shard, read up to 20")
 
 
-def test_a_file_system_that_cannot_be_read(run: Run, world: Callable[..., World]) -> None:
-    status, detail, fix = said(run, world(), "hdfs:///checkpoints/lake")["checkpoint"]
-    assert (status, detail.endswith("'hdfs' cannot be read from here")) == ("failed", True)
-    assert fix.startswith("Copy its folders 'offsets' and 'commits'")
-
-
-def test_streams_that_are_gone_renamed_and_replaced_are_all_told(
-    run: Run, world: Callable[..., World], tmp_path: Path
-) -> None:
-    w = world({"orders": 1, "clicks": 1, "visits": 1})
+def test_missing_renamed_and_replaced_streams_are_all_named(cli: Cli, tmp_path: Path) -> None:
+    w = cli.world({"orders": 1, "clicks": 1, "visits": 1})
     here = write(w, tmp_path / "c", {name: {FIRST: TRIM_HORIZON} for name in ("orders", "clicks", "visits")})
 
     def change(streams: dict[str, Any]) -> None:
@@ -159,7 +158,7 @@ def test_streams_that_are_gone_renamed_and_replaced_are_all_told(
             streams["visits"][part] = streams["visits"][part].replace(":123456789012:", ":210987654321:")
 
     changed(w, change)
-    found = run("doctor", "--manifest", w.manifest, "--checkpoint", here, "--json").data["findings"]
+    found = w.run("doctor", "--checkpoint", here, "--json").data["findings"]
     faults = {line["detail"]: line["fix"] for line in found if line["subject"] == "streams of the checkpoint"}
     assert len(faults) == 3
     assert next(fix for text, fix in faults.items() if "names stream 'orders'" in text).startswith(
@@ -173,27 +172,27 @@ def test_streams_that_are_gone_renamed_and_replaced_are_all_told(
     assert not [line for line in found if line["subject"].startswith("restart of")]
 
 
-def test_a_stream_that_was_created_again(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
-    w = world()
+def test_stream_that_was_created_again_fails(cli: Cli, tmp_path: Path) -> None:
+    w = cli.world()
     here = write(w, tmp_path / "c", {"orders": {FIRST: TRIM_HORIZON}})
     arn = w.consumers["orders"].partition("/consumer/")[0]
     row = replace(Lease(f"orders:{FIRST}").moved(Position.after(7)), stream=StreamIdentity(arn, 1_600_000_000))
-    w.dynamodb.put_item(TableName=w.lease_table, Item=row.to_item())
-    status, detail, fix = said(run, w, here)["restart of orders"]
+    w.rows(row)
+    status, detail, fix = said(w, here)["restart of orders"]
     assert status == "failed"
     assert f"checkpoint orders:{FIRST} is of another stream: {arn}, created 2020-09-13T12:26:40+00:00" in detail
     assert "start the query with a new one, at TRIM_HORIZON" in fix
 
 
-def test_what_retention_has_taken(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
-    w = world({"orders": 3})
+def test_records_lost_to_retention_fail_with_the_option(cli: Cli, tmp_path: Path) -> None:
+    w = cli.world({"orders": 3})
     for shard in w.aws.kinesis.stream({"StreamName": w.streams["orders"]}).shards.values():
         shard.numbering = Numbering(shard.index, round(time.time()) - 40 * 3600)  # older than the checkpoint
     second, third = (f"shardId-00000000000{number}" for number in (1, 2))
     thirty_hours_ago, now = (Position.at_timestamp(round((time.time() - age) * 1000)) for age in (30 * 3600, 0))
     positions = {FIRST: thirty_hours_ago, second: now, third: thirty_hours_ago}
     here = write(w, tmp_path / "c", {"orders": positions})
-    status, detail, fix = said(run, w, here)["restart of orders"]
+    status, detail, fix = said(w, here)["restart of orders"]
     assert status == "failed"
     assert detail.startswith("the next start fails for 2 shards; ")
     assert f"shard {FIRST} was read up to {thirty_hours_ago} only" in detail
@@ -203,32 +202,29 @@ def test_what_retention_has_taken(run: Run, world: Callable[..., World], tmp_pat
     assert set(accepted) == {ShardKey("orders", FIRST), ShardKey("orders", third)}
 
 
-def test_a_checkpoint_that_is_behind_the_leases(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
-    w = world()
+def test_checkpoint_behind_the_leases_is_reported(cli: Cli, tmp_path: Path) -> None:
+    w = cli.world()
     first, second, third = numbers(w, "orders", 3)
     here = write(w, tmp_path / "c", {"orders": {FIRST: Position.after(second)}})
     for number, status in ((first, "passed"), (second, "passed"), (third, "unknown")):
         row = Lease(f"orders:{FIRST}").moved(Position.after(number))
-        w.dynamodb.put_item(TableName=w.lease_table, Item=row.to_item())
-        found = said(run, w, here)["restart of orders"]
+        w.rows(row)
+        found = said(w, here)["restart of orders"]
         assert found[0] == status, found
     assert f"ahead of the checkpoint in 1 of 1 shards ({FIRST} is at AFTER:{third}" in found[1]
     assert "If it is from a backup, give the query a new output directory" in found[2]
 
 
 @pytest.mark.parametrize(("moved", "status"), [(11, "unknown"), (12, "passed")])
-def test_a_checkpoint_that_had_been_further_whatever_other_queries_have_read(
-    run: Run, world: Callable[..., World], tmp_path: Path, moved: int, status: str
-) -> None:
-    w = world({"orders": 1, "clicks": 1})
+def test_checkpoint_behind_its_mark_is_reported(cli: Cli, tmp_path: Path, moved: int, status: str) -> None:
+    w = cli.world({"orders": 1, "clicks": 1})
     first, further = numbers(w, "orders", 2)
     positions = {"orders": {FIRST: Position.after(first)}, "clicks": {FIRST: TRIM_HORIZON}}
     here = write(w, tmp_path / "c", positions, mark=Mark("7c1f", moved))
     run_row = Lease(run_key("clicks"), checkpoint=None, marks=(CheckpointMark(Mark("7c1f", 12), 1_790_000_000_000),))
     other_query = Lease(f"orders:{FIRST}").moved(Position.after(further))
-    for row in (run_row, other_query):
-        w.dynamodb.put_item(TableName=w.lease_table, Item=row.to_item())
-    found = said(run, w, here)
+    w.rows(run_row, other_query)
+    found = said(w, here)
     assert found["checkpoint"][0] == status
     assert {found["restart of orders"][0], found["restart of clicks"][0]} == {"passed"}, "the rows are another query's"
     if status == "unknown":
@@ -237,16 +233,16 @@ def test_a_checkpoint_that_had_been_further_whatever_other_queries_have_read(
         assert "or give the query a new output directory" in found["checkpoint"][2]
 
 
-def test_which_of_two_sources_is_meant_is_asked(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
-    w = world({"orders": 1, "clicks": 1})
+def test_stream_selects_one_of_two_sources(cli: Cli, tmp_path: Path) -> None:
+    w = cli.world({"orders": 1, "clicks": 1})
     here = write(w, tmp_path / "c", {"orders": {FIRST: TRIM_HORIZON}})
     log = here / "offsets" / "0"
     other = Offset({ShardKey("clicks", FIRST): TRIM_HORIZON}).to_json()
     log.write_text(f"{log.read_text()}\n{other}")
-    assert "2 kinesis-efo sources, which read orders; clicks" in said(run, w, here)["checkpoint"][1]
-    found = said(run, w, here, "--stream", "clicks")
+    assert "2 kinesis-efo sources, which read orders; clicks" in said(w, here)["checkpoint"][1]
+    found = said(w, here, "--stream", "clicks")
     assert found["restart of clicks"][0] == "passed"
     assert "restart of orders" not in found
     log.write_text('v1\n{}\n{"orders":{"0":12}}')
-    status, detail, _ = said(run, w, here)["checkpoint"]
+    status, detail, _ = said(w, here)["checkpoint"]
     assert (status, "without a kinesis-efo source" in detail) == ("failed", True)

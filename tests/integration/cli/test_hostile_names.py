@@ -25,7 +25,7 @@ from kinesis_efo_tools.cli.top.terminal import show
 from kinesis_efo_tools.operate.following import Observation
 from kinesis_efo_tools.operate.pulse import Pulse
 from kinesis_efo_tools.operate.record_format import Format, TailRecord
-from tests.integration.cli.conftest import Result
+from tests.integration.cli.conftest import Cli
 from tests.support.world import World
 
 CONTROLS = "\x1b]0;owned\x07\x1b[2J\x9b31m\x85\x7f\u202e\u2066\u2028\r\nFORGED line\n"
@@ -53,7 +53,7 @@ LEAVES = [leaf for name, entry in COMMANDS.items() for leaf in _leaves(load(name
 
 @pytest.mark.parametrize(("command", "path"), LEAVES)
 def test_every_command_shows_hostile_arguments_harmlessly(
-    command: Any, path: tuple[str, ...], run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, command: Any, path: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -68,7 +68,7 @@ def test_every_command_shows_hostile_arguments_harmlessly(
             options += [HOSTILE] if each.param_type_name == "argument" else [each.opts[0], HOSTILE]
     if not any(each == HOSTILE for each in options):
         options.append("--unknown")
-    found = run(*path, *options)
+    found = cli.run(*path, *options)
     assert found.code
     assert_harmless(found.out + found.err)
 
@@ -109,8 +109,8 @@ def hostile(world: Callable[..., World]) -> World:
         "manifest check",
     ],
 )
-def test_hostile_rows_are_shown_harmlessly(command: str, hostile: World, run: Callable[..., Result]) -> None:
-    found = run(*command.split(), "--manifest", hostile.manifest)
+def test_hostile_rows_are_shown_harmlessly(cli: Cli, command: str, hostile: World) -> None:
+    found = cli.run(*command.split(), "--manifest", hostile.manifest)
     assert_harmless(found.err)
     if "--json" in command:
         assert found.out.replace("\n", " ").isascii()
@@ -149,8 +149,8 @@ def test_hostile_records_are_shown_harmlessly(how: Format) -> None:
         assert "é" in shown
 
 
-def test_raw_records_are_made_visible_on_a_terminal(world: Callable[..., World]) -> None:
-    here = world({"orders": 1})
+def test_raw_records_are_made_visible_on_a_terminal(cli: Cli) -> None:
+    here = cli.world({"orders": 1})
     here.put([("key", CONTROLS.encode())])
     ours, theirs = pty.openpty()
     command = [

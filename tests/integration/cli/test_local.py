@@ -115,7 +115,7 @@ def test_a_first_hour_in_the_background(
     assert shell.run("local", "stop", "--all").returncode == 0
 
 
-def test_stop_says_that_nothing_runs(shell: Shell) -> None:
+def test_stop_without_a_server_is_an_error(shell: Shell) -> None:
     # Left by one that was killed: its process number may be another's by now.
     left = shell.directory / "state" / "kinesis-efo" / "local-left.json"
     left.parent.mkdir(parents=True)
@@ -130,7 +130,7 @@ def test_stop_says_that_nothing_runs(shell: Shell) -> None:
 
 
 @pytest.mark.long
-def test_the_reason_is_told_where_it_does_not_start_in_the_background(shell: Shell) -> None:
+def test_failed_start_in_the_background_has_its_reason(shell: Shell) -> None:
     with shell.start("local", "--port", 0, "--ready-file", "ready.json") as server:
         try:
             ready = shell.directory / "ready.json"

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kinesis_efo.manifest import parse_manifest
-from kinesis_efo_local import LocalAws, state
-from tests.integration.cli.conftest import Result, Switch
-from tests.integration.cli.test_manifest import Refusing
+from kinesis_efo_local import LocalAws, NoFaults
+from tests.integration.cli.conftest import Cli, Here
 from tests.support.aws_lines import run_line
 from tests.support.world import World, wait_until
-
-Run = Callable[..., Result]
 
 
 def wish(here: World, *streams: str, table: str | None = None) -> list[str]:
@@ -26,71 +22,71 @@ def wish(here: World, *streams: str, table: str | None = None) -> list[str]:
     return ["manifest", "init", "--app", "lake", "--table", table or here.lease_table, *named]
 
 
-def another_consumer(here: World, name: str, stream: str = "orders") -> str:
-    arn = here.consumers[stream].partition("/consumer/")[0]
-    found = here.kinesis.register_stream_consumer(StreamARN=arn, ConsumerName=name)["Consumer"]
-    return str(found["ConsumerARN"])
+def another_consumer(here: Here, name: str) -> str:
+    made = here.kinesis.register_stream_consumer(StreamARN=here.arn(), ConsumerName=name)["Consumer"]
+    return str(made["ConsumerARN"])
 
 
-def test_it_finds_what_infrastructure_wrote_down(run: Run, world: Callable[..., World]) -> None:
-    here = world({"orders": 1, "clicks": 1})
+def test_init_writes_the_manifest_of_the_infrastructure(cli: Cli) -> None:
+    here = cli.world({"orders": 1, "clicks": 1})
     streams = [f"orders={here.streams['orders']}", f"clicks={here.streams['clicks']}"]
-    found = run(*wish(here, *streams), "--environment", "test")
+    found = cli.run(*wish(here, *streams), "--environment", "test", "--out", "-")
     assert (found.code, found.err) == (0, "")
     assert found.out == json.dumps(json.loads(here.manifest.read_text()), indent=2) + "\n"
-
-
-def test_a_stream_is_called_as_in_kinesis_unless_it_is_given_a_name(run: Run, world: Callable[..., World]) -> None:
-    here = world()
-    found = run(*wish(here, here.streams["orders"]))
-    assert list(found.data["streams"]) == [here.streams["orders"]]
-    assert found.data["environment"] == "default"
+    plain = cli.run(*wish(here, here.streams["orders"])).data
+    assert (list(plain["streams"]), plain["environment"]) == ([here.streams["orders"]], "default")
 
 
 @pytest.mark.parametrize("of_consumer", [True, False], ids=["consumer", "stream"])
 @pytest.mark.parametrize("name", ["orders=", ""])
-def test_arns_say_it_all(
-    run: Run, world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, of_consumer: bool, name: str
+def test_arn_alone_names_stream_region_and_consumer(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, of_consumer: bool, name: str
 ) -> None:
-    here = world()
+    here = cli.world()
     if of_consumer:
         another_consumer(here, "audit")
     for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(variable, raising=False)
     arn = here.consumers["orders"]
-    found = run(*wish(here, name + (arn if of_consumer else arn.partition("/consumer/")[0])))
+    found = cli.run(*wish(here, name + (arn if of_consumer else arn.partition("/consumer/")[0])))
     assert found.code == 0, found.err
     assert found.data["region"] == "us-east-1"
     assert found.data["streams"][name.rstrip("=") or here.streams["orders"]]["consumerArn"] == arn
 
 
-def test_several_consumers_are_listed_and_one_must_be_named(run: Run, world: Callable[..., World]) -> None:
-    here = world()
+def test_one_of_several_consumers_must_be_named(cli: Cli) -> None:
+    here = cli.world()
     audit = another_consumer(here, "audit")
     stream = f"orders={here.streams['orders']}"
-    asked = run(*wish(here, stream))
+    asked = cli.run(*wish(here, stream))
     assert (asked.code, asked.out) == (1, "")
     assert f"{here.streams['orders']} has 2 consumers: 'audit', 'lake'; say which" in asked.err
     assert "--consumer" in asked.err
-    assert run(*wish(here, stream), "--consumer", "audit").data["streams"]["orders"]["consumerArn"] == audit
+    assert cli.run(*wish(here, stream), "--consumer", "audit").data["streams"]["orders"]["consumerArn"] == audit
 
 
-def test_the_consumer_is_found_on_whichever_page_it_is(
-    run: Run, world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = world()
-    monkeypatch.setattr(state, "MAX_CONSUMERS", 200)
-    for number in range(100):
-        last = another_consumer(here, f"reader-{number:03}")
-    found = run(*wish(here, f"orders={here.streams['orders']}"), "--consumer", "reader-099")
+class OnePerPage(NoFaults):
+    """Lists one consumer on each page."""
+
+    async def before(self, request: Any) -> None:
+        if request.operation == "ListStreamConsumers":
+            request.params["MaxResults"] = 1
+
+
+def test_consumer_is_found_on_any_page(cli: Cli) -> None:
+    here = cli.world()
+    for name in ("audit", "reader"):
+        last = another_consumer(here, name)
+    cli.switch.faults = OnePerPage()
+    found = cli.run(*wish(here, f"orders={here.streams['orders']}"), "--consumer", "reader")
     assert found.data["streams"]["orders"]["consumerArn"] == last
 
 
-def test_all_that_is_missing_is_named_with_what_to_do(run: Run, world: Callable[..., World]) -> None:
-    here = world({"orders": 1, "clicks": 1})
+def test_all_missing_resources_are_named_with_a_remedy(cli: Cli) -> None:
+    here = cli.world({"orders": 1, "clicks": 1})
     here.kinesis.deregister_stream_consumer(ConsumerARN=here.consumers["clicks"])
     streams = [f"orders={here.streams['orders']}", f"clicks={here.streams['clicks']}", "visits=nowhere"]
-    found = run(*wish(here, *streams, table="no-such-table"), "--consumer", "audit")
+    found = cli.run(*wish(here, *streams, table="no-such-table"), "--consumer", "audit")
     assert (found.code, found.out) == (1, "")
     assert "no manifest for application 'lake' in us-east-1:" in found.err
     assert (
@@ -104,46 +100,44 @@ def test_all_that_is_missing_is_named_with_what_to_do(run: Run, world: Callable[
     assert "no-such-table" not in here.dynamodb.list_tables()["TableNames"]
 
 
-def test_the_lines_that_it_gives_make_what_is_missing(run: Run, aws: LocalAws) -> None:
+def test_printed_lines_create_the_missing_resources(cli: Cli, aws: LocalAws) -> None:
     arguments = ["manifest", "init", "--app", "lake", "--table", "leases-by-hand", "--stream", "by-hand"]
     # Without a stream, nobody knows the ARN that its consumer needs.
     for services in (["dynamodb", "kinesis"], ["kinesis"]):
-        lines = re.findall(r"make it: (aws .*)", run(*arguments).err)
+        lines = re.findall(r"make it: (aws .*)", cli.run(*arguments).err)
         assert sorted(line.split()[1] for line in lines) == services
         for line in lines:
             run_line(aws.client, line)
-    wait_until(lambda: run(*arguments).code == 0)
-    assert run(*arguments).data["streams"]["by-hand"]["consumerArn"].partition("/consumer/")[2].startswith("lake:")
+    wait_until(lambda: cli.run(*arguments).code == 0)
+    assert cli.run(*arguments).data["streams"]["by-hand"]["consumerArn"].partition("/consumer/")[2].startswith("lake:")
 
 
-def test_a_consumer_that_was_replaced(run: Run, world: Callable[..., World]) -> None:
-    here = world()
+def test_replaced_consumer_is_named(cli: Cli) -> None:
+    here = cli.world()
     gone = here.consumers["orders"]
     here.kinesis.deregister_stream_consumer(ConsumerARN=gone)
-    found = run(*wish(here, f"orders={gone}"))
+    found = cli.run(*wish(here, f"orders={gone}"))
     assert found.code == 1
     assert f"consumer of orders: {gone} does not exist (any more); name the consumer that exists" in found.err
 
 
-def test_another_table_is_no_lease_table(run: Run, world: Callable[..., World]) -> None:
-    here = world()
+def test_other_table_is_no_lease_table(cli: Cli) -> None:
+    here = cli.world()
     here.dynamodb.create_table(
         TableName=f"{here.lease_table}-other",
         KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
         AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
         BillingMode="PAY_PER_REQUEST",
     )
-    found = run(*wish(here, f"orders={here.streams['orders']}", table=f"{here.lease_table}-other"))
+    found = cli.run(*wish(here, f"orders={here.streams['orders']}", table=f"{here.lease_table}-other"))
     assert found.code == 1
     assert "has the key schema HASH id (S), a lease table has HASH leaseKey (S)" in found.err
 
 
-def test_what_may_not_be_looked_up_is_named_with_the_permission(
-    run: Run, world: Callable[..., World], switch: Switch
-) -> None:
-    here = world()
-    switch.faults = Refusing("ListStreamConsumers")
-    found = run(*wish(here, f"orders={here.streams['orders']}"))
+def test_missing_permission_is_named(cli: Cli) -> None:
+    here = cli.world()
+    cli.refuse("ListStreamConsumers")
+    found = cli.run(*wish(here, f"orders={here.streams['orders']}"))
     assert found.code == 1
     assert "consumer of orders: AccessDeniedException" in found.err
     assert "allow kinesis:ListStreamConsumers to the role" in found.err
@@ -164,53 +158,46 @@ def test_what_may_not_be_looked_up_is_named_with_the_permission(
         (["--stream", "orders", "--out", "ssm:///kinesis-efo/dev/lake"], "--out must be a file"),
     ],
 )
-def test_contradictions_are_refused_before_aws_is_asked(run: Run, aws: Any, arguments: list[str], said: str) -> None:
-    found = run("manifest", "init", "--app", "lake", "--table", "leases", *arguments)
+def test_contradictions_are_refused_before_any_call(cli: Cli, aws: Any, arguments: list[str], said: str) -> None:
+    found = cli.run("manifest", "init", "--app", "lake", "--table", "leases", *arguments)
     assert (found.code, found.out) == (1, "")
     assert said in found.err
 
 
-def test_either_variable_says_the_region(
-    run: Run, world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = world()
+def test_either_variable_sets_the_region(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = cli.world()
     for given, other in (("AWS_REGION", "AWS_DEFAULT_REGION"), ("AWS_DEFAULT_REGION", "AWS_REGION")):
         monkeypatch.setenv(given, "us-east-1")
         monkeypatch.delenv(other, raising=False)
-        assert run(*wish(here, f"orders={here.streams['orders']}")).data["region"] == "us-east-1"
+        assert cli.run(*wish(here, f"orders={here.streams['orders']}")).data["region"] == "us-east-1"
 
 
-def test_without_a_region(run: Run, aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_region_is_named(cli: Cli, aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(variable, raising=False)
-    found = run("manifest", "init", "--app", "lake", "--table", "leases", "--stream", "orders")
+    found = cli.run("manifest", "init", "--app", "lake", "--table", "leases", "--stream", "orders")
     assert (found.code, found.err) == (1, "kinesis-efo: no AWS region: give --region, or set AWS_REGION\n")
 
 
-def test_a_file_is_written_and_never_overwritten_unasked(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
-    here, file = world(), tmp_path / "lake.json"
+def test_file_is_never_overwritten_without_force(cli: Cli, tmp_path: Path) -> None:
+    here, file = cli.world(), tmp_path / "lake.json"
     asked = [*wish(here, f"orders={here.streams['orders']}"), "--out", file]
-    written = run(*asked)
+    written = cli.run(*asked)
     assert (written.code, written.out) == (0, "")
     assert f"wrote {file}: 1 stream, lease table {here.lease_table}" in written.err
     assert parse_manifest(file.read_bytes(), "").streams["orders"].consumer_arn == here.consumers["orders"]
-    assert run("manifest", "check", "--manifest", file).code == 0
+    assert cli.run("manifest", "check", "--manifest", file).code == 0
 
     file.write_text("mine")
-    kept = run(*asked)
+    kept = cli.run(*asked)
     assert (kept.code, kept.out, file.read_text()) == (3, "", "mine")
     assert "Say --force to overwrite it" in kept.err
-    assert run(*asked, "--force").code == 0
+    assert cli.run(*asked, "--force").code == 0
     assert parse_manifest(file.read_bytes(), "").application == "lake"
 
 
-def test_a_file_that_cannot_be_written(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
-    here = world()
-    found = run(*wish(here, f"orders={here.streams['orders']}"), "--out", tmp_path / "none" / "lake.json")
+def test_unwritable_file_is_named(cli: Cli, tmp_path: Path) -> None:
+    here = cli.world()
+    found = cli.run(*wish(here, f"orders={here.streams['orders']}"), "--out", tmp_path / "none" / "lake.json")
     assert found.code == 1
     assert "lake.json cannot be written: No such file or directory" in found.err
-
-
-def test_standard_output_may_be_named(run: Run, world: Callable[..., World]) -> None:
-    here = world()
-    assert run(*wish(here, f"orders={here.streams['orders']}"), "--out", "-").data["schemaVersion"] == 1

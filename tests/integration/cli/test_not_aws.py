@@ -6,14 +6,14 @@ import http.client
 import http.server
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from kinesis_efo_local import NoFaults
 from kinesis_efo_local.fault_injection import Step
-from tests.integration.cli.conftest import Result, Switch
-from tests.support.world import World
+from tests.integration.cli.conftest import Cli, Here, Result
 
 Run = Callable[..., Result]
 PAGE = b"<!DOCTYPE html><html><head><title>Welcome</title></head><body>Please sign in.</body></html>"
@@ -27,11 +27,14 @@ class _Portal(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("content-length", 0)))
-        self.send_response(self.status)
-        self.send_header("content-type", "text/html; charset=utf-8")
-        self.send_header("content-length", str(len(PAGE)))
+        self.answer(self.status, "text/html; charset=utf-8", PAGE)
+
+    def answer(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(body)))
         self.end_headers()
-        self.wfile.write(PAGE)
+        self.wfile.write(body)
 
     do_GET = do_PUT = do_POST
 
@@ -39,28 +42,38 @@ class _Portal(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(params=[200, 503])
-def portal(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The URL of a server that answers HTML with an HTTP status."""
-    handler = type("Portal", (_Portal,), {"status": request.param})
+@contextmanager
+def served(kind: type[_Portal], **attributes: Any) -> Iterator[str]:
+    """The URL of a server."""
+    handler = type("Handler", (kind,), attributes)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that has gone
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 
 
-def test_doctor_says_it_first(run: Run, world: Callable[..., World], portal: str) -> None:
-    found = run("doctor", "--manifest", world().manifest, "--endpoint-url", portal, "--json")
+@pytest.fixture(params=[200, 503])
+def portal(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a server that answers HTML with an HTTP status."""
+    with served(_Portal, status=request.param) as url:
+        yield url
+
+
+def test_doctor_names_the_proxy_first(cli: Cli, portal: str) -> None:
+    here = cli.world()
+    found = here.run("doctor", "--endpoint-url", portal, "--json")
     first = found.data["findings"][0]
     assert (found.code, first["subject"], first["status"]) == (1, "HTTP path", "failed")
     assert "proxy" in first["detail"] + first["fix"]
     assert "<" not in first["detail"]
-
-
-def test_check_of_the_manifest(run: Run, world: Callable[..., World], portal: str) -> None:
-    found = run("manifest", "check", "--manifest", world().manifest, "--endpoint-url", portal, "--json")
-    assert found.data["passed"] == 0
-    assert all("proxy" in each["detail"] + each["fix"] and each["fix"] for each in found.data["findings"])
+    checked = here.run("manifest check", "--endpoint-url", portal, "--json")
+    assert checked.data["passed"] == 0
+    assert all("proxy" in each["detail"] + each["fix"] and each["fix"] for each in checked.data["findings"])
+    remote = cli.run("manifest", "show", "--manifest", "ssm:///kinesis-efo/test/lake", "--endpoint-url", portal)
+    assert remote.code == 1
+    assert "manifest ssm:///kinesis-efo/test/lake cannot be loaded" in remote.err
+    assert "proxy" in remote.err
 
 
 @pytest.mark.parametrize(
@@ -75,9 +88,9 @@ def test_check_of_the_manifest(run: Run, world: Callable[..., World], portal: st
         "put --stream orders",
     ],
 )
-def test_an_error_names_the_proxy(run: Run, world: Callable[..., World], portal: str, command: str) -> None:
-    words = [*command.split(), "--manifest", world().manifest, "--endpoint-url", portal]
-    found = run(*words, stdin="one\n")
+def test_error_names_the_proxy(cli: Cli, portal: str, command: str) -> None:
+    words = [*command.split(), "--manifest", cli.world().manifest, "--endpoint-url", portal]
+    found = cli.run(*words, stdin="one\n")
     assert (found.code, found.out) == (1, "")
     assert "proxy" in found.err
     assert "<" not in found.err
@@ -100,27 +113,20 @@ class _KinesisAlone(_Portal):
             status, kind, text = 400, "application/x-amz-json-1.1", b'{"__type":"UnknownOperationException"}'
         else:
             status, kind, text = 404, "application/xml", b"<UnknownOperationException/>"
-        self.send_response(status)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
+        self.answer(status, kind, text)
 
 
 @pytest.fixture
-def alone(world: Callable[..., World]) -> Iterator[tuple[World, str]]:
+def alone(world: Callable[..., Here]) -> Iterator[tuple[Here, str]]:
     """A world, and an endpoint that serves only its Kinesis."""
     here = world()
-    handler = type("Alone", (_KinesisAlone,), {"endpoint": here.aws.endpoint_url.removeprefix("http://")})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield here, f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    with served(_KinesisAlone, endpoint=here.aws.endpoint_url.removeprefix("http://")) as url:
+        yield here, url
 
 
-def test_endpoint_of_kinesis_alone_is_named(run: Run, alone: tuple[World, str]) -> None:
+def test_endpoint_of_kinesis_alone_is_named(cli: Cli, alone: tuple[Here, str]) -> None:
     here, url = alone
-    found = run("doctor", "--manifest", here.manifest, "--endpoint-url", url, "--json")
+    found = here.run("doctor", "--endpoint-url", url, "--json")
     lines = {each["subject"]: each for each in found.data["findings"]}
     assert lines["HTTP path"]["status"] == "passed"
     assert "the endpoint may be another service's (AWS_ENDPOINT_URL_KINESIS" in lines["credentials"]["detail"]
@@ -129,24 +135,24 @@ def test_endpoint_of_kinesis_alone_is_named(run: Run, alone: tuple[World, str]) 
     assert all(not each["detail"].endswith(":") for each in lines.values())
 
 
-def test_role_at_endpoint_of_kinesis_fails_as_at_a_start(run: Run, alone: tuple[World, str]) -> None:
+def test_role_at_endpoint_of_kinesis_fails(cli: Cli, alone: tuple[Here, str]) -> None:
     here, url = alone
     words = ["--manifest", here.manifest, "--endpoint-url", url, "--role-arn", "arn:aws:iam::123456789012:role/lake"]
-    first = run("doctor", *words, "--json").data["findings"][0]
+    first = cli.run("doctor", *words, "--json").data["findings"][0]
     said = "AssumeRole was answered with HTTP status 404 without a code of AWS: "
     assert (first["subject"], first["status"], first["detail"].startswith(said)) == ("credentials", "failed", True)
-    assert first["detail"] in run("leases", "list", *words).err
+    assert first["detail"] in cli.run("leases", "list", *words).err
 
 
 def test_endpoint_with_a_name_of_kinesis_is_named(
-    run: Run, alone: tuple[World, str], monkeypatch: pytest.MonkeyPatch
+    cli: Cli, alone: tuple[Here, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, url = alone
     monkeypatch.setenv("HTTP_PROXY", url)  # whoever resolves the name, the test's server answers
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     words = ["--manifest", here.manifest, "--endpoint-url", "http://kinesis.us-east-1.amazonaws.com", "--json"]
     for more in ([], ["--role-arn", "arn:aws:iam::123456789012:role/lake"]):
-        lines = {each["subject"]: each for each in run("doctor", *words, *more).data["findings"]}
+        lines = {each["subject"]: each for each in cli.run("doctor", *words, *more).data["findings"]}
         assert (
             "is Kinesis' alone, and was given as the endpoint of every service, sts as well"
             in lines["credentials"]["detail"]
@@ -166,25 +172,18 @@ class WithoutInitialResponse(NoFaults):
         return () if b"initial-response" in frame else super().frame(subscription, frame)
 
 
-def test_a_subscription_without_its_first_frame(run: Run, world: Callable[..., World], switch: Switch) -> None:
-    here = world()
-    switch.faults = WithoutInitialResponse()
-    found = run("doctor", "--manifest", here.manifest, "--json")
+def test_subscription_without_its_first_frame_is_unknown(cli: Cli) -> None:
+    here = cli.world()
+    cli.switch.faults = WithoutInitialResponse()
+    found = here.run("doctor", "--json")
     [line] = [each for each in found.data["findings"] if each["subject"] == "subscribing to orders"]
     assert (line["status"], "initial-response" in line["detail"]) == ("unknown", True)
     assert "look for a proxy" in line["fix"]
 
 
-def test_a_remote_manifest(run: Run, aws: Any, portal: str) -> None:
-    found = run("manifest", "show", "--manifest", "ssm:///kinesis-efo/test/lake", "--endpoint-url", portal)
-    assert found.code == 1
-    assert "manifest ssm:///kinesis-efo/test/lake cannot be loaded" in found.err
-    assert "proxy" in found.err
-
-
-def test_an_object_in_s3_may_be_called_html(run: Run, world: Callable[..., World]) -> None:
-    here = world()
+def test_manifest_on_s3_may_be_called_html(cli: Cli) -> None:
+    here = cli.world()
     s3 = here.aws.client("s3")
     s3.create_bucket(Bucket="pages")
     s3.put_object(Bucket="pages", Key="lake", Body=here.manifest.read_bytes(), ContentType="text/html")
-    assert run("manifest", "show", "--manifest", "s3://pages/lake").code == 0
+    assert cli.run("manifest", "show", "--manifest", "s3://pages/lake").code == 0

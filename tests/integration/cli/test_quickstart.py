@@ -75,7 +75,7 @@ def test_a_process_that_has_just_ended_is_not_missed() -> None:
     assert all(gone(process.pid) for process in processes)
 
 
-def test_how_a_program_fails_is_kept(tmp_path: Path, scratch: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_failure_of_a_program_is_reported(tmp_path: Path, scratch: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "neighbour.py").write_text("NAME = 'Ada'\n")
     failing = "import neighbour, sys\nprint(neighbour.NAME, sys.argv[1:])\nraise ValueError('no such field')\n"
     with program(written(tmp_path, failing), scratch) as running:

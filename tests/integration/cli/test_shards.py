@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from tests.integration.cli.conftest import Result, Switch
-from tests.integration.cli.test_manifest import Refusing
+from tests.integration.cli.conftest import Cli
 from tests.support.world import World
-
-Run = Callable[..., Result]
 
 
 def _reshard(here: World) -> tuple[str, str, str, str]:
@@ -24,10 +20,10 @@ def _reshard(here: World) -> tuple[str, str, str, str]:
     return parent, left, right, here.shards()[-1]["ShardId"]
 
 
-def test_the_tree_shows_each_shard_below_its_parent(run: Run, world: Callable[..., World]) -> None:
-    here = world()
+def test_tree_shows_each_shard_below_its_parent(cli: Cli) -> None:
+    here = cli.world()
     parent, left, right, merged = _reshard(here)
-    found = run("shards", "--manifest", here.manifest)
+    found = here.run("shards")
     lines = [line for line in found.out.splitlines() if "shardId" in line]
     assert [line.split("shardId-")[1][:12] for line in lines] == [
         each.removeprefix("shardId-") for each in (parent, left, merged, right, merged)
@@ -39,29 +35,29 @@ def test_the_tree_shows_each_shard_below_its_parent(run: Run, world: Callable[..
     assert f"orders ({here.streams['orders']}): 4 shards, 1 open" in found.out
 
 
-def test_open_shards_only(run: Run, world: Callable[..., World]) -> None:
-    here = world()
+def test_option_shows_open_shards_only(cli: Cli) -> None:
+    here = cli.world()
     *_, merged = _reshard(here)
-    shown = run("shards", "--manifest", here.manifest, "--open").out
+    shown = here.run("shards", "--open").out
     assert [line.split()[1] for line in shown.splitlines() if "shardId" in line] == [merged]
-    [shard] = run("shards", "--manifest", here.manifest, "--open", "--json").data["streams"]["orders"]
+    [shard] = here.run("shards", "--open", "--json").data["streams"]["orders"]
     assert (shard["shardId"], shard["open"], len(shard["parents"])) == (merged, True, 2)
 
 
-def test_bad_input(run: Run, world: Callable[..., World], switch: Switch, aws: Any) -> None:
-    here = world({"orders": 1, "clicks": 1})
-    wrong = run("shards", "--manifest", here.manifest, "--stream", "order")
+def test_missing_streams_and_permissions_are_named(cli: Cli, aws: Any) -> None:
+    here = cli.world({"orders": 1, "clicks": 1})
+    wrong = here.run("shards", "--stream", "order")
     assert (wrong.code, wrong.out) == (2, "")
     assert "'order', but the manifest" in wrong.err
     assert "'clicks', 'orders'" in wrong.err
     here.kinesis.delete_stream(StreamName=here.streams["clicks"], EnforceConsumerDeletion=True)
-    gone = run("shards", "--manifest", here.manifest, "--json")
+    gone = here.run("shards", "--json")
     assert (gone.code, list(gone.data["streams"])) == (5, ["orders"])
     [missing] = gone.data["missing"]
     assert (missing["stream"], missing["error"] in gone.err) == ("clicks", True)
     assert "does not exist (any more)" in missing["error"]
-    assert run("shards", "--manifest", here.manifest, "--stream", "clicks").code == 1
-    switch.faults = Refusing("ListShards")
-    refused = run("shards", "--manifest", here.manifest, "--stream", "orders")
+    assert here.run("shards", "--stream", "clicks").code == 1
+    cli.refuse("ListShards")
+    refused = here.run("shards", "--stream", "orders")
     assert refused.code == 1
     assert "The role needs kinesis:ListShards" in refused.err

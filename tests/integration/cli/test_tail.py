@@ -9,187 +9,154 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 import pytest
 
-from tests.integration.cli.conftest import Result, Switch
-from tests.integration.cli.test_manifest import Refusing
-from tests.support.world import World, wait_until
+from tests.integration.cli.conftest import Cli, Here, Result, process
+from tests.support.world import wait_until
 
-Run = Callable[..., Result]
-
-
-@contextmanager
-def tailing(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """The command in a process of its own, which is gone afterwards, whatever the test finds."""
-    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, env=os.environ, **options) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-COMMAND = [sys.executable, "-c", "from kinesis_efo_tools.cli import main; main()", "tail"]
 OLDEST = ("--from", "TRIM_HORIZON")
 
 
-def _consumer(here: World, name: str = "mine") -> str:
+def _consumer(here: Here, name: str = "mine") -> str:
     """A consumer of one's own."""
-    arn = next(iter(here.consumers.values())).partition("/consumer/")[0]
-    made = here.kinesis.register_stream_consumer(StreamARN=arn, ConsumerName=name)["Consumer"]
-    return str(made["ConsumerARN"])
+    made = here.kinesis.register_stream_consumer(StreamARN=here.arn(next(iter(here.streams))), ConsumerName=name)
+    return str(made["Consumer"]["ConsumerARN"])
+
+
+def resharded(here: Here) -> None:
+    """A record before a split, and eight behind it."""
+    here.put([("a", b"before")])
+    here.split()
+    here.put([(str(number), b"after") for number in range(8)])
+
+
+def by_shard(found: Result) -> dict[str, list[str]]:
+    """The partition keys of each shard."""
+    keys: dict[str, list[str]] = {}
+    for line in found.out.splitlines():
+        record = json.loads(line)
+        keys.setdefault(record["shardId"], []).append(record["partitionKey"])
+    return keys
 
 
 @pytest.mark.parametrize("fan_out", [False, True])
-def test_records_come_in_order_and_only_those_wanted(run: Run, world: Callable[..., World], fan_out: bool) -> None:
-    here = world()
+def test_wanted_records_come_in_order(cli: Cli, fan_out: bool) -> None:
+    here = cli.world()
     here.put([(f"user-{number % 3}", f'{{"n":{number}}}'.encode()) for number in range(30)])
     reader = ("--consumer-arn", _consumer(here)) if fan_out else ()
     command = ("tail", "--stream", here.streams["orders"], *reader, *OLDEST)
-    before = len(here.aws.kinesis.trace)
-    everything = run(*command, "--limit", "30")
+    before = len(here.calls())
+    everything = cli.run(*command, "--limit", "30")
     assert everything.code == 0
     assert [json.loads(line)["n"] for line in everything.out.splitlines()] == list(range(30))
-    some = run(*command, "--key", "user-[12]", "--grep", r":1\d", "--limit", "6", "--json")
+    some = cli.run(*command, "--key", "user-[12]", "--grep", r":1\d", "--limit", "6", "--json")
     records = [json.loads(line) for line in some.out.splitlines()]
     assert [record["data"]["n"] for record in records] == [10, 11, 13, 14, 16, 17]
     assert {record["partitionKey"] for record in records} == {"user-1", "user-2"}
     assert all(record["arrived"] and record["shardId"] for record in records)
     assert "6 records printed" in some.err
-    calls = {call.operation for call in list(here.aws.kinesis.trace)[before:]}
+    calls = {call.operation for call in here.calls(before)}
     assert calls == {"ListShards", *(("SubscribeToShard",) if fan_out else ("GetShardIterator", "GetRecords"))} | (
         {"DescribeStreamSummary"} & calls
     )
 
 
-def test_bytes_that_are_no_text(run: Run, world: Callable[..., World]) -> None:
-    here = world()
+def test_bytes_that_are_no_text_are_shown(cli: Cli) -> None:
+    here = cli.world()
     here.put([("k", b"\xff\x00abc")])
     command = ("tail", "--stream", "orders", "--manifest", here.manifest, *OLDEST, "--limit", "1")
-    assert "00000000  ff 00 61 62 63" in run(*command, "--format", "hex").out
-    assert json.loads(run(*command, "--format", "json").out)["base64"] == "/wBhYmM="
+    assert "00000000  ff 00 61 62 63" in cli.run(*command, "--format", "hex").out
+    assert json.loads(cli.run(*command, "--format", "json").out)["base64"] == "/wBhYmM="
 
 
-def test_reshards_are_followed(run: Run, world: Callable[..., World]) -> None:
-    here = world()
-    here.put([("a", b"before")])
-    here.kinesis.split_shard(
-        StreamName=here.streams["orders"], ShardToSplit=here.shards()[0]["ShardId"], NewStartingHashKey=str(2**127)
-    )
-    here.wait_active()
-    here.put([(str(number), b"after") for number in range(8)])
+def test_reshards_are_followed(cli: Cli) -> None:
+    here = cli.world()
+    resharded(here)
     for reader in ((), ("--consumer-arn", _consumer(here))):
-        found = run("tail", "--stream", here.streams["orders"], *reader, *OLDEST, "--limit", "9")
+        found = cli.run("tail", "--stream", here.streams["orders"], *reader, *OLDEST, "--limit", "9")
         assert found.out.splitlines() == ["before", *["after"] * 8]
     first = here.shards()[0]["ShardId"]
-    one = run("tail", "--stream", here.streams["orders"], *OLDEST, "--shard", first)
+    one = cli.run("tail", "--stream", here.streams["orders"], *OLDEST, "--shard", first)
     assert (one.code, one.out, "every shard has ended" in one.err) == (0, "before\n", True)
 
 
-def test_from_now_and_from_some_time_ago(run: Run, world: Callable[..., World]) -> None:
-    here = world()
+def test_tail_begins_now_or_some_time_ago(cli: Cli) -> None:
+    here = cli.world()
     here.aws.backdate(here.streams["orders"], 10)  # `LATEST` is up to a second early
     here.put([("k", b"x")])
     command = ("tail", "--stream", here.streams["orders"])
-    assert run(*command, "--from", "10m", "--limit", "1").out == "x\n"
-    assert run(*command, "--for", "500ms").out == ""
+    assert cli.run(*command, "--from", "10m", "--limit", "1").out == "x\n"
+    assert cli.run(*command, "--for", "500ms").out == ""
 
 
 @pytest.mark.parametrize("fan_out", [False, True])
-def test_the_last_records_of_each_shard_and_what_follows(run: Run, world: Callable[..., World], fan_out: bool) -> None:
-    here = world({"orders": 2})
+def test_last_records_of_each_shard_are_shown(cli: Cli, fan_out: bool) -> None:
+    here = cli.world({"orders": 2})
     here.put([(str(number), str(number).encode()) for number in range(40)])
-    of_shards: dict[str, list[str]] = {}
     command = ("tail", "--stream", here.streams["orders"], "--json")
-    for line in run(*command, *OLDEST, "--limit", "40").out.splitlines():
-        record = json.loads(line)
-        of_shards.setdefault(record["shardId"], []).append(record["partitionKey"])
+    keys = by_shard(cli.run(*command, *OLDEST, "--limit", "40"))
     reader = ("--consumer-arn", _consumer(here)) if fan_out else ()
-    found = run(*command, *reader, "--last", "3", "--limit", "6")
-    last: dict[str, list[str]] = {}
-    for line in found.out.splitlines():
-        record = json.loads(line)
-        last.setdefault(record["shardId"], []).append(record["partitionKey"])
-    assert last == {shard: keys[-3:] for shard, keys in of_shards.items()}
+    last = by_shard(cli.run(*command, *reader, "--last", "3", "--limit", "6"))
+    assert last == {shard: each[-3:] for shard, each in keys.items()}
     # Where there are fewer, all of them.
-    assert len(run(*command, *reader, "--last", "100", "--until", "now").out.splitlines()) == 40
+    assert len(cli.run(*command, *reader, "--last", "100", "--until", "now").out.splitlines()) == 40
 
 
-def test_old_records_are_found_from_further_back(run: Run, world: Callable[..., World]) -> None:
-    here = world()
+def test_last_records_are_found_far_back(cli: Cli) -> None:
+    here = cli.world()
     here.aws.backdate(here.streams["orders"], 7_200)
     here.put([("k", str(number).encode()) for number in range(5)])
-    found = run("tail", "--stream", here.streams["orders"], "--last", "2", "--until", "now")
+    found = cli.run("tail", "--stream", here.streams["orders"], "--last", "2", "--until", "now")
     assert found.out == "3\n4\n"
 
 
-def test_until_a_time_across_a_reshard(run: Run, world: Callable[..., World]) -> None:
-    here = world()
-    here.put([("a", b"before")])
-    here.kinesis.split_shard(
-        StreamName=here.streams["orders"], ShardToSplit=here.shards()[0]["ShardId"], NewStartingHashKey=str(2**127)
-    )
-    here.wait_active()
-    here.put([(str(number), b"after") for number in range(8)])
+def test_tail_ends_at_a_time_across_a_reshard(cli: Cli) -> None:
+    here = cli.world()
+    resharded(here)
     moment = time.time()
     wait_until(lambda: time.time() > moment + 0.01)
     end = datetime.fromtimestamp(moment + 0.01).astimezone().isoformat()
     here.put([(str(number), b"late") for number in range(8)])
     for reader in ((), ("--consumer-arn", _consumer(here))):
-        found = run("tail", "--stream", here.streams["orders"], *reader, *OLDEST, "--until", end)
+        found = cli.run("tail", "--stream", here.streams["orders"], *reader, *OLDEST, "--until", end)
         assert (found.code, sorted(found.out.split())) == (0, [*["after"] * 8, "before"])
 
 
-def test_a_shard_may_be_named_by_its_number(run: Run, world: Callable[..., World]) -> None:
-    here = world({"orders": 2})
+def test_shard_is_named_by_its_number(cli: Cli) -> None:
+    here = cli.world({"orders": 2})
     here.put([(str(number), b"x") for number in range(20)])
     command = ("tail", "--stream", here.streams["orders"], *OLDEST, "--until", "now", "--json")
     for name in ("1", "shardId-000000000001"):
-        shards = {json.loads(line)["shardId"] for line in run(*command, "--shard", name).out.splitlines()}
+        shards = {json.loads(line)["shardId"] for line in cli.run(*command, "--shard", name).out.splitlines()}
         assert shards == {"shardId-000000000001"}
 
 
-def test_the_consumer_of_an_application_is_left_alone(run: Run, world: Callable[..., World]) -> None:
-    here = world()
+def test_consumer_of_an_application_is_refused(cli: Cli) -> None:
+    here = cli.world()
     here.put([("k", b"x")])
     command = ("tail", "--stream", "orders", "--consumer-arn", here.consumers["orders"], *OLDEST, "--limit", "1")
-    before = len(here.aws.kinesis.trace)
-    refused = run(*command, "--manifest", here.manifest)
+    before = len(here.calls())
+    refused = cli.run(*command, "--manifest", here.manifest)
     assert (refused.code, refused.out) == (3, "")
     assert "is the consumer of application lake: reading with it cuts that off" in refused.err
-    assert "SubscribeToShard" not in {call.operation for call in list(here.aws.kinesis.trace)[before:]}
-    assert run(*command, "--manifest", here.manifest, "--take-over").out == "x\n"
+    assert "SubscribeToShard" not in {call.operation for call in here.calls(before)}
+    assert cli.run(*command, "--manifest", here.manifest, "--take-over").out == "x\n"
 
 
-def test_a_consumer_that_somebody_reads_with_is_left_alone(
-    run: Run, world: Callable[..., World], switch: Switch
-) -> None:
-    here = world()
+def test_consumer_in_use_is_refused(cli: Cli) -> None:
+    here = cli.world()
     here.put([("k", b"x")])
     mine = _consumer(here)
-    here.aws.client("cloudwatch").put_metric_data(
-        Namespace="AWS/Kinesis",
-        MetricData=[
-            {
-                "MetricName": "SubscribeToShardEvent.MillisBehindLatest",
-                "Dimensions": [
-                    {"Name": "StreamName", "Value": here.streams["orders"]},
-                    {"Name": "ConsumerName", "Value": "mine"},
-                ],
-                "Value": 0,
-            }
-        ],
-    )
+    here.measured("SubscribeToShardEvent.MillisBehindLatest", 0, "mine")
     command = ("tail", "--stream", here.streams["orders"], "--consumer-arn", mine, *OLDEST, "--limit", "1")
-    refused = run(*command)
+    refused = cli.run(*command)
     assert (refused.code, "was in use in the last" in refused.err) == (3, True)
-    assert run(*command, "--take-over").code == 0
-    switch.faults = Refusing("GetMetricData")
-    unknown = run(*command)
+    assert cli.run(*command, "--take-over").code == 0
+    cli.refuse("GetMetricData")
+    unknown = cli.run(*command)
     assert (unknown.code, unknown.out) == (0, "x\n")
     assert "whether the consumer is in use is not known" in unknown.err
 
@@ -216,30 +183,32 @@ def test_a_consumer_that_somebody_reads_with_is_left_alone(
         ((), 2, "--stream"),
     ],
 )
-def test_bad_input(run: Run, world: Callable[..., World], arguments: tuple[str, ...], code: int, said: str) -> None:
-    name = world().streams["orders"]
-    found = run("tail", *(name if each == "HERE" else each for each in arguments))
+def test_wrong_input_is_named(cli: Cli, arguments: tuple[str, ...], code: int, said: str) -> None:
+    name = cli.world().streams["orders"]
+    found = cli.run("tail", *(name if each == "HERE" else each for each in arguments))
     assert (found.code, found.out) == (code, "")
     assert said in found.err
 
 
-def test_a_consumer_that_is_gone_or_of_another_stream(run: Run, world: Callable[..., World]) -> None:
-    here = world({"orders": 1, "clicks": 1})
+def test_missing_or_foreign_consumer_is_named(cli: Cli) -> None:
+    here = cli.world({"orders": 1, "clicks": 1})
     mine = _consumer(here)
-    other = run("tail", "--stream", "clicks", "--manifest", here.manifest, "--consumer-arn", here.consumers["orders"])
+    other = cli.run(
+        "tail", "--stream", "clicks", "--manifest", here.manifest, "--consumer-arn", here.consumers["orders"]
+    )
     assert (other.code, "is not a consumer of streamArn" in other.err) == (2, True)
     here.kinesis.deregister_stream_consumer(ConsumerARN=mine)
     stream = next(here.streams[name] for name in here.streams if f"/{here.streams[name]}/" in mine)
-    gone = run("tail", "--stream", stream, "--consumer-arn", mine)
+    gone = cli.run("tail", "--stream", stream, "--consumer-arn", mine)
     assert (gone.code, "does not exist (any more)" in gone.err) == (1, True)
 
 
 @pytest.mark.parametrize("fan_out", [False, True])
-def test_no_permission(run: Run, world: Callable[..., World], switch: Switch, fan_out: bool) -> None:
-    here = world()
+def test_missing_permission_is_named(cli: Cli, fan_out: bool) -> None:
+    here = cli.world()
     reader = ("--consumer-arn", _consumer(here)) if fan_out else ()
-    switch.faults = Refusing("SubscribeToShard", "GetShardIterator")
-    found = run("tail", "--stream", here.streams["orders"], *reader)
+    cli.refuse("SubscribeToShard", "GetShardIterator")
+    found = cli.run("tail", "--stream", here.streams["orders"], *reader)
     assert (found.code, found.out) == (1, "")
     action = "kinesis:SubscribeToShard" if fan_out else "kinesis:GetRecords and kinesis:GetShardIterator"
     assert f"Allow {action}" in found.err
@@ -247,14 +216,13 @@ def test_no_permission(run: Run, world: Callable[..., World], switch: Switch, fa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_a_clean_end(world: Callable[..., World], number: signal.Signals) -> None:
-    here = world()
+def test_signal_ends_cleanly(cli: Cli, number: signal.Signals) -> None:
+    here = cli.world()
     here.put([("k", b"x")] * 3)
     reader = ["--consumer-arn", _consumer(here)] if number is signal.SIGINT else []
     mine, terminal = pty.openpty()
-    with tailing("--stream", here.streams["orders"], *OLDEST, *reader, stderr=terminal) as process:
-        assert process.stdout is not None
-        assert [process.stdout.readline() for _ in range(3)] == [b"x\n"] * 3
+    with process("tail", "--stream", here.streams["orders"], *OLDEST, *reader, stderr=terminal, text=False) as running:
+        assert [running.stdout.readline() for _ in range(3)] == [b"x\n"] * 3
         shown = b""
 
         def status() -> bool:
@@ -263,8 +231,8 @@ def test_a_signal_is_a_clean_end(world: Callable[..., World], number: signal.Sig
             return b"3 of 3 records | " in shown and b"1 shard | 0.0 s behind" in shown
 
         wait_until(status)
-        process.send_signal(number)
-        assert process.wait(30) == 0
+        running.send_signal(number)
+        assert running.wait(30) == 0
     os.close(terminal)
     last = os.read(mine, 65_536)
     os.close(mine)
@@ -273,37 +241,33 @@ def test_a_signal_is_a_clean_end(world: Callable[..., World], number: signal.Sig
 
 
 @pytest.mark.slow
-def test_a_pipe_that_is_closed_is_a_clean_end(world: Callable[..., World]) -> None:
-    here = world()
+def test_closed_pipe_ends_cleanly(cli: Cli) -> None:
+    here = cli.world()
     here.put([("k", b"x" * 1000)] * 400)
-    with tailing("--stream", here.streams["orders"], *OLDEST, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.readline()
-        process.stdout.close()
-        assert process.wait(30) == 0
-        said = process.stderr.read()
+    with process("tail", "--stream", here.streams["orders"], *OLDEST, text=False) as running:
+        running.stdout.readline()
+        running.stdout.close()
+        assert running.wait(30) == 0
+        said = running.stderr.read()
     assert b"Error" not in said
     assert b"records printed" in said
 
 
 @pytest.mark.slow
-def test_a_stream_that_is_deleted_meanwhile(world: Callable[..., World]) -> None:
-    here = world()
+def test_stream_deleted_meanwhile_is_named(cli: Cli) -> None:
+    here = cli.world()
     here.put([("k", b"x")])
     command = ["--stream", here.streams["orders"], *OLDEST, "--consumer-arn", _consumer(here)]
-    with tailing(*command, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline() == b"x\n"
+    with process("tail", *command, text=False) as running:
+        assert running.stdout.readline() == b"x\n"
         here.kinesis.delete_stream(StreamName=here.streams["orders"], EnforceConsumerDeletion=True)
-        assert process.wait(60) == 1
-        said = process.stderr.read()
+        assert running.wait(60) == 1
+        said = running.stderr.read()
     assert b"does not exist (any more)" in said
     assert b"Traceback" not in said
 
 
-def test_nobody_is_needed_to_show_a_status() -> None:
+def test_status_line_needs_a_terminal() -> None:
     """Where standard error is no terminal, the status line writes nothing."""
     script = (
         "from kinesis_efo_tools.cli.status_line import StatusLine; line = StatusLine(); line.show('x'); line.clear()"

@@ -7,12 +7,10 @@ import os
 import pty
 import re
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -20,72 +18,55 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.conftest import Result
+from tests.integration.cli.conftest import AN_HOUR_FAST, Cli, process
 from tests.support.browser import browsing
 from tests.support.fetching import beside, reading
 from tests.support.world import World, wait_until
 
-TOP = [sys.executable, "-c", "from kinesis_efo_tools.cli import main; main()", "top"]
-
-
-AN_HOUR_FAST = [
-    sys.executable,
-    "-c",
-    "import time; now = time.time; time.time = lambda: now() + 3600; from kinesis_efo_tools.cli import main; main()",
-    "top",
-]
-
 
 @contextmanager
-def top(here: World, *options: str, program: Sequence[str] = TOP, **streams: Any) -> Iterator[subprocess.Popen[str]]:
-    """The command, interrupted in the end as by Ctrl-C; it has to end well."""
-    command = [*program, "--manifest", str(here.manifest), "--interval", "100ms", *options]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
-    with subprocess.Popen(command, text=True, env={**os.environ, "TERM": "xterm"}, **pipes) as process:
-        try:
-            yield process
-            process.send_signal(signal.SIGINT)
-            # It may be writing, into a pipe that is full because nobody has read it for a while.
-            process.communicate(timeout=30)
-            assert process.returncode == 0
-        finally:
-            process.kill()
+def top(here: World, *options: str, **more: Any) -> Iterator[Any]:
+    """The command, interrupted in the end as by Ctrl-C; it has to end cleanly."""
+    command = ("top", "--manifest", here.manifest, "--interval", "100ms", *options)
+    with process(*command, env={**os.environ, "TERM": "xterm"}, **more) as running:
+        yield running
+        running.send_signal(signal.SIGINT)
+        # It may be writing into a pipe that is full.
+        running.communicate(timeout=30)
+        assert running.returncode == 0
+
+
+def look(running: Any) -> Any:
+    return json.loads(running.stdout.readline())
 
 
 @pytest.mark.slow
-def test_each_look_is_a_line_of_json(world: Callable[..., World]) -> None:
-    here = world({"orders": 2})
-    with reading(here, leaseTimeout="8s") as query, top(here, "--json") as process:
-        assert process.stdout is not None
+def test_each_look_is_a_line_of_json(cli: Cli) -> None:
+    here = cli.world({"orders": 2})
+    with reading(here, leaseTimeout="8s") as query, top(here, "--json") as running:
         here.put([(str(number), b"x") for number in range(40)])
         query.until(40)
-
-        def look() -> Any:
-            assert process.stdout is not None
-            return json.loads(process.stdout.readline())
-
-        found = wait_until(lambda: (each := look())["shards"] and each)
+        found = wait_until(lambda: (each := look(running))["shards"] and each)
         assert {shard["shardId"] for shard in found["shards"]} == {each["ShardId"] for each in here.shards()}
         assert (found["application"], found["trouble"], len(found["runs"])) == ("lake", None, 1)
         assert 0 < sum(shard["bufferedRecords"] for shard in found["shards"]) <= 40
         query.commit()
-        wait_until(lambda: sum(shard["bufferedRecords"] for shard in look()["shards"]) == 0)
+        wait_until(lambda: sum(shard["bufferedRecords"] for shard in look(running)["shards"]) == 0)
         query.runtime.stop()
-        assert wait_until(lambda: look()["trouble"])
+        assert wait_until(lambda: look(running)["trouble"])
 
 
 @pytest.mark.long
-def test_several_queries_of_one_run_are_told_apart(run: Callable[..., Result], world: Callable[..., World]) -> None:
-    here = world({"orders": 2})
+def test_queries_of_one_run_are_listed(cli: Cli) -> None:
+    here = cli.world({"orders": 2})
     here.put([(str(number), b"x") for number in range(40)])
     with reading(here, leaseTimeout="9s") as first, beside(first, "second", first.offset) as second:
         first.until(40)
         first.commit()
-        with top(here, "--json") as process:
+        with top(here, "--json") as running:
 
             def queries() -> list[dict[str, Any]]:
-                assert process.stdout is not None
-                found: list[dict[str, Any]] = json.loads(process.stdout.readline())["queries"]
+                found: list[dict[str, Any]] = json.loads(running.stdout.readline())["queries"]
                 return found
 
             second.until(1, max_records=10)
@@ -99,7 +80,7 @@ def test_several_queries_of_one_run_are_told_apart(run: Callable[..., Result], w
 
             found = wait_until(lambda: list(map(as_told, each := queries())) == told and each)
             assert len(found[1]["shards"]) == 2
-            lag = run("lag", "--manifest", here.manifest)
+            lag = here.run("lag")
             assert "orders: 2 shards" in lag.out
             assert (
                 f", {40 - done} unread; positions from the run itself, of the slowest of 2 queries: query 2" in lag.out
@@ -108,11 +89,11 @@ def test_several_queries_of_one_run_are_told_apart(run: Callable[..., Result], w
             second.commit()
             wait_until(lambda: [each["waitingRecords"] for each in queries()] == [0, 0])
         # One that comes later and from the beginning is behind the rows, and reads apart.
-        with beside(first, "third", second.batches[0][0]) as third, top(here, "--json") as process:
+        with beside(first, "third", second.batches[0][0]) as third, top(here, "--json") as running:
             third.until(1, max_records=10)
             third.commit()
             wait_until(lambda: (each := queries())[-1]["shardsApart"] and each[-1]["recordsProcessed"])
-            [application] = run("lag", "--manifest", here.manifest, "--json").data["applications"]
+            [application] = here.run("lag", "--json").data["applications"]
             assert [(each["number"], each["stream"]) for each in application["queries"]] == [
                 (1, "orders"),
                 (2, "orders"),
@@ -123,16 +104,15 @@ def test_several_queries_of_one_run_are_told_apart(run: Callable[..., Result], w
             assert {row["query"] for row in application["shards"] if row["recordsBehind"]} == {3}
 
 
-def test_the_time_of_a_look_is_that_of_aws(world: Callable[..., World]) -> None:
-    with top(world(), "--json", program=AN_HOUR_FAST) as process:
-        assert process.stdout is not None
-        at = datetime.fromisoformat(json.loads(process.stdout.readline())["at"])
+def test_times_are_those_of_aws(cli: Cli) -> None:
+    with top(cli.world(), "--json", program=AN_HOUR_FAST) as running:
+        at = datetime.fromisoformat(json.loads(running.stdout.readline())["at"])
     assert abs(at.timestamp() - time.time()) < 600
 
 
 @pytest.mark.slow
-def test_on_a_terminal_it_fills_the_screen_and_leaves_it_as_it_was(world: Callable[..., World]) -> None:
-    here = world({"orders": 2})
+def test_terminal_is_restored_at_the_end(cli: Cli) -> None:
+    here = cli.world({"orders": 2})
     ours, theirs = pty.openpty()
     os.set_blocking(ours, False)
     shown = b""
@@ -155,13 +135,12 @@ def test_on_a_terminal_it_fills_the_screen_and_leaves_it_as_it_was(world: Callab
 
 
 @pytest.mark.slow
-def test_the_page_is_for_browsers_on_this_machine(run: Callable[..., Result], world: Callable[..., World]) -> None:
-    here = world({"orders": 2})
-    with reading(here) as query, top(here, "--web") as process:
+def test_page_is_for_browsers_on_this_machine(cli: Cli) -> None:
+    here = cli.world({"orders": 2})
+    with reading(here) as query, top(here, "--web") as running:
         here.put([("k", b"x")])
         query.until(1)
-        assert process.stderr is not None
-        found = re.fullmatch(r"kinesis-efo: the page is at (http://127\.0\.0\.1:(\d+))\n", process.stderr.readline())
+        found = re.fullmatch(r"kinesis-efo: the page is at (http://127\.0\.0\.1:(\d+))\n", running.stderr.readline())
         assert found is not None
         address, port = found[1], found[2]
 
@@ -178,21 +157,20 @@ def test_the_page_is_for_browsers_on_this_machine(run: Callable[..., Result], wo
         wait_until(lambda: (look := json.loads(get("/look.json")[1])) and len(look["streams"]) == 1)
         with pytest.raises(urllib.error.HTTPError, match="403"):
             get("/look.json", host=f"elsewhere.example:{port}")
-        taken = run("top", "--manifest", here.manifest, "--web", "--port", port)
+        taken = here.run("top", "--web", "--port", port)
         assert (taken.code, f"--port {port}: the page cannot be served there" in taken.err) == (1, True)
 
 
 @pytest.mark.long
-def test_a_browser_shows_the_page_and_that_its_server_has_gone(world: Callable[..., World], tmp_path: Path) -> None:
-    here = world({"orders": 60})
+def test_browser_shows_the_page_and_its_end(cli: Cli, tmp_path: Path) -> None:
+    here = cli.world({"orders": 60})
     with reading(here, leaseTimeout="8s") as query:
         here.put([(f"{number}", b"x" * 1000) for number in range(300)])
         query.until(300)
         # Nobody reads these, so they stay buffered: which of the first did, depends on how the micro-batches fell.
         here.put([(f"{number}", b"x" * 1000) for number in range(300)])
-        with top(here, "--web") as process:
-            assert process.stderr is not None
-            address = process.stderr.readline().split()[-1]
+        with top(here, "--web") as running:
+            address = running.stderr.readline().split()[-1]
             with browsing(address, screenshot=tmp_path / "page.png") as look:
 
                 def buffering() -> dict[str, Any] | None:
@@ -215,8 +193,8 @@ def test_a_browser_shows_the_page_and_that_its_server_has_gone(world: Callable[.
 
                 assert "shardId-000000000060" in wait_until(split, every=0.2)[0]
                 assert look()["trouble"] == []
-                process.send_signal(signal.SIGINT)
-                assert process.wait(30) == 0
+                running.send_signal(signal.SIGINT)
+                assert running.wait(30) == 0
                 (trouble,) = wait_until(lambda: look()["trouble"], every=0.2)
                 assert trouble.startswith("kinesis-efo top does not answer any more")
                 assert [each for each in look()["errors"] if "ERR_CONNECTION_REFUSED" not in each] == []
@@ -224,12 +202,12 @@ def test_a_browser_shows_the_page_and_that_its_server_has_gone(world: Callable[.
     assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_bad_input(run: Callable[..., Result], world: Callable[..., World]) -> None:
-    here = world()
+def test_wrong_options_are_named(cli: Cli) -> None:
+    here = cli.world()
     for arguments, said in (
         (("--interval", "often"), "--interval must be a duration such as 10s; got 'often'"),
         (("--port", "80"), "--port goes with --web"),
     ):
-        found = run("top", "--manifest", here.manifest, *arguments)
+        found = here.run("top", *arguments)
         assert found.code in (1, 2)
         assert said in found.err

@@ -88,7 +88,7 @@ def page() -> Iterator[tuple[str, Callable[..., dict[str, Any]]]]:
 
 
 @pytest.mark.slow
-def test_many_shards_are_folded_to_the_slowest_until_a_click(page: Any) -> None:
+def test_many_shards_are_folded_until_a_click(page: Any) -> None:
     _, look = page
     seen = look()
     # What is slow comes first, and so does its stream; then 8 of 61 shards, and two of each other stream.
@@ -109,7 +109,7 @@ def test_many_shards_are_folded_to_the_slowest_until_a_click(page: Any) -> None:
 
 
 @pytest.mark.slow
-def test_lines_show_the_last_hour_and_the_pointer_its_figures(page: Any) -> None:
+def test_lines_show_the_last_hour(page: Any) -> None:
     _, look = page
     seen = look()
     # Behind, records in and out, bytes in and out; for all streams and for each of three. A point for each 10 s.
@@ -125,7 +125,7 @@ def test_lines_show_the_last_hour_and_the_pointer_its_figures(page: Any) -> None
 
 
 @pytest.mark.slow
-def test_names_are_text_and_nobody_else_is_asked(page: Any) -> None:
+def test_names_are_text_without_other_requests(page: Any) -> None:
     address, look = page
     seen = look()
     assert MARKUP in seen["streams"]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -100,7 +98,7 @@ def leased(place: Place, *, renewing: bool = True) -> Iterator[Callable[[], None
 
 
 @pytest.mark.parametrize("target", [SERVERLESS, EKS, STEP])
-def test_a_job_is_uploaded_submitted_and_followed_until_it_runs(cli: Cli, target: str) -> None:
+def test_job_is_uploaded_submitted_and_followed(cli: Cli, target: str) -> None:
     place = cli.place
     place.emr.on_look = lambda run: setattr(run, "state", "RUNNING")
     answer = cli.submit(target)
@@ -121,7 +119,7 @@ def test_a_job_is_uploaded_submitted_and_followed_until_it_runs(cli: Cli, target
     )
 
 
-def test_a_dry_run_shows_exactly_what_would_be_asked_and_changes_nothing(cli: Cli) -> None:
+def test_dry_run_shows_the_exact_request(cli: Cli) -> None:
     shown = cli.submit(SERVERLESS, "--dry-run")
     assert (cli.place.emr.runs, cli.place.s3) == ({}, [])
     cli.submit(SERVERLESS, "--no-follow")
@@ -141,7 +139,7 @@ def unpacked(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
 
 @pytest.mark.parametrize("more", [["--dry-run"], []])
-def test_what_would_be_refused_is_refused_before_anything_is_packed(unpacked: Cli, more: list[str]) -> None:
+def test_refusal_comes_before_packing(unpacked: Cli, more: list[str]) -> None:
     unpacked.place.emr.site = {"state": "TERMINATED"}
     named = ["submit", "-e", "test", "-a", "lake", "--project", str(unpacked.place.project)]
     unpacked(*named, *more, code=3)
@@ -155,7 +153,7 @@ def test_what_would_be_refused_is_refused_before_anything_is_packed(unpacked: Cl
         assert "AccessDeniedException" in unpacked.err
 
 
-def test_a_dry_run_says_what_it_could_not_check(cli: Cli) -> None:
+def test_dry_run_names_what_it_could_not_check(cli: Cli) -> None:
     cli.place.emr.refusal = "AccessDeniedException"
     shown = cli.submit(SERVERLESS, "--dry-run")
     assert shown["request"]["executionRoleArn"] == ROLE
@@ -172,7 +170,7 @@ def test_a_dry_run_says_what_it_could_not_check(cli: Cli) -> None:
     assert all(f"not checked: {each}" in cli.err for each in told)
 
 
-def test_a_job_without_a_place_to_run_is_not_called_undeclared(cli: Cli) -> None:
+def test_job_without_a_target_is_not_undeclared(cli: Cli) -> None:
     cli.place.deploy(program="jobs/archive.py")
     cli("submit", "-e", "test", "-a", "lake", "--dry-run", code=2)
     assert "--target is missing: the job of lake is declared in test without a place to run; give cluster:" in cli.err
@@ -181,7 +179,7 @@ def test_a_job_without_a_place_to_run_is_not_called_undeclared(cli: Cli) -> None
     assert "--target is missing: no job of lake is declared in test; give cluster:" in cli.err
 
 
-def test_what_is_there_is_not_uploaded_again_and_a_live_run_is_not_joined(cli: Cli) -> None:
+def test_live_run_is_not_joined(cli: Cli) -> None:
     cli.submit(SERVERLESS, "--no-follow")
     said = cli.submit(SERVERLESS, "--no-follow", code=3)
     assert said == ""
@@ -212,7 +210,7 @@ def test_files_of_an_unchanged_job_do_not_expire(
 
 
 @pytest.mark.parametrize("checksum", [{}, {"ChecksumAlgorithm": "SHA256"}])
-def test_a_foreign_object_with_the_name_of_the_program_is_replaced(cli: Cli, checksum: dict[str, str]) -> None:
+def test_foreign_object_in_place_of_the_program_is_replaced(cli: Cli, checksum: dict[str, str]) -> None:
     cli.submit(SERVERLESS, "--no-follow")
     s3 = cli.place.clients["s3"]
     (key,) = [each for each in cli.place.s3 if each.endswith("archive.py")]
@@ -233,7 +231,7 @@ def test_an_answer_that_was_lost_makes_no_second_run(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("target", [SERVERLESS, EKS])
-def test_a_changed_job_replaces_the_live_run_and_the_same_one_stays(cli: Cli, target: str) -> None:
+def test_only_a_changed_job_replaces_the_run(cli: Cli, target: str) -> None:
     emr = cli.place.emr
     first = cli.submit(target, "--if-changed", "--no-follow")
     same = cli.submit(target, "--if-changed")
@@ -268,19 +266,19 @@ def test_replacing_waits_until_the_leases_are_free(cli: Cli) -> None:
     assert emr.runs["00r0001"].cancelled == [], "it ended by itself"
 
 
-def test_a_run_elsewhere_that_renews_the_leases_keeps_the_job_out(cli: Cli) -> None:
+def test_live_run_elsewhere_blocks_the_job(cli: Cli) -> None:
     with leased(cli.place):
         cli.submit(SERVERLESS, code=3)
         assert "application 'lake' is read by host:1:ab, which renews its leases in lease table" in cli.err
     assert cli.place.emr.runs == {}
 
 
-def test_leases_of_somebody_who_died_keep_nobody_out(cli: Cli) -> None:
+def test_leases_of_a_dead_run_do_not_block(cli: Cli) -> None:
     with leased(cli.place, renewing=False):
         assert cli.submit(SERVERLESS, "--no-follow")["submitted"]
 
 
-def test_every_reason_against_it_is_said_at_once_and_nothing_is_uploaded(cli: Cli) -> None:
+def test_all_obstacles_are_named_before_uploading(cli: Cli) -> None:
     world = cli.place.world
     world.kinesis.deregister_stream_consumer(ConsumerARN=world.consumers["orders"])
     world.dynamodb.delete_table(TableName=world.lease_table)
@@ -309,7 +307,7 @@ def test_on_eks_the_jobs_own_release_counts(cli: Cli, label: str) -> None:
         assert cli.place.emr.only().request["releaseLabel"] == label
 
 
-def test_a_run_that_fails_while_it_is_followed_is_an_error_with_its_logs(cli: Cli) -> None:
+def test_run_that_fails_names_its_logs(cli: Cli) -> None:
     def fail(run: FakeRun) -> None:
         run.state, run.reason = "FAILED", "driver exited with 1"
 
@@ -330,7 +328,7 @@ def test_a_run_that_fails_while_it_is_followed_is_an_error_with_its_logs(cli: Cl
         (STEP, f"{CLUSTER}/containers/application_1700000000000_0007/container_1700000000000_0007_02_000001"),
     ],
 )
-def test_the_log_of_a_run_ends_with_the_drivers_own_reason(cli: Cli, target: str, folder: str) -> None:
+def test_log_of_a_run_ends_with_the_reason(cli: Cli, target: str, folder: str) -> None:
     if target == STEP:
         cli.place.emr.site["LogUri"] = f"s3n://{BUCKET}/logs/"
     run = cli.submit(target, "--logs", f"s3://{BUCKET}/logs", "--no-follow", "--release-label", "emr-spark-8.0.0")[
@@ -411,7 +409,7 @@ WRONG = [
 ]
 
 
-def test_what_is_wrong_is_said_in_one_line(cli: Cli) -> None:
+def test_wrong_options_are_named(cli: Cli) -> None:
     for arguments, code, said in WRONG:
         project = ["--project", str(cli.place.project)] if arguments[0] != "status" else []
         cli(*arguments, *project, code=code)
@@ -436,7 +434,7 @@ def test_manifest_of_another_application_is_refused(cli: Cli) -> None:
     assert "name test/lake, but the manifest ssm:///other is that of test/orders; omit --manifest" in cli.err
 
 
-def test_what_a_job_cannot_do_without_is_asked_for(cli: Cli) -> None:
+def test_missing_options_are_named(cli: Cli) -> None:
     for changes, said in (
         (["--execution-role", ""], "--execution-role is missing: a job on serverless runs with a role of its own"),
         (["--artifacts", ""], "--artifacts is missing: give s3://bucket"),
@@ -448,7 +446,7 @@ def test_what_a_job_cannot_do_without_is_asked_for(cli: Cli) -> None:
     assert cli.place.emr.runs == {}
 
 
-def test_a_manifest_on_this_machine_is_none_that_the_job_can_read(cli: Cli) -> None:
+def test_local_manifest_is_refused(cli: Cli) -> None:
     cli.submit(SERVERLESS, "--manifest", str(cli.place.world.manifest), code=2)
     assert "--manifest must be ssm:///name or s3://bucket/key, which the job can read as well" in cli.err
 
@@ -460,7 +458,7 @@ def _named(target: str) -> list[str]:
     return ["--target", target, "--manifest", f"ssm://{MANIFEST}"]
 
 
-def test_stopping_asks_through_the_marker_and_says_how_it_ended(cli: Cli) -> None:
+def test_stop_writes_the_marker(cli: Cli) -> None:
     cli.submit(STEP, "--no-follow")
     run = cli.place.emr.only()
     run.state = "RUNNING"
@@ -481,7 +479,7 @@ def test_stopping_asks_through_the_marker_and_says_how_it_ended(cli: Cli) -> Non
 @pytest.mark.parametrize(
     "where", ["s3://{bucket}/tables/orders", "s3://{bucket}/stops/{name}/../../x", "s3://victim/key"]
 )
-def test_no_marker_is_written_where_a_foreign_run_says(cli: Cli, where: str) -> None:
+def test_marker_of_a_foreign_run_is_not_written(cli: Cli, where: str) -> None:
     cli.place.deploy(target=STEP)
     cli.submit(STEP, "--no-follow")
     before, run = cli.place.s3, cli.place.emr.only()
@@ -521,7 +519,7 @@ def test_stopping_at_once_is_emrs_business(cli: Cli) -> None:
     assert "ended" in said
 
 
-def test_somebody_who_goes_on_reading_after_the_stop_is_told_of(cli: Cli) -> None:
+def test_reader_after_the_stop_is_named(cli: Cli) -> None:
     cli.place.deploy(target=SERVERLESS, arguments=["--option", "leaseTimeout=1s"])
     with leased(cli.place):
         answer = cli.json("stop", "-e", "test", "-a", "lake", code=1)
@@ -545,19 +543,15 @@ def test_status_is_a_table_for_people(cli: Cli) -> None:
     assert re.search(r"^ *00r0001 ", said, re.MULTILINE)
 
 
-def test_interrupted_while_it_follows_the_run_goes_on(place: Place) -> None:
+def test_interrupt_while_following_leaves_the_run(place: Place) -> None:
     place.emr.on_look = lambda run: setattr(run, "state", "PENDING")
     command = [
-        sys.executable, "-m", "kinesis_efo_tools.cli", "emr", "submit", "--target", EKS, "--manifest", f"ssm://{MANIFEST}",
-        "--artifacts", f"s3://{BUCKET}", "--job", "archive", "--project", str(place.project), "--archive", str(place.archive),
-        "--execution-role", ROLE,
+        sys.executable, "-c", "from kinesis_efo_tools.cli import main; main()", "emr", "submit", "--target", EKS,
+        "--manifest", f"ssm://{MANIFEST}", "--artifacts", f"s3://{BUCKET}", "--job", "archive", "--project",
+        str(place.project), "--archive", str(place.archive), "--execution-role", ROLE,
     ]  # fmt: skip
-    command[1:3] = ["-c", "from kinesis_efo_tools.cli import main; main()"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
-    ) as process:
-        wait_until(lambda: "DescribeJobRun" in place.emr.calls or process.poll() is not None, 60)
-        time.sleep(0.2)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: place.emr.calls.count("DescribeJobRun") > 1 or process.poll() is not None, 60)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err

@@ -60,7 +60,7 @@ def test_two_builds_in_two_places_are_the_same_bytes(locked: Path, tmp_path: Pat
     assert read_archive(one.path) == one
 
 
-def test_it_has_what_is_locked_and_nothing_of_the_cluster_or_of_this_machine(locked: Path, tmp_path: Path) -> None:
+def test_archive_has_only_locked_packages(locked: Path, tmp_path: Path) -> None:
     archive = package(locked, tmp_path, PythonPlatform("3.12", "arm64"))
     assert dict(archive.packages) == {
         "kinesis-efo": "0.0.1",
@@ -87,7 +87,7 @@ def test_it_has_what_is_locked_and_nothing_of_the_cluster_or_of_this_machine(loc
     assert installed(unpacked / "lib") == dict(archive.packages)
 
 
-def test_what_uv_refuses_is_said_in_its_words(tmp_path: Path) -> None:
+def test_refusal_of_uv_is_shown(tmp_path: Path) -> None:
     project = _project(tmp_path / "project")
     (project / "uv.lock").write_text("version = 1\nrequires-python = '>=3.11'\n")
     with pytest.raises(PackagingError, match=r"(?s)`uv export --quiet` failed:.*lock"):
@@ -166,9 +166,7 @@ def _packed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) 
 
 
 @pytest.mark.long
-def test_the_core_goes_into_the_archive_and_the_command_says_who_decodes(
-    locked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_core_goes_into_the_archive(locked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wheel = make_wheel(tmp_path, "cp311-abi3-manylinux_2_17_aarch64", version="0.0.1")
     given = ["--project", str(locked), "--out", str(tmp_path / "out"), "--architecture", "arm64"]
     told, _ = _packed(capsys, *given, "--core", str(wheel), "--json")
@@ -186,9 +184,7 @@ def test_the_core_goes_into_the_archive_and_the_command_says_who_decodes(
     assert "Python; --core packs the native core" in shown
 
 
-def test_a_core_of_another_version_or_for_other_processors_makes_no_archive(
-    locked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unfitting_core_makes_no_archive(locked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = make_wheel(tmp_path, "cp311-abi3-manylinux_2_17_x86_64", version="0.0.2")
     given = ["--project", str(locked), "--out", str(tmp_path / "out")]
     _, said = _packed(capsys, *given, "--core", str(other), code=1)

@@ -27,12 +27,7 @@ JOB = Job(
     name="kinesis-efo-dev-lake",
     program="s3://b/programs/0b/archive.py",
     arguments=["--manifest", "ssm:///m", "--trigger", "1 minute"],
-    spark={
-        "spark.b": "2",
-        "spark.a": "1",
-        "spark.kinesisEfo.fingerprint": "f1",
-        "spark.kinesisEfo.stopMarker": MARKER,
-    },
+    spark={"spark.b": "2", "spark.a": "1", "spark.kinesisEfo.fingerprint": "f1", "spark.kinesisEfo.stopMarker": MARKER},
     role_arn="arn:aws:iam::123456789012:role/lake",
     release_label="emr-spark-8.0.0-latest",
     logs="s3://b/logs/lake",
@@ -154,13 +149,13 @@ def test_a_value_with_spaces_is_passed_on(emr: FakeEmr, platform: Platform, kind
     assert run.fingerprint == "f1"
 
 
-def test_submitted_twice_it_is_one_run_where_emr_takes_a_token(emr: FakeEmr, platform: Platform, kind: str) -> None:
+def test_token_makes_two_submissions_one_run(emr: FakeEmr, platform: Platform, kind: str) -> None:
     again = platform.submit(JOB) == platform.submit(JOB)
     assert again is (kind != "cluster"), "steps have no token"
     assert platform.submit(replace(JOB, token="t2")) in emr.runs
 
 
-def test_a_run_is_found_by_its_name_and_tells_what_it_is(emr: FakeEmr, platform: Platform, kind: str) -> None:
+def test_run_is_found_by_its_name(emr: FakeEmr, platform: Platform, kind: str) -> None:
     other = platform.submit(replace(JOB, name="kinesis-efo-dev-other", token="t0"))
     first, second = platform.submit(JOB), platform.submit(replace(JOB, token="t2"))
     emr.runs[first].state, emr.runs[first].reason = "FAILED", "exit  code\n1"
@@ -192,7 +187,7 @@ def test_a_run_is_seen_through_its_life(emr: FakeEmr, platform: Platform) -> Non
 
 
 @pytest.mark.parametrize(("grace", "asked"), [(0, "0"), (1, "15"), (600, "600"), (9000, "1800")])
-def test_emr_serverless_grants_a_run_its_time_within_its_bounds(emr: FakeEmr, grace: int, asked: str) -> None:
+def test_grace_on_serverless_has_bounds(emr: FakeEmr, grace: int, asked: str) -> None:
     with _opened(emr, "serverless") as platform:
         platform.cancel(platform.run(platform.submit(JOB)), grace)
     assert emr.only().cancelled[0]["shutdownGracePeriodInSeconds"] == asked
@@ -225,7 +220,7 @@ def test_a_step_that_waits_has_no_driver_to_end(emr: FakeEmr) -> None:
 @pytest.mark.parametrize(
     "tag", ["x; touch /tmp/x", "$(id)", f"kinesis-efo-{TOKEN}x", f"kinesis-efo-{TOKEN}\n", "kinesis-efo-", ""]
 )
-def test_a_foreign_step_has_nothing_run_with_the_clusters_rights(emr: FakeEmr, tag: str) -> None:
+def test_tag_of_a_foreign_step_is_not_run(emr: FakeEmr, tag: str) -> None:
     with _opened(emr, "cluster") as platform:
         identifier = platform.submit(JOB)
         arguments = emr.only().request["HadoopJarStep"]["Args"]
@@ -266,14 +261,14 @@ FORGED = [
 ]
 
 
-def test_a_run_is_the_same_if_it_does_exactly_what_the_job_does(platform: Platform) -> None:
+def test_same_run_does_exactly_the_same(platform: Platform) -> None:
     platform.submit(_with_another_token(JOB))
     (live,) = platform.live(JOB.name)
     assert platform.same(live, JOB)
 
 
 @pytest.mark.parametrize("forge", FORGED)
-def test_a_run_with_our_name_and_fingerprint_is_not_believed(platform: Platform, forge: Callable[[Job], Job]) -> None:
+def test_forged_run_is_not_the_same(platform: Platform, forge: Callable[[Job], Job]) -> None:
     platform.submit(forge(_with_another_token(JOB)))
     (live,) = platform.live(JOB.name)
     assert live.fingerprint == JOB.fingerprint
@@ -299,7 +294,7 @@ SITES = [
 
 
 @pytest.mark.parametrize(("kind", "site", "fault"), SITES)
-def test_a_target_that_takes_no_jobs_is_told_of(emr: FakeEmr, kind: str, site: dict[str, Any], fault: str) -> None:
+def test_unusable_target_is_named(emr: FakeEmr, kind: str, site: dict[str, Any], fault: str) -> None:
     with _opened(emr, kind) as platform:
         assert list(platform.site().faults) == []
         emr.site = site
@@ -307,7 +302,7 @@ def test_a_target_that_takes_no_jobs_is_told_of(emr: FakeEmr, kind: str, site: d
         assert found.startswith(fault), "and the remedy"
 
 
-def test_a_target_tells_its_release(emr: FakeEmr, platform: Platform, kind: str) -> None:
+def test_target_has_its_release(emr: FakeEmr, platform: Platform, kind: str) -> None:
     site = platform.site()
     assert (site.release_label, site.spark, site.architecture) == {
         "cluster": ("emr-spark-8.0.0", "4.0.2-amzn-0", ""),
@@ -317,7 +312,7 @@ def test_a_target_tells_its_release(emr: FakeEmr, platform: Platform, kind: str)
 
 
 @pytest.mark.parametrize("code", ["AccessDeniedException", "InvalidRequestException", "ValidationException"])
-def test_what_emr_refuses_is_said_with_its_words_and_the_target(emr: FakeEmr, platform: Platform, code: str) -> None:
+def test_refusal_of_emr_is_shown(emr: FakeEmr, platform: Platform, code: str) -> None:
     emr.refusal = code
     calls: list[Callable[[], object]] = [
         platform.site, lambda: platform.submit(JOB), lambda: platform.runs("n"), lambda: platform.run("a1")
@@ -328,7 +323,7 @@ def test_what_emr_refuses_is_said_with_its_words_and_the_target(emr: FakeEmr, pl
         assert ("iam:PassRole" in str(caught.value)) is (code == "AccessDeniedException")
 
 
-def test_where_nobody_answers_that_is_said(kind: str) -> None:
+def test_unreachable_endpoint_is_reported(kind: str) -> None:
     nowhere = FakeEmr()
     nowhere.url = "http://127.0.0.1:1"
     with (

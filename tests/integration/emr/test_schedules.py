@@ -98,7 +98,7 @@ def scheduled(cli: Cli, aws: LocalAws) -> Iterator[Scheduled]:
     scheduler.delete_schedule_group(Name=GROUP)
 
 
-def test_a_job_with_a_schedule_is_not_started_but_handed_to_scheduler(scheduled: Scheduled) -> None:
+def test_scheduled_job_is_handed_to_scheduler(scheduled: Scheduled) -> None:
     answer = scheduled.submit("--if-changed")
     assert answer["schedule"] == {
         "group": GROUP, "name": "lake", "expression": "rate(15 minutes)", "timeZone": "UTC", "change": "created",
@@ -113,7 +113,7 @@ def test_a_job_with_a_schedule_is_not_started_but_handed_to_scheduler(scheduled:
     assert found["Target"]["RetryPolicy"] == {"MaximumRetryAttempts": 5, "MaximumEventAgeInSeconds": 300}
 
 
-def test_each_run_is_the_one_that_submit_would_start_and_status_finds_it(scheduled: Scheduled) -> None:
+def test_scheduled_run_is_that_of_submit(scheduled: Scheduled) -> None:
     answer = scheduled.submit()
     first, second = scheduled.ring("a1"), scheduled.ring("b2")
     assert first.id != second.id
@@ -128,7 +128,7 @@ def test_each_run_is_the_one_that_submit_would_start_and_status_finds_it(schedul
     assert status["schedule"] == {"expression": "rate(15 minutes)", "timeZone": "UTC"}
 
 
-def test_a_change_changes_the_schedule_and_leaves_its_run_alone(scheduled: Scheduled) -> None:
+def test_change_of_the_schedule_leaves_its_run(scheduled: Scheduled) -> None:
     scheduled.submit()
     run = scheduled.ring("a1")
     assert scheduled.submit("--if-changed")["schedule"]["change"] == "unchanged"
@@ -144,7 +144,7 @@ def test_a_change_changes_the_schedule_and_leaves_its_run_alone(scheduled: Sched
     assert run.cancelled == []
 
 
-def test_a_job_that_was_kept_running_is_stopped_before_it_gets_its_schedule(scheduled: Scheduled) -> None:
+def test_running_job_is_stopped_before_its_schedule(scheduled: Scheduled) -> None:
     scheduled.deploy(schedule=None, scheduleRoleArn=None)
     assert scheduled.submit("--no-follow")["submitted"]
     run = scheduled.cli.place.emr.only()
@@ -157,7 +157,7 @@ def test_a_job_that_was_kept_running_is_stopped_before_it_gets_its_schedule(sche
     assert scheduled.found() is not None
 
 
-def test_a_job_that_has_no_schedule_any_more_runs_once_only(scheduled: Scheduled) -> None:
+def test_job_without_its_schedule_runs_once(scheduled: Scheduled) -> None:
     scheduled.submit()
     run = scheduled.ring("a1")
     scheduled.deploy(schedule=None, scheduleRoleArn=None)
@@ -189,7 +189,7 @@ def test_a_dry_run_shows_the_request_and_sets_nothing(scheduled: Scheduled) -> N
     assert start["JobDriver"]["SparkSubmit"]["EntryPointArguments"][-3] == "--available-now"
 
 
-def test_what_keeps_a_schedule_from_being_set_is_said(scheduled: Scheduled) -> None:
+def test_obstacle_to_a_schedule_is_named(scheduled: Scheduled) -> None:
     scheduled.submit("--target", STEP, code=2)
     assert "which is for EMR Serverless; got --target cluster:j-" in scheduled.cli.err
     scheduled.deploy(scheduleRoleArn=None)

@@ -83,7 +83,7 @@ def test_the_archive_is_small_and_brings_everything_but_spark(
 
 
 @pytest.mark.timeout(300)
-def test_a_job_runs_from_the_archive_alone_and_ends_at_its_stop_marker(
+def test_job_runs_from_the_archive_until_its_marker(
     archive: Archive, bare: tuple[Path, dict[str, str]], tmp_path: Path
 ) -> None:
     assert graceful.MARKER == job.MARKER_SETTING

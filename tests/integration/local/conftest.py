@@ -78,9 +78,7 @@ class Bench:
 
     def subscribe(self, consumer: str, kind: str = "TRIM_HORIZON", shard: int = 0, **position: Any) -> Iterator[Any]:
         answer = self.client.subscribe_to_shard(
-            ConsumerARN=consumer,
-            ShardId=f"shardId-{shard:012d}",
-            StartingPosition={"Type": kind, **position},
+            ConsumerARN=consumer, ShardId=f"shardId-{shard:012d}", StartingPosition={"Type": kind, **position}
         )
         self.opened.append(answer["EventStream"])
         for event in answer["EventStream"]:

@@ -87,7 +87,7 @@ def test_streams_consumers_and_tables_are_there_again(tmp_path: Path) -> None:
         assert found["Count"] == 1
 
 
-def test_what_is_under_way_is_done_before_it_is_kept(tmp_path: Path) -> None:
+def test_pending_changes_are_stored_as_done(tmp_path: Path) -> None:
     slow = Settings(stream_creating_seconds=30)
     with LocalAws(settings=slow, data_dir=tmp_path) as aws:
         aws.client("kinesis").create_stream(StreamName="orders", ShardCount=2)
@@ -103,7 +103,7 @@ def test_a_directory_belongs_to_one_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_what_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:
+def test_unusable_directory_is_named_at_the_start(tmp_path: Path) -> None:
     with LocalAws(data_dir=tmp_path):
         pass
     with pytest.raises(DataError, match="has streams of account 123456789012, not of 111122223333"):
@@ -116,7 +116,7 @@ def test_what_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:
         LocalAws(data_dir=tmp_path / "file").start()
 
 
-def test_what_cannot_be_kept_is_told_at_the_end(tmp_path: Path) -> None:
+def test_unwritable_directory_is_named_at_the_end(tmp_path: Path) -> None:
     aws = LocalAws(data_dir=tmp_path).start()
     (tmp_path / ".kinesis.msgpack").mkdir()
     with pytest.raises(DataError, match="could not be written, so it is as it was before: "):

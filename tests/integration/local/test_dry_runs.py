@@ -90,7 +90,7 @@ def stream(run: Any, clock: Clock) -> Stream:
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_that_would_succeed_says_so_and_does_nothing(stream: Stream, call: str) -> None:
+def test_dry_run_of_a_good_call_changes_nothing(stream: Stream, call: str) -> None:
     assert stream.outcome(call) == SUCCEEDS
     assert not stream.aws.kinesis.subscriptions
     assert stream.get_records(DryRun=False)["Records"] == []
@@ -113,14 +113,12 @@ def test_a_call_that_would_succeed_says_so_and_does_nothing(stream: Stream, call
         ("SubscribeToShard", {"ShardId": "shardId-000000000009"}, "ResourceNotFoundException"),
     ],
 )
-def test_a_call_that_would_fail_fails_as_it_would_and_leaves_the_second_to_others(
-    stream: Stream, call: str, wrong: dict[str, Any], code: str
-) -> None:
+def test_dry_run_of_a_bad_call_has_its_error(stream: Stream, call: str, wrong: dict[str, Any], code: str) -> None:
     assert stream.outcome(call, **wrong) == code
     assert stream.outcome(call) == SUCCEEDS
 
 
-def test_one_a_second_for_each_stream_whichever_call_it_is(stream: Stream, clock: Clock) -> None:
+def test_each_stream_allows_one_dry_run_a_second(stream: Stream, clock: Clock) -> None:
     other = Stream(stream.aws, clock, "clicks")
     assert stream.outcome("PutRecord") == SUCCEEDS
     for call in CALLS:

@@ -97,7 +97,7 @@ def _client(service: str, ready: dict[str, Any]) -> Any:
     )
 
 
-def test_requests_that_wait_for_their_turn_are_refused_at_the_end() -> None:
+def test_waiting_requests_are_refused_at_the_end() -> None:
     scope = CREDENTIAL.format("dynamodb")
     headers = {"Authorization": scope, "X-Amz-Target": "DynamoDB_20120810.ListTables", "Host": "localhost"}
     request = Incoming("POST", "/", CIMultiDict(headers | {"Content-Type": "application/x-amz-json-1.0"}), b"{}")

@@ -115,7 +115,7 @@ def test_a_cut_connection_is_an_error(run: Run, step: Any, half: bool) -> None:
     assert bench.aws.kinesis.subscriptions == []
 
 
-def test_any_operation_of_any_service_can_be_refused_or_delayed(run: Run) -> None:
+def test_any_operation_can_be_refused_or_delayed(run: Run) -> None:
     seen: list[Request] = []
 
     class Throttled(NoFaults):

@@ -22,11 +22,7 @@ from tests.support.missing import package_of_node
 from .conftest import Bench
 
 Run = Callable[..., Bench]
-CREDENTIALS: dict[str, Any] = {
-    "aws_access_key_id": "a",
-    "aws_secret_access_key": "b",
-    "region_name": "us-east-1",
-}
+CREDENTIALS: dict[str, Any] = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
 POSITION = {"Type": "TRIM_HORIZON"}
 SHARD = "shardId-000000000000"
 

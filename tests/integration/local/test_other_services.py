@@ -44,16 +44,12 @@ def test_every_service_is_in_the_account_of_kinesis(aws: LocalAws) -> None:
     assert table == f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/leases"
 
 
-def test_a_role_that_was_assumed_acts_in_its_own_account(aws: LocalAws) -> None:
+def test_assumed_role_acts_in_its_account(aws: LocalAws) -> None:
     sts = aws.client("sts")
     given = sts.assume_role(RoleArn="arn:aws:iam::777788889999:role/reader", RoleSessionName="reader")["Credentials"]
     keys = {"aws_access_key_id": given["AccessKeyId"], "aws_secret_access_key": given["SecretAccessKey"]}
     identity = boto3.client(
-        "sts",
-        endpoint_url=aws.endpoint_url,
-        region_name=REGION,
-        aws_session_token=given["SessionToken"],
-        **keys,
+        "sts", endpoint_url=aws.endpoint_url, region_name=REGION, aws_session_token=given["SessionToken"], **keys
     ).get_caller_identity()
     assert identity["Account"] == "777788889999"
 
@@ -137,7 +133,7 @@ def test_what_is_json_is_called_json(aws: LocalAws) -> None:
     assert s3.get_object(Bucket="pages", Key="page")["ContentType"] == "text/html", "as it was stored"
 
 
-def test_s3_control_is_reached_through_the_server_as_a_proxy(aws: LocalAws) -> None:
+def test_s3_control_is_reached_through_the_proxy(aws: LocalAws) -> None:
     """As Terraform's provider reads the tags of a bucket: with the account before the host, a name that nobody resolves."""
     tags = [{"Key": "owner", "Value": "data"}]
     s3 = aws.client("s3")
@@ -165,16 +161,17 @@ def test_s3_control_is_reached_through_the_server_as_a_proxy(aws: LocalAws) -> N
             {"applicationId": "00f1abcdefgh2025", "resourceId": "1" * 12, "resourceType": "JOB_RUN"},
             "UnknownOperationException",
         ),
+        (
+            "kinesis",
+            "update_account_settings",
+            {"MinimumThroughputBillingCommitment": {"Status": "DISABLED"}},
+            "UnknownOperationException",
+        ),
         ("cloudwatch", "list_managed_insight_rules", {"ResourceARN": "arn:aws:x:::y"}, "UnknownOperationException"),
     ],
 )
-def test_an_operation_that_nothing_answers_is_an_error_of_aws_and_a_line_in_the_log(
-    aws: LocalAws,
-    caplog: pytest.LogCaptureFixture,
-    service: str,
-    operation: str,
-    parameters: dict[str, Any],
-    code: str,
+def test_unknown_operation_is_refused_and_logged(
+    aws: LocalAws, caplog: pytest.LogCaptureFixture, service: str, operation: str, parameters: dict[str, Any], code: str
 ) -> None:
     client = aws.client(service)
     with caplog.at_level(logging.WARNING):
@@ -184,14 +181,3 @@ def test_an_operation_that_nothing_answers_is_an_error_of_aws_and_a_line_in_the_
     (line,) = [each for each in caplog.messages if "does not know the operation" in each]
     assert "Traceback" not in caplog.text
     assert "\n" not in line
-
-
-def test_a_kinesis_operation_that_nothing_answers_is_a_line_in_the_log(
-    aws: LocalAws, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        kinesis = aws.client("kinesis")
-        wanted = {"Status": "DISABLED"}
-        error = refusal(lambda: kinesis.update_account_settings(MinimumThroughputBillingCommitment=wanted))["Error"]
-    assert error["Code"] == "UnknownOperationException"
-    assert caplog.messages == ["the local Kinesis does not know the operation 'UpdateAccountSettings'"]

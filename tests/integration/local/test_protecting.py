@@ -94,7 +94,7 @@ def test_metrics_of_shards_are_added_and_removed(run: Run) -> None:
     )
 
 
-def test_a_policy_of_a_stream_and_of_a_consumer_is_put_shown_and_deleted(run: Run) -> None:
+def test_policy_is_put_shown_and_deleted(run: Run) -> None:
     bench = run()
     stream = bench.stream()
     kinesis = bench.client
@@ -125,7 +125,7 @@ def test_a_policy_that_cannot_be_is_refused(run: Run, text: str, says: str) -> N
     assert says in message
 
 
-def test_a_data_directory_keeps_encryption_metrics_and_policies(tmp_path: Path) -> None:
+def test_data_directory_has_encryption_metrics_and_policies(tmp_path: Path) -> None:
     quick = Settings(consumer_creating_seconds=0)
     with LocalAws(settings=quick, data_dir=tmp_path) as aws:
         kinesis = aws.client("kinesis")

@@ -66,7 +66,7 @@ def run(project: Path, text: str) -> str:
     ).stdout
 
 
-def test_a_project_gets_streams_and_a_manifest_for_each_test(tmp_path: Path) -> None:
+def test_each_test_gets_streams_and_a_manifest(tmp_path: Path) -> None:
     said = run(tmp_path, PROJECT)
     assert "2 passed, 1 error" in said, said
     assert "@pytest.mark.kinesis has no argument 'stream': it takes streams and application" in said
@@ -77,7 +77,7 @@ def test_a_project_without_such_tests_pays_nothing(tmp_path: Path) -> None:
     assert "1 passed" in said, said
 
 
-def test_fixtures_of_that_name_of_a_project_that_does_not_use_ours_keep_their_order(tmp_path: Path) -> None:
+def test_fixtures_of_another_project_stay_in_order(tmp_path: Path) -> None:
     said = run(
         tmp_path,
         """
@@ -105,7 +105,7 @@ def test_first(local_aws):
 
 @pytest.mark.long
 @pytest.mark.spark43
-def test_spark_that_knows_nothing_of_the_local_aws_is_told_of(tmp_path: Path) -> None:
+def test_spark_without_the_local_aws_is_warned_of(tmp_path: Path) -> None:
     said = run(
         tmp_path,
         """

@@ -58,7 +58,7 @@ def test_records_of_one_key_go_to_all_shards(kinesis: Any) -> None:
     assert {record["PartitionKey"] for record in records(kinesis)} == {"one"}, "the key comes back as it was given"
 
 
-def test_a_partition_key_may_be_left_out_and_comes_back_so(kinesis: Any) -> None:
+def test_partition_key_is_optional(kinesis: Any) -> None:
     auto(kinesis)
     kinesis.put_record(StreamName="orders", Data=b"1")
     kinesis.put_records(StreamName="orders", Records=[{"Data": b"2"}, {"Data": b"3", "PartitionKey": "k"}])
@@ -69,7 +69,7 @@ def test_a_partition_key_may_be_left_out_and_comes_back_so(kinesis: Any) -> None
     ]
 
 
-def test_the_strategy_of_a_live_stream_changes_for_what_comes_from_then_on(kinesis: Any) -> None:
+def test_changed_strategy_applies_to_later_records(kinesis: Any) -> None:
     kinesis.create_stream(StreamName="orders", StreamModeDetails=ON_DEMAND)
     arn = arn_of(kinesis)
 
@@ -91,14 +91,12 @@ def test_only_streams_on_demand_have_a_strategy(kinesis: Any) -> None:
     kinesis.create_stream(StreamName="orders", ShardCount=1)
     assert "RecordDistributionStrategy" not in summary(kinesis)
     code, message = refusal(
-        kinesis.update_stream_record_distribution_strategy,
-        StreamARN=arn_of(kinesis),
-        RecordDistributionStrategy="AUTO",
+        kinesis.update_stream_record_distribution_strategy, StreamARN=arn_of(kinesis), RecordDistributionStrategy="AUTO"
     )
     assert (code, "PROVISIONED" in message) == ("InvalidArgumentException", True)
 
 
-def test_what_such_a_stream_refuses_and_what_others_refuse(kinesis: Any) -> None:
+def test_options_of_the_other_strategy_are_refused(kinesis: Any) -> None:
     auto(kinesis)
     code, message = refusal(
         kinesis.put_record, StreamName="orders", Data=b"x", PartitionKey="k", SequenceNumberForOrdering="1"
@@ -154,7 +152,7 @@ def consumer_status(kinesis: Any, stream: str, name: str) -> str:
     return str(found["ConsumerDescription"]["ConsumerStatus"])
 
 
-def test_warm_throughput_is_kept_and_reached_after_an_update(run: Any) -> None:
+def test_warm_throughput_is_reached_after_an_update(run: Any) -> None:
     bench = run(reshard_seconds=0.2)
     kinesis = RawKinesis(bench.aws)
     assert kinesis.describe_account_settings()["MinimumThroughputBillingCommitment"] == {"Status": "ENABLED"}

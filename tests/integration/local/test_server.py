@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import queue
 import shlex
@@ -15,10 +14,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from aiobotocore.session import get_session
 from botocore.exceptions import ClientError
 from h2.settings import SettingCodes
 
@@ -28,28 +25,6 @@ from tests.support.h2_client import H2Client
 from .conftest import Bench, until
 
 Run = Callable[..., Bench]
-
-
-def test_aiobotocore_subscribes_and_puts_unmodified(run: Run) -> None:
-    bench = run()
-    consumer = bench.consumer(bench.stream())
-
-    async def go() -> list[str]:
-        options = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
-        async with get_session().create_client("kinesis", endpoint_url=bench.aws.endpoint_url, **options) as client:
-            answer = await client.subscribe_to_shard(
-                ConsumerARN=consumer, ShardId="shardId-000000000000", StartingPosition={"Type": "LATEST"}
-            )
-            await client.put_record(StreamName="orders", Data=b"hello", PartitionKey="a")
-            try:
-                async for event in answer["EventStream"]:
-                    if event["SubscribeToShardEvent"]["Records"]:
-                        return [record["Data"] for record in event["SubscribeToShardEvent"]["Records"]]
-            finally:
-                answer["EventStream"].close()
-        return []
-
-    assert asyncio.run(go()) == [b"hello"]
 
 
 def test_environment_variables_alone_make_an_sdk_use_the_endpoint(run: Run) -> None:
@@ -86,7 +61,7 @@ def test_requests_for_other_services_go_to_moto(run: Run) -> None:
         dynamodb.get_item(TableName="nope", Key=item)
 
 
-def test_an_archive_of_100_mb_goes_to_s3_and_back(run: Run) -> None:
+def test_archive_of_100_mb_survives_s3(run: Run) -> None:
     s3 = run().aws.client("s3")
     s3.create_bucket(Bucket="archives")
     archive = bytes(range(256)) * (100 * 1024 * 4)
@@ -96,7 +71,7 @@ def test_an_archive_of_100_mb_goes_to_s3_and_back(run: Run) -> None:
     assert (len(got), hash(got)) == (len(archive), hash(archive))
 
 
-def test_a_request_that_is_too_large_is_refused(run: Run) -> None:
+def test_large_request_is_refused(run: Run) -> None:
     s3 = run(max_request_bytes=1_000_000).aws.client("s3")
     s3.create_bucket(Bucket="archives")
     with pytest.raises(ClientError) as refused:
@@ -129,7 +104,7 @@ def test_regions_have_their_own_streams(run: Run) -> None:
     assert list(bench.aws.kinesis.streams) == ["orders"]
 
 
-def test_tags_retention_record_size_and_mode_are_kept(run: Run) -> None:
+def test_tags_retention_record_size_and_mode_stay(run: Run) -> None:
     bench = run()
     arn, client = bench.stream(), bench.client
     client.add_tags_to_stream(StreamName="orders", Tags={"team": "data", "env": "dev"})
@@ -175,27 +150,10 @@ def post(url: str, body: bytes, **headers: str) -> tuple[int, str]:
         ("CreateStream", b"[1]", "SerializationException", "not valid"),
         ("CreateStream", b"\xff\xfe", "SerializationException", "not valid"),
         ("CreateStream", b"[" * 100_000, "SerializationException", "not valid"),
-        (
-            "CreateStream",
-            b"{}",
-            "ValidationException",
-            "'streamName' failed to satisfy constraint: Member must not be null",
-        ),
         ("CreateStream", b'{"StreamName":"a b","ShardCount":0}', "ValidationException", "2 validation errors detected"),
-        (
-            "CreateStream",
-            b'{"StreamName":"a","ShardCount":"1"}',
-            "SerializationException",
-            "'shardCount' is not a integer",
-        ),
         ("CreateStream", b'{"StreamName":"a"}', "InvalidArgumentException", "ShardCount"),
         ("PutRecords", b'{"StreamName":"a"}', "SerializationException", "Records"),
-        (
-            "PutRecords",
-            b'{"StreamName":"a","Records":[{"Data":1,"PartitionKey":"k"}]}',
-            "SerializationException",
-            "Data",
-        ),
+        ("PutRecords", b'{"StreamName":"a","Records":[{"Data":1}]}', "SerializationException", "Data"),
         ("PutRecord", b'{"StreamName":"nope","Data":"","PartitionKey":"k"}', "ResourceNotFoundException", "nope"),
         ("ListShards", b'{"StreamName":"a","ShardFilter":{"Type":"ALL"}}', "ValidationException", "AT_TRIM_HORIZON"),
         ("Frobnicate", b"{}", "UnknownOperationException", "'Frobnicate'; it knows AddTagsToStream, "),
@@ -229,7 +187,7 @@ def test_the_trace_lists_the_calls_in_order(run: Run) -> None:
     assert bench.aws.kinesis.trace[1].params == {"StreamName": "orders", "StreamARN": None, "Records": 2}
 
 
-def test_a_port_that_is_taken_is_an_error_and_a_stopped_one_is_free_again() -> None:
+def test_port_in_use_is_an_error_until_stopped() -> None:
     with LocalAws() as aws:
         with pytest.raises(OSError, match="in use"):
             LocalAws(port=aws.port).start()
@@ -242,16 +200,25 @@ def test_a_port_that_is_taken_is_an_error_and_a_stopped_one_is_free_again() -> N
 
 
 def test_stopping_closes_connections_that_were_just_made() -> None:
-    aws = LocalAws().start()
-    # All are accepted in the turn of the loop in which it is told to stop.
     busy, stopping = threading.Event(), threading.Event()
-    assert aws._loop is not None
-    aws._loop.call_soon_threadsafe(lambda: (busy.set(), stopping.wait(30)))
+
+    class Blocking(NoFaults):
+        """All connections are accepted in the turn of the loop in which it is told to stop."""
+
+        async def before(self, request: Request) -> None:
+            busy.set()
+            stopping.wait(30)
+
+    aws = LocalAws(faults=Blocking()).start()
+    clients = [socket.create_connection(("127.0.0.1", aws.port), timeout=30)]
+    clients[0].sendall(
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: Kinesis_20131202.ListStreams\r\nContent-Length: 2\r\n\r\n{}"
+    )
     busy.wait(30)
-    clients = [socket.create_connection(("127.0.0.1", aws.port), timeout=30) for _ in range(100)]
+    clients += [socket.create_connection(("127.0.0.1", aws.port), timeout=30) for _ in range(100)]
     threading.Timer(0.1, stopping.set).start()
     aws.stop()
-    assert [ended(client) for client in clients] == [True] * 100
+    assert [ended(client) for client in clients] == [True] * 101
 
 
 def test_stopping_closes_a_subscription_that_is_not_read(run: Run) -> None:
@@ -260,11 +227,7 @@ def test_stopping_closes_a_subscription_that_is_not_read(run: Run) -> None:
     for _ in range(30):
         bench.client.put_record(StreamName="orders", Data=bytes(1_000_000), PartitionKey="a")
     call = json.dumps(
-        {
-            "ConsumerARN": consumer,
-            "ShardId": "shardId-000000000000",
-            "StartingPosition": {"Type": "TRIM_HORIZON"},
-        }
+        {"ConsumerARN": consumer, "ShardId": "shardId-000000000000", "StartingPosition": {"Type": "TRIM_HORIZON"}}
     )
     client = socket.create_connection(("127.0.0.1", bench.aws.port), timeout=30)
     client.sendall(
@@ -276,7 +239,7 @@ def test_stopping_closes_a_subscription_that_is_not_read(run: Run) -> None:
     assert ended(client)
 
 
-def test_a_request_to_another_service_is_carried_out_although_its_client_has_gone() -> None:
+def test_request_of_a_closed_client_is_carried_out() -> None:
     seen: queue.Queue[str] = queue.Queue()
 
     class Seen(NoFaults):
@@ -319,7 +282,7 @@ def ended(client: socket.socket) -> bool:
     return True
 
 
-def test_it_listens_on_loopback_only(run: Run) -> None:
+def test_server_listens_on_loopback_only(run: Run) -> None:
     bench = run()
     others = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)} - {"127.0.0.1"}
     for address in [*others, "127.0.0.2"]:
@@ -338,35 +301,7 @@ def cli(*args: str) -> subprocess.Popen[str]:
     )
 
 
-def test_the_command_serves_until_it_is_terminated() -> None:
-    import boto3
-
-    process = cli("--port", "0", "--set", "consumer_creating_seconds=0")
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("export AWS_ENDPOINT_URL=http://127.0.0.1:")
-        client: Any = boto3.client(
-            "kinesis",
-            endpoint_url=line.strip().partition("=")[2],
-            region_name="us-east-1",
-            aws_access_key_id="a",
-            aws_secret_access_key="b",
-        )
-        client.create_stream(StreamName="orders", ShardCount=1)
-        arn = client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]["StreamARN"]
-        assert (
-            client.register_stream_consumer(StreamARN=arn, ConsumerName="a")["Consumer"]["ConsumerStatus"] == "ACTIVE"
-        )
-        process.terminate()
-        _, errors = process.communicate(timeout=60)
-        assert (process.returncode, errors) == (0, "")
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def test_the_command_offers_tls_and_a_limit_of_streams_and_prints_what_clients_need() -> None:
+def test_command_offers_tls_and_prints_variables() -> None:
     process = cli("--port", "0", "--tls-port", "0", "--max-concurrent-streams", "7")
     try:
         assert process.stdout is not None
@@ -397,14 +332,14 @@ def test_the_command_offers_tls_and_a_limit_of_streams_and_prints_what_clients_n
         (("--max-concurrent-streams", "0"), "--max-concurrent-streams'"),
     ],
 )
-def test_the_command_says_what_is_wrong(args: tuple[str, ...], says: str) -> None:
+def test_command_names_wrong_settings(args: tuple[str, ...], says: str) -> None:
     process = cli(*args)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 2
     assert says in " ".join(errors.replace("│", " ").split())
 
 
-def test_the_command_says_when_its_port_is_taken(run: Run) -> None:
+def test_command_names_a_port_in_use(run: Run) -> None:
     bench = run()
     process = cli("--port", str(bench.aws.port))
     _, errors = process.communicate(timeout=30)

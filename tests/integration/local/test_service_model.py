@@ -146,7 +146,7 @@ def test_model_constraints_are_enforced(kinesis: RawKinesis, operation: str) -> 
         seen += 1
         refused = ""
         try:
-            kinesis._call(operation, request)
+            kinesis.call(operation, request)
         except ClientError as error:
             code, message = error.response["Error"]["Code"], error.response["Error"]["Message"]
             if code == "SerializationException" or (code == "ValidationException" and BROKEN in message):

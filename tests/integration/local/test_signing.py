@@ -75,7 +75,7 @@ def test_other_services_accept_a_quarter_of_an_hour(run: Run) -> None:
     assert cause_of(error) is Cause.PASSING
 
 
-def test_every_answer_says_when_it_was_given(run: Run) -> None:
+def test_every_answer_has_its_date(run: Run) -> None:
     clock = ShiftedClock()
     bench = run(clock=clock)
     clock.offset = -1000.0

@@ -25,13 +25,18 @@ def code(error: Any) -> str:
     return str(error.value.response["Error"]["Code"])
 
 
+def reader(run: Run, **settings: Any) -> tuple[Bench, str]:
+    """A stream of one shard, and its consumer."""
+    bench = run(**settings)
+    return bench, bench.consumer(bench.stream())
+
+
 def open_count(bench: Bench) -> int:
     return len(bench.aws.kinesis.subscriptions)
 
 
-def test_existing_records_come_first_and_new_ones_at_once(run: Run) -> None:
-    bench = run()
-    consumer = bench.consumer(bench.stream())
+def test_existing_records_come_first_and_new_ones_soon(run: Run) -> None:
+    bench, consumer = reader(run)
     bench.put("a", "b", data=bytes(range(256)))
     events = bench.subscribe(consumer)
     first = next(events)
@@ -52,24 +57,9 @@ def test_existing_records_come_first_and_new_ones_at_once(run: Run) -> None:
     assert sorted(delays)[10] < 0.05
 
 
-def test_an_idle_subscription_gets_empty_events_whose_continuation_moves_on(run: Run) -> None:
-    bench = run()
-    consumer = bench.consumer(bench.stream())
-    events = bench.subscribe(consumer)
-    idle = [next(events) for _ in range(3)]
-    assert [(event["Records"], event["MillisBehindLatest"]) for event in idle] == [([], 0)] * 3
-    numbers = [int(event["ContinuationSequenceNumber"]) for event in idle]
-    assert numbers == sorted(set(numbers))
-    later = int(bench.put("a")[0])
-    assert later > numbers[-1]
-    event = next(each for each in events if each["Records"])
-    assert int(event["ContinuationSequenceNumber"]) >= later
-
-
 @pytest.mark.parametrize("kind", ["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"])
-def test_a_subscription_ends_cleanly_and_the_next_continues_from_its_continuation(run: Run, kind: str) -> None:
-    bench = run(subscription_seconds=0.5, max_event_records=2, resubscribe_seconds=0.1)
-    consumer = bench.consumer(bench.stream())
+def test_next_subscription_begins_at_the_continuation(run: Run, kind: str) -> None:
+    bench, consumer = reader(run, subscription_seconds=0.5, max_event_records=2, resubscribe_seconds=0.1)
     bench.put(*"abc")
     start = time.monotonic()
     events = list(bench.subscribe(consumer))
@@ -85,29 +75,7 @@ def test_a_subscription_ends_cleanly_and_the_next_continues_from_its_continuatio
     assert [key for event in last for key in keys(event)] == ["e"]
 
 
-def test_a_second_call_is_refused_at_first_and_takes_over_later(run: Run) -> None:
-    clock = ShiftedClock()
-    bench = run(clock=clock, resubscribe_seconds=60)
-    consumer = bench.consumer(bench.stream())
-    bench.put("a")
-    first = bench.subscribe(consumer)
-    assert keys(next(first)) == ["a"]
-    with pytest.raises(ClientError, match="Another active subscription exists") as refused:
-        next(bench.subscribe(consumer))
-    assert code(refused) == "ResourceInUseException"
-    clock.offset += 60
-    second = bench.subscribe(consumer)
-    assert keys(next(second)) == ["a"]
-    with pytest.raises(EventStreamError) as ended:
-        list(first)
-    assert code(ended) == "ResourceInUseException"
-    bench.put("b")
-    assert any(keys(event) == ["b"] for event in (next(second), next(second)))
-    assert open_count(bench) == 1
-    assert bench.aws.kinesis.calls("SubscribeToShard", "ResourceInUseException") == 1
-
-
-def test_a_consumer_that_is_not_active_yet_is_refused(run: Run) -> None:
+def test_consumer_that_is_not_active_is_refused(run: Run) -> None:
     bench = run(consumer_creating_seconds=30)
     stream = bench.stream()
     consumer = bench.client.register_stream_consumer(StreamARN=stream, ConsumerName="lake")["Consumer"]["ConsumerARN"]
@@ -116,9 +84,8 @@ def test_a_consumer_that_is_not_active_yet_is_refused(run: Run) -> None:
     assert code(refused) == "ResourceInUseException"
 
 
-def test_unknown_consumer_shard_and_position_are_refused_before_the_stream(run: Run) -> None:
-    bench = run()
-    consumer = bench.consumer(bench.stream())
+def test_unknown_consumer_shard_and_position_are_refused(run: Run) -> None:
+    bench, consumer = reader(run)
     for arn, shard, position, expected in (
         (consumer + "9", 0, {"kind": "LATEST"}, "ResourceNotFoundException"),
         (consumer.replace("orders", "nope"), 0, {"kind": "LATEST"}, "ResourceNotFoundException"),
@@ -134,7 +101,7 @@ def test_unknown_consumer_shard_and_position_are_refused_before_the_stream(run: 
 
 
 @pytest.mark.parametrize("how", ["deregister", "delete stream"])
-def test_removing_the_consumer_ends_open_streams_with_an_exception(run: Run, how: str) -> None:
+def test_removed_consumer_ends_its_subscriptions(run: Run, how: str) -> None:
     bench = run()
     stream = bench.stream()
     consumer = bench.consumer(stream)
@@ -150,41 +117,7 @@ def test_removing_the_consumer_ends_open_streams_with_an_exception(run: Run, how
     until(lambda: open_count(bench) == 0)
 
 
-def test_a_split_shard_delivers_the_rest_and_ends_with_its_children(run: Run) -> None:
-    bench = run(max_event_records=2)
-    consumer = bench.consumer(bench.stream())
-    bench.put(*"abc")
-    events = bench.subscribe(consumer)
-    assert keys(next(events)) == ["a", "b"]
-    bench.client.split_shard(StreamName="orders", ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**127))
-    *rest, last = events
-    assert [key for event in rest for key in keys(event)] == ["c"]
-    assert "ContinuationSequenceNumber" not in last  # botocore drops the null
-    assert [child["ShardId"] for child in last["ChildShards"]] == ["shardId-000000000001", "shardId-000000000002"]
-    assert last["ChildShards"][1]["ParentShards"] == ["shardId-000000000000"]
-    assert last["ChildShards"][1]["HashKeyRange"] == {"StartingHashKey": str(2**127), "EndingHashKey": str(2**128 - 1)}
-    until(lambda: open_count(bench) == 0)
-    bench.put("a")
-    assert keys(next(bench.subscribe(consumer, shard=1))) == ["a"]
-
-
-def test_a_merge_ends_both_parents_with_the_same_child_and_closed_shards_stay_readable(run: Run) -> None:
-    bench = run(resubscribe_seconds=0.0)
-    consumer = bench.consumer(bench.stream(2))
-    bench.put("a", "b")
-    bench.client.merge_shards(
-        StreamName="orders", ShardToMerge="shardId-000000000000", AdjacentShardToMerge="shardId-000000000001"
-    )
-    for shard, key in ((0, "a"), (1, "b")):
-        *data, last = bench.subscribe(consumer, shard=shard)
-        assert [each for event in data for each in keys(event)] == [key]
-        child = last["ChildShards"][0]
-        assert child["ParentShards"] == ["shardId-000000000000", "shardId-000000000001"]
-    (at_the_end,) = bench.subscribe(consumer, "LATEST", shard=0)
-    assert at_the_end["ChildShards"]
-
-
-def test_events_hold_at_most_a_megabyte_but_always_one_record(run: Run) -> None:
+def test_event_has_a_megabyte_or_one_record(run: Run) -> None:
     bench = run()
     consumer = bench.consumer(bench.stream(MaxRecordSizeInKiB=10240))
     bench.put("big", data=b"x" * (10 * 1024 * 1024 - 3))
@@ -199,8 +132,7 @@ def test_events_hold_at_most_a_megabyte_but_always_one_record(run: Run) -> None:
 
 
 def test_reading_is_limited_to_two_mebibytes_a_second(run: Run) -> None:
-    bench = run(read_limit=True)
-    consumer = bench.consumer(bench.stream())
+    bench, consumer = reader(run, read_limit=True)
     for _ in range(5):
         bench.put("k", data=b"x" * 1_000_000)
     start = time.monotonic()
@@ -212,10 +144,9 @@ def test_reading_is_limited_to_two_mebibytes_a_second(run: Run) -> None:
     assert time.monotonic() - start > 1.2
 
 
-def test_records_that_expire_are_not_delivered_and_the_end_still_comes(run: Run) -> None:
+def test_expired_records_are_left_out(run: Run) -> None:
     clock = ShiftedClock()
-    bench = run(clock=clock, retention_seconds=60)
-    consumer = bench.consumer(bench.stream())
+    bench, consumer = reader(run, clock=clock, retention_seconds=60)
     bench.put("old")
     clock.offset += 61
     bench.put("new")
@@ -225,9 +156,8 @@ def test_records_that_expire_are_not_delivered_and_the_end_still_comes(run: Run)
     assert [len(event.get("ChildShards", [])) for event in events if not event["Records"]][-1] == 2
 
 
-def test_a_reader_that_disconnects_is_noticed_at_once(run: Run) -> None:
-    bench = run(idle_event_seconds=60)
-    consumer = bench.consumer(bench.stream())
+def test_disconnected_reader_frees_its_shard(run: Run) -> None:
+    bench, consumer = reader(run, idle_event_seconds=60)
     answer = bench.client.subscribe_to_shard(
         ConsumerARN=consumer, ShardId="shardId-000000000000", StartingPosition={"Type": "LATEST"}
     )
@@ -236,7 +166,7 @@ def test_a_reader_that_disconnects_is_noticed_at_once(run: Run) -> None:
     until(lambda: open_count(bench) == 0)
 
 
-def test_a_reader_that_does_not_read_is_cut_off_at_the_end_and_blocks_nobody(run: Run) -> None:
+def test_slow_reader_is_cut_off_without_blocking_others(run: Run) -> None:
     bench = run(subscription_seconds=1)
     stream = bench.stream()
     slow, quick = bench.consumer(stream, "slow"), bench.consumer(stream, "quick")
@@ -255,7 +185,7 @@ def test_a_reader_that_does_not_read_is_cut_off_at_the_end_and_blocks_nobody(run
     answer["EventStream"].close()
 
 
-def test_a_hundred_shards_are_pushed_at_once(run: Run) -> None:
+def test_hundred_shards_are_pushed_at_once(run: Run) -> None:
     from botocore.config import Config
 
     bench = run(idle_event_seconds=60)
@@ -284,8 +214,7 @@ def test_a_hundred_shards_are_pushed_at_once(run: Run) -> None:
 
 def test_stopping_leaves_no_thread_and_no_connection(run: Run) -> None:
     before = set(threading.enumerate())
-    bench = run(idle_event_seconds=60)
-    consumer = bench.consumer(bench.stream())
+    bench, consumer = reader(run, idle_event_seconds=60)
     bench.aws.client("dynamodb").list_tables()
     events = bench.subscribe(consumer, "LATEST")
     bench.put("a")
@@ -297,35 +226,20 @@ def test_stopping_leaves_no_thread_and_no_connection(run: Run) -> None:
         except (OSError, ProtocolError) as error:
             ended.append(error)
 
-    reader = threading.Thread(target=read)
-    reader.start()
+    thread = threading.Thread(target=read)
+    thread.start()
     until(lambda: open_count(bench) == 1)
     start = time.monotonic()
     bench.aws.stop()
     assert time.monotonic() - start < 30
-    reader.join(60)
+    thread.join(60)
     assert ended
     assert not set(threading.enumerate()) - before
     bench.aws.stop()
 
 
-def test_a_dry_run_opens_nothing(run: Run) -> None:
-    bench = run()
-    consumer = bench.consumer(bench.stream())
-    with pytest.raises(ClientError) as refused:
-        bench.client.subscribe_to_shard(
-            ConsumerARN=consumer,
-            ShardId="shardId-000000000000",
-            StartingPosition={"Type": "LATEST"},
-            DryRun=True,
-        )
-    assert code(refused) == "DryRunOperationException"
-    assert open_count(bench) == 0
-
-
-def test_a_reshard_that_takes_time_reaches_an_idle_reader_when_it_is_done(run: Run) -> None:
-    bench = run(reshard_seconds=0.3, idle_event_seconds=60)
-    consumer = bench.consumer(bench.stream())
+def test_slow_reshard_reaches_an_idle_reader(run: Run) -> None:
+    bench, consumer = reader(run, reshard_seconds=0.3, idle_event_seconds=60)
     events = bench.subscribe(consumer, "LATEST")
     start = time.monotonic()
     bench.client.split_shard(StreamName="orders", ShardToSplit="shardId-000000000000", NewStartingHashKey="5")

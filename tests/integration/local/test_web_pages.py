@@ -69,7 +69,7 @@ def test_moto_s_own_routes_are_closed(aws: LocalAws, path: str) -> None:
     assert aws.client("ssm").get_parameter(Name="kept")["Parameter"]["Value"] == "x"
 
 
-def test_other_hosts_may_call_a_server_that_listens_for_them() -> None:
+def test_server_for_other_hosts_answers_them() -> None:
     with LocalAws(host="0.0.0.0") as aws:
         assert ask(aws, {**LIST, "Host": "kinesis"})[0] == 200
         assert ask(aws, {**LIST, "Host": "kinesis", "Origin": "https://evil.test"})[0] == 403

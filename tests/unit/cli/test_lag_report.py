@@ -57,7 +57,7 @@ def report(shards: int, *, asked: bool = True) -> LagReport:
 
 
 @pytest.mark.parametrize("shards", [1, 60, 300])
-def test_80_columns_hold_every_line_whole(shards: int) -> None:
+def test_80_columns_are_enough_for_every_line(shards: int) -> None:
     lines = shown(view([report(shards)], 80), 80)
     assert all(len(line) <= 80 for line in lines)
     table = [line.split() for line in lines if line.startswith("orders  ")]
@@ -66,7 +66,7 @@ def test_80_columns_hold_every_line_whole(shards: int) -> None:
     assert [line[1] for line in table[:shards]] == [str(index) for index in reversed(range(shards))], "the worst first"
 
 
-def test_what_one_reads_at_80_columns() -> None:
+def test_report_at_80_columns_has_summary_and_shards() -> None:
     lines = shown(view([report(60)], 80), 80)
     assert "orders: 60 shards, 49m10s behind (shard 59), 1,770+ unread; positions from the" in "\n".join(lines)
     assert next(line for line in lines if line.startswith("orders  ")).split() == [
@@ -77,7 +77,7 @@ def test_what_one_reads_at_80_columns() -> None:
     assert run == ["orders", "reading", "ip-10-0-0-7:4711", "60", "48m23s", "59", "61.0", "MiB", "3.0s"]
 
 
-def test_of_several_queries_it_is_the_slowest_ones_and_says_whose() -> None:
+def test_slowest_of_several_queries_is_named() -> None:
     found = report(4)
     queries = [QueryStatus(1, ["orders"]), QueryStatus(2, ["orders"], "7c1f09ab", 150_000, apart=1)]
     slow = replace(found, shards=[replace(row, query=1 + index % 2) for index, row in enumerate(found.shards)])
@@ -101,7 +101,7 @@ def test_with_room_ids_and_times_can_be_copied() -> None:
     assert "positions from the lease table, up to 7.0s old" in lines
 
 
-def test_who_reads_is_named_where_each_shard_has_its_own_reader() -> None:
+def test_readers_of_single_shards_are_named() -> None:
     found = report(2)
     kcl = LagReport("lake", NOW, {}, {}, frozenset(), found.shards, {}, [])
     assert "ip-10-0-0-7:4711" in "\n".join(shown(view([kcl], 120), 120))

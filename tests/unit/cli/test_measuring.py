@@ -38,7 +38,7 @@ FOUND = Measurement(
 )
 
 
-def test_the_data() -> None:
+def test_data_has_both_transports() -> None:
     shown = data(FOUND)
     http2, http1 = shown.pop("transports")
     assert shown == {
@@ -84,7 +84,7 @@ def test_the_table_has_a_column_for_each_transport() -> None:
     }
 
 
-def test_only_who_asks_for_it_measures() -> None:
+def test_measuring_needs_its_option() -> None:
     said = {"duration": "2s", "take_over": False, "lease_timeout": "1m"}
     assert measuring(subscribe=False, **said) is None  # type: ignore[arg-type]
     assert measuring(subscribe=True, **said) == Measuring(2.0, False, 60.0)  # type: ignore[arg-type]

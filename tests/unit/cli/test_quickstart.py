@@ -33,12 +33,12 @@ def java_that_says(directory: Path, version: str) -> dict[str, str]:
     return {"JAVA_HOME": str(directory)}
 
 
-def test_a_missing_java_is_told_with_how_to_get_one(tmp_path: Path) -> None:
+def test_missing_java_has_its_remedy(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"there is no Java here.*apt-get install openjdk-17-jre-headless"):
         check(find_java({"PATH": str(tmp_path)}), SPARK)
 
 
-def test_a_java_that_is_too_old_is_told(tmp_path: Path) -> None:
+def test_old_java_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"Spark needs Java 17 or 21, but Java 11 \(.*brew install"):
         check(find_java(java_that_says(tmp_path, "11.0.22")), SPARK)
 
@@ -56,7 +56,7 @@ def test_java_and_spark_that_are_right_pass(tmp_path: Path) -> None:
     check(find_java(java_that_says(tmp_path, "21.0.2")), SPARK)
 
 
-def test_a_missing_spark_is_told_with_how_to_get_it() -> None:
+def test_missing_spark_has_its_remedy() -> None:
     missing = Finding("Spark", Status.UNKNOWN, "PySpark is not installed here")
     with pytest.raises(ConfigurationError, match=r"not installed here; pip install 'kinesis-efo\[spark,local\]'"):
         check(JAVA, missing)
@@ -81,7 +81,7 @@ def test_the_program_fits_the_flights_and_the_manifest() -> None:
     assert 'manifest="quickstart-local.json"' in text
 
 
-def test_flights_look_real_and_are_the_same_with_the_same_seed() -> None:
+def test_flights_follow_from_their_seed() -> None:
     def some(seed: int) -> list[dict[str, object]]:
         now = datetime(2026, 11, 23, 12, 34, 56, tzinfo=UTC)
         return [json.loads(msgspec.json.encode(each)) for each in islice(flights(Random(seed), lambda: now), 1000)]
@@ -96,7 +96,7 @@ def test_flights_look_real_and_are_the_same_with_the_same_seed() -> None:
 
 @pytest.mark.parametrize("width", [80, 100, 120])
 @pytest.mark.parametrize("own", [False, True])
-def test_no_word_is_broken_on_a_terminal_and_the_shell_reads_the_lines(width: int, own: bool) -> None:
+def test_lines_for_the_shell_are_whole(width: int, own: bool) -> None:
     variables = {
         "AWS_ENDPOINT_URL": "http://127.0.0.1:40955",
         "AWS_ACCESS_KEY_ID": "AKIALOCALKINESISEFO0",

@@ -25,7 +25,7 @@ def shown(found: Observation, since: float = 0.0) -> dict[str, Any]:
 
 
 @given(st.floats(0, 1e15), st.sampled_from([SECONDS, BYTES, RECORDS]))
-def test_a_scale_holds_its_figures_and_has_few_lines(most: float, units: tuple[tuple[float, str], ...]) -> None:
+def test_scale_covers_its_figures_with_few_lines(most: float, units: tuple[tuple[float, str], ...]) -> None:
     found = axis(most, units)
     top = found.step * found.steps * found.unit
     assert 1 <= found.steps <= 5
@@ -43,7 +43,7 @@ def test_several_streams_have_charts_of_their_own() -> None:
     assert [bool(each["charts"]) for each in shown(look(4, 2))["streams"]] == [True, True]
 
 
-def test_the_state_is_told_in_a_word() -> None:
+def test_state_is_one_word() -> None:
     assert [shown(each)["word"] for each in (look(3), look(60), look(3, trouble="gone"))] == [
         "reading",
         "31 shards slow",
@@ -67,7 +67,7 @@ def test_several_queries_have_a_line_each() -> None:
     ]
 
 
-def test_a_run_of_a_version_that_counts_no_records_has_bytes() -> None:
+def test_run_of_an_old_version_has_bytes_only() -> None:
     former = msgspec.json.decode(b'["streaming",1,0,5000,0.1]', type=Subscription)
     pulse = Pulse()
     for at, arrived in ((NOW, 0), (NOW + 10, 5000)):
@@ -78,7 +78,7 @@ def test_a_run_of_a_version_that_counts_no_records_has_bytes() -> None:
     assert [each["title"] for each in found["charts"]] == ["behind", "bytes"]
 
 
-def test_a_version_that_knows_no_records_reads_those_that_are_told() -> None:
+def test_old_version_reads_records_it_does_not_show() -> None:
     class Former(msgspec.Struct, frozen=True, array_like=True):
         state: str
         opened: int

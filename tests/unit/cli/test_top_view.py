@@ -88,7 +88,7 @@ def look(shards: int, streams: int = 1, trouble: str = "", said: float = NOW, qu
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("shards", [1, 60, 2_000])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (80, 50), (160, 50), (240, 100)])
-def test_it_fits(width: int, height: int, shards: int, streams: int, queries: int) -> None:
+def test_view_fits_the_terminal(width: int, height: int, shards: int, streams: int, queries: int) -> None:
     trouble = "the run cannot be asked: " + "x" * 300
     lines = shown(show("lake", look(shards, min(streams, shards), trouble, queries=queries), width, height), width)
     assert len(lines) <= height
@@ -117,7 +117,7 @@ def test_every_cause_leads_to_a_section_of_the_runbook() -> None:
     assert {cause.section for cause in LagCause} <= headings
 
 
-def test_old_figures_say_how_old_they_are() -> None:
+def test_old_figures_have_their_age() -> None:
     text = "\n".join(shown(show("lake", look(2, trouble="nobody answers", said=NOW - 42), 80, 24), 80))
     assert "as of 42.0s ago" in text
     assert "nobody answers" in text

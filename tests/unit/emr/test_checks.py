@@ -8,7 +8,7 @@ from kinesis_efo_tools.emr.checks import consumer_faults
 from tests.unit.emr.test_submission import MANIFEST
 
 
-def test_a_stream_that_is_only_polled_has_no_consumer_to_look_at() -> None:
+def test_polled_stream_has_no_consumer_to_check() -> None:
     polled = {name: replace(ref, consumer_arn=None) for name, ref in MANIFEST.streams.items()}
     # Without a client: any call would fail.
     assert list(consumer_faults(replace(MANIFEST, streams=polled), None)) == []

@@ -10,7 +10,7 @@ from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import Conflict
 from kinesis_efo_tools.emr.coordination import living_owners, until_free
 from tests.support.lease_store import MemoryLeaseStore
-from tests.support.virtual_time import LoopClock, run
+from tests.support.virtual_time import LoopClock
 
 TIMEOUT = 10.0
 
@@ -36,71 +36,56 @@ async def _look(store: MemoryLeaseStore, *, every: bool = False) -> tuple[list[s
     return sorted(owners), clock.monotonic() - began
 
 
-def test_leases_that_nobody_holds_take_no_time() -> None:
-    async def main() -> None:
-        store = MemoryLeaseStore()
-        assert await _look(store) == ([], 0)
-        await store.create(Lease("shardId-000000000000"))
-        assert await _look(store) == ([], 0)
-
-    run(main())
+async def test_free_leases_need_no_watching() -> None:
+    store = MemoryLeaseStore()
+    assert await _look(store) == ([], 0)
+    await store.create(Lease("shardId-000000000000"))
+    assert await _look(store) == ([], 0)
 
 
-def test_an_owner_that_died_is_told_from_one_that_lives() -> None:
-    async def main() -> None:
-        store = MemoryLeaseStore()
-        await _owned(store, "shardId-000000000000", "dead")
-        owners, seconds = await _look(store)
-        assert (owners, seconds) == ([], pytest.approx(TIMEOUT))
-        renewing = asyncio.create_task(_renews(store, await _owned(store, "shardId-000000000001", "alive")))
-        owners, seconds = await _look(store)
-        assert owners == ["alive"]
-        assert seconds < TIMEOUT / 2, "as soon as one is seen to be alive"
-        renewing.cancel()
-
-    run(main())
+async def test_dead_owner_is_not_alive() -> None:
+    store = MemoryLeaseStore()
+    await _owned(store, "shardId-000000000000", "dead")
+    owners, seconds = await _look(store)
+    assert (owners, seconds) == ([], pytest.approx(TIMEOUT))
+    renewing = asyncio.create_task(_renews(store, await _owned(store, "shardId-000000000001", "alive")))
+    owners, seconds = await _look(store)
+    assert owners == ["alive"]
+    assert seconds < TIMEOUT / 2, "as soon as one is seen to be alive"
+    renewing.cancel()
 
 
-def test_all_of_them_are_seen_where_that_is_asked() -> None:
-    async def main() -> None:
-        store = MemoryLeaseStore()
-        renewing = []
-        for number, delay in enumerate((0.0, 3.0)):
-            await asyncio.sleep(delay)
-            renewing.append(
-                asyncio.create_task(_renews(store, await _owned(store, f"shardId-{number:012}", f"worker {number}")))
-            )
-        assert (await _look(store, every=True))[0] == ["worker 0", "worker 1"]
-        for task in renewing:
-            task.cancel()
-
-    run(main())
+async def test_all_live_owners_are_found_on_request() -> None:
+    store = MemoryLeaseStore()
+    renewing = []
+    for number, delay in enumerate((0.0, 3.0)):
+        await asyncio.sleep(delay)
+        renewing.append(
+            asyncio.create_task(_renews(store, await _owned(store, f"shardId-{number:012}", f"worker {number}")))
+        )
+    assert (await _look(store, every=True))[0] == ["worker 0", "worker 1"]
+    for task in renewing:
+        task.cancel()
 
 
-def test_whoever_takes_a_lease_meanwhile_is_alive() -> None:
-    async def main() -> None:
-        store = MemoryLeaseStore()
-        lease = await _owned(store, "shardId-000000000000", "dead")
+async def test_new_owner_of_a_lease_is_alive() -> None:
+    store = MemoryLeaseStore()
+    lease = await _owned(store, "shardId-000000000000", "dead")
 
-        async def take() -> None:
-            await asyncio.sleep(4)
-            await store.update(lease, lease.taken("successor", "grpc://host:2", 2))
+    async def take() -> None:
+        await asyncio.sleep(4)
+        await store.update(lease, lease.taken("successor", "grpc://host:2", 2))
 
-        taking = asyncio.create_task(take())
-        assert (await _look(store))[0] == ["successor"]
-        await taking
-
-    run(main())
+    taking = asyncio.create_task(take())
+    assert (await _look(store))[0] == ["successor"]
+    await taking
 
 
-def test_leases_become_free_when_their_owner_has_ended_and_never_while_it_lives() -> None:
-    async def main() -> None:
-        store, clock = MemoryLeaseStore(), LoopClock()
-        renewing = asyncio.create_task(_renews(store, await _owned(store, "shardId-000000000000", "worker")))
-        began = clock.monotonic()
-        assert list(await until_free(store, clock, TIMEOUT)) == ["worker"]
-        assert 3 * TIMEOUT <= clock.monotonic() - began <= 4 * TIMEOUT
-        asyncio.get_running_loop().call_later(TIMEOUT, renewing.cancel)
-        assert list(await until_free(store, clock, TIMEOUT)) == []
-
-    run(main())
+async def test_leases_become_free_when_their_owner_ends() -> None:
+    store, clock = MemoryLeaseStore(), LoopClock()
+    renewing = asyncio.create_task(_renews(store, await _owned(store, "shardId-000000000000", "worker")))
+    began = clock.monotonic()
+    assert list(await until_free(store, clock, TIMEOUT)) == ["worker"]
+    assert 3 * TIMEOUT <= clock.monotonic() - began <= 4 * TIMEOUT
+    asyncio.get_running_loop().call_later(TIMEOUT, renewing.cancel)
+    assert list(await until_free(store, clock, TIMEOUT)) == []

@@ -30,7 +30,7 @@ ARM = "cp311-abi3-manylinux_2_28_aarch64"
         (["cp312-cp312-manylinux_2_17_x86_64"], "3.12", "x86_64"),
     ],
 )
-def test_a_wheel_that_the_cluster_loads_is_taken(tags: list[str], python: str, machine: str, tmp_path: Path) -> None:
+def test_fitting_wheel_is_accepted(tags: list[str], python: str, machine: str, tmp_path: Path) -> None:
     wheel = read_core_wheel(make_wheel(tmp_path, *tags))
     wheel.check(python, machine, (2, 34))
     wheel.check_version("0.2.0")
@@ -68,13 +68,13 @@ def test_a_wheel_that_the_cluster_cannot_load_is_refused(
     )
 
 
-def test_a_wheel_of_another_version_than_the_library_is_refused(tmp_path: Path) -> None:
+def test_wheel_of_another_version_is_refused(tmp_path: Path) -> None:
     wheel = read_core_wheel(make_wheel(tmp_path, GOOD, version="0.1.0"))
     with pytest.raises(PackagingError, match=r"is kinesis-efo-core 0\.1\.0, and the package has kinesis-efo 0\.2\.0"):
         wheel.check_version("0.2.0")
 
 
-def test_a_file_that_is_no_wheel_of_the_core_is_refused(tmp_path: Path) -> None:
+def test_other_file_is_no_wheel(tmp_path: Path) -> None:
     (tmp_path / "text.whl").write_text("text")
     files = {
         tmp_path / "gone.whl": "FileNotFoundError",
@@ -97,11 +97,11 @@ def test_a_file_that_is_no_wheel_of_the_core_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Kinesis.EFO_Core", "kinesis-efo-core"])
-def test_the_name_may_be_written_in_each_of_its_ways(name: str, tmp_path: Path) -> None:
+def test_name_of_the_wheel_has_several_spellings(name: str, tmp_path: Path) -> None:
     assert read_core_wheel(make_wheel(tmp_path, GOOD, name=name)).version == "0.2.0"
 
 
-def test_a_wheel_for_another_cluster_is_refused_before_anything_is_packed(tmp_path: Path) -> None:
+def test_unfitting_wheel_is_refused_before_packing(tmp_path: Path) -> None:
     for name in ("pyproject.toml", "uv.lock"):
         (tmp_path / name).touch()
     core = read_core_wheel(make_wheel(tmp_path, GOOD))
@@ -112,7 +112,7 @@ def test_a_wheel_for_another_cluster_is_refused_before_anything_is_packed(tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_the_core_of_this_repository_has_the_version_of_the_library() -> None:
+def test_core_has_the_version_of_the_library() -> None:
     cargo = tomllib.loads((ROOT / "packages" / "kinesis-efo-core" / "Cargo.toml").read_text(encoding="utf-8"))
     locked = tomllib.loads((ROOT / "packages" / "kinesis-efo-core" / "Cargo.lock").read_text(encoding="utf-8"))
     (ours,) = (each for each in locked["package"] if each["name"] == "kinesis-efo-core")

@@ -47,7 +47,7 @@ def ssm() -> Iterator[Ssm]:
     held.client.close()
 
 
-def test_what_is_not_said_has_defaults_and_what_is_not_known_is_ignored(ssm: Ssm) -> None:
+def test_missing_keys_have_defaults_and_unknown_are_ignored(ssm: Ssm) -> None:
     ssm.holds(json.dumps({**DOCUMENT, "later": {"a": 1}}))
     found = load_deployment("dev", "lake", ssm.client)
     assert (found.target, found.role_arn, found.program, found.arguments, found.spark) == (None, None, None, (), {})
@@ -81,7 +81,7 @@ def test_a_document_that_is_not_understood_is_refused(ssm: Ssm, value: str, said
         ("AccessDeniedException", "parameter /kinesis-efo/dev/lake/job cannot be read: .*AccessDenied"),
     ],
 )
-def test_a_document_that_cannot_be_read_is_told_of(ssm: Ssm, code: str, said: str) -> None:
+def test_unreadable_document_is_named(ssm: Ssm, code: str, said: str) -> None:
     ssm.stubber.add_client_error("get_parameter", code)
     with pytest.raises(ConfigurationError, match=said):
         load_deployment("dev", "lake", ssm.client)

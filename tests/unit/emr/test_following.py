@@ -14,7 +14,7 @@ from kinesis_efo_tools.emr.following import StopResult, stop, until_running
 from kinesis_efo_tools.emr.job import Job
 from kinesis_efo_tools.emr.platform import Platform
 from kinesis_efo_tools.emr.target import JobRun, JobRunState, Site, Target, TargetKind
-from tests.support.virtual_time import LoopClock, run
+from tests.support.virtual_time import LoopClock
 
 RUN = JobRun(
     "r1",
@@ -72,106 +72,74 @@ async def _stopped(platform: Scripted, grace: int, told: list[str] | None = None
     return await stop(platform, platform.run(RUN.id), LoopClock(), report, grace=grace, mark=platform.mark)
 
 
-def test_a_run_is_followed_until_it_runs_and_each_change_is_told_once() -> None:
-    async def main() -> None:
-        platform = Scripted(lambda self: JobRunState.RUNNING if self.now >= 60 else JobRunState.WAITING)
-        told: list[str] = []
-        found = await until_running(platform, RUN.id, LoopClock(), lambda run: told.append(run.told), 900)
-        assert (found.state, told) == (JobRunState.RUNNING, ["WAITING", "RUNNING"])
-        assert 60 <= platform.now <= 65
-
-    run(main())
+async def test_run_is_followed_until_it_runs() -> None:
+    platform = Scripted(lambda self: JobRunState.RUNNING if self.now >= 60 else JobRunState.WAITING)
+    told: list[str] = []
+    found = await until_running(platform, RUN.id, LoopClock(), lambda run: told.append(run.told), 900)
+    assert (found.state, told) == (JobRunState.RUNNING, ["WAITING", "RUNNING"])
+    assert 60 <= platform.now <= 65
 
 
-def test_a_run_that_waits_for_long_is_left_waiting() -> None:
-    async def main() -> None:
-        platform = Scripted(lambda _: JobRunState.WAITING)
-        assert (await until_running(platform, RUN.id, LoopClock(), lambda _: None, 30)).state is JobRunState.WAITING
-        assert platform.now == pytest.approx(30)
-
-    run(main())
+async def test_a_run_that_waits_for_long_is_left_waiting() -> None:
+    platform = Scripted(lambda _: JobRunState.WAITING)
+    assert (await until_running(platform, RUN.id, LoopClock(), lambda _: None, 30)).state is JobRunState.WAITING
+    assert platform.now == pytest.approx(30)
 
 
 @pytest.mark.parametrize("state", [JobRunState.FAILED, JobRunState.STOPPED])
-def test_a_run_that_ends_instead_says_where_its_logs_are(state: JobRunState) -> None:
-    async def main() -> None:
-        platform = Scripted(lambda self: state if self.now >= 5 else JobRunState.WAITING)
-        with pytest.raises(
-            RunFailedError, match=rf"run r1 .* on eks:a ended: {state.value.upper()}. Logs: s3://logs/r1/"
-        ):
-            await until_running(platform, RUN.id, LoopClock(), lambda _: None, 900)
-
-    run(main())
+async def test_run_that_ends_names_its_logs(state: JobRunState) -> None:
+    platform = Scripted(lambda self: state if self.now >= 5 else JobRunState.WAITING)
+    with pytest.raises(RunFailedError, match=rf"run r1 .* on eks:a ended: {state.value.upper()}. Logs: s3://logs/r1/"):
+        await until_running(platform, RUN.id, LoopClock(), lambda _: None, 900)
 
 
-def test_a_job_that_heeds_its_marker_ends_by_itself() -> None:
-    async def main() -> None:
-        heeds = Scripted(
-            lambda self: (
-                JobRunState.SUCCEEDED if self.marked and self.now >= self.marked[0][0] + 40 else JobRunState.RUNNING
-            ),
-            "s3://b/stops/1",
-        )
-        told: list[str] = []
-        stopped = await _stopped(heeds, 600, told)
-        assert (stopped.graceful, stopped.run.state) == (True, JobRunState.SUCCEEDED)
-        assert heeds.marked == [(0, "s3://b/stops/1")]
-        assert (heeds.cancelled, told) == ([], ["RUNNING", "SUCCEEDED"])
-
-    run(main())
+async def test_a_job_that_heeds_its_marker_ends_by_itself() -> None:
+    heeds = Scripted(
+        lambda self: (
+            JobRunState.SUCCEEDED if self.marked and self.now >= self.marked[0][0] + 40 else JobRunState.RUNNING
+        ),
+        "s3://b/stops/1",
+    )
+    told: list[str] = []
+    stopped = await _stopped(heeds, 600, told)
+    assert (stopped.graceful, stopped.run.state) == (True, JobRunState.SUCCEEDED)
+    assert heeds.marked == [(0, "s3://b/stops/1")]
+    assert (heeds.cancelled, told) == ([], ["RUNNING", "SUCCEEDED"])
 
 
-def test_where_emr_grants_the_time_it_is_asked_to_end_the_run() -> None:
-    async def main() -> None:
-        ends = Scripted(lambda self: JobRunState.STOPPED if self.cancelled and self.now >= 20 else JobRunState.RUNNING)
-        assert (await _stopped(ends, 120)).graceful
-        assert ends.cancelled == [(0, 120)]
-
-    run(main())
+async def test_emr_ends_a_run_within_its_time() -> None:
+    ends = Scripted(lambda self: JobRunState.STOPPED if self.cancelled and self.now >= 20 else JobRunState.RUNNING)
+    assert (await _stopped(ends, 120)).graceful
+    assert ends.cancelled == [(0, 120)]
 
 
-def test_what_emr_ended_at_the_end_of_its_time_did_not_end_by_itself() -> None:
-    async def main() -> None:
-        killed = Scripted(lambda self: JobRunState.STOPPED if self.now >= 121 else JobRunState.RUNNING)
-        assert not (await _stopped(killed, 120)).graceful
-
-    run(main())
+async def test_run_ended_at_its_limit_is_not_graceful() -> None:
+    killed = Scripted(lambda self: JobRunState.STOPPED if self.now >= 121 else JobRunState.RUNNING)
+    assert not (await _stopped(killed, 120)).graceful
 
 
-def test_a_job_that_does_not_heed_is_ended_by_force() -> None:
-    async def main() -> None:
-        deaf = Scripted(lambda self: JobRunState.STOPPED if self.cancelled else JobRunState.RUNNING, "s3://b/stops/1")
-        stopped = await _stopped(deaf, 60)
-        assert not stopped.graceful
-        assert [(pytest.approx(65, abs=5), 0)] == deaf.cancelled
-
-    run(main())
+async def test_job_that_ignores_its_marker_is_ended() -> None:
+    deaf = Scripted(lambda self: JobRunState.STOPPED if self.cancelled else JobRunState.RUNNING, "s3://b/stops/1")
+    stopped = await _stopped(deaf, 60)
+    assert not stopped.graceful
+    assert [(pytest.approx(65, abs=5), 0)] == deaf.cancelled
 
 
-def test_a_run_whose_marker_has_no_place_is_ended_at_once() -> None:
-    async def main() -> None:
-        platform = Scripted(
-            lambda self: JobRunState.STOPPED if self.cancelled else JobRunState.RUNNING, "s3://foreign/stops/1"
-        )
-        assert not (await _stopped(platform, 600)).graceful
-        assert (platform.marked, platform.cancelled) == ([], [(0, 0)])
-
-    run(main())
+async def test_run_with_a_foreign_marker_is_ended_at_once() -> None:
+    platform = Scripted(
+        lambda self: JobRunState.STOPPED if self.cancelled else JobRunState.RUNNING, "s3://foreign/stops/1"
+    )
+    assert not (await _stopped(platform, 600)).graceful
+    assert (platform.marked, platform.cancelled) == ([], [(0, 0)])
 
 
 @pytest.mark.parametrize(("grace", "state"), [(0, JobRunState.RUNNING), (600, JobRunState.WAITING)])
-def test_without_grace_or_before_it_runs_it_is_ended_at_once(grace: int, state: JobRunState) -> None:
-    async def main() -> None:
-        platform = Scripted(lambda self: JobRunState.STOPPED if self.cancelled else state, "s3://b/stops/1")
-        assert not (await _stopped(platform, grace)).graceful
-        assert (platform.marked, platform.cancelled) == ([], [(0, 0)])
-
-    run(main())
+async def test_run_without_grace_is_ended_at_once(grace: int, state: JobRunState) -> None:
+    platform = Scripted(lambda self: JobRunState.STOPPED if self.cancelled else state, "s3://b/stops/1")
+    assert not (await _stopped(platform, grace)).graceful
+    assert (platform.marked, platform.cancelled) == ([], [(0, 0)])
 
 
-def test_what_cannot_be_ended_is_an_error() -> None:
-    async def main() -> None:
-        with pytest.raises(StillRunningError, match="run r1 of kinesis-efo-dev-lake on eks:a is still there: RUNNING"):
-            await _stopped(Scripted(lambda _: JobRunState.RUNNING), 0)
-
-    run(main())
+async def test_what_cannot_be_ended_is_an_error() -> None:
+    with pytest.raises(StillRunningError, match="run r1 of kinesis-efo-dev-lake on eks:a is still there: RUNNING"):
+        await _stopped(Scripted(lambda _: JobRunState.RUNNING), 0)

@@ -52,13 +52,13 @@ def test_driver_and_executors_run_the_archives_python(kind: TargetKind, names: l
 
 
 @pytest.mark.parametrize("kind", TargetKind)
-def test_what_a_batch_job_would_want_is_off(kind: TargetKind) -> None:
+def test_settings_of_batch_jobs_are_off(kind: TargetKind) -> None:
     found = settings(kind)
     assert (found["spark.speculation"], found["spark.dynamicAllocation.enabled"]) == ("false", "false")
     assert any("rolling" in name or "rotation" in name for name in found) is (kind is not TargetKind.SERVERLESS)
 
 
-def test_workers_are_forked_with_everything_imported_unless_the_user_has_a_daemon() -> None:
+def test_workers_have_a_daemon_with_all_imports() -> None:
     assert import_module(settings()["spark.python.daemon.module"]).main
     assert settings(python_daemon_module="mine.daemon")["spark.python.daemon.module"] == "mine.daemon"
 
@@ -80,7 +80,7 @@ def test_the_drivers_overhead_follows_its_heap() -> None:
     assert settings(driver_memory="4096") | {"spark.driver.memory": ""} == settings() | {"spark.driver.memory": ""}
 
 
-def test_executors_have_room_for_the_fetchers_that_one_may_have_to_take() -> None:
+def test_executors_have_room_for_fetchers() -> None:
     def overhead(*arguments: str, **given: str) -> int:
         return parse_size(settings(TargetKind.EKS, *arguments, **given)["spark.executor.memoryOverhead"])
 
@@ -133,7 +133,7 @@ def test_fetchers_that_leave_no_core_are_refused() -> None:
         settings(TargetKind.EKS, "--option", "fetchers=8", executor_cores="all")
 
 
-def test_what_the_user_says_wins() -> None:
+def test_settings_of_the_user_win() -> None:
     assert settings(executor_instances="9", speculation="true")["spark.executor.instances"] == "9"
     assert settings(speculation="true")["spark.speculation"] == "true"
 
@@ -178,7 +178,7 @@ def test_options_of_the_source_are_understood_or_refused() -> None:
             lease_timeout(["--option", f"leaseTimeout={text}"])
 
 
-def test_a_lease_timeout_is_the_jobs_or_the_usual_one() -> None:
+def test_lease_timeout_is_read_from_the_arguments() -> None:
     assert lease_timeout([]) == 10
     assert lease_timeout(["--output", "s3://lake", "--option", "leaseTimeout=1m"]) == 60
     assert source_option(["--leaseTimeout", "1m"], "leaseTimeout") is None

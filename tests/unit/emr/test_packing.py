@@ -31,7 +31,7 @@ def _tree(root: Path, *, umask: int = 0o022, touched: int = 1_700_000_000) -> Pa
     return root
 
 
-def test_the_same_contents_are_the_same_bytes_whenever_and_whoever_packs_them(tmp_path: Path) -> None:
+def test_same_contents_are_the_same_bytes(tmp_path: Path) -> None:
     one, other = _tree(tmp_path / "one"), _tree(tmp_path / "other", umask=0o077, touched=1)
     (other / "lib" / "__pycache__").mkdir()
     (other / "lib" / "__pycache__" / "b.cpython-311.pyc").write_bytes(b"of this machine")
@@ -87,9 +87,7 @@ class Unpacked:
         return ran.stdout + ran.stderr + ("" if ran.returncode == 0 else f"exit {ran.returncode}")
 
 
-def test_the_launcher_finds_its_packages_from_any_directory_and_keeps_what_spark_put_on_the_path(
-    tmp_path: Path,
-) -> None:
+def test_launcher_finds_packages_from_any_directory(tmp_path: Path) -> None:
     container = tmp_path / "a container"
     container.mkdir()
     # YARN links to where it has unpacked the archive.
@@ -107,7 +105,7 @@ def test_the_launcher_finds_its_packages_from_any_directory_and_keeps_what_spark
     assert python.run("-c", "import packed; print(packed.where)", cwd=tmp_path, program=absolute) == "packed\n"
 
 
-def test_a_host_without_that_python_is_told_of(tmp_path: Path) -> None:
+def test_host_without_the_python_is_named(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("sh", "dirname", "uname"):
@@ -156,7 +154,7 @@ def test_chosen_python_of_another_version_is_refused(tmp_path: Path) -> None:
         assert f"KINESIS_EFO_PYTHON must be the path of a Python {other.python}; got '{chosen}'\nexit 1" in said
 
 
-def test_a_host_with_other_processors_is_told_of(tmp_path: Path) -> None:
+def test_host_with_other_processors_is_named(tmp_path: Path) -> None:
     other = "x86_64" if HERE.architecture == "arm64" else "arm64"
     said = Unpacked(tmp_path / "environment", PythonPlatform(HERE.python, other)).run("-V", cwd=tmp_path)
     assert f"built for {other}, but this host is {os.uname().machine}" in said

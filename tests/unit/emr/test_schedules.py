@@ -27,7 +27,7 @@ def client() -> object:
         ("ConflictException", "ConflictException"),
     ],
 )
-def test_a_schedule_that_cannot_be_set_is_an_error_with_a_hint(client: object, code: str, hint: str) -> None:
+def test_schedule_that_cannot_be_set_has_a_hint(client: object, code: str, hint: str) -> None:
     with Stubber(client) as stub:
         stub.add_client_error("get_schedule", "ResourceNotFoundException", "no schedule")
         stub.add_client_error("create_schedule", code, "no")
@@ -35,7 +35,7 @@ def test_a_schedule_that_cannot_be_set_is_an_error_with_a_hint(client: object, c
             Schedules(client).put(SCHEDULE, {})
 
 
-def test_a_schedule_that_cannot_be_looked_at_is_not_deleted(client: object) -> None:
+def test_schedule_that_cannot_be_read_stays(client: object) -> None:
     with Stubber(client) as stub:
         stub.add_client_error("get_schedule", "AccessDeniedException", "no")
         with pytest.raises(PlatformError, match=r"^cannot delete schedule lake in group test: .*AccessDenied"):

@@ -69,7 +69,7 @@ def test_whatever_makes_another_job_has_another_fingerprint(change: Callable[[Jo
     assert job(change(REQUEST)).token != job().token
 
 
-def test_the_same_job_is_the_same_run_until_there_was_one() -> None:
+def test_same_job_is_one_run_until_it_ended() -> None:
     assert job() == job()
     again = job(REQUEST, TargetKind.EKS, BEFORE)
     assert again.fingerprint == job().fingerprint
@@ -77,14 +77,14 @@ def test_the_same_job_is_the_same_run_until_there_was_one() -> None:
     assert again.spark[MARKER_SETTING] != job().spark[MARKER_SETTING], "an old marker stops no new run"
 
 
-def test_a_run_carries_the_tags_of_its_environment_by_which_a_pipeline_may_stop_it() -> None:
+def test_run_has_the_tags_of_its_environment() -> None:
     assert job().tags == {"environment": "dev", "managed-by": "kinesis-efo"}
     by_hand = replace(REQUEST, manifest=replace(REQUEST.manifest, environment=""))
     assert job(by_hand).tags == {}
 
 
 @pytest.mark.parametrize("kind", TargetKind)
-def test_it_carries_its_fingerprint_and_a_marker_where_emr_grants_no_time(kind: TargetKind) -> None:
+def test_run_has_its_fingerprint_and_marker(kind: TargetKind) -> None:
     made = job(REQUEST, kind)
     assert made.spark[FINGERPRINT_SETTING] == made.fingerprint
     marker = f"s3://artifacts/jobs/stops/kinesis-efo-dev-lake/{made.token}"
@@ -109,7 +109,7 @@ POSITIONS = 'startingPosition={"orders":{"shardId-000000000000":"AFTER:49"}}'
         ({"spark": {"spark.driver.extraJavaOptions": "-Da={{b"}}, r"'spark.driver.extraJavaOptions=-Da=\{\{b': YARN"),
     ],
 )
-def test_what_yarn_would_change_is_refused_on_a_cluster_alone(changes: dict[str, Any], said: str) -> None:
+def test_arguments_changed_by_yarn_are_refused(changes: dict[str, Any], said: str) -> None:
     request = replace(REQUEST, **changes)
     with pytest.raises(ConfigurationError, match=said):
         job(request, TargetKind.CLUSTER)

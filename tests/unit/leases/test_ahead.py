@@ -21,38 +21,35 @@ def row(position: Position) -> Lease:
 
 
 @pytest.mark.parametrize(
-    ("reached", "planned"), [(after(11), after(10)), (after(10**30), after(9)), (SHARD_END, after(10))]
-)
-def test_a_row_that_is_further_than_the_checkpoint_is_told_with_the_remedy(
-    reached: Position, planned: Position
-) -> None:
-    said = restored(Offset({SHARD: planned}), "orders", {SHARD: row(reached)}, ())
-    assert said is not None
-    assert "further than the query's checkpoint in 1 of 1 shards (shardId-000000000000" in said
-    assert "give it a new output directory" in said
-
-
-@pytest.mark.parametrize(
-    ("reached", "planned"),
+    ("reached", "planned", "ahead"),
     [
-        (after(10), after(10)),
-        (after(9), after(10)),
-        (after(9), after(10**30)),
-        (TRIM_HORIZON, after(10)),
-        (after(10), TRIM_HORIZON),
-        (after(10), Position.at_timestamp(1)),
-        (after(10), SHARD_END),
-        (SHARD_END, SHARD_END),
+        (after(11), after(10), True),
+        (after(10**30), after(9), True),
+        (SHARD_END, after(10), True),
+        (after(10), after(10), False),
+        (after(9), after(10), False),
+        (after(9), after(10**30), False),
+        (TRIM_HORIZON, after(10), False),
+        (after(10), TRIM_HORIZON, False),
+        (after(10), Position.at_timestamp(1), False),
+        (after(10), SHARD_END, False),
+        (SHARD_END, SHARD_END, False),
     ],
 )
-def test_a_row_that_is_not_is_no_news(reached: Position, planned: Position) -> None:
-    assert restored(Offset({SHARD: planned}), "orders", {SHARD: row(reached)}, ()) is None
+def test_row_ahead_of_the_checkpoint_is_reported(reached: Position, planned: Position, ahead: bool) -> None:
+    found = restored(Offset({SHARD: planned}), "orders", {SHARD: row(reached)}, ())
+    assert (found is not None) is ahead
+    if found is not None:
+        assert "further than the query's checkpoint in 1 of 1 shards (shardId-000000000000" in found
+        assert "give it a new output directory" in found
 
 
-def test_rows_of_other_streams_and_of_shards_that_the_checkpoint_does_not_name_do_not_count() -> None:
+def test_rows_of_other_streams_shards_and_marks_are_ignored() -> None:
     other = ShardKey("clicks", "shardId-000000000000")
     assert restored(Offset({other: after(10)}), "orders", {other: row(after(11))}, ()) is None
     assert restored(Offset({other: after(10)}), "orders", {SHARD: row(after(11))}, ()) is None
+    unknown = Offset({SHARD: after(10)}, mark=Mark("0000", 1))
+    assert restored(unknown, "orders", {SHARD: row(after(11))}, REACHED) is None
 
 
 REACHED = (CheckpointMark(Mark("beef", 900), 1_790_000_009_000), CheckpointMark(Mark("7c1f", 12), 1_790_000_000_000))
@@ -61,22 +58,15 @@ REACHED = (CheckpointMark(Mark("beef", 900), 1_790_000_009_000), CheckpointMark(
 @pytest.mark.parametrize(
     ("moved", "said"), [(9, "by 3 micro-batches"), (11, "by 1 micro-batch"), (12, None), (13, None)]
 )
-def test_a_checkpoint_is_compared_with_its_own_mark_alone(moved: int, said: str | None) -> None:
+def test_checkpoint_is_compared_with_its_mark_alone(moved: int, said: str | None) -> None:
     # The rows are far ahead, as where another query has read on, and far behind, as where the table is older.
     for at in (after(10**30), after(1)):
         found = restored(Offset({SHARD: after(10)}, mark=Mark("7c1f", moved)), "orders", {SHARD: row(at)}, REACHED)
-        if said is None:
-            assert found is None
-        else:
-            assert found is not None
+        assert (found is None) == (said is None)
+        if found is not None:
             assert f"had been further {said}, at 2026-09-21 14:13:20 UTC" in found
             assert "or Spark has left offsets out of it (option asyncProgressTrackingEnabled)" in found
             assert "give it a new output directory" in found
-
-
-def test_nothing_is_known_of_a_checkpoint_whose_mark_the_table_does_not_have() -> None:
-    offset = Offset({SHARD: after(10)}, mark=Mark("0000", 1))
-    assert restored(offset, "orders", {SHARD: row(after(11))}, REACHED) is None
 
 
 @pytest.mark.parametrize(
@@ -90,7 +80,7 @@ def test_nothing_is_known_of_a_checkpoint_whose_mark_the_table_does_not_have() -
         ([], None),
     ],
 )  # fmt: skip
-def test_a_new_query_learns_up_to_where_the_application_had_read_and_from_where_to_repeat(
+def test_new_query_is_warned_how_far_the_application_read(
     rows: list[tuple[Position, float | None]], said: str | None
 ) -> None:
     found = begun_anew(
@@ -101,8 +91,7 @@ def test_a_new_query_learns_up_to_where_the_application_had_read_and_from_where_
         },
     )
     assert (found is None) == (said is None)
-    if said is not None:
-        assert found is not None
+    if found is not None and said is not None:
         assert f"has read {len(rows)} of the stream's shards before (shardId-0 up to {rows[0][0]})" in found
         assert said in found
         assert "_spark_metadata" in found

@@ -64,8 +64,14 @@ def rows(draw: st.DrawFn) -> Lease:
     return replace(row, continuation=(row.record or 0) + draw(st.integers(0, 10**30)))
 
 
+def read(item: dict[str, Any]) -> Lease:
+    row = Lease.from_item(item)
+    assert row is not None
+    return row
+
+
 @given(rows())
-def test_a_row_survives_the_table(lease: Lease) -> None:
+def test_row_survives_the_table(lease: Lease) -> None:
     assert Lease.from_item(lease.to_item()) == lease
 
 
@@ -129,9 +135,8 @@ KCL: dict[str, Any] = {
 }
 
 
-def test_a_row_of_kcl_is_read() -> None:
-    lease = Lease.from_item(KCL)
-    assert lease is not None
+def test_row_of_kcl_is_read() -> None:
+    lease = read(KCL)
     assert (lease.counter, lease.owner, lease.epoch, lease.ours) == (812, "ip-10-0-0-1:8a7b", 0, False)
     assert lease.checkpoint == Position.after(49590338271490256608559692538361571095921575989136588898)
 
@@ -149,19 +154,23 @@ def test_a_row_of_kcl_is_read() -> None:
     ],
 )
 def test_checkpoints_are_read(change: dict[str, Any], position: Position | None) -> None:
-    lease = Lease.from_item(KCL | change)
-    assert lease is not None
-    assert lease.checkpoint == position
+    assert read(KCL | change).checkpoint == position
 
 
 @pytest.mark.parametrize("kind", ["STREAM", "LEADER", "WORKER_METRIC_STATS", "TABLE_MIGRATION"])
-def test_rows_that_are_no_leases_are_told_apart(kind: str) -> None:
+def test_rows_of_other_kinds_are_no_leases(kind: str) -> None:
     assert Lease.from_item({"leaseKey": {"S": "Leader"}, "entityType": {"S": kind}}) is None
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"leaseCounter": {"NULL": True}}, "lease row 'shardId-000000000003' has no attribute 'leaseCounter'"),
+        ({"continuation": {"S": "x"}}, "has attribute 'continuation' = 'x', expected a sequence number"),
+        *(
+            ({"leaseCounter": {"N": number}}, f"has attribute 'leaseCounter' = '{number}', expected a whole number")
+            for number in ("1" + "0" * 38, "9" * 5000, "x")
+        ),
         ({"leaseCounter": {"S": "8"}}, "has attribute 'leaseCounter' = {'S': '8'}, expected type N"),
         ({"leaseCounter": {"N": "1.5"}}, "has attribute 'leaseCounter' = '1.5', expected a whole number"),
         ({"checkpoint": {"S": "-1"}}, "has attribute 'checkpoint' = '-1', expected a sequence number"),
@@ -179,15 +188,10 @@ def test_rows_that_are_no_leases_are_told_apart(kind: str) -> None:
         ({"parentShardId": {"S": "x"}}, "has attribute 'parentShardId' = {'S': 'x'}, expected type SS"),
     ],
 )
-def test_a_broken_row_is_named(change: dict[str, Any], message: str) -> None:
+def test_broken_attribute_is_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match="shardId-000000000003") as caught:
         Lease.from_item(KCL | change)
     assert message in str(caught.value)
-
-
-def test_a_row_without_a_counter_is_named() -> None:
-    with pytest.raises(ValueError, match=r"lease row 'k' has no attribute 'leaseCounter'"):
-        Lease.from_item({"leaseKey": {"S": "k"}})
 
 
 @pytest.mark.parametrize(
@@ -202,17 +206,15 @@ def test_a_row_without_a_counter_is_named() -> None:
         (Position.after(0), TRIM_HORIZON, False),
         (Position.after(5), SHARD_END, True),
         (SHARD_END, Position.after(5), False),
+        (None, TRIM_HORIZON, True),
     ],
 )
-def test_rows_only_move_forward(stored: Position, noted: Position, forward: bool) -> None:
-    assert Lease.new("k", LeaseInfo(stored)).advances(noted) is forward
+def test_rows_only_move_forward(stored: Position | None, noted: Position, forward: bool) -> None:
+    row = Lease("k", checkpoint=None) if stored is None else Lease.new("k", LeaseInfo(stored))
+    assert row.advances(noted) is forward
 
 
-def test_a_row_without_a_position_takes_any() -> None:
-    assert Lease("k", checkpoint=None).advances(TRIM_HORIZON)
-
-
-def test_a_row_names_the_last_record_and_how_far_the_shard_was_read() -> None:
+def test_row_has_the_last_record_and_the_position_read() -> None:
     row = Lease.new("k", LeaseInfo(Position.at_timestamp(5)))
     idle = row.checkpointed(Position.after(40))
     assert (idle.checkpoint, idle.record, idle.position) == (Position.at_timestamp(5), None, Position.after(40))
@@ -226,72 +228,55 @@ def test_a_row_names_the_last_record_and_how_far_the_shard_was_read() -> None:
     assert Lease.from_item(back.to_item()) == back
 
 
-def test_a_checkpoint_that_a_kcl_moved_on_is_inside_its_record() -> None:
-    moved = Lease.from_item(
-        {**Lease("k", checkpoint=Position.after(49)).to_item(), "continuation": {"S": "49"}, "checkpoint": {"S": "60"}}
-    )
-    assert moved is not None
-    assert moved.position == Position.inside(60, 0), "a KCL application went on with it"
+def one() -> LeaseKeys:
+    return LeaseKeys({"orders": "dev-orders"})
 
 
-def test_a_broken_continuation_is_named() -> None:
-    with pytest.raises(
-        ValueError, match="lease row 'k' has attribute 'continuation' = 'x', expected a sequence number"
-    ):
-        Lease.from_item({**Lease("k").to_item(), "continuation": {"S": "x"}})
+def two() -> LeaseKeys:
+    return LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
 
 
-class TestKeys:
-    one = LeaseKeys({"orders": "dev-orders"})
-    two = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
+def test_keys_name_stream_and_shard() -> None:
+    assert one().encode(ShardKey("orders", "shardId-1")) == "orders:shardId-1"
+    assert two().encode(ShardKey("clicks", "shardId-1")) == "clicks:shardId-1"
+    assert two().decode("clicks:shardId-1") == ShardKey("clicks", "shardId-1")
+    with pytest.raises(ValueError, match="'x' is not a stream of this application: clicks, orders"):
+        two().encode(ShardKey("x", "shardId-1"))
+    with pytest.raises(ValueError, match="at least one stream"):
+        LeaseKeys({})
 
-    def test_where_one_stream_is_read_the_shard_id_alone_is_understood(self) -> None:
-        assert self.one.encode(ShardKey("orders", "shardId-1")) == "orders:shardId-1"
-        assert self.one.decode("shardId-1") == ShardKey("orders", "shardId-1")
 
-    def test_keys_name_the_stream(self) -> None:
-        assert self.two.encode(ShardKey("clicks", "shardId-1")) == "clicks:shardId-1"
-        assert self.two.decode("clicks:shardId-1") == ShardKey("clicks", "shardId-1")
-        assert self.two.decode("shardId-1") is None
+def test_keys_of_kcl_are_read() -> None:
+    assert one().decode("shardId-1") == ShardKey("orders", "shardId-1"), "where one stream is read"
+    key = "123456789012:dev-orders:1700000000:shardId-1"
+    assert one().decode(key) == two().decode(key) == ShardKey("orders", "shardId-1"), "by the stream's name in Kinesis"
 
-    def test_kcls_multi_stream_keys_are_read_by_the_name_in_kinesis(self) -> None:
-        key = "123456789012:dev-orders:1700000000:shardId-1"
-        assert self.one.decode(key) == self.two.decode(key) == ShardKey("orders", "shardId-1")
 
-    @pytest.mark.parametrize("key", ["other:shardId-1", "1:other:2:shardId-1", "1:orders:2:shardId-1", "a:b:c", ""])
-    def test_keys_of_other_streams_are_not_ours(self, key: str) -> None:
-        assert self.two.decode(key) is None
+@pytest.mark.parametrize(
+    "key", ["other:shardId-1", "1:other:2:shardId-1", "1:orders:2:shardId-1", "a:b:c", "", "shardId-1"]
+)
+def test_keys_of_other_streams_are_ignored(key: str) -> None:
+    assert two().decode(key) is None
 
-    def test_a_runs_row_is_of_its_stream_and_of_no_shard(self) -> None:
-        assert run_key("orders") == "#run:orders"
-        assert [self.two.decode(run_key("orders")), self.one.decode(run_key("orders"))] == [None, None]
-        assert [self.two.stream(run_key(name)) for name in ("orders", "other")] == ["orders", None]
-        assert [self.two.stream(key) for key in ("clicks:shardId-1", "shardId-1")] == ["clicks", None]
 
-    def test_of_two_rows_of_a_shard_the_one_with_our_key_counts(self) -> None:
-        ours, old = Lease("orders:shardId-1"), Lease("shardId-1")
-        for rows in ([ours, old], [old, ours]):
-            found = self.one.by_shard({row.key: row for row in [*rows, Lease(run_key("orders"))]})
-            assert found == {ShardKey("orders", "shardId-1"): ours}
-
-    def test_a_stream_that_is_not_read_has_no_key(self) -> None:
-        with pytest.raises(ValueError, match="'x' is not a stream of this application: clicks, orders"):
-            self.two.encode(ShardKey("x", "shardId-1"))
+def test_row_of_a_run_belongs_to_its_stream_alone() -> None:
+    assert run_key("orders") == "#run:orders"
+    assert [keys.decode(run_key("orders")) for keys in (one(), two())] == [None, None]
+    assert [two().stream(run_key(name)) for name in ("orders", "other")] == ["orders", None]
+    assert [two().stream(key) for key in ("clicks:shardId-1", "shardId-1")] == ["clicks", None]
 
 
 @pytest.mark.parametrize("sub", [0, 7])
-def test_a_row_of_the_kcl_may_stand_inside_an_aggregate_and_ours_stand_behind_it(sub: int) -> None:
-    theirs = Lease.from_item({**KCL, "checkpoint": {"S": "49"}, "checkpointSubSequenceNumber": {"N": str(sub)}})
-    assert theirs is not None
+def test_only_rows_of_kcl_are_inside_an_aggregate(sub: int) -> None:
+    theirs = read({**KCL, "checkpoint": {"S": "49"}, "checkpointSubSequenceNumber": {"N": str(sub)}})
     assert theirs.position == Position.inside(49, sub)
     ours = theirs.taken("me", "grpc://x", 1).checkpointed(Position.after(50))
     assert ours.position == Position.after(50)
-    again = Lease.from_item({**ours.to_item(), "checkpoint": {"S": "60"}, "checkpointSubSequenceNumber": {"N": "0"}})
-    assert again is not None
+    again = read({**ours.to_item(), "checkpoint": {"S": "60"}, "checkpointSubSequenceNumber": {"N": "0"}})
     assert again.position == Position.inside(60, 0), "a KCL application went on with our row"
 
 
-def test_a_start_inside_an_aggregate_is_stored_as_the_kcl_stores_it() -> None:
+def test_start_inside_an_aggregate_has_the_form_of_kcl() -> None:
     inside = Position.inside(49, 7)
     row = Lease.new("p", LeaseInfo(inside))
     assert (row.checkpoint, row.sub, row.position) == (Position.after(49), 7, inside)
@@ -302,7 +287,7 @@ def test_a_start_inside_an_aggregate_is_stored_as_the_kcl_stores_it() -> None:
     assert not row.checkpointed(Position.after(49)).advances(inside)
 
 
-def test_the_page_names_every_attribute() -> None:
+def test_page_names_every_attribute() -> None:
     page = (Path(__file__).parents[3] / "docs" / "lease-table.md").read_text()
     run, shard = page.split("## The checkpoint of a shard")
     lag = Lag(1, 2, 3, "shardId-000000000000", 4, 5)
@@ -320,7 +305,7 @@ def test_the_page_names_every_attribute() -> None:
     assert {name for name in rows[0].to_item()["lag"]["M"] if f"`{name}`" not in run} == set()
 
 
-def test_what_a_run_noted_stays_in_its_row() -> None:
+def test_notes_of_a_run_stay_in_its_row() -> None:
     notes = RunNotes(SystemClock())
     row = Lease(run_key("orders"), checkpoint=None).taken("a", "grpc://a", 1)
     assert notes.stored_in("orders", row) == row
@@ -333,12 +318,11 @@ def test_what_a_run_noted_stays_in_its_row() -> None:
         seen.released(),
         seen.released().taken("b", "grpc://b", 2),
     ):
-        again = Lease.from_item(later.to_item())
-        assert again is not None
+        again = read(later.to_item())
         assert (again.distributed, [each.mark for each in again.marks]) == (True, [Mark("7c1f", 3)])
 
 
-def test_a_run_notes_the_checkpoints_of_all_its_queries() -> None:
+def test_run_has_marks_of_all_its_queries() -> None:
     notes = RunNotes(SystemClock())
     row = Lease(run_key("orders"), checkpoint=None)
     for mark in (Mark("7c1f", 3), Mark("ab12", 9), Mark("7c1f", 4), Mark("ab12", 10)):
@@ -346,39 +330,21 @@ def test_a_run_notes_the_checkpoints_of_all_its_queries() -> None:
     assert {each.mark for each in notes.stored_in("orders", row).marks} == {Mark("7c1f", 4), Mark("ab12", 10)}
 
 
-def test_when_a_row_was_written_is_stored_to_the_millisecond() -> None:
+def test_time_of_writing_has_milliseconds() -> None:
     row = Lease("orders:shardId-1", epoch=3, written=1_700_000_000.1234)
     assert row.to_item()["writtenAt"] == {"N": "1700000000123"}
-    read = Lease.from_item(row.to_item())
-    assert read is not None
-    assert read.written == 1_700_000_000.123
+    assert read(row.to_item()).written == 1_700_000_000.123
     assert "writtenAt" not in Lease("orders:shardId-1").to_item()
 
 
-def test_a_shard_is_known_once_its_hash_keys_are() -> None:
-    assert not LeaseInfo().is_known
-    assert LeaseInfo(starting_hash_key="0").is_known
-
-
-def test_an_application_reads_a_stream_at_least() -> None:
-    with pytest.raises(ValueError, match="at least one stream"):
-        LeaseKeys({})
-
-
-def test_of_several_rows_of_one_shard_the_one_in_our_own_form_counts() -> None:
-    keys, shard = LeaseKeys({"orders": "dev-orders"}), ShardKey("orders", "shardId-1")
+def test_row_in_the_present_form_counts_first() -> None:
+    shard = ShardKey("orders", "shardId-1")
     ours, old, kcl = "orders:shardId-1", "shardId-1", "123456789012:dev-orders:1:shardId-1"
-    assert keys.by_shard({old: 1, ours: 2, kcl: 3}) == {shard: 2}
-    assert keys.by_shard({ours: 2, old: 1, kcl: 3}) == {shard: 2}
-    assert keys.by_shard({kcl: 3, old: 1}) == {shard: 3}, "else the first"
-    assert keys.by_shard({old: 1}) == {shard: 1}
-    assert LeaseKeys({"orders": "o", "clicks": "c"}).decode(old) is None, "of which stream is not known"
-    assert keys.by_shard({"#run:orders": 4, "other:shardId-1": 5}) == {}
-
-
-def test_what_a_row_counts_begins_with_nothing() -> None:
-    row = Lease("orders:shardId-000000000000")
-    assert (row.counter, row.sub, row.owner_switches, row.epoch) == (0, 0, 0, 0)
+    assert one().by_shard({old: 1, ours: 2, kcl: 3}) == {shard: 2}
+    assert one().by_shard({ours: 2, old: 1, kcl: 3}) == {shard: 2}
+    assert one().by_shard({kcl: 3, old: 1}) == {shard: 3}, "else the first"
+    assert one().by_shard({old: 1}) == {shard: 1}
+    assert one().by_shard({"#run:orders": 4, "other:shardId-1": 5}) == {}
 
 
 @pytest.mark.parametrize("value", [10**18, -1, 10**37, 10**60])
@@ -393,15 +359,9 @@ def test_what_a_row_counts_begins_with_nothing() -> None:
     ],
     ids=["readUntil", "writtenAt", "checkpointTimestamp", "lag", "marks"],
 )
-def test_times_that_cannot_be_are_refused(attribute: Any, value: int) -> None:
+def test_impossible_times_are_refused(attribute: Any, value: int) -> None:
     item = {"leaseKey": {"S": "orders:shardId-0"}, "leaseCounter": {"N": "1"}, **attribute({"N": str(value)})}
     with pytest.raises(
         ValueError, match=r"lease row 'orders:shardId-0' has attribute '\w+' = .*, expected a (time|whole)"
     ):
         Lease.from_item(item)
-
-
-def test_numbers_beyond_dynamodb_are_refused() -> None:
-    for value in ("1" + "0" * 38, "9" * 5000, "x"):
-        with pytest.raises(ValueError, match=r"'leaseCounter' = .*, expected a whole number"):
-            Lease.from_item({"leaseKey": {"S": "orders:shardId-0"}, "leaseCounter": {"N": value}})

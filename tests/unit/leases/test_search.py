@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,6 @@ from kinesis_efo.leases.expiry import Heartbeat, Observer
 from kinesis_efo.leases.keys import LeaseKeys, run_key
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.search import Free, Search
-from kinesis_efo.positions import Position
 
 TIMEOUT = 10.0
 KEY = run_key("orders")
@@ -26,124 +26,73 @@ def rows(*leases: Lease) -> dict[str, Lease]:
     return {each.key: each for each in leases}
 
 
-def decision(seen: Mapping[float, dict[str, Lease]], ended: str = "") -> Free | Heartbeat:
+def decision(seen: Mapping[float, dict[str, Lease]]) -> Free | Heartbeat:
     """What `me` decides after having seen the rows of the stream at several times."""
-    observer = Observer(TIMEOUT, ended.__eq__)
+    observer = Observer(TIMEOUT)
     for now, leases in seen.items():
         heartbeats = observer.observe(leases, now)
     search = Search(LeaseKeys({"orders": "dev-orders"}), observer, "me", "lake", lambda _: False)
     return search.decide("orders", heartbeats, now)
 
 
-class TestExpiry:
-    def sight(self, *steps: tuple[float, Lease | None]) -> tuple[bool, bool]:
-        observer = Observer(TIMEOUT)
-        for now, seen in steps:
-            heartbeats = observer.observe(rows(seen) if seen else {}, now)
-        return observer.quiet(heartbeats["k"], now), observer.proven_alive(heartbeats["k"], now)
-
-    def test_when_it_expires(self) -> None:
-        observer = Observer(TIMEOUT)
-        leases = rows(lease("k", "x"))
-        observer.observe(leases, 100)
-        seen = observer.observe(leases, 104)
-        assert observer.expires_at(seen["k"]) == 110
-
-    def test_first_sight_counts_as_renewed(self) -> None:
-        assert self.sight((1e6, lease("k", "x", counter=1))) == (False, False)
-
-    def test_expired_when_the_counter_stands_still_for_the_timeout(self) -> None:
-        still = lease("k", "x")
-        assert self.sight((0, still), (9.99, still)) == (False, False)
-        assert self.sight((0, still), (10, still)) == (True, False)
-
-    def test_a_counter_that_moves_keeps_it(self) -> None:
-        assert self.sight(*((t, lease("k", "x", counter=t)) for t in range(0, 50, 5))) == (False, True)
-
-    def test_a_counter_that_goes_back_has_moved_too(self) -> None:
-        assert self.sight((0, lease("k", "x", counter=9)), (10, lease("k", "x", counter=1)))[0] is False
-
-    def test_alive_takes_a_whole_timeout_of_watching(self) -> None:
-        assert self.sight((0, lease("k", "x", counter=1)), (9, lease("k", "x", counter=2))) == (False, False)
-        assert self.sight((0, lease("k", "x", counter=1)), (10, lease("k", "x", counter=2))) == (False, True)
-
-    def test_one_that_moved_and_then_died_is_not_called_alive(self) -> None:
-        moved = lease("k", "x", counter=2)
-        steps = [(0.0, lease("k", "x", counter=1)), (3.0, moved), (10.0, moved)]
-        assert self.sight(*steps) == (False, False)
-        assert self.sight(*steps, (13.0, moved)) == (True, False)
-
-    def test_another_owner_is_watched_anew(self) -> None:
-        assert self.sight((0, lease("k", "x")), (10, lease("k", "y"))) == (False, False)
-
-    def test_a_row_that_vanished_is_remembered_for_the_timeout(self) -> None:
-        observer = Observer(TIMEOUT)
-        observer.observe(rows(lease("k", "x")), 0)
-        assert observer.observe({}, 9)["k"].gone
-        assert "k" not in observer.observe({}, 10)
-
-    def test_a_free_row_that_vanished_is_forgotten(self) -> None:
-        observer = Observer(TIMEOUT)
-        observer.observe(rows(lease("k")), 0)
-        assert "k" not in observer.observe({}, 1)
-
-    def test_a_row_that_is_there_again_was_renewed_whatever_its_counter(self) -> None:
-        observer = Observer(TIMEOUT)
-        row = lease("a", "p1")
-        observer.observe({"a": row}, 0.0)
-        observer.observe({}, 1.0)
-        heartbeat = observer.observe({"a": row}, TIMEOUT)["a"]
-        assert not observer.quiet(heartbeat, TIMEOUT * 1.9)
-        assert observer.quiet(heartbeat, TIMEOUT * 2)
+STILL = lease("k", "x")
+MOVED = lease("k", "x", counter=2)
 
 
-class TestTheLeaseOnAStream:
-    def test_is_free_where_there_is_no_row(self) -> None:
-        assert decision({0: {}}) == Free(None, 1, {})
+@pytest.mark.parametrize(
+    ("steps", "quiet", "alive"),
+    [
+        # First sight counts as renewed.
+        ([(1e6, STILL)], False, False),
+        ([(0, STILL), (9.99, STILL)], False, False),
+        ([(0, STILL), (10, STILL)], True, False),
+        ([(t, lease("k", "x", counter=t)) for t in range(0, 50, 5)], False, True),
+        ([(0, lease("k", "x", counter=9)), (10, STILL)], False, True),
+        # A whole timeout of watching shows that an owner is alive, if it has renewed just now.
+        ([(0, STILL), (9, MOVED)], False, False),
+        ([(0, STILL), (10, MOVED)], False, True),
+        ([(0, STILL), (3, MOVED), (10, MOVED)], False, False),
+        ([(0, STILL), (3, MOVED), (10, MOVED), (13, MOVED)], True, False),
+        ([(0, STILL), (10, lease("k", "y"))], False, False),
+        # A row that is there again was renewed, whatever its counter.
+        ([(0, STILL), (1, None), (10, STILL), (19, STILL)], False, False),
+        ([(0, STILL), (1, None), (10, STILL), (20, STILL)], True, False),
+    ],
+)
+def test_expiry_follows_from_what_was_seen(steps: list[tuple[float, Lease | None]], quiet: bool, alive: bool) -> None:
+    observer = Observer(TIMEOUT)
+    for now, seen in steps:
+        found = observer.observe(rows(seen) if seen else {}, now)["k"]
+    assert (observer.quiet(found, now), observer.proven_alive(found, now)) == (quiet, alive)
 
-    def test_is_free_where_its_row_has_no_owner(self) -> None:
-        row = lease(counter=7, epoch=3)
-        assert decision({0: rows(row)}) == Free(row, 4, {})
 
-    def test_is_free_where_its_row_names_us(self) -> None:
-        row = lease(owner="me", epoch=3)
-        assert decision({0: rows(row)}) == Free(row, 4, {})
+def test_lease_expires_a_timeout_after_its_last_change() -> None:
+    observer = Observer(TIMEOUT)
+    observer.observe(rows(STILL), 100)
+    assert observer.expires_at(observer.observe(rows(STILL), 104)["k"]) == 110
 
-    def test_is_free_once_its_owner_was_silent_for_the_timeout(self) -> None:
-        row = lease(owner="x", epoch=3)
-        assert isinstance(decision({0: rows(row), 9.9: rows(row)}), Heartbeat)
-        assert decision({0: rows(row), 10: rows(row)}) == Free(row, 4, {})
 
-    def test_is_free_at_once_where_its_owner_has_ended(self) -> None:
-        row = lease(owner="x")
-        assert decision({0: rows(row)}, ended="x") == Free(row, 1, {})
+def test_deleted_row_counts_until_its_owner_must_notice() -> None:
+    observer = Observer(TIMEOUT)
+    observer.observe(rows(STILL, lease("free")), 0)
+    assert observer.observe({}, 9).keys() == {"k"}
+    assert observer.observe({}, 9)["k"].gone
+    assert observer.observe({}, 10) == {}
+    row = lease(owner="x", epoch=2)
+    assert isinstance(decision({0: rows(row), 5: {}}), Heartbeat)
+    assert decision({0: rows(row), 10: {}}) == Free(None, 1, {})
 
-    def test_is_not_free_while_its_owner_renews(self) -> None:
-        found = decision({t: rows(lease(owner="x", counter=t)) for t in range(0, 50, 5)})
-        assert isinstance(found, Heartbeat)
-        assert found.lease.owner == "x"
 
-    def test_is_not_free_while_a_shard_has_an_owner(self) -> None:
-        """A KCL application holds the leases of shards and knows nothing of the run's row."""
-        shard = Lease("shardId-000000000000", 1, "kcl", Position.after(5))
-        assert isinstance(decision({0: rows(shard)}), Heartbeat)
-        assert decision({0: rows(shard), 10: rows(shard)}) == Free(None, 1, rows(shard))
+def test_lease_is_free_where_its_row_names_this_run() -> None:
+    row = lease(owner="me", epoch=3)
+    assert decision({0: rows(row)}) == Free(row, 4, {})
 
-    def test_is_taken_with_an_epoch_above_that_of_every_row(self) -> None:
-        """Also where somebody has deleted the run's row: its checkpoints remember the epoch."""
-        shards = [Lease(f"orders:{number}", epoch=number) for number in range(4)]
-        assert decision({0: rows(*shards)}) == Free(None, 4, rows(*shards))
 
-    def test_of_a_row_deleted_by_hand_is_free_only_after_its_owner_would_have_noticed(self) -> None:
-        row = lease(owner="x", epoch=2)
-        assert isinstance(decision({0: rows(row), 5: {}}), Heartbeat)
-        assert decision({0: rows(row), 10: {}}) == Free(None, 1, {})
-
-    def test_names_the_rival_that_changed_last(self) -> None:
-        old, new = lease("orders:a", "x"), [lease("orders:b", "y", counter=n) for n in range(2)]
-        found = decision({0: rows(old, new[0]), 5: rows(old, new[1])})
-        assert isinstance(found, Heartbeat)
-        assert found.lease.owner == "y"
+def test_rival_that_changed_last_is_named() -> None:
+    old, new = lease("orders:a", "x"), [lease("orders:b", "y", counter=n) for n in range(2)]
+    found = decision({0: rows(old, new[0]), 5: rows(old, new[1])})
+    assert isinstance(found, Heartbeat)
+    assert found.lease.owner == "y"
 
 
 owners = st.sampled_from([None, "me", "p1", "q"])
@@ -171,7 +120,7 @@ def histories(draw: st.DrawFn) -> list[tuple[float, dict[str, Lease]]]:
 
 
 @given(histories())
-def test_nothing_is_taken_while_any_owner_renews(history: list[tuple[float, dict[str, Lease]]]) -> None:
+def test_no_lease_is_free_while_any_owner_renews(history: list[tuple[float, dict[str, Lease]]]) -> None:
     found = decision(dict(history))
     now, leases = history[-1]
     if isinstance(found, Heartbeat):

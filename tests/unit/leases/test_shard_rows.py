@@ -20,35 +20,28 @@ def gone(*leases: Lease, candidates: str = "p") -> list[str]:
     return [lease.key for lease in finished_parents({each.key: each for each in leases}, candidates.split(","))]
 
 
-def test_a_parent_goes_when_its_children_have_begun() -> None:
+def test_parent_goes_when_its_children_have_begun() -> None:
     assert gone(PARENT, A, B) == ["p"]
+    assert gone(PARENT, A, B, candidates="a,b") == []
 
 
 @pytest.mark.parametrize("position", [TRIM_HORIZON, Position.at_timestamp(3), None])
-def test_a_child_that_has_not_begun_keeps_it(position: Position | None) -> None:
+def test_parent_stays_while_a_child_has_not_begun(position: Position | None) -> None:
     assert gone(PARENT, A, replace(B, checkpoint=position)) == []
 
 
-def test_a_missing_child_keeps_it() -> None:
-    assert gone(PARENT, A) == []
+def test_parent_stays_without_all_its_children() -> None:
+    assert gone(PARENT, A) == gone(PARENT) == []
 
 
-def test_no_child_keeps_it() -> None:
-    assert gone(PARENT) == []
-
-
-def test_its_own_parent_keeps_it_and_goes_first() -> None:
+def test_grandparent_goes_first() -> None:
     grandparent = Lease("g", checkpoint=SHARD_END, children=frozenset({"p"}))
     parent = replace(PARENT, parents=frozenset({"g"}))
     assert gone(grandparent, parent, A, B, candidates="g,p") == ["g"]
     assert gone(parent, A, B, candidates=["g", "p"][1]) == ["p"]
 
 
-def test_what_is_no_candidate_stays() -> None:
-    assert gone(PARENT, A, B, candidates="a,b") == []
-
-
-def test_after_a_crash_before_the_children_were_stored_hash_ranges_tell() -> None:
+def test_hash_ranges_decide_where_children_were_not_stored() -> None:
     crashed = replace(PARENT, children=frozenset(), checkpoint=BEGUN)
     assert gone(crashed, A, B) == ["p"]
     assert gone(crashed, A) == []
@@ -65,7 +58,7 @@ def test_both_parents_of_a_merge_go() -> None:
     assert gone(left, right, merged, candidates="l,r") == ["l", "r"]
 
 
-def test_streams_are_kept_apart() -> None:
+def test_children_of_another_stream_do_not_count() -> None:
     parent, a, b = (replace(each, key=f"orders:{each.key}") for each in (PARENT, A, B))
     assert gone(parent, a, b, candidates="orders:p") == ["orders:p"]
     assert gone(parent, replace(a, key="clicks:a"), b, candidates="orders:p") == []

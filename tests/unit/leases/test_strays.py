@@ -22,14 +22,14 @@ def rows(*streams: StreamIdentity | None) -> list[Lease]:
     ]
 
 
-def test_rows_of_a_stream_that_was_created_again_are_told_with_both_times() -> None:
+def test_stray_of_an_earlier_stream_has_both_times() -> None:
     assert strays(rows(NOW, EARLIER, None, EARLIER), NOW) == (
         f"checkpoint orders:1 (and 1 more) is of another stream: {ARN}, created 2023-11-14T22:13:20+00:00. "
         f"The stream is now {ARN}, created 2027-01-15T08:00:00+00:00: it was deleted and created again since"
     )
 
 
-def test_rows_of_a_stream_with_another_arn_are_told_whatever_is_known_of_their_times() -> None:
+def test_row_with_another_arn_is_a_stray() -> None:
     for stream in (StreamIdentity(OTHER), StreamIdentity(OTHER, NOW.created)):
         for present in (NOW, StreamIdentity(ARN)):
             assert f"is of another stream: {stream}. The stream is now {present}: the application read another" in str(
@@ -41,10 +41,10 @@ def test_rows_of_a_stream_with_another_arn_are_told_whatever_is_known_of_their_t
     ("stream", "present"),
     [(NOW, NOW), (None, NOW), (StreamIdentity(ARN), NOW), (NOW, StreamIdentity(ARN)), (EARLIER, StreamIdentity(ARN))],
 )
-def test_where_a_time_is_not_known_nothing_is_said(stream: StreamIdentity | None, present: StreamIdentity) -> None:
+def test_row_of_unknown_time_is_no_stray(stream: StreamIdentity | None, present: StreamIdentity) -> None:
     assert strays(rows(stream), present) is None
 
 
-def test_a_row_that_was_moved_by_hand_is_of_no_stream() -> None:
+def test_row_moved_by_hand_is_no_stray() -> None:
     [row] = rows(EARLIER)
     assert strays([row.moved(Position.after(9))], NOW) is None

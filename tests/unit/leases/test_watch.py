@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.support.virtual_time import LoopClock, run
 TIMEOUT = 10.0
 
 
-def _watch(change: Callable[[MemoryLeaseStore, float], None], *rows: Lease, at_most: float = TIMEOUT) -> WatchResult:
+def _watch(change: Callable[[MemoryLeaseStore, float], None], *rows: Lease, **options: Any) -> WatchResult:
     """Watch a table that `change` writes to every tenth of a second."""
 
     async def main() -> WatchResult:
@@ -31,7 +32,7 @@ def _watch(change: Callable[[MemoryLeaseStore, float], None], *rows: Lease, at_m
 
         working = asyncio.create_task(worker())
         try:
-            return await watch(table, LoopClock(), at_most)
+            return await watch(table, LoopClock(), **{"at_most": TIMEOUT, **options})
         finally:
             working.cancel()
 
@@ -40,7 +41,7 @@ def _watch(change: Callable[[MemoryLeaseStore, float], None], *rows: Lease, at_m
 
 def _renew(key: str, every: float, **changes: object) -> Callable[[MemoryLeaseStore, float], None]:
     def change(table: MemoryLeaseStore, now: float) -> None:
-        if round(now * 10) % round(every * 10) == 0:
+        if key in table.items and round(now * 10) % round(every * 10) == 0:
             table.items[key] = replace(table.lease(key).renewed(), **changes).to_item()  # type: ignore[arg-type]
 
     return change
@@ -49,29 +50,27 @@ def _renew(key: str, every: float, **changes: object) -> Callable[[MemoryLeaseSt
 ALIVE, DEAD, FREE = Lease("a", owner="alive"), Lease("d", owner="dead"), Lease("f")
 
 
-def test_all_alive_is_known_after_a_renewal() -> None:
+def test_live_owners_are_found_by_a_renewal() -> None:
     seen = _watch(_renew("a", TIMEOUT / 3), ALIVE, FREE)
     assert seen.live_owners == {"alive": ["a"]}
     assert seen.seconds <= TIMEOUT / 2
 
 
-def test_a_dead_owner_is_known_after_the_timeout_and_not_before() -> None:
+def test_dead_owner_is_found_after_the_timeout() -> None:
     seen = _watch(_renew("a", TIMEOUT / 3), ALIVE, DEAD)
     assert seen.live_owners == {"alive": ["a"]}
     assert seen.seconds >= TIMEOUT
 
 
-@pytest.mark.parametrize("rows", [(), (FREE,)])
-def test_free_leases_need_no_watching(rows: tuple[Lease, ...]) -> None:
-    seen = _watch(lambda *_: None, *rows)
+@pytest.mark.parametrize(
+    ("rows", "at_most"), [((), TIMEOUT), ((FREE,), TIMEOUT), ((DEAD,), TIMEOUT), ((ALIVE, FREE), 0.0)]
+)
+def test_one_scan_is_enough_without_owners_of_interest(rows: tuple[Lease, ...], at_most: float) -> None:
+    seen = _watch(_renew("a", 0.1), *rows, at_most=at_most, of_interest=lambda lease: lease.key != "d")
     assert (seen.live, seen.seconds) == (frozenset(), 0.0)
 
 
-def test_one_look_decides_nothing() -> None:
-    assert _watch(_renew("a", 0.1), ALIVE, at_most=0.0).live == frozenset()
-
-
-def test_an_owner_that_released_meanwhile_is_not_alive() -> None:
+def test_owner_that_released_meanwhile_is_not_alive() -> None:
     def change(table: MemoryLeaseStore, now: float) -> None:
         if now == 1.5:
             table.items["a"] = table.lease("a").renewed().to_item()
@@ -81,7 +80,7 @@ def test_an_owner_that_released_meanwhile_is_not_alive() -> None:
     assert _watch(change, ALIVE, DEAD).live == frozenset()
 
 
-def test_a_lease_that_is_taken_meanwhile_is_alive() -> None:
+def test_lease_acquired_meanwhile_is_alive() -> None:
     def change(table: MemoryLeaseStore, now: float) -> None:
         if now == 2.5:
             table.items["f"] = table.lease("f").taken("new", "", 1).to_item()
@@ -89,7 +88,7 @@ def test_a_lease_that_is_taken_meanwhile_is_alive() -> None:
     assert _watch(change, FREE, DEAD).live_owners == {"new": ["f"]}
 
 
-def test_a_run_that_begins_meanwhile_is_alive() -> None:
+def test_run_that_begins_meanwhile_is_alive() -> None:
     def begin(table: MemoryLeaseStore, now: float) -> None:
         if now == TIMEOUT - 1:
             table.items["n"] = Lease("n", owner="new").to_item()
@@ -97,31 +96,13 @@ def test_a_run_that_begins_meanwhile_is_alive() -> None:
     assert _watch(begin, DEAD).live_owners == {"new": ["n"]}
 
 
-def test_positions_that_move_are_seen() -> None:
+def test_moved_positions_are_found() -> None:
     seen = _watch(_renew("a", 2.0, checkpoint=Position.after(9)), ALIVE, DEAD)
     assert seen.moved == {"a"}
 
 
-def test_only_what_is_of_interest_is_waited_for() -> None:
-    async def main() -> float:
-        table = MemoryLeaseStore()
-        table.items = {DEAD.key: DEAD.to_item()}
-        return (await watch(table, LoopClock(), TIMEOUT, lambda lease: lease.key != "d")).seconds
-
-    assert run(main()) == 0.0
-
-
-def test_it_is_told_once_that_one_look_is_not_enough() -> None:
-    async def main(table: MemoryLeaseStore, at_most: float) -> int:
-        told: list[float] = []
-        clock = LoopClock()
-        await watch(table, clock, at_most, waiting=lambda: told.append(clock.monotonic()))
-        assert all(at == 1000 for at in told), "before it waits"
-        return len(told)
-
-    table = MemoryLeaseStore()
-    table.items = {DEAD.key: DEAD.to_item(), FREE.key: FREE.to_item()}
-    assert run(main(table, TIMEOUT)) == 1
-    assert run(main(table, 0)) == 0
-    del table.items[DEAD.key]
-    assert run(main(table, TIMEOUT)) == 0
+def test_waiting_is_announced_once() -> None:
+    calls: list[float] = []
+    for rows, at_most in (((DEAD, FREE), TIMEOUT), ((DEAD, FREE), 0), ((FREE,), TIMEOUT)):
+        _watch(lambda *_: None, *rows, at_most=at_most, waiting=lambda: calls.append(asyncio.get_running_loop().time()))
+    assert calls == [1000], "once, before it waits"

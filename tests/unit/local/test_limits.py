@@ -10,7 +10,7 @@ from kinesis_efo_local.limits import Bucket
 
 
 @given(st.lists(st.floats(1, 500), min_size=1, max_size=100))
-def test_no_more_than_the_rate_and_one_burst_passes_in_any_time(costs: list[float]) -> None:
+def test_bucket_passes_the_rate_and_one_burst(costs: list[float]) -> None:
     bucket, now = Bucket(100, 0), 0.0
     for index, cost in enumerate(costs):
         delay = bucket.delay(cost, now)

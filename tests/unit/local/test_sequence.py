@@ -22,9 +22,7 @@ def test_ticks_grow_however_the_clock_jumps(times: list[float]) -> None:
 
 
 @given(ticks, indexes, st.integers(0, 2**35))
-def test_numbers_have_56_digits_and_order_as_record_then_continuation_then_any_later_record(
-    tick: int, index: int, created: int
-) -> None:
+def test_numbers_have_56_digits_and_are_ordered(tick: int, index: int, created: int) -> None:
     shard = Numbering(index, created)
     record, continuation, later = shard.record(tick), shard.continuation(tick), shard.record(tick + 1)
     assert [len(number) for number in (record, continuation, later)] == [56, 56, 56]
@@ -43,7 +41,7 @@ def test_numbers_of_other_shards_are_in_no_order() -> None:
 
 
 @given(ticks, indexes, st.integers(0, 2**35))
-def test_a_number_holds_its_tick_and_its_shard(tick: int, index: int, created: int) -> None:
+def test_number_contains_its_tick_and_shard(tick: int, index: int, created: int) -> None:
     shard = Numbering(index, created)
     assert parse(shard.record(tick)) == Parsed(tick, index, created, continuation=False)
     assert parse(shard.continuation(tick)) == Parsed(tick, index, created, continuation=True)

@@ -15,6 +15,8 @@ from kinesis_efo_local.writing import PutRecord, put_record
 
 from .conftest import Bench
 
+FIRST = "shardId-000000000000"
+
 
 def tiles(stream: Any) -> list[tuple[int, int]]:
     return [shard.hash_range for shard in stream.open_shards]
@@ -30,9 +32,7 @@ def assert_complete(ranges: list[tuple[int, int]]) -> None:
     st.integers(1, 6),
     st.lists(st.tuples(st.sampled_from(["split", "merge", "put"]), st.integers(0, 10**6)), max_size=25),
 )
-def test_any_reshards_keep_the_hash_space_whole_and_every_record_readable_once(
-    shards: int, steps: list[tuple[str, int]]
-) -> None:
+def test_reshards_lose_no_hash_key_and_no_record(shards: int, steps: list[tuple[str, int]]) -> None:
     bench = Bench()
     stream = bench.create(shards)
     put = 0
@@ -88,7 +88,7 @@ def test_update_shard_count_goes_from_half_to_double_only(bench: Bench, target: 
     assert refused.value.code == "LimitExceededException"
 
 
-def test_a_key_goes_to_the_shard_of_its_md5_and_an_explicit_hash_key_wins(bench: Bench) -> None:
+def test_explicit_hash_key_wins_over_the_md5(bench: Bench) -> None:
     bench.create(2)
     # MD5("a") begins with 0c, MD5("b") with 92.
     assert [record["ShardId"][-1] for record in bench.put("a", "b")["Records"]] == ["0", "1"]
@@ -111,24 +111,9 @@ def test_shard_ids_are_never_used_again(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("operation", "params", "code", "message"),
     [
-        (
-            "SplitShard",
-            {"ShardToSplit": "shardId-000000000000", "NewStartingHashKey": "0"},
-            "InvalidArgument",
-            "NewStartingHashKey 0",
-        ),
-        (
-            "SplitShard",
-            {"ShardToSplit": "shardId-000000000000", "NewStartingHashKey": str(MAX_HASH)},
-            "InvalidArgument",
-            "not both",
-        ),
-        (
-            "SplitShard",
-            {"ShardToSplit": "shardId-000000000000", "NewStartingHashKey": "x"},
-            "InvalidArgument",
-            "got 'x'",
-        ),
+        ("SplitShard", {"ShardToSplit": FIRST, "NewStartingHashKey": "0"}, "InvalidArgument", "NewStartingHashKey 0"),
+        ("SplitShard", {"ShardToSplit": FIRST, "NewStartingHashKey": str(MAX_HASH)}, "InvalidArgument", "not both"),
+        ("SplitShard", {"ShardToSplit": FIRST, "NewStartingHashKey": "x"}, "InvalidArgument", "got 'x'"),
         (
             "SplitShard",
             {"ShardToSplit": "shardId-000000000009", "NewStartingHashKey": "5"},
@@ -137,13 +122,13 @@ def test_shard_ids_are_never_used_again(bench: Bench) -> None:
         ),
         (
             "MergeShards",
-            {"ShardToMerge": "shardId-000000000000", "AdjacentShardToMerge": "shardId-000000000002"},
+            {"ShardToMerge": FIRST, "AdjacentShardToMerge": "shardId-000000000002"},
             "InvalidArgument",
             "not an adjacent pair",
         ),
         (
             "MergeShards",
-            {"ShardToMerge": "shardId-000000000000", "AdjacentShardToMerge": "shardId-000000000000"},
+            {"ShardToMerge": FIRST, "AdjacentShardToMerge": FIRST},
             "InvalidArgument",
             "not an adjacent pair",
         ),
@@ -160,9 +145,9 @@ def test_impossible_reshards_are_refused(
     assert len(stream.shards) == 3
 
 
-def test_a_closed_shard_cannot_be_split_again_and_an_on_demand_stream_not_at_all(bench: Bench) -> None:
+def test_closed_shards_and_on_demand_streams_refuse_splits(bench: Bench) -> None:
     stream = bench.create(1)
-    split = {"ShardToSplit": "shardId-000000000000", "NewStartingHashKey": "5"}
+    split = {"ShardToSplit": FIRST, "NewStartingHashKey": "5"}
     bench.call("SplitShard", StreamName="orders", **split)
     with pytest.raises(AwsError, match="already been merged or split"):
         bench.call("SplitShard", StreamName="orders", **split)
@@ -174,18 +159,18 @@ def test_a_closed_shard_cannot_be_split_again_and_an_on_demand_stream_not_at_all
     assert stream.status == "ACTIVE"
 
 
-def test_a_reshard_takes_effect_after_the_time_set_and_the_stream_is_updating_until_then() -> None:
+def test_stream_is_updating_during_a_reshard() -> None:
     bench = Bench(reshard_seconds=30)
     stream = bench.create(1)
-    bench.call("SplitShard", StreamName="orders", ShardToSplit="shardId-000000000000", NewStartingHashKey="5")
+    bench.call("SplitShard", StreamName="orders", ShardToSplit=FIRST, NewStartingHashKey="5")
     assert (
         bench.call("DescribeStreamSummary", StreamName="orders")["StreamDescriptionSummary"]["StreamStatus"]
         == "UPDATING"
     )
     with pytest.raises(AwsError, match="not ACTIVE, instead in state UPDATING") as refused:
-        bench.call("SplitShard", StreamName="orders", ShardToSplit="shardId-000000000000", NewStartingHashKey="5")
+        bench.call("SplitShard", StreamName="orders", ShardToSplit=FIRST, NewStartingHashKey="5")
     assert refused.value.code == "ResourceInUseException"
-    assert bench.put("a")["Records"][0]["ShardId"] == "shardId-000000000000"
+    assert bench.put("a")["Records"][0]["ShardId"] == FIRST
     bench.clock.advance(30)
     assert (
         bench.call("DescribeStreamSummary", StreamName="orders")["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE"
@@ -193,25 +178,25 @@ def test_a_reshard_takes_effect_after_the_time_set_and_the_stream_is_updating_un
     assert len(stream.open_shards) == 2
 
 
-def test_records_expire_and_a_closed_shard_goes_with_its_last_ones() -> None:
+def test_closed_shard_expires_with_its_records() -> None:
     bench = Bench(retention_seconds=60)
     stream = bench.create(1)
     bench.put("a", "b")
     bench.clock.advance(40)
     bench.put("c")
-    bench.call("SplitShard", StreamName="orders", ShardToSplit="shardId-000000000000", NewStartingHashKey="5")
+    bench.call("SplitShard", StreamName="orders", ShardToSplit=FIRST, NewStartingHashKey="5")
     bench.clock.advance(30)
     listed = bench.call("ListShards", StreamName="orders")["Shards"]
     assert len(listed) == 3
-    parent = stream.shards["shardId-000000000000"]
+    parent = stream.shards[FIRST]
     assert (parent.oldest, parent.tip) == (2, 3)
     bench.clock.advance(31)
     assert [shard["ShardId"][-1] for shard in bench.call("ListShards", StreamName="orders")["Shards"]] == ["1", "2"]
     with pytest.raises(AwsError, match=r"shardId-000000000000 .* does not exist"):
-        stream.shard("shardId-000000000000")
+        stream.shard(FIRST)
 
 
-def test_a_clock_that_jumps_back_neither_disorders_nor_loses_records(bench: Bench) -> None:
+def test_clock_that_jumps_back_loses_no_records(bench: Bench) -> None:
     stream = bench.create(1)
     bench.put("a")
     bench.clock.wall -= 3600
@@ -225,7 +210,7 @@ def test_a_clock_that_jumps_back_neither_disorders_nor_loses_records(bench: Benc
 @pytest.mark.parametrize("at", [0, 1, 2**128 - 1])
 def test_split_at_the_edge_is_refused(bench: Bench, at: int) -> None:
     bench.create()
-    split = {"StreamName": "orders", "ShardToSplit": "shardId-000000000000"}
+    split = {"StreamName": "orders", "ShardToSplit": FIRST}
     with pytest.raises(AwsError, match="is not both greater than one plus"):
         bench.call("SplitShard", **split, NewStartingHashKey=str(at))
     bench.call("SplitShard", **split, NewStartingHashKey="2")

@@ -10,7 +10,7 @@ from kinesis_efo_local.writing import Entry, PutRecord, PutRecords, put_record, 
 from .conftest import Bench
 
 
-def test_with_the_limit_on_records_fail_one_by_one_and_only_on_the_full_shard() -> None:
+def test_full_shard_refuses_single_records() -> None:
     bench = Bench(write_limit=True)
     bench.create(2)
     for _ in range(2):
@@ -80,7 +80,7 @@ def test_large_records_need_the_stream_to_allow_them(bench: Bench) -> None:
     assert bench.put("k", data=b"")["FailedRecordCount"] == 0
 
 
-def test_any_partition_key_and_any_data_come_back_as_they_were(bench: Bench) -> None:
+def test_any_key_and_data_come_back(bench: Bench) -> None:
     import base64
 
     import msgspec

@@ -93,7 +93,7 @@ def test_an_unknown_attribute_is_no_dimension() -> None:
     assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["Application"]]
 
 
-def test_lines_have_the_growth_of_counters_and_the_value_of_gauges() -> None:
+def test_lines_have_growth_of_counters_and_gauges() -> None:
     before = {(RECORDS, SHARD): 5.0, (LAG, SHARD): 5.0}
     assert [
         (line["RecordsFetched"], line["MillisBehindLatest"])
@@ -117,7 +117,7 @@ def test_any_values_make_valid_documents(values: Values) -> None:
     assert sum(len(d["_aws"]["CloudWatchMetrics"][0]["Metrics"]) for d in documents) == len(values)
 
 
-def test_names_and_units_are_what_cloudwatch_takes() -> None:
+def test_names_and_units_are_those_of_cloudwatch() -> None:
     assert len({metric.name for metric in METRICS}) == len({metric.cloudwatch for metric in METRICS}) == len(METRICS)
     for metric in METRICS:
         assert UNITS.fullmatch(metric.cloudwatch_unit)
@@ -132,7 +132,7 @@ class Counting:
         return [Sample(RECORDS, self.records, ORDERS)]
 
 
-def test_growth_that_could_not_be_written_comes_with_the_next_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_unwritten_growth_comes_with_the_next_lines(caplog: pytest.LogCaptureFixture) -> None:
     written: list[str] = []
     full = True
 
@@ -168,8 +168,7 @@ def test_the_end_writes_the_growth_since_the_last_lines(tmp_path: Path) -> None:
     assert [check(line)["RecordsFetched"] for line in path.read_text().splitlines()] == [4, 5]
 
 
-def test_a_write_that_hangs_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kinesis_efo.metrics.emf._END_SECONDS", 0.05)
+def test_write_that_hangs_does_not_delay_the_end() -> None:
     hanging, let_go = threading.Event(), threading.Event()
 
     def write(_text: str) -> None:
@@ -178,7 +177,7 @@ def test_a_write_that_hangs_does_not_delay_the_end(monkeypatch: pytest.MonkeyPat
 
     registry = MetricsRegistry()
     registry.add(Counting())
-    writer = EmfWriter(registry, 0.01, write)
+    writer = EmfWriter(registry, 0.01, write, end_seconds=0.05)
     writer.start()
     assert hanging.wait(60)
     writer.close()

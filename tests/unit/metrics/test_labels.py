@@ -26,7 +26,7 @@ def test_labels_are_bounded_and_never_move_into_other(most: int, steps: list[set
         before = now
 
 
-def test_a_new_thing_takes_the_place_of_one_that_left() -> None:
+def test_new_label_replaces_one_that_left() -> None:
     labels = Labels(1)
     assert labels.label("parent") == "parent"
     labels.keep({"child"})

@@ -35,7 +35,7 @@ def reader() -> Iterator[InMemoryMetricReader]:
     reader.shutdown()
 
 
-def test_every_metric_reaches_an_sdk_with_its_unit_and_kind(reader: InMemoryMetricReader) -> None:
+def test_every_metric_has_its_unit_and_kind(reader: InMemoryMetricReader) -> None:
     registry = MetricsRegistry()
     publish(registry, MeterProvider([reader]).get_meter(METER))
     registry.add(lambda: [Sample(metric, 1, ()) for metric in METRICS])
@@ -101,7 +101,7 @@ def test_a_programs_own_sdk_is_used_whenever_it_comes(when: str) -> None:
     assert (ran.stdout, ran.stderr) == ("kinesis_efo.records 3\n", "")
 
 
-def test_what_is_not_reported_any_more_is_not_exported_any_more(reader: InMemoryMetricReader) -> None:
+def test_removed_series_is_not_exported(reader: InMemoryMetricReader) -> None:
     now = [0.0]
     registry = MetricsRegistry(lambda: now[0])
     publish(registry, MeterProvider([reader]).get_meter(METER))

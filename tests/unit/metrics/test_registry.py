@@ -35,7 +35,7 @@ class Counting:
         yield Sample(BUFFERED, self.buffered, ())
 
 
-def test_counters_and_amounts_add_up_and_the_worst_lag_counts() -> None:
+def test_counters_add_up_and_the_worst_lag_counts() -> None:
     registry = MetricsRegistry(Time())
     registry.add(Counting(3, 40, 100))
     registry.add(Counting(4, 10, 200))
@@ -85,19 +85,19 @@ def test_a_source_that_fails_harms_no_other(caplog: pytest.LogCaptureFixture) ->
     assert "cannot be read" in caplog.text
 
 
-def test_a_report_to_opentelemetry_ends_once_with_the_last_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    happened: list[str] = []
+def test_report_to_opentelemetry_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[Values] = []
 
     class Process:
         registry = MetricsRegistry()
 
         def flush(self) -> None:
-            happened.append(f"{len(self.registry._sources)} flushed")
+            flushed.append(self.registry.values(fresh=0))
 
     process = Process()
     monkeypatch.setattr("kinesis_efo.metrics.otel.telemetry", lambda: process)
-    end = report(list, MetricsSettings("otel"))
-    assert (len(process.registry._sources), happened) == (1, [])
+    end = report(lambda: [Sample(LAG, 40, ORDERS)], MetricsSettings("otel"))
+    assert (process.registry.values(), flushed) == ({(LAG, ORDERS): 40}, [])
     end()
     end()
-    assert (process.registry._sources, happened) == ([], ["1 flushed"])
+    assert (process.registry.values(fresh=0), flushed) == ({}, [{(LAG, ORDERS): 40}])

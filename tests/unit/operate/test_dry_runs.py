@@ -55,7 +55,7 @@ def tried(kinesis: Kinesis, *owners: str, anyway: bool = False) -> Finding:
         "https://kinesis.us-iso-east-1.c2s.ic.gov",
     ],
 )
-def test_beside_a_live_query_aws_is_asked_dry(endpoint: str) -> None:
+def test_dry_run_beside_a_live_query_goes_to_aws(endpoint: str) -> None:
     kinesis = Kinesis(endpoint)
     found = tried(kinesis, "host:1:a")
     assert (found.status, found.detail) == (Status.PASSED, "allowed (dry run)")
@@ -65,7 +65,7 @@ def test_beside_a_live_query_aws_is_asked_dry(endpoint: str) -> None:
 @pytest.mark.parametrize(
     "endpoint", ["http://127.0.0.1:4566", "https://amazonaws.com.example", "https://fakeamazonaws.com"]
 )
-def test_beside_a_live_query_nobody_else_is_asked_unless_the_user_says_so(endpoint: str) -> None:
+def test_other_endpoints_get_no_dry_run_unless_forced(endpoint: str) -> None:
     kinesis = Kinesis(endpoint)
     assert tried(kinesis, "host:1:a").status is Status.UNKNOWN
     assert kinesis.subscribed == []

@@ -60,7 +60,7 @@ class Runs:
         return asyncio.run(self.following.look())
 
 
-def test_a_run_that_answers() -> None:
+def test_run_that_answers_is_shown() -> None:
     runs = Runs()
     look = runs.look()
     assert (look.trouble, look.owners, look.said) == ("", ["host-1"], look.at)
@@ -68,7 +68,7 @@ def test_a_run_that_answers() -> None:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_the_table_is_read_seldom_whether_its_runs_answer_or_not(answers: bool) -> None:
+def test_table_is_read_seldom(answers: bool) -> None:
     runs = Runs()
     runs.answers = answers
     for _ in range(10):
@@ -76,7 +76,7 @@ def test_the_table_is_read_seldom_whether_its_runs_answer_or_not(answers: bool) 
     assert runs.reads == 2
 
 
-def test_a_run_that_does_not_answer_leaves_the_last_view_with_its_age() -> None:
+def test_silent_run_leaves_the_last_view_and_age() -> None:
     runs = Runs()
     first = runs.look()
     runs.answers = False
@@ -90,10 +90,7 @@ def test_a_run_that_does_not_answer_leaves_the_last_view_with_its_age() -> None:
     assert {each.cause for each in look.view.shards} == {LagCause.NO_REPLY}
     runs.answers = True
     look = runs.look()
-    assert [text for _, text in look.events][1:] == [
-        "host-1 cannot be asked: nobody answers",
-        "the run answers again",
-    ]
+    assert [text for _, text in look.events][1:] == ["host-1 cannot be asked: nobody answers", "the run answers again"]
 
 
 def test_shards_age_while_the_run_has_no_lease() -> None:
@@ -128,7 +125,7 @@ def test_a_run_that_ends_and_another_that_begins() -> None:
 
 
 @pytest.mark.parametrize("owner", ["host-1", None])
-def test_a_table_that_is_out_of_reach_fails_the_first_look_alone(owner: str | None) -> None:
+def test_unreachable_table_fails_only_the_first_look(owner: str | None) -> None:
     runs = Runs()
     runs.table = False
     with pytest.raises(TableUnavailableError):

@@ -17,7 +17,7 @@ def view(behind: int, *streams: str) -> View:
     return Pulse().add(RunStatus(NOW, shards, 1))
 
 
-def test_it_keeps_an_hour() -> None:
+def test_history_has_an_hour() -> None:
     history = History()
     for second in range(0, 3 * 3600, 2):
         history.add(NOW + second, view(1000))
@@ -25,7 +25,7 @@ def test_it_keeps_an_hour() -> None:
     assert (len(points), points[-1].at - points[0].at) == (360, 3590.0)
 
 
-def test_what_is_over_an_hour_old_goes_although_few_came_since() -> None:
+def test_points_older_than_an_hour_are_dropped() -> None:
     history = History()
     history.add(NOW, view(1000))
     history.add(NOW + 7200, view(1000))
@@ -40,7 +40,7 @@ def test_the_longest_lag_of_a_stretch_counts() -> None:
     assert [each.sums[ALL].seconds for each in history.since()] == [9.0, 3.0]
 
 
-def test_each_stream_has_its_own_and_one_that_left_keeps_its_past() -> None:
+def test_stream_that_left_stays_in_its_past() -> None:
     history = History()
     history.add(NOW, view(1000, "orders", "clicks"))
     history.add(NOW + 2, view(2000, "orders"))
@@ -48,21 +48,21 @@ def test_each_stream_has_its_own_and_one_that_left_keeps_its_past() -> None:
     assert [sorted(each.sums) for each in history.since()] == [["", "clicks", "orders"], ["", "orders"]]
 
 
-def test_a_stretch_is_as_long_as_the_pause_between_looks() -> None:
+def test_stretch_has_the_length_of_a_pause() -> None:
     history = History(60)
     for minute in range(100):
         history.add(NOW + 60 * minute, view(1000))
     assert (history.stretch, len(history.since())) == (60, 60)
 
 
-def test_a_page_gets_what_it_lacks_and_the_newest_again() -> None:
+def test_page_gets_new_points_and_the_newest_again() -> None:
     history = History()
     for second in range(0, 60, 10):
         history.add(NOW + second, view(1000))
     assert [each.at - NOW for each in history.since(NOW + 40)] == [40.0, 50.0]
 
 
-def test_a_clock_that_is_set_back_begins_anew_from_there() -> None:
+def test_clock_set_back_drops_later_points() -> None:
     history = History()
     for second in range(0, 60, 10):
         history.add(NOW + second, view(1000))

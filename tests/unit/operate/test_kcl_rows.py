@@ -29,7 +29,7 @@ def test_what_a_row_lacks_comes_from_the_listing() -> None:
 
 
 @pytest.mark.parametrize(("empty", "sub"), [(3, 1), (9, 0)])
-def test_one_empty_answer_does_not_mean_that_a_record_is_gone(empty: int, sub: int) -> None:
+def test_few_empty_answers_do_not_lose_a_record(empty: int, sub: int) -> None:
     data = next(aggregated([("a", b"1"), ("b", b"2")]))["Data"]
 
     class Kinesis:
@@ -49,17 +49,17 @@ def test_one_empty_answer_does_not_mean_that_a_record_is_gone(empty: int, sub: i
     assert ("cannot be read any more" in str(made.remarks)) == (not sub)
 
 
-def test_a_shard_that_nothing_is_known_of_any_more_is_left_out() -> None:
+def test_unlisted_shard_is_left_out() -> None:
     found = made(s0=Lease("orders:shardId-0", checkpoint=SHARD_END), s1=Lease("orders:shardId-1"))
     assert [row.key for row in found.rows] == ["shardId-1"]
     assert found.remarks == ["shardId-0 is left out: the stream does not list it any more, so nothing of it is left"]
 
 
-def test_a_trimmed_shard_whose_row_says_all_stays() -> None:
+def test_trimmed_shard_with_a_complete_row_stays() -> None:
     row = Lease("orders:shardId-0", checkpoint=SHARD_END, starting_hash_key="0", ending_hash_key="9")
     assert [row.key for row in made(s0=row).rows] == ["shardId-0"]
 
 
-def test_a_shard_that_is_not_listed_yet_is_waited_for() -> None:
+def test_shard_not_listed_yet_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match=r"does not list shard shardId-2 yet, .* try again in a minute"):
         made(s1=Lease("orders:shardId-1"), s2=Lease("orders:shardId-2"))

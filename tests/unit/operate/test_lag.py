@@ -75,16 +75,16 @@ def _rows(positions: Mapping[str, Position | None]) -> dict[str, ShardLag]:
         ({}, {"s1": "unstarted", **dict.fromkeys(("s2", "s3", "s4", "s5", "s6"), "waiting")}),
     ],
 )
-def test_the_shards_that_matter(positions: dict[str, Position | None], states: dict[str, str]) -> None:
+def test_shards_have_their_states(positions: dict[str, Position | None], states: dict[str, str]) -> None:
     assert {shard: row.state.value for shard, row in _rows(positions).items()} == states
 
 
-def test_an_unstarted_shard_lags_from_its_beginning_unless_nothing_was_ever_read() -> None:
+def test_unstarted_shard_lags_from_its_beginning() -> None:
     assert _rows({"s1": SHARD_END})["s2"].position == TRIM_HORIZON
     assert _rows({})["s1"].position is None
 
 
-def test_until_when_a_shard_was_read() -> None:
+def test_time_until_which_a_shard_was_read() -> None:
     number = 49590338271490256608559692538361571095921575989136588898
     shard = "shardId-000000000006"
     clock = Still()
@@ -103,7 +103,7 @@ def _seen(*leases: Lease, live: str = "", moved: str = "", seconds: float = 0.0)
     return WatchResult(Scan({lease.key: lease for lease in leases}), frozenset(live), frozenset(moved), seconds)
 
 
-def test_who_is_alive_is_remembered_and_forgotten() -> None:
+def test_live_owners_become_silent_after_the_timeout() -> None:
     lease, sightings = Lease("a", owner="w"), Sightings(10)
     sightings.add(_seen(lease, seconds=4), now=104)
     assert sightings.state(lease, lease, 104) is ReaderState.HELD
@@ -112,15 +112,12 @@ def test_who_is_alive_is_remembered_and_forgotten() -> None:
     assert sightings.state(lease, lease, 118) is ReaderState.SILENT
     assert sightings.state(lease, replace(lease, owner=None), 109) is ReaderState.FREE
     assert sightings.state(replace(lease, checkpoint=SHARD_END), lease, 109) is ReaderState.ENDED
+    never = Sightings(10)
+    never.add(_seen(lease, seconds=10), now=110)
+    assert never.state(lease, lease, 110) is ReaderState.SILENT
 
 
-def test_an_owner_that_never_moved_is_silent_after_the_timeout() -> None:
-    lease, sightings = Lease("a", owner="w"), Sightings(10)
-    sightings.add(_seen(lease, seconds=10), now=110)
-    assert sightings.state(lease, lease, 110) is ReaderState.SILENT
-
-
-def test_the_owner_of_the_runs_lease_reads_every_shard_that_has_no_owner_of_its_own() -> None:
+def test_owner_of_the_run_reads_shards_without_owner() -> None:
     sightings, run = Sightings(10), Lease("#run:orders", owner="w", checkpoint=None)
     kcl = Lease("s2", owner="kcl", checkpoint=TRIM_HORIZON)
     leases = {"s1": Lease("s1", checkpoint=TRIM_HORIZON), "s2": kcl}
@@ -132,7 +129,7 @@ def test_the_owner_of_the_runs_lease_reads_every_shard_that_has_no_owner_of_its_
     }
 
 
-def test_how_long_a_position_stands_still() -> None:
+def test_movement_of_a_position_is_measured() -> None:
     sightings = Sightings(10)
     lease = Lease("a", checkpoint=Position.after(1))
     sightings.add(_seen(lease), now=100)

@@ -76,7 +76,7 @@ def test_a_replacement_leaves_exactly_what_is_wanted(present: dict[str, Lease], 
 
 
 @given(rows(), rows("orders:"), st.booleans())
-def test_an_import_says_what_the_source_says(
+def test_import_has_the_positions_of_the_source(
     source: dict[str, Lease], present: dict[str, Lease], other_stream: bool
 ) -> None:
     keys, initial = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"}), Position.at_timestamp(44)
@@ -98,7 +98,7 @@ def test_an_import_says_what_the_source_says(
     assert again.edits == []
 
 
-def test_an_import_understands_the_keys_of_kcl_and_passes_over_other_streams() -> None:
+def test_import_reads_keys_of_kcl_only_of_its_streams() -> None:
     keys = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
     source = [
         Lease("123456789012:dev-clicks:1700000000:shardId-1", checkpoint=Position.after(5)),
@@ -111,7 +111,7 @@ def test_an_import_understands_the_keys_of_kcl_and_passes_over_other_streams() -
     assert found.skipped == ["123456789012:elsewhere:1700000000:shardId-1", "shardId-2"]
 
 
-def test_of_two_rows_of_a_shard_the_one_of_the_present_version_is_imported() -> None:
+def test_row_in_the_present_form_is_imported() -> None:
     keys = LeaseKeys({"orders": "dev-orders"})
     source = [Lease("orders:shardId-1", checkpoint=Position.after(9)), Lease("shardId-1", checkpoint=Position.after(5))]
     for rows in (source, source[::-1]):
@@ -146,13 +146,9 @@ def test_import_of_unbegun_shards_needs_initial_position() -> None:
     assert _begun(time, {"b"}, a=(None, ""), b=(None, "a"))["b"] == "AT_TIMESTAMP:44"
 
 
-def test_what_was_written_meanwhile_is_left_alone_unless_forced() -> None:
+def test_changed_rows_are_overwritten_only_by_force() -> None:
     async def main() -> None:
-        for change in (
-            lambda row: row.renewed(),
-            lambda row: row.taken("another", "", 1),
-            lambda row: row.released(),
-        ):
+        for change in (lambda row: row.renewed(), lambda row: row.taken("another", "", 1), lambda row: row.released()):
             for plan in (moves([owned], Position.after(70)), [Edit(owned.key, owned, None)]):
                 table = MemoryLeaseStore()
                 table.items = {owned.key: change(owned).to_item()}
@@ -169,18 +165,15 @@ def test_what_was_written_meanwhile_is_left_alone_unless_forced() -> None:
     asyncio.run(main())
 
 
-def test_a_row_that_appeared_meanwhile_is_not_written_over() -> None:
-    async def main() -> None:
-        table = MemoryLeaseStore()
-        table.items = {"shardId-1": Lease("shardId-1", counter=4, checkpoint=Position.after(3)).to_item()}
-        plan = replacement({}, {"shardId-1": LeaseInfo(TRIM_HORIZON)})
-        assert await apply(table, plan, force=False) == plan
-        assert await apply(table, plan, force=True) == []
-        assert table.lease("shardId-1").checkpoint == TRIM_HORIZON
-        # What was to go and is gone is as it should be.
-        assert await apply(table, [Edit("shardId-9", Lease("shardId-9"), None)], force=False) == []
-
-    asyncio.run(main())
+async def test_new_rows_are_overwritten_only_by_force() -> None:
+    table = MemoryLeaseStore()
+    table.items = {"shardId-1": Lease("shardId-1", counter=4, checkpoint=Position.after(3)).to_item()}
+    plan = replacement({}, {"shardId-1": LeaseInfo(TRIM_HORIZON)})
+    assert await apply(table, plan, force=False) == plan
+    assert await apply(table, plan, force=True) == []
+    assert table.lease("shardId-1").checkpoint == TRIM_HORIZON
+    # What was to go and is gone is as it should be.
+    assert await apply(table, [Edit("shardId-9", Lease("shardId-9"), None)], force=False) == []
 
 
 def test_edits_are_named_for_what_they_do() -> None:

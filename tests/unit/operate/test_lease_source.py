@@ -22,7 +22,7 @@ OTHER = "123456789012:elsewhere:1800000000:shardId-000000000000"
 
 
 @pytest.mark.parametrize("rows", list(permutations([BARE, SEVERAL, OTHER])))
-def test_rows_of_both_key_forms_are_refused_whatever_their_order(rows: tuple[str, ...]) -> None:
+def test_rows_of_both_key_forms_are_refused(rows: tuple[str, ...]) -> None:
     with pytest.raises(
         ConfigurationError, match=r"^OrdersKcl names the shards of stream orders in 2 ways: "
     ) as refused:
@@ -43,7 +43,7 @@ def test_one_page_of_a_scan_is_refused(more: dict[str, Any], tmp_path: Path) -> 
         read_file(file)
 
 
-def test_rows_of_a_stream_and_of_its_former_self_are_refused() -> None:
+def test_rows_of_a_recreated_stream_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=f"{SEVERAL}.*{RECREATED}"):
         require_one_form([RECREATED, SEVERAL], KEYS, "OrdersKcl")
 
@@ -62,5 +62,5 @@ def test_rows_of_one_form_pass(rows: list[str]) -> None:
     require_one_form(rows, KEYS, "OrdersKcl")
 
 
-def test_rows_that_name_only_a_shard_belong_to_no_stream_of_several() -> None:
+def test_bare_shard_ids_belong_to_no_stream() -> None:
     require_one_form([BARE, SEVERAL], LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"}), "OrdersKcl")

@@ -39,7 +39,7 @@ from kinesis_efo_tools.operate.live import MOST_SECONDS, RunReplies, ask, brough
         (50, None, None, 50, 9.0),
     ],
 )
-def test_the_newer_of_two_positions_is_believed_and_that_of_the_slowest_of_several_queries(
+def test_newer_position_of_row_and_run_counts(
     row: int, told: str | None, query: int | None, position: int, read_until: float | None
 ) -> None:
     rows = {"s-1": Lease("orders:s-1", checkpoint=Position.after(row), read_until=9.0, written=1.0)}
@@ -90,7 +90,7 @@ def replies(status: str) -> RunReplies:
         (drip, "did not answer in time"),
     ],
 )
-def test_a_hostile_run_is_given_up_on(then: Callable[[socket.socket], object], reason: str) -> None:
+def test_hostile_run_is_given_up_on(then: Callable[[socket.socket], object], reason: str) -> None:
     began = time.monotonic()
     with hostile(then) as status:
         assert reason in replies(status).reasons["host"]
@@ -125,7 +125,7 @@ def test_a_row_that_unpacks_to_gigabytes_is_refused() -> None:
     assert "unpacks to too many bytes" in replies(bomb).reasons["host"]
 
 
-def test_a_command_does_not_wait_for_calls_it_has_given_up() -> None:
+def test_command_ends_without_abandoned_calls() -> None:
     script = """
 import asyncio, time
 from kinesis_efo.clock import in_thread

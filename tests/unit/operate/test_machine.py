@@ -48,7 +48,7 @@ class Answering:
         (-60.0, Status.FAILED, "ahead of AWS"),
     ],
 )
-def test_the_clock(ahead: float, status: Status, said: str) -> None:
+def test_clock_skew_is_measured(ahead: float, status: Status, said: str) -> None:
     clock = SystemClock()
     path, skew = asyncio.run(machine.path_and_clock(Answering(clock, ahead), clock))
     assert path.status is Status.PASSED
@@ -65,7 +65,7 @@ def test_an_sdk_without_certificate_checks_fails() -> None:
     assert (old.status, old.fix.partition(",")[0]) == (Status.FAILED, "install aiobotocore 3.9 or newer")
 
 
-def test_spark() -> None:
+def test_version_of_spark_is_checked() -> None:
     assert machine.spark(lambda _: "4.0.2").status is Status.PASSED
     assert machine.spark(lambda _: "3.5.6").status is Status.FAILED
     assert machine.spark(_missing).status is Status.UNKNOWN
@@ -117,7 +117,7 @@ def test_programs_that_are_no_python_are_found(tmp_path: Path) -> None:
     assert "is no Python that runs" in _pythons(PYSPARK_PYTHON="/bin/true").detail
 
 
-def test_without_pyspark_there_is_nothing_to_say_of_its_pythons() -> None:
+def test_pythons_of_spark_need_pyspark() -> None:
     assert machine.pythons({}, _missing) == []
 
 
@@ -129,7 +129,7 @@ def _java(home: Path, script: str) -> Finding:
     return machine.java({"JAVA_HOME": str(home)})
 
 
-def test_java(tmp_path: Path) -> None:
+def test_version_of_java_is_checked(tmp_path: Path) -> None:
     assert _java(tmp_path, """echo 'openjdk version "21.0.2" 2024-01-16' >&2""").detail.startswith("Java 21 ")
     old = _java(tmp_path, """echo 'java version "1.8.0_402"' >&2""")
     assert (old.status, old.detail.split(" (")[0]) == (Status.FAILED, "Java 8")
@@ -139,6 +139,6 @@ def test_java(tmp_path: Path) -> None:
     assert machine.java({"PATH": str(tmp_path)}).status is Status.UNKNOWN
 
 
-def test_who_decodes() -> None:
+def test_decoder_is_reported() -> None:
     assert machine.decoding(Choice(None, "Python", "")) == Finding("decoding", Status.PASSED, "Python", "")
     assert machine.decoding(Choice(None, "Python", "mend it")).status is Status.UNKNOWN

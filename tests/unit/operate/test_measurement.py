@@ -85,12 +85,12 @@ def test_what_is_not_allowed_names_the_permission() -> None:
         (RuntimeError("huh"), Status.FAILED, "none: this is a bug"),
     ],
 )  # fmt: skip
-def test_what_a_refusal_asks_for(error: Exception, status: Status, fix: str) -> None:
+def test_refusal_has_its_fix(error: Exception, status: Status, fix: str) -> None:
     found = _findings(_subscribed("http2", error, events=0), _subscribed("http1"))[0]
     assert (found.status, found.fix[: len(fix)]) == (status, fix)
 
 
-def test_a_take_over_after_events_is_no_fault_of_the_transport() -> None:
+def test_take_over_after_events_passes() -> None:
     taken = _subscribed("http2", broken_off("ResourceInUseException", "taken over"))
     found = _findings(taken, _subscribed("http1", ConnectionResetError()))
     assert [each.status for each in found] == [Status.PASSED, Status.UNKNOWN]

@@ -29,7 +29,8 @@ def after(*looks: tuple[float, list[ShardStatus]], cpu: float = 0.0) -> View:
     return view
 
 
-def test_rates_are_those_of_the_window_and_count_what_is_buffered() -> None:
+def test_rates_are_those_of_the_window() -> None:
+    assert after((0, [shard(came=100)]), (10, [shard(came=300, records=50)])).total()[-2:] == (20, 15)
     view = after((0, [shard()]), (10, [shard(arrived=20 * MB, buffered=5 * MB)]))
     (one,) = view.shards
     assert (one.incoming, one.processed) == (2 * MB, 1.5 * MB)
@@ -37,15 +38,12 @@ def test_rates_are_those_of_the_window_and_count_what_is_buffered() -> None:
     assert (view.buffered, view.room) == (5 * MB, 256 * MB)
 
 
-def test_records_are_counted_like_bytes() -> None:
-    view = after((0, [shard(came=100)]), (10, [shard(came=300, records=50)]))
-    assert view.total()[-2:] == (20, 15)
-
-
-def test_records_of_another_fetcher_which_counts_anew_are_not_known_yet() -> None:
+def test_rates_of_a_new_fetcher_are_unknown() -> None:
     """Its few records may have more bytes than those before."""
     view = after((0, [shard(came=100)]), (10, [shard(arrived=MB, came=30)]))
     assert view.total()[-2:] == (None, None)
+    (one,) = after((0, [shard(arrived=50)]), (1, [shard(arrived=10, fetcher="1 on b")])).shards
+    assert one.incoming is None
 
 
 def test_what_was_before_the_window_does_not_count() -> None:
@@ -54,14 +52,9 @@ def test_what_was_before_the_window_does_not_count() -> None:
     assert after(*looks).shards[0].incoming == 0
 
 
-def test_nothing_is_said_before_it_is_known() -> None:
+def test_first_look_has_no_rates() -> None:
     (one,) = after((0, [shard(behind=None)])).shards
     assert (one.incoming, one.processed, one.trend, one.seconds, one.cause) == (None,) * 5
-
-
-def test_another_fetcher_counts_anew() -> None:
-    (one,) = after((0, [shard(arrived=50)]), (1, [shard(arrived=10, fetcher="1 on b")])).shards
-    assert one.incoming is None
 
 
 def test_when_it_will_have_caught_up() -> None:
@@ -95,13 +88,13 @@ def test_what_is_slow(told: dict[str, Any], cpu: float, cause: LagCause | None) 
     assert one.cause is cause
 
 
-def test_the_worst_comes_first_and_those_that_are_slow_before_it() -> None:
+def test_slow_shards_come_first() -> None:
     shards = [shard(0, behind=5_900), shard(1, behind=5_100), shard(2, behind=9_000), shard(3, behind=0, waiting=12.0)]
     view = after((0, shards), (10, shards))
     assert [each.status.shard[-1] for each in view.shards] == ["3", "2", "0", "1"]
 
 
-def test_reshards_and_moves_are_told_as_they_happen() -> None:
+def test_reshards_and_moves_are_events() -> None:
     pulse = Pulse()
     pulse.begin(0, "host:1 reads now")
     pulse.add(RunStatus(1, [shard(0), shard(1, fetcher="0 on a")]))
@@ -133,7 +126,7 @@ def test_another_run_is_not_compared_with_the_one_before() -> None:
     assert one.incoming is None
 
 
-def test_queries_of_several_runs_are_told_apart_and_those_that_join_have_no_rates_yet() -> None:
+def test_queries_of_several_runs_have_their_rates() -> None:
     pulse = Pulse()
     orders, clicks = QueryStatus(1, ["orders"], millis=5_000), QueryStatus(1, ["clicks"], bytes_done=7 * MB)
     pulse.add(RunStatus(0, [], queries=[orders, clicks]))

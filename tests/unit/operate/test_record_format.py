@@ -26,7 +26,7 @@ def _record(data: bytes, key: str | None = "k") -> TailRecord:
 
 
 @given(DATA)
-def test_json_is_one_line_and_keeps_the_data(data: bytes) -> None:
+def test_json_is_one_line_with_all_data(data: bytes) -> None:
     line = as_json(_record(data))
     assert line.count(b"\n") == 1
     found = json.loads(line)
@@ -52,7 +52,7 @@ def test_what_json_readers_would_refuse_is_text(data: bytes) -> None:
 
 
 @given(st.binary())
-def test_a_dump_holds_every_byte(data: bytes) -> None:
+def test_dump_has_every_byte(data: bytes) -> None:
     heading, *lines = hexadecimal(_record(data)).decode().splitlines()
     assert heading.endswith(f" {len(data)} bytes")
     assert b"".join(bytes.fromhex(line[10:57]) for line in lines) == data
@@ -84,8 +84,5 @@ def test_formats() -> None:
 )
 def test_which_records_are_wanted(wanted: RecordFilter, has: bool) -> None:
     assert wanted.has(_record(b"amount 42", "user-7")) is has
-
-
-def test_a_record_without_a_key_matches_no_name() -> None:
     assert not RecordFilter(key="user").has(_record(b"", None))
     assert RecordFilter(key="*").has(_record(b"", None))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,28 +35,25 @@ def written(tmp_path: Path, *batches: tuple[str, ...], commits: int, version: st
             (tmp_path / folder / f".{number}.crc").write_bytes(b"crc")
     (tmp_path / "offsets" / ".9.tmp").write_text("v1")
     (tmp_path / "metadata").write_text('{"id":"86f1b4a9-7d4b-4ea9-8aa4-3ed7ad1c3e33"}')
-    nobody: Any = None
-    return asyncio.run(planned(folder_at(f"file://{tmp_path}", nobody)))
+    return look(f"file://{tmp_path}")
 
 
-def test_a_finished_micro_batch_is_gone_on_from(tmp_path: Path) -> None:
-    found = written(tmp_path, (at(1).to_json(),), (at(2).to_json(),), commits=2)
+def look(location: object) -> PlannedBatch | None:
+    client: Any = None
+    return asyncio.run(planned(folder_at(str(location), client)))
+
+
+@pytest.mark.parametrize(
+    ("batches", "commits", "batch", "begin", "offset"), [(2, 2, 1, 2, 2), (2, 1, 1, 1, 2), (1, 0, 0, None, 1)]
+)
+def test_next_start_begins_behind_the_last_commit(
+    tmp_path: Path, batches: int, commits: int, batch: int, begin: int | None, offset: int
+) -> None:
+    found = written(tmp_path, *[(at(number + 1).to_json(),) for number in range(batches)], commits=commits)
     assert found is not None
     (end,) = found.ends
-    assert (found.batch, found.finished, end.begin, end.offset) == (1, True, at(2), at(2))
-
-
-def test_one_that_is_not_finished_begins_behind_the_one_before(tmp_path: Path) -> None:
-    found = written(tmp_path, (at(1).to_json(),), (at(2).to_json(),), commits=1)
-    assert found is not None
-    (end,) = found.ends
-    assert (found.batch, found.finished, end.begin, end.offset) == (1, False, at(1), at(2))
-
-
-def test_nobody_knows_where_the_first_one_begins(tmp_path: Path) -> None:
-    found = written(tmp_path, (at(1).to_json(),), commits=0)
-    assert found is not None
-    assert (found.finished, found.ends[0].begin) == (False, None)
+    assert (found.batch, found.finished) == (batch, batches == commits)
+    assert (end.begin, end.offset) == (None if begin is None else at(begin), at(offset))
 
 
 def test_other_sources_of_the_query_are_left_out(tmp_path: Path) -> None:
@@ -75,7 +71,7 @@ def test_version_2_names_each_source(tmp_path: Path) -> None:
     assert [end.offset for end in found.ends] == [at(1), at(2)]
 
 
-def test_what_the_streams_were_read_from_is_known(tmp_path: Path) -> None:
+def test_arns_of_the_streams_are_read(tmp_path: Path) -> None:
     arn = "arn:aws:kinesis:eu-west-1:111111111111:stream/orders"
     text = str(at(1).to_dict({"orders": arn})).replace("'", '"')
     found = written(tmp_path, (text,), commits=1)
@@ -83,9 +79,8 @@ def test_what_the_streams_were_read_from_is_known(tmp_path: Path) -> None:
     assert found.ends[0].sources == {"orders": arn}
 
 
-def test_a_location_without_a_micro_batch(tmp_path: Path) -> None:
-    nobody: Any = None
-    assert asyncio.run(planned(folder_at(str(tmp_path), nobody))) is None
+def test_location_without_a_micro_batch_is_empty(tmp_path: Path) -> None:
+    assert look(tmp_path) is None
     assert written(tmp_path, commits=0) is None
 
 
@@ -97,7 +92,7 @@ def test_a_location_without_a_micro_batch(tmp_path: Path) -> None:
         ('{"streams":{"orders":{"s":"SOON"}},"version":1}', "v1", r"offsets/0: 'SOON' is not a position"),
     ],
 )
-def test_what_cannot_be_read_is_told(tmp_path: Path, line: str, version: str, message: str) -> None:
+def test_unreadable_log_is_named(tmp_path: Path, line: str, version: str, message: str) -> None:
     with pytest.raises(CheckFailed, match=message) as failed:
         written(tmp_path, (line,), commits=0, version=version)
     assert failed.value.fix.startswith("use the versions of Spark and kinesis-efo that wrote it, or restore all")
@@ -111,9 +106,8 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, line: str, version: str, me
 def test_damaged_file_is_named_with_ways_to_recover(tmp_path: Path, way: str, fault: str, commits: int) -> None:
     written(tmp_path, *[(at(number).to_json(),) for number in range(1, NEWEST + 2)], commits=commits)
     STATES[f"offsets/2 {way}"](tmp_path)
-    nobody: Any = None
     with pytest.raises(CheckFailed, match=f"^{tmp_path}: Spark refuses this checkpoint: .*offsets/2 {fault}") as failed:
-        asyncio.run(planned(folder_at(str(tmp_path), nobody)))
+        look(tmp_path)
     deletion = "if the output has no rows of micro-batch 2, delete offsets/2: a start plans this micro-batch again"
     assert (deletion in failed.value.fix) == (commits == NEWEST)
     assert failed.value.fix.startswith(
@@ -121,7 +115,7 @@ def test_damaged_file_is_named_with_ways_to_recover(tmp_path: Path, way: str, fa
     )
     if commits == NEWEST:
         (tmp_path / "offsets" / "2").unlink()
-        found = asyncio.run(planned(folder_at(str(tmp_path), nobody)))
+        found = look(tmp_path)
         assert found is not None
         assert (found.batch, found.finished) == (1, True)
 
@@ -131,26 +125,23 @@ def test_damaged_file_is_named_with_ways_to_recover(tmp_path: Path, way: str, fa
     [("s3:///prefix", "must be s3://bucket/prefix"), ("abfss://a@b/c", "file system 'abfss' cannot be read from here")],
 )
 def test_other_file_systems_are_copied_first(location: str, message: str) -> None:
-    nobody: Any = None
     with pytest.raises(ConfigurationError, match=message):
-        folder_at(location, nobody)
+        look(location)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STATES)
-def test_what_spark_says_of_the_state_of_its_log_is_foreseen(tmp_path: Path, name: str) -> None:
+def test_verdict_of_spark_on_its_log_is_foreseen(tmp_path: Path, name: str) -> None:
     written(tmp_path, *[(at(number).to_json(),) for number in range(1, NEWEST + 2)], commits=NEWEST + 1)
     STATES[name](tmp_path)
-    nobody: Any = None
-    look = partial(asyncio.run, planned(folder_at(str(tmp_path), nobody)))
     if name in SINCE_42 | SKIPPING:
         with pytest.raises(CheckUnknown, match=r"metadata is missing|is among the offsets and not among the commits"):
-            look()
+            look(tmp_path)
     elif name in REFUSED:
         with pytest.raises(CheckFailed):
-            look()
+            look(tmp_path)
     else:
-        look()
+        look(tmp_path)
 
 
 def test_progress_that_is_tracked_asynchronously_leaves_numbers_out(tmp_path: Path) -> None:
@@ -159,21 +150,20 @@ def test_progress_that_is_tracked_asynchronously_leaves_numbers_out(tmp_path: Pa
         (tmp_path / "offsets" / str(number)).unlink()
         (tmp_path / "commits" / str(number)).unlink()
     (tmp_path / "commits" / "6").unlink()
-    nobody: Any = None
-    found = asyncio.run(planned(folder_at(str(tmp_path), nobody)))
+    found = look(tmp_path)
     assert found is not None
     assert (found.batch, found.finished, found.ends[0].begin) == (6, False, at(4))
 
 
-def test_a_query_without_the_source_that_it_had_is_refused(tmp_path: Path) -> None:
+def test_query_that_lost_a_source_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckFailed, match="offsets/0 has 2 sources, offsets/1 has 1"):
         written(tmp_path, (at(1).to_json(), RATE), (at(2).to_json(),), commits=2)
 
 
-def test_a_query_that_goes_on_meanwhile_is_not_taken_for_a_broken_log(tmp_path: Path) -> None:
+def test_log_that_grows_meanwhile_is_not_broken(tmp_path: Path) -> None:
     written(tmp_path, (at(1).to_json(),), commits=1)
-    nobody: Any = None
-    there = folder_at(str(tmp_path), nobody)
+    client: Any = None
+    there = folder_at(str(tmp_path), client)
 
     class Live:
         """Two micro-batches pass between two looks."""

@@ -123,7 +123,7 @@ def test_a_short_look_waits_for_the_first_event() -> None:
     assert [(each.events, each.read_for, each.error) for each in found.subscriptions] == [(1, 4.0, None)] * 2
 
 
-def test_a_busy_shard_does_not_keep_it_longer() -> None:
+def test_busy_shard_does_not_extend_the_measurement() -> None:
     busy: Script = [step for number in range(10_000) for step in (Wait(0.01), payload(number + 1, records=2))]
     for each in _measure(Transports(busy, busy)).subscriptions:
         assert each.read_for == pytest.approx(SECONDS)
@@ -140,7 +140,7 @@ def test_an_endpoint_without_http2_is_measured_over_the_other() -> None:
     assert transports.played.gaps == [1.0]
 
 
-def test_another_version_than_the_one_asked_for_is_not_measured_as_that() -> None:
+def test_other_version_of_http_is_an_error() -> None:
     first, second = _measure(Transports(IDLE, IDLE, versions=dict.fromkeys(TRANSPORTS, "HTTP/1.1"))).subscriptions
     assert (str(first.error), first.events) == ("the answer came over HTTP/1.1", 0)
     assert second.error is None
@@ -157,7 +157,7 @@ def test_a_connection_that_falls_silent_later_is_noticed() -> None:
     assert (str(silent.error), silent.events, silent.read_for) == ("no event for 12 s", 1, 12.0)
 
 
-def test_a_subscription_that_ends() -> None:
+def test_subscription_that_ends_counts_its_events() -> None:
     first, second = _measure(Transports([], [payload(7)])).subscriptions
     assert str(first.error) == "Kinesis ended the subscription before its first event"
     assert (second.error, second.events) == (None, 1)
@@ -169,7 +169,7 @@ def test_what_came_before_an_error_counts() -> None:
     assert (first.error, first.events, first.read_for) == (taken, 1, 3.0)
 
 
-def test_someone_who_has_just_subscribed_is_waited_for_once() -> None:
+def test_recent_subscriber_is_waited_for_once() -> None:
     too_soon = refused("ResourceInUseException", "Another active subscription exists for this consumer: x")
     transports = Transports(too_soon, IDLE, too_soon, too_soon)
     first, second = _measure(transports).subscriptions

@@ -40,7 +40,7 @@ _AGAIN_SECONDS: Final = 60.0
 
 
 _TOGETHER_SECONDS: Final = 1.0
-"""A reader waits this long until its loss is logged. What other shards lose meanwhile is in the same line."""
+"""Readers wait at most this long until their losses are logged in one line."""
 
 _SHOWN: Final = 5
 
@@ -59,6 +59,7 @@ class LossLog:
         self._stream = stream
         self._clock = clock
         self._found: defaultdict[str, list[_Loss]] = defaultdict(list)
+        self._due = -inf
 
     def add(self, shard_id: str, cause: str, remark: str, gap: Gap | None = None) -> None:
         """Add a loss to the next line; then call `write` or `soon`. `remark` ends the line, and is the same for losses of one kind."""
@@ -67,8 +68,11 @@ class LossLog:
 
     async def soon(self) -> None:
         """Write the losses within a second, and return then: the log shows a loss before anything behind it can be committed."""
+        now = self._clock.monotonic()
+        if now >= self._due:
+            self._due = now + _TOGETHER_SECONDS
         try:
-            await self._clock.sleep(_TOGETHER_SECONDS)
+            await self._clock.sleep(self._due - now)
         finally:
             self.write()
 

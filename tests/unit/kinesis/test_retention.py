@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -156,6 +157,46 @@ def test_losses_of_thousand_shards_are_one_line_a_minute(caplog: pytest.LogCaptu
         assert "; and 995 more, of any records between 2023-11-13T16:2" in message
         told = [shard for text in single(message) for shard in re.findall(r"shardId-\d{12}", text)]
         assert told == shards
+
+
+def test_warnings_of_shards_that_drift_apart_stay_together(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        clock, random = LoopClock(), Random(1)
+        retention = Retention(STREAM, Lister(), clock, not_listed, fail=False, shortest=24 * HOUR)  # type: ignore[arg-type]
+        context: Any = SimpleNamespace(clock=clock)
+        sink: Any = SimpleNamespace(committed=None)
+
+        async def read(index: int) -> None:
+            at = Position.after(number(30 * HOUR, index))
+            reader = ShardDelivery(
+                context, f"shardId-{index:012}", at, sink, SubscriptionStats(), retention, Known(accepted=at)
+            )
+            while clock.time() < NOW + 600:
+                await reader.is_passed()
+                await clock.sleep(3 * random.random())
+
+        await asyncio.gather(*map(read, range(48)))
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert sum(len(single(message)) for message in caplog.messages) >= 48 * 10
+    assert len(caplog.messages) <= 10 * 4
+
+
+def test_raised_retention_does_not_silence_later_losses(caplog: pytest.LogCaptureFixture) -> None:
+    lister = Lister()
+
+    async def raised(retention: Retention) -> None:
+        assert await retention.check(SHARD, after(30 * HOUR))
+        lister.hours = 168
+        for hours in (200, 199):
+            await LoopClock().sleep(120)
+            assert await retention.check(SHARD, after(hours * HOUR))
+        retention.log.write()
+
+    with caplog.at_level(logging.WARNING):
+        check(raised, lister, fail=False)
+    assert len(single(caplog.messages[0])) == 3
 
 
 def test_consecutive_shards_are_named_as_ranges(caplog: pytest.LogCaptureFixture) -> None:

@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from kinesis_efo.aws import AsyncClients, SyncClients, _refuse_kinesis
-from kinesis_efo.errors import AccessRefusedError, ConfigurationError
+from kinesis_efo.errors import AccessRefusedError, ConfigurationError, TableUnavailableError
 from kinesis_efo.kinesis.faults import Verdict, classify, fatal
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import StreamRef
@@ -365,6 +365,40 @@ def test_tls_is_verified_with_the_authorities_that_are_in_effect(
         bundle.write_bytes(ours.read_bytes())
         asyncio.run(list_tables(settings))
         assert len(aws.signed) == 1
+
+
+@pytest.mark.parametrize("source", ["AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "profile", ""])
+def test_unknown_issuer_names_the_authorities_in_use(
+    tmp_path: Path, environment: pytest.MonkeyPatch, source: str
+) -> None:
+    ours, others = self_signed(tmp_path / "ours.pem"), self_signed(tmp_path / "others.pem")
+    for variable in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
+        environment.delenv(variable, raising=False)
+    named = f"{others}, from {source}"
+    if source == "profile":
+        config = tmp_path / "config"
+        config.write_text(f"[profile dev]\nca_bundle = {others}\n")
+        environment.setenv("AWS_CONFIG_FILE", str(config))
+        environment.setenv("AWS_PROFILE", "dev")
+        named = f"{others}, from ca_bundle of AWS profile 'dev' \\(of .*{config}\\)"
+    elif source:
+        environment.setenv(source, str(others))
+    else:
+        named = r"/.*\.pem, from the SDK; AWS_CA_BUNDLE names others"
+    once = AioConfig(retries={"total_max_attempts": 1})
+
+    async def check(settings: AwsSettings) -> None:
+        async with await AsyncClients(settings, "eu-west-1").open("dynamodb", once) as client:
+            await LeaseTable(client, "leases", declared_by="x").check()
+
+    with closing(Aws(ours)) as aws:
+        settings = AwsSettings(endpoint_url=aws.url)
+        with pytest.raises(SSLError, match=rf"self-signed certificate.*\(authorities: {named}\)$"):
+            SyncClients(settings, "eu-west-1", {"retries": {"total_max_attempts": 1}}).client("ssm").get_parameter(
+                Name="x"
+            )
+        with pytest.raises(TableUnavailableError, match=rf"self-signed certificate.*\(authorities: {named}\)"):
+            asyncio.run(check(settings))
 
 
 def test_no_region_at_all_is_an_error_that_names_the_option() -> None:

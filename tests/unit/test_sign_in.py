@@ -11,19 +11,17 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from botocore.exceptions import CredentialRetrievalError, SSLError
+from botocore.exceptions import CredentialRetrievalError
 
 from kinesis_efo import credentials
 from kinesis_efo.aws import AsyncClients, SyncClients
-from kinesis_efo.aws_errors import Cause, SignInError, cause_of, describe
+from kinesis_efo.aws_errors import Cause, SignInError, cause_of
 from kinesis_efo.calls.address import Listening
 from kinesis_efo.clock import deadline
-from kinesis_efo.errors import AccessRefusedError, TableUnavailableError
+from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.kinesis.topology import explained
-from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import AwsSettings, SourceOptions
 from kinesis_efo.patience import passes
@@ -177,22 +175,6 @@ def test_run_reports_a_failed_sign_in_with_its_remedy(home: Home) -> None:
     runtime = RunThread(manifest, SourceOptions.parse({"manifest": "manifest.json"}), Listening(), "secret")
     with pytest.raises(AccessRefusedError, match=r"^application lake: the sign-in with .*; correct that, or log in$"):
         runtime.start()
-
-
-def test_authorities_that_do_not_know_the_issuer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = SSLError(endpoint_url="https://kinesis.eu-west-1.amazonaws.com", error="CERTIFICATE_VERIFY_FAILED")
-    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
-    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
-    assert "authorities" not in describe(error)
-    monkeypatch.setenv("AWS_CA_BUNDLE", "/etc/corporate.pem")
-    assert describe(error).endswith("CERTIFICATE_VERIFY_FAILED (authorities: AWS_CA_BUNDLE=/etc/corporate.pem)")
-
-    async def refuse(**_: object) -> None:
-        raise error
-
-    client = SimpleNamespace(meta=SimpleNamespace(region_name="eu-west-1"), describe_table=refuse)
-    with pytest.raises(TableUnavailableError, match=r"\(authorities: AWS_CA_BUNDLE=/etc/corporate.pem\)"):
-        asyncio.run(LeaseTable(client, "leases", declared_by="x").check())
 
 
 @pytest.mark.slow

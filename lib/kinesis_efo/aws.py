@@ -339,7 +339,8 @@ class SyncClients:
 
     @cached_property
     def _core(self) -> botocore.session.Session:
-        return _watched(botocore.session.Session(), self._clock, self._seconds)
+        region = self._given_region or os.environ.get("AWS_REGION")
+        return _watched(botocore.session.Session(), self._clock, self._seconds, region)
 
     def client(self, service_name: str, /) -> Any:
         """Make a client. The caller closes it."""
@@ -357,7 +358,7 @@ class SyncClients:
     def _session(self) -> botocore.session.Session:
         """The session. If the settings name a role, it has the role's credentials."""
         if self._settings.role_arn:
-            base = _watched(botocore.session.Session(), self._clock, self._seconds)
+            base = _watched(botocore.session.Session(), self._clock, self._seconds, self.region)
             config = botocore.config.Config(**self._config)
             client = partial(base.create_client, region_name=self.region, config=config)
             fetcher = _assuming(AssumeRoleCredentialFetcher, client, base.get_credentials(), self._settings)
@@ -381,9 +382,9 @@ class AsyncClients:
     async def _ready(self) -> AioSession:
         if self._session is None:
             refuse_old_sdk(aiobotocore.__version__)
-            session = _watched(AioSession(), self._clock, self._seconds)
+            session = _watched(AioSession(), self._clock, self._seconds, self._region)
             if self._settings.role_arn:
-                base = _watched(AioSession(), self._clock, self._seconds)
+                base = _watched(AioSession(), self._clock, self._seconds, self._region)
                 client = partial(base.create_client, region_name=self._region)
                 fetcher = _assuming(
                     AioAssumeRoleCredentialFetcher, client, await base.get_credentials(), self._settings
@@ -417,7 +418,9 @@ class AsyncClients:
         return client
 
 
-def _watched(session: SessionT, clock: Clock, seconds: float) -> SessionT:
+def _watched(session: SessionT, clock: Clock, seconds: float, region: str | None) -> SessionT:
+    if region is not None and session.get_config_variable("region") is None:
+        session.set_config_variable("region", region)  # for sign-ins
     watch(prepared(session, seconds), clock)
     return session
 

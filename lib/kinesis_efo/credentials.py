@@ -17,9 +17,9 @@ from threading import Lock
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
-from aiobotocore.credentials import AioProcessProvider
+import aiobotocore.credentials
+import botocore.credentials
 from aiobotocore.session import AioSession
-from botocore.credentials import ProcessProvider
 from botocore.exceptions import CredentialRetrievalError
 
 from kinesis_efo.aws_errors import Cause, SignInError, cause_of, cause_of_code, describe
@@ -43,6 +43,8 @@ _BY_AWS: Final = (*_MAY_PASS, Cause.DENIED, Cause.UNRECOGNIZED, Cause.EXPIRED)
 _PROCESS: Final = "custom-process"
 _OF_THIS_HOST: Final = (_PROCESS, "Environment")
 """The SDK's names of the sources of credentials that need no network."""
+_OF_HOSTS: Final = ("EcsContainer", "Ec2InstanceMetadata")
+"""Values of `credential_source`, beside `Environment`."""
 
 
 def provide(session: Any, load: Callable[[], Any]) -> None:
@@ -69,19 +71,14 @@ def watch(session: Any, clock: Clock) -> None:
     for name in ("botocore.credentials", "aiobotocore.credentials", "botocore.tokens", "aiobotocore.tokens"):
         logging.getLogger(name).addFilter(_without_traceback)
     moment = _RefreshState(_files_of(session), session, clock)
-    provider = session.get_component("credential_provider")
-    usual = provider.load_credentials
-    profile = session.get_config_variable("profile") or "default"
-    kind, popen = (
-        (AioProcessProvider, _process) if isinstance(session, AioSession) else (ProcessProvider, _blocking_process)
-    )
-    provider.insert_after(_PROCESS, kind(profile, lambda: session.full_config, popen=popen))
-    provider.remove(_PROCESS)  # the first one of the two
+    usual = _ending_helpers(session).load_credentials
 
     def anew() -> Any:
         # A session keeps what it has read from the files, so a new session is needed.
         # Name no profile for it, because an explicit profile would override keys in the environment.
-        return type(session)().get_credentials()
+        session_anew = type(session)()
+        session_anew.set_config_variable("region", session.get_config_variable("region"))
+        return _ending_helpers(session_anew).load_credentials()
 
     async def load_async() -> Any:
         with moment.signing_in():
@@ -102,6 +99,44 @@ def watch(session: Any, clock: Clock) -> None:
 
     provide(session, load_async if isinstance(session, AioSession) else load)
     session.register("needs-retry", again)
+
+
+def _ending_helpers(session: Any) -> Any:
+    """Let each `credential_process` of a session, that of a `source_profile` as well, end with the call that waits for it.
+
+    Returns the session's chain of credential providers. The SDK's own providers would leave the program running. It is killed alone,
+    without what it has started: in a process group of its own, it could not ask for a password in the terminal.
+    """
+    awaits = isinstance(session, AioSession)
+    popen = _process if awaits else _blocking_process
+
+    def sdk(name: str) -> Any:
+        return getattr(aiobotocore.credentials, f"Aio{name}") if awaits else getattr(botocore.credentials, name)
+
+    chain, profile = session.get_component("credential_provider"), session.get_config_variable("profile") or "default"
+
+    def load_config() -> Any:
+        return session.full_config
+
+    def process(profile_name: str) -> Any:
+        return sdk("ProcessProvider")(profile_name, load_config, popen=popen)
+
+    usual = sdk("ProfileProviderBuilder")(session, cache={})
+
+    def providers(profile_name: str, disable_env_vars: bool = False) -> list[Any]:
+        found = usual.providers(profile_name, disable_env_vars)
+        return [process(profile_name) if each.METHOD == _PROCESS else each for each in found]
+
+    sources = [sdk("EnvProvider")(), *(each for each in chain.providers if each.CANONICAL_NAME in _OF_HOSTS)]
+    roles = sdk("AssumeRoleProvider")(
+        load_config, session.create_client, {}, profile,
+        credential_sourcer=sdk("CanonicalNameCredentialSourcer")(sources),
+        profile_provider_builder=SimpleNamespace(providers=providers),
+    )  # fmt: skip
+    for provider in (roles, process(profile)):
+        chain.insert_after(provider.METHOD, provider)
+        chain.remove(provider.METHOD)  # the first one of the two
+    return chain
 
 
 class _RefreshState:

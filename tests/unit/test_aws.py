@@ -245,6 +245,40 @@ def test_a_pod_assumes_another_role_with_its_own(aws: Aws, call: Calls) -> None:
     assert aws.signed == [("ASSUMED1", "token1", "eu-west-1")] * 2
 
 
+def profile(environment: pytest.MonkeyPatch, path: Path, lines: str) -> None:
+    """Let the SDK use a profile, and no keys of the environment."""
+    path.write_text(f"[default]\nrole_arn = {ROLE}\n{lines}\n")
+    environment.setenv("AWS_CONFIG_FILE", str(path))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        environment.delenv(name, raising=False)
+
+
+@both
+@pytest.mark.usefixtures("pod")
+def test_role_of_a_profile_is_assumed_with_its_credential_source(
+    aws: Aws, call: Calls, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    profile(environment, tmp_path / "config", "credential_source = EcsContainer")
+    environment.setenv("AWS_ENDPOINT_URL", aws.url)
+    call(AwsSettings(), 1)
+    assert {assumed["key"] for assumed in aws.assumed} == {"POD1"}
+    assert {key for key, _, _ in aws.signed} <= {"ASSUMED1", "ASSUMED2"}
+
+
+@both
+def test_role_of_a_profile_is_assumed_with_the_helper_of_its_source(
+    aws: Aws, call: Calls, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    key = json.dumps({"Version": 1, "AccessKeyId": "HELPER", "SecretAccessKey": "b"})
+    (tmp_path / "key.json").write_text(key)
+    helper = f"credential_process = /bin/cat {tmp_path / 'key.json'}"
+    profile(environment, tmp_path / "config", f"source_profile = base\n[profile base]\n{helper}")
+    environment.setenv("AWS_ENDPOINT_URL", aws.url)
+    call(AwsSettings(), 1)
+    assert {assumed["key"] for assumed in aws.assumed} == {"HELPER"}
+    assert {key for key, _, _ in aws.signed} <= {"ASSUMED1", "ASSUMED2"}
+
+
 @both
 def test_a_role_is_assumed_once_for_all_clients_with_what_its_trust_policy_asks_for(aws: Aws, call: Calls) -> None:
     settings = AwsSettings(

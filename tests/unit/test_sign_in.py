@@ -8,18 +8,19 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from botocore.exceptions import CredentialRetrievalError
+from botocore.exceptions import CredentialRetrievalError, EndpointConnectionError
 
 from kinesis_efo import credentials
 from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.aws_errors import Cause, SignInError, cause_of
 from kinesis_efo.calls.address import Listening
-from kinesis_efo.clock import deadline
+from kinesis_efo.clock import SystemClock, deadline
 from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.kinesis.topology import explained
 from kinesis_efo.manifest import Manifest, StreamRef
@@ -101,6 +102,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return make
 
 
+class Later(SystemClock):
+    """A clock that is set forward."""
+
+    later = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.later
+
+
 async def _list_shards() -> None:
     async with await AsyncClients(NOWHERE, "eu-west-1").open("kinesis") as kinesis:
         await kinesis.list_shards(StreamARN=ARN)
@@ -167,6 +177,45 @@ def test_credential_process_ends_with_the_blocking_call(home: Home, tmp_path: Pa
     for process in processes:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+def test_helper_of_a_source_profile_ends_with_the_call(home: Home, tmp_path: Path, awaits: bool) -> None:
+    tool, started = tmp_path / "tool", tmp_path / "started"
+    tool.write_text(f"#!/bin/sh\necho $$ >> {started}\nexec sleep 60\n")
+    tool.chmod(0o755)
+    home(f"{ROLE}\nsource_profile = other\n[profile other]\ncredential_process = {tool}", {})
+    began = time.monotonic()
+    if awaits:
+        with pytest.raises(TimeoutError):
+            asyncio.run(asyncio.wait_for(_list_shards(), 1.5))
+    else:
+        with deadline(1.5), pytest.raises(SignInError, match="it did not end within 1 s"):
+            SyncClients(NOWHERE, "eu-west-1").client("kinesis")
+    assert time.monotonic() - began < 10
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
+
+
+def test_hanging_helper_of_changed_files_ends_with_the_call(
+    home: Home, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tool, started, key = tmp_path / "tool", tmp_path / "started", tmp_path / "key.json"
+    key.write_text(json.dumps({"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b"}))
+    tool.write_text(f"#!/bin/sh\nexec cat {key}\n")
+    tool.chmod(0o755)
+    config = home(f"credential_process = {tool}", {})
+    clock = Later()
+    once = {"retries": {"total_max_attempts": 1}}
+    client = SyncClients(NOWHERE, "eu-west-1", once, clock, 2.0).client("kinesis")
+    tool.write_text(f"#!/bin/sh\necho $$ >> {started}\nexec sleep 60\n")
+    config.touch()
+    clock.later = credentials.LOOK_SECONDS + 1
+    with pytest.raises(EndpointConnectionError):
+        client.list_shards(StreamARN=ARN)
+    assert "credentials cannot be read again, and stay as they are" in caplog.text
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
 
 
 def test_run_reports_a_failed_sign_in_with_its_remedy(home: Home) -> None:

@@ -421,7 +421,7 @@ class AsyncClients:
 def _watched(session: SessionT, clock: Clock, seconds: float, region: str | None) -> SessionT:
     if region is not None and session.get_config_variable("region") is None:
         session.set_config_variable("region", region)  # for sign-ins
-    watch(prepared(session, seconds), clock)
+    watch(prepared(session, seconds), clock, seconds)
     return session
 
 

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from inspect import isawaitable
+from math import inf
 from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from aiobotocore.session import AioSession
 from botocore.exceptions import CredentialRetrievalError
 
 from kinesis_efo.aws_errors import Cause, SignInError, cause_of, cause_of_code, describe
-from kinesis_efo.clock import Clock, in_thread, seconds_left
+from kinesis_efo.clock import Clock, deadline, in_thread, seconds_left
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -63,10 +64,10 @@ def profile_of(session: Any) -> str:
     return f"AWS profile {profile!r} ({f'of {there}' if there else 'without files'})"
 
 
-def watch(session: Any, clock: Clock) -> None:
+def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS) -> None:
     """Let a session read its credentials again if their files changed (checked once a minute), or if AWS says that they have expired.
 
-    If a sign-in fails and waiting cannot help, the session's calls raise `SignInError`.
+    If a sign-in fails and waiting cannot help, the session's calls raise `SignInError`. A sign-in takes at most `seconds`.
     """
     for name in ("botocore.credentials", "aiobotocore.credentials", "botocore.tokens", "aiobotocore.tokens"):
         logging.getLogger(name).addFilter(_without_traceback)
@@ -82,11 +83,11 @@ def watch(session: Any, clock: Clock) -> None:
 
     async def load_async() -> Any:
         with moment.signing_in():
-            found = await _in_time(usual())
+            found = await _in_time(usual(), seconds)
         return None if found is None else _AsyncCredentials(found, anew, moment, asyncio.Lock())
 
     def load() -> Any:
-        with moment.signing_in():
+        with moment.signing_in(), deadline(seconds):
             found = _in_time_here(usual)
         return None if found is None else _Credentials(found, anew, moment, Lock())
 
@@ -293,7 +294,8 @@ async def _process(*command: str, **options: Any) -> Any:
 
     async def communicate() -> tuple[bytes, bytes]:
         try:
-            return await ended()
+            output, errors = await ended()
+            return output, _with_exit_code(command[0], process.returncode, errors)
         except asyncio.CancelledError:
             process.kill()
             await process.wait()
@@ -311,7 +313,8 @@ def _blocking_process(command: list[str], **options: Any) -> Any:
     def communicate() -> tuple[bytes, bytes]:
         seconds = max(0.1, min(PROCESS_SECONDS, seconds_left()) - _KILL_SECONDS)
         try:
-            return ended(timeout=seconds)
+            output, errors = ended(timeout=seconds)
+            return output, _with_exit_code(command[0], process.returncode, errors)
         except subprocess.TimeoutExpired:
             with process:  # its end closes the pipes and waits
                 process.kill()
@@ -321,11 +324,17 @@ def _blocking_process(command: list[str], **options: Any) -> Any:
     return process
 
 
-async def _in_time(work: Awaitable[T]) -> T:
+def _with_exit_code(program: str, code: int | None, errors: bytes) -> bytes:
+    """The output of a program from which the SDK makes an error: it may be empty, and names neither the program nor its exit code."""
+    return b"%s ended with exit code %d. %s" % (os.fsencode(program), code or 0, errors)
+
+
+async def _in_time(work: Awaitable[T], seconds: float = inf) -> T:
+    seconds = min(PROCESS_SECONDS, seconds)
     try:
-        return await asyncio.wait_for(work, PROCESS_SECONDS)
+        return await asyncio.wait_for(work, seconds)
     except TimeoutError:
-        raise _too_late(PROCESS_SECONDS) from None
+        raise _too_late(seconds) from None
 
 
 def _in_time_here(work: Callable[[], T]) -> T:

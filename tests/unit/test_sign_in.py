@@ -43,7 +43,12 @@ sso_region = eu-west-1"""
 NOWHERE = AwsSettings(endpoint_url="http://127.0.0.1:9")
 
 CASES = {
-    "process fails": ("credential_process = /bin/sh -c 'echo session is over >&2; exit 1'", {}, "session is over"),
+    "process fails": (
+        "credential_process = /bin/sh -c 'echo session is over >&2; exit 3'",
+        {},
+        "/bin/sh ended with exit code 3. session is over",
+    ),
+    "process fails silently": ("credential_process = /bin/false", {}, "/bin/false ended with exit code 1"),
     "no such process": (
         "credential_process = /no/such/tool",
         {},
@@ -177,6 +182,21 @@ def test_credential_process_ends_with_the_blocking_call(home: Home, tmp_path: Pa
     for process in processes:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
+
+
+def test_sign_in_of_a_command_ends_with_its_limit(home: Home) -> None:
+    home("credential_process = /bin/sleep 60", {})
+
+    async def main() -> None:
+        async with await AsyncClients(NOWHERE, "eu-west-1", seconds=1.5).open("kinesis"):
+            pass
+
+    began = time.monotonic()
+    with pytest.raises(SignInError, match="it did not end within 2 s"):
+        asyncio.run(main())
+    with pytest.raises(SignInError, match="it did not end within 1 s"):
+        SyncClients(NOWHERE, "eu-west-1", seconds=1.5).client("kinesis")
+    assert time.monotonic() - began < 15
 
 
 @pytest.mark.parametrize("awaits", [False, True])

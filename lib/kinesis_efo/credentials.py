@@ -116,11 +116,8 @@ def _ending_helpers(session: Any) -> Any:
 
     chain, profile = session.get_component("credential_provider"), session.get_config_variable("profile") or "default"
 
-    def load_config() -> Any:
-        return session.full_config
-
     def process(profile_name: str) -> Any:
-        return sdk("ProcessProvider")(profile_name, load_config, popen=popen)
+        return sdk("ProcessProvider")(profile_name, lambda: session.full_config, popen=popen)
 
     usual = sdk("ProfileProviderBuilder")(session, cache={})
 
@@ -130,7 +127,7 @@ def _ending_helpers(session: Any) -> Any:
 
     sources = [sdk("EnvProvider")(), *(each for each in chain.providers if each.CANONICAL_NAME in _OF_HOSTS)]
     roles = sdk("AssumeRoleProvider")(
-        load_config, session.create_client, {}, profile,
+        lambda: session.full_config, session.create_client, {}, profile,
         credential_sourcer=sdk("CanonicalNameCredentialSourcer")(sources),
         profile_provider_builder=SimpleNamespace(providers=providers),
     )  # fmt: skip

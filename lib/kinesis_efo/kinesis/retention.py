@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from datetime import UTC, datetime
 from math import inf
 from typing import Final, NamedTuple
@@ -83,20 +83,19 @@ class LossLog:
             text = "; ".join(loss.cause for loss in losses[:_SHOWN])
             if more := losses[_SHOWN:]:
                 gaps = [loss.gap for loss in more if loss.gap is not None]
-                between = (
-                    f", of any records between {_text(min(gap.since for gap in gaps))} and {_text(max(gap.horizon for gap in gaps))}"
-                    if gaps
-                    else ""
-                )
-                text += f"; and {len(more)} more{between}, in shards {_numbers(loss.shard_id for loss in more)}"
+                times = (_text(min(gaps).since), _text(max(gap.horizon for gap in gaps))) if gaps else ()
+                between = f", of any records between {' and '.join(times)}" if times else ""
+                text += f"; and {len(more)} more{between}, in shards {_numbers([loss.shard_id for loss in more])}"
             about = f"{len(losses):,} losses in stream {self._stream!r}: " if len(losses) > 1 else ""
             logger.warning("%s%s%s", about, text, remark)
 
 
-def _numbers(shard_ids: Iterable[str]) -> str:
-    """Name shards by their numbers: 3, 7 to 12, 20."""
-    found: list[list[int]] = []
-    for number in sorted({int(shard_id.rpartition("-")[2]) for shard_id in shard_ids}):
+def _numbers(shard_ids: Collection[str]) -> str:
+    """Name shards by their numbers, as in 3, 7 to 12, 20; those without numbers by their ids."""
+    numbers, found = {shard_id.rpartition("-")[2] for shard_id in shard_ids}, list[list[int]]()
+    if not all(map(str.isdecimal, numbers)):
+        return ", ".join(sorted(shard_ids))
+    for number in sorted(map(int, numbers)):
         if found and number == found[-1][-1] + 1:
             found[-1].append(number)
         else:

@@ -213,6 +213,14 @@ def test_consecutive_shards_are_named_as_ranges(caplog: pytest.LogCaptureFixture
     assert len(single(message)) == log.count == 10
 
 
+def test_shards_without_numbers_are_named_by_their_ids(caplog: pytest.LogCaptureFixture) -> None:
+    log = LossLog("orders", LoopClock())
+    for name in "gfedcba":
+        log.add(f"shard-{name}", f"{name} is gone", "; going on")
+    log.write()
+    assert caplog.messages[0].endswith("c is gone; and 2 more, in shards shard-a, shard-b; going on")
+
+
 def test_loss_of_a_cancelled_reader_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         log = LossLog("orders", LoopClock())

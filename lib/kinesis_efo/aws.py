@@ -28,8 +28,8 @@ from aiobotocore.credentials import AioAssumeRoleCredentialFetcher, AioDeferredR
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+from botocore.exceptions import BotoCoreError, HTTPClientError
 from botocore.exceptions import ConnectionError as BotoConnectionError
-from botocore.exceptions import HTTPClientError
 from botocore.httpsession import ProxyConfiguration, get_cert_path, mask_proxy_url
 from botocore.parsers import ResponseParserError
 from botocore.utils import get_environ_proxies
@@ -364,6 +364,8 @@ class SyncClients:
             fetcher = _assuming(AssumeRoleCredentialFetcher, client, base.get_credentials(), self._settings)
             credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
             provide(self._core, lambda: credentials)
+        if _asks(self._core) and (found := self._core.get_credentials()) is not None:
+            found.get_frozen_credentials()
         return self._core
 
 
@@ -395,6 +397,8 @@ class AsyncClients:
                     return credentials
 
                 provide(session, assumed)
+            if _asks(session) and (found := await session.get_credentials()) is not None:
+                await found.get_frozen_credentials()
             self._session = session
         return self._session
 
@@ -423,6 +427,14 @@ def _watched(session: SessionT, clock: Clock, seconds: float, region: str | None
         session.set_config_variable("region", region)  # for sign-ins
     watch(prepared(session, seconds), clock, seconds)
     return session
+
+
+def _asks(session: botocore.session.Session) -> bool:
+    """Whether somebody has to type a code (MFA) at the sign-in. It is done before the first call, whose time limit is too short for that."""
+    try:
+        return "mfa_serial" in session.get_scoped_config()
+    except BotoCoreError:
+        return False  # the sign-in reports it
 
 
 def _assuming(fetcher: Any, client: Callable[..., Any], credentials: Any, settings: AwsSettings) -> Any:

@@ -214,7 +214,7 @@ async def test_accepted_losses_of_one_check_are_one_line(caplog: pytest.LogCaptu
 
 
 @virtual
-async def test_accepted_losses_of_a_repeated_micro_batch_are_two_lines(caplog: pytest.LogCaptureFixture) -> None:
+async def test_repeated_micro_batch_logs_losses_in_two_lines(caplog: pytest.LogCaptureFixture) -> None:
     w = world(shards=8)
     w.application.fail_on_data_loss = False
     async with Query(w.application) as query:

@@ -9,9 +9,13 @@ import asyncio
 import json
 import logging
 import os
+import pty
 import re
 import ssl
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
@@ -255,7 +259,7 @@ def profile(environment: pytest.MonkeyPatch, path: Path, lines: str) -> None:
 
 @both
 @pytest.mark.usefixtures("pod")
-def test_role_of_a_profile_is_assumed_with_its_credential_source(
+def test_credential_source_assumes_role_of_profile(
     aws: Aws, call: Calls, environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     profile(environment, tmp_path / "config", "credential_source = EcsContainer")
@@ -266,7 +270,7 @@ def test_role_of_a_profile_is_assumed_with_its_credential_source(
 
 
 @both
-def test_role_of_a_profile_is_assumed_with_the_helper_of_its_source(
+def test_helper_of_source_profile_assumes_role(
     aws: Aws, call: Calls, environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     key = json.dumps({"Version": 1, "AccessKeyId": "HELPER", "SecretAccessKey": "b"})
@@ -277,6 +281,38 @@ def test_role_of_a_profile_is_assumed_with_the_helper_of_its_source(
     call(AwsSettings(), 1)
     assert {assumed["key"] for assumed in aws.assumed} == {"HELPER"}
     assert {key for key, _, _ in aws.signed} <= {"ASSUMED1", "ASSUMED2"}
+
+
+BLOCKING = "SyncClients(AwsSettings(), 'eu-west-1', seconds=1.0).client('dynamodb').list_tables()"
+AWAITED = """import asyncio
+async def main():
+    async with await AsyncClients(AwsSettings(), 'eu-west-1', seconds=1.0).open('dynamodb') as client:
+        await client.list_tables()
+asyncio.run(main())"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("calls", [BLOCKING, AWAITED])
+def test_mfa_code_may_take_longer_than_a_call(
+    aws: Aws, environment: pytest.MonkeyPatch, tmp_path: Path, calls: str
+) -> None:
+    keys = "[profile base]\naws_access_key_id = a\naws_secret_access_key = b"
+    profile(environment, tmp_path / "config", f"source_profile = base\nmfa_serial = arn:aws:iam::1:mfa/me\n{keys}")
+    environment.setenv("AWS_ENDPOINT_URL", aws.url)
+    program = (
+        f"from kinesis_efo.aws import AsyncClients, SyncClients\nfrom kinesis_efo.options import AwsSettings\n{calls}"
+    )
+    ours, its = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", program], stdin=its, stderr=its, start_new_session=True) as running:
+        os.close(its)
+        said = b""
+        while b"MFA code" not in said:
+            said += os.read(ours, 1024)
+        time.sleep(2.0)  # longer than a call may take
+        os.write(ours, b"123456\n")
+        assert running.wait(60) == 0
+    os.close(ours)
+    assert [assumed["TokenCode"] for assumed in aws.assumed] == ["123456"]
 
 
 @both

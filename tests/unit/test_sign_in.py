@@ -184,7 +184,7 @@ def test_credential_process_ends_with_the_blocking_call(home: Home, tmp_path: Pa
             os.kill(process, 0)
 
 
-def test_sign_in_of_a_command_ends_with_its_limit(home: Home) -> None:
+def test_sign_in_of_command_ends_with_limit(home: Home) -> None:
     home("credential_process = /bin/sleep 60", {})
 
     async def main() -> None:
@@ -200,7 +200,7 @@ def test_sign_in_of_a_command_ends_with_its_limit(home: Home) -> None:
 
 
 @pytest.mark.parametrize("awaits", [False, True])
-def test_helper_of_a_source_profile_ends_with_the_call(home: Home, tmp_path: Path, awaits: bool) -> None:
+def test_helper_of_source_profile_ends_with_call(home: Home, tmp_path: Path, awaits: bool) -> None:
     tool, started = tmp_path / "tool", tmp_path / "started"
     tool.write_text(f"#!/bin/sh\necho $$ >> {started}\nexec sleep 60\n")
     tool.chmod(0o755)
@@ -217,7 +217,7 @@ def test_helper_of_a_source_profile_ends_with_the_call(home: Home, tmp_path: Pat
         os.kill(int(started.read_text()), 0)
 
 
-def test_hanging_helper_of_changed_files_ends_with_the_call(
+def test_hanging_helper_of_changed_files_is_killed(
     home: Home, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tool, started, key = tmp_path / "tool", tmp_path / "started", tmp_path / "key.json"

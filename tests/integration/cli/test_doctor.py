@@ -270,7 +270,7 @@ def test_an_endpoint_that_refuses(run: Run, world: Callable[..., World], remote:
 
 
 @pytest.mark.usefixtures("quickly")
-def test_unknown_issuer_names_authorities_in_place_of_the_network(
+def test_unknown_issuer_names_authorities_instead_of_network(
     run: Run, world: Callable[..., World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, authority = world(), Authority(tmp_path)

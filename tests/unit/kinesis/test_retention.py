@@ -123,7 +123,7 @@ def test_allowed_losses_of_one_shard_are_logged_once_a_minute(caplog: pytest.Log
     ] * 2
 
 
-def test_losses_of_thousand_shards_are_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_thousand_shards_log_losses_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     shards = [f"shardId-{index:012}" for index in range(0, 2000, 2)]
 
     async def main() -> None:

@@ -21,7 +21,7 @@ SCHEMA = "id string, customer string, amount string, placed string, unread strin
 TYPED = (
     "order.id",
     "order.customer",
-    "if(order.amount rlike '[0-9]', try_to_number(order.amount, 'MI9999999990.99'), null) as amount",
+    "if(order.amount rlike '^-?[0-9]+[.]?[0-9]*$', try_to_number(order.amount, 'MI9999999990.99'), null) as amount",
     "try_to_timestamp(order.placed, \"yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXX\") as placed",
 )
 # A blank record gives no order, and Spark replaces bytes that are not UTF-8.

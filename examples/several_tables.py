@@ -18,7 +18,7 @@ from kinesis_efo import job, read_stream
 
 # As text: as a decimal, from_json changes "1,50" to 150.00 without an error.
 SCHEMA = "id string, customer string, amount string, placed string, unread string"
-AMOUNT = "if(order.amount rlike '[0-9]', try_to_number(order.amount, 'MI9999999990.99'), null) as amount"
+AMOUNT = "if(order.amount rlike '^-?[0-9]+[.]?[0-9]*$', try_to_number(order.amount, 'MI9999999990.99'), null) as amount"
 PLACED = "try_to_timestamp(order.placed, \"yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXX\") as placed"
 GOOD = """order is not null and order.unread is null and is_valid_utf8(string(data))
 and (order.amount is null or amount is not null) and (order.placed is null or placed is not null)"""

@@ -21,7 +21,7 @@ from kinesis_efo import job, read_stream
 SCHEMA = "customer string, amount string, placed string"
 TYPED = (
     "order.customer",
-    "if(order.amount rlike '[0-9]', try_to_number(order.amount, 'MI9999999990.99'), null) as amount",
+    "if(order.amount rlike '^-?[0-9]+[.]?[0-9]*$', try_to_number(order.amount, 'MI9999999990.99'), null) as amount",
     "try_to_timestamp(order.placed, \"yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXX\") as placed",
 )
 DELAY = "10 minutes"

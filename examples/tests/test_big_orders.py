@@ -15,7 +15,9 @@ from kinesis_efo_local.pytest_plugin import LocalKinesis
 def big_orders(records: DataFrame) -> DataFrame:
     """The job: orders of 100 and more."""
     order = from_json(col("data").cast("string"), "id string, amount string").alias("order")
-    amount = "if(order.amount rlike '[0-9]', try_to_number(order.amount, 'MI9999999990.99'), null) as amount"
+    amount = (
+        "if(order.amount rlike '^-?[0-9]+[.]?[0-9]*$', try_to_number(order.amount, 'MI9999999990.99'), null) as amount"
+    )
     return records.select(order).selectExpr("order.id", amount).where("amount >= 100")
 
 

@@ -28,9 +28,9 @@ from aiobotocore.credentials import AioAssumeRoleCredentialFetcher, AioDeferredR
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+from botocore.exceptions import BotoCoreError, HTTPClientError
 from botocore.exceptions import ConnectionError as BotoConnectionError
-from botocore.exceptions import HTTPClientError
-from botocore.httpsession import ProxyConfiguration, mask_proxy_url
+from botocore.httpsession import ProxyConfiguration, get_cert_path, mask_proxy_url
 from botocore.parsers import ResponseParserError
 from botocore.utils import get_environ_proxies
 
@@ -156,21 +156,21 @@ def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
 
 def _require_authorities(session: botocore.session.Session, request: Any, **_: Any) -> None:
     """Raise an error for a request over TLS if the file of certificate authorities is unusable, which the SDK would repeat in vain."""
-    if not request.url.startswith("https"):
-        return
-    configured = "AWS_CA_BUNDLE" if "AWS_CA_BUNDLE" in os.environ else f"ca_bundle of {profile_of(session)}"
-    for source, path in (
-        (configured, session.get_config_variable("ca_bundle")),
-        ("REQUESTS_CA_BUNDLE", os.environ.get("REQUESTS_CA_BUNDLE")),
-    ):
-        if not path:
-            continue
-        # Checked again if the file has changed: it may be replaced while a query runs.
-        if fault := _fault_of(path, _stamp(path)):
-            raise ConfigurationError(
-                f"{source} names {path!r}: {fault}; give a file of certificates in PEM format, or remove the setting"
-            )
-        return
+    source, path = _authorities(session)
+    # Checked again if the file has changed: it may be replaced while a query runs.
+    if source and request.url.startswith("https") and (fault := _fault_of(path, _stamp(path))):
+        raise ConfigurationError(
+            f"{source} names {path!r}: {fault}; give a file of certificates in PEM format, or remove the setting"
+        )
+
+
+def _authorities(session: botocore.session.Session) -> tuple[str, str]:
+    """Return what names the file of certificate authorities, and the file; an empty text if it is the SDK's."""
+    if path := session.get_config_variable("ca_bundle"):
+        return "AWS_CA_BUNDLE" if "AWS_CA_BUNDLE" in os.environ else f"ca_bundle of {profile_of(session)}", path
+    if path := os.environ.get("REQUESTS_CA_BUNDLE"):
+        return "REQUESTS_CA_BUNDLE", path
+    return "", get_cert_path(True)
 
 
 def _stamp(path: str) -> tuple[int, int] | None:
@@ -200,13 +200,14 @@ _OWN_LIMITS: Final = ("GetRecords", "PutRecords")
 
 
 class _Limit:
-    """Limits the calls of clients: each ends within a time limit, and its error names the proxy.
+    """Limits the calls of clients: each ends within a time limit, and its error names the proxy, or the file of authorities.
 
     The SDK's timeouts do not cover a proxy that never answers CONNECT, nor responses of which a byte comes now and then.
     """
 
-    def __init__(self, most_seconds: float) -> None:
+    def __init__(self, most_seconds: float, session: botocore.session.Session) -> None:
         self._most_seconds = most_seconds
+        self._session = session
 
     def on_class(self, class_attributes: dict[str, Any], base_classes: list[type], **_: Any) -> None:
         """Limit all operations of a class of clients that the SDK creates."""
@@ -217,7 +218,7 @@ class _Limit:
 
     def _awaited(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         async def limited(client: Any, operation: str, seconds: float | None, answer: Awaitable[Any]) -> Any:
-            with self._naming_proxy(client):
+            with self._explaining(client):
                 try:
                     async with asyncio.timeout(seconds) as limit:
                         return await answer
@@ -242,7 +243,7 @@ class _Limit:
                 return method(client, *args, **more)
             with deadline(inf if seconds is None else seconds):  # a credential_process ends with the call
                 calling = in_thread(method, client, *args, **more)
-            with self._naming_proxy(client):
+            with self._explaining(client):
                 try:
                     return calling.result(seconds)
                 except TimeoutError:
@@ -267,14 +268,20 @@ class _Limit:
         return NoAnswerError(operation=operation, endpoint_url=client.meta.endpoint_url, seconds=seconds)
 
     @contextmanager
-    def _naming_proxy(self, client: Any) -> Iterator[None]:
+    def _explaining(self, client: Any) -> Iterator[None]:
         try:
             yield
         except (HTTPClientError, BotoConnectionError) as error:
+            found = []
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                source, path = _authorities(self._session)
+                found.append(f"authorities: {path}, from {source or 'the SDK; AWS_CA_BUNDLE names others'}")
             proxies, url = client.meta.config.proxies, client.meta.endpoint_url
             proxy = ProxyConfiguration(get_environ_proxies(url) if proxies is None else proxies).proxy_url_for(url)
             if proxy is not None and (shown := mask_proxy_url(proxy)) not in str(error):
-                error.args = (f"{error} (through the proxy {shown}, from {urlsplit(url).scheme.upper()}_PROXY)",)
+                found.append(f"through the proxy {shown}, from {urlsplit(url).scheme.upper()}_PROXY")
+            if found:
+                error.args = (f"{error} ({'; '.join(found)})",)
             raise
 
 
@@ -284,7 +291,7 @@ def prepared(session: SessionT, seconds: float = CONTROL_SECONDS) -> SessionT:
     `seconds` is the time limit of each control call of its clients, including those with which the SDK signs in.
     """
     send_exact_times(session)
-    session.register("creating-client-class", _Limit(seconds).on_class)
+    session.register("creating-client-class", _Limit(seconds, session).on_class)
     session.register("creating-client-class", limit_bodies)
     session.register("before-parse", _refuse_html)
     session.register("request-created", _refuse_kinesis)
@@ -332,7 +339,8 @@ class SyncClients:
 
     @cached_property
     def _core(self) -> botocore.session.Session:
-        return _watched(botocore.session.Session(), self._clock, self._seconds)
+        region = self._given_region or os.environ.get("AWS_REGION")
+        return _watched(botocore.session.Session(), self._clock, self._seconds, region)
 
     def client(self, service_name: str, /) -> Any:
         """Make a client. The caller closes it."""
@@ -350,12 +358,14 @@ class SyncClients:
     def _session(self) -> botocore.session.Session:
         """The session. If the settings name a role, it has the role's credentials."""
         if self._settings.role_arn:
-            base = _watched(botocore.session.Session(), self._clock, self._seconds)
+            base = _watched(botocore.session.Session(), self._clock, self._seconds, self.region)
             config = botocore.config.Config(**self._config)
             client = partial(base.create_client, region_name=self.region, config=config)
             fetcher = _assuming(AssumeRoleCredentialFetcher, client, base.get_credentials(), self._settings)
             credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
             provide(self._core, lambda: credentials)
+        if _asks(self._core) and (found := self._core.get_credentials()) is not None:
+            found.get_frozen_credentials()
         return self._core
 
 
@@ -374,9 +384,9 @@ class AsyncClients:
     async def _ready(self) -> AioSession:
         if self._session is None:
             refuse_old_sdk(aiobotocore.__version__)
-            session = _watched(AioSession(), self._clock, self._seconds)
+            session = _watched(AioSession(), self._clock, self._seconds, self._region)
             if self._settings.role_arn:
-                base = _watched(AioSession(), self._clock, self._seconds)
+                base = _watched(AioSession(), self._clock, self._seconds, self._region)
                 client = partial(base.create_client, region_name=self._region)
                 fetcher = _assuming(
                     AioAssumeRoleCredentialFetcher, client, await base.get_credentials(), self._settings
@@ -387,6 +397,8 @@ class AsyncClients:
                     return credentials
 
                 provide(session, assumed)
+            if _asks(session) and (found := await session.get_credentials()) is not None:
+                await found.get_frozen_credentials()
             self._session = session
         return self._session
 
@@ -410,9 +422,19 @@ class AsyncClients:
         return client
 
 
-def _watched(session: SessionT, clock: Clock, seconds: float) -> SessionT:
-    watch(prepared(session, seconds), clock)
+def _watched(session: SessionT, clock: Clock, seconds: float, region: str | None) -> SessionT:
+    if region is not None and session.get_config_variable("region") is None:
+        session.set_config_variable("region", region)  # for sign-ins
+    watch(prepared(session, seconds), clock, seconds)
     return session
+
+
+def _asks(session: botocore.session.Session) -> bool:
+    """Whether somebody has to type a code (MFA) at the sign-in. It is done before the first call, whose time limit is too short for that."""
+    try:
+        return "mfa_serial" in session.get_scoped_config()
+    except BotoCoreError:
+        return False  # the sign-in reports it
 
 
 def _assuming(fetcher: Any, client: Callable[..., Any], credentials: Any, settings: AwsSettings) -> Any:

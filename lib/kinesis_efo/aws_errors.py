@@ -6,9 +6,7 @@ Kinesis and DynamoDB, of their pages "Common Errors", and of botocore's own list
 
 from __future__ import annotations
 
-import os
 import re
-import ssl
 from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Final
@@ -27,7 +25,6 @@ from botocore.exceptions import (
     ParamValidationError,
     PartialCredentialsError,
     ProfileNotFound,
-    SSLError,
     SSOError,
     TokenRetrievalError,
 )
@@ -264,10 +261,6 @@ def describe(error: Exception) -> str:
             text += f": this machine's clock is {abs(skew):.0f} s {way} AWS'; synchronize it (chrony, NTP)"
     elif isinstance(error, FrameError | NoAnswerError | ResponseParserError | SignInError):
         text = str(error)
-    elif isinstance(error, SSLError | ssl.SSLError):
-        bundles = (f"{name}={os.environ.get(name, '')}" for name in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"))
-        named = next((f" (authorities: {each})" for each in bundles if not each.endswith("=")), "")
-        text = f"{type(error).__name__}: {error}{named}"
     elif isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
     else:

@@ -12,18 +12,19 @@ import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from inspect import isawaitable
+from math import inf
 from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
-from aiobotocore.credentials import AioProcessProvider
+import aiobotocore.credentials
+import botocore.credentials
 from aiobotocore.session import AioSession
-from botocore.credentials import ProcessProvider
 from botocore.exceptions import CredentialRetrievalError
 
 from kinesis_efo.aws_errors import Cause, SignInError, cause_of, cause_of_code, describe
-from kinesis_efo.clock import Clock, in_thread, seconds_left
+from kinesis_efo.clock import Clock, deadline, in_thread, seconds_left
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ _BY_AWS: Final = (*_MAY_PASS, Cause.DENIED, Cause.UNRECOGNIZED, Cause.EXPIRED)
 _PROCESS: Final = "custom-process"
 _OF_THIS_HOST: Final = (_PROCESS, "Environment")
 """The SDK's names of the sources of credentials that need no network."""
+_OF_HOSTS: Final = ("EcsContainer", "Ec2InstanceMetadata")
+"""Values of `credential_source`, beside `Environment`."""
 
 
 def provide(session: Any, load: Callable[[], Any]) -> None:
@@ -61,35 +64,30 @@ def profile_of(session: Any) -> str:
     return f"AWS profile {profile!r} ({f'of {there}' if there else 'without files'})"
 
 
-def watch(session: Any, clock: Clock) -> None:
+def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS) -> None:
     """Let a session read its credentials again if their files changed (checked once a minute), or if AWS says that they have expired.
 
-    If a sign-in fails and waiting cannot help, the session's calls raise `SignInError`.
+    If a sign-in fails and waiting cannot help, the session's calls raise `SignInError`. A sign-in takes at most `seconds`.
     """
     for name in ("botocore.credentials", "aiobotocore.credentials", "botocore.tokens", "aiobotocore.tokens"):
         logging.getLogger(name).addFilter(_without_traceback)
     moment = _RefreshState(_files_of(session), session, clock)
-    provider = session.get_component("credential_provider")
-    usual = provider.load_credentials
-    profile = session.get_config_variable("profile") or "default"
-    kind, popen = (
-        (AioProcessProvider, _process) if isinstance(session, AioSession) else (ProcessProvider, _blocking_process)
-    )
-    provider.insert_after(_PROCESS, kind(profile, lambda: session.full_config, popen=popen))
-    provider.remove(_PROCESS)  # the first one of the two
+    usual = _ending_helpers(session).load_credentials
 
     def anew() -> Any:
         # A session keeps what it has read from the files, so a new session is needed.
         # Name no profile for it, because an explicit profile would override keys in the environment.
-        return type(session)().get_credentials()
+        session_anew = type(session)()
+        session_anew.set_config_variable("region", session.get_config_variable("region"))
+        return _ending_helpers(session_anew).load_credentials()
 
     async def load_async() -> Any:
         with moment.signing_in():
-            found = await _in_time(usual())
+            found = await _in_time(usual(), seconds)
         return None if found is None else _AsyncCredentials(found, anew, moment, asyncio.Lock())
 
     def load() -> Any:
-        with moment.signing_in():
+        with moment.signing_in(), deadline(seconds):
             found = _in_time_here(usual)
         return None if found is None else _Credentials(found, anew, moment, Lock())
 
@@ -102,6 +100,41 @@ def watch(session: Any, clock: Clock) -> None:
 
     provide(session, load_async if isinstance(session, AioSession) else load)
     session.register("needs-retry", again)
+
+
+def _ending_helpers(session: Any) -> Any:
+    """Let each `credential_process` of a session, that of a `source_profile` as well, end with the call that waits for it.
+
+    Returns the session's chain of credential providers. The SDK's own providers would leave the program running. It is killed alone,
+    without what it has started: in a process group of its own, it could not ask for a password in the terminal.
+    """
+    awaits = isinstance(session, AioSession)
+    popen = _process if awaits else _blocking_process
+
+    def sdk(name: str) -> Any:
+        return getattr(aiobotocore.credentials, f"Aio{name}") if awaits else getattr(botocore.credentials, name)
+
+    chain, profile = session.get_component("credential_provider"), session.get_config_variable("profile") or "default"
+
+    def process(profile_name: str) -> Any:
+        return sdk("ProcessProvider")(profile_name, lambda: session.full_config, popen=popen)
+
+    usual = sdk("ProfileProviderBuilder")(session, cache={})
+
+    def providers(profile_name: str, disable_env_vars: bool = False) -> list[Any]:
+        found = usual.providers(profile_name, disable_env_vars)
+        return [process(profile_name) if each.METHOD == _PROCESS else each for each in found]
+
+    sources = [sdk("EnvProvider")(), *(each for each in chain.providers if each.CANONICAL_NAME in _OF_HOSTS)]
+    roles = sdk("AssumeRoleProvider")(
+        lambda: session.full_config, session.create_client, {}, profile,
+        credential_sourcer=sdk("CanonicalNameCredentialSourcer")(sources),
+        profile_provider_builder=SimpleNamespace(providers=providers),
+    )  # fmt: skip
+    for provider in (roles, process(profile)):
+        chain.insert_after(provider.METHOD, provider)
+        chain.remove(provider.METHOD)  # the first one of the two
+    return chain
 
 
 class _RefreshState:
@@ -258,7 +291,8 @@ async def _process(*command: str, **options: Any) -> Any:
 
     async def communicate() -> tuple[bytes, bytes]:
         try:
-            return await ended()
+            output, errors = await ended()
+            return output, _with_exit_code(command[0], process.returncode, errors)
         except asyncio.CancelledError:
             process.kill()
             await process.wait()
@@ -276,7 +310,8 @@ def _blocking_process(command: list[str], **options: Any) -> Any:
     def communicate() -> tuple[bytes, bytes]:
         seconds = max(0.1, min(PROCESS_SECONDS, seconds_left()) - _KILL_SECONDS)
         try:
-            return ended(timeout=seconds)
+            output, errors = ended(timeout=seconds)
+            return output, _with_exit_code(command[0], process.returncode, errors)
         except subprocess.TimeoutExpired:
             with process:  # its end closes the pipes and waits
                 process.kill()
@@ -286,11 +321,17 @@ def _blocking_process(command: list[str], **options: Any) -> Any:
     return process
 
 
-async def _in_time(work: Awaitable[T]) -> T:
+def _with_exit_code(program: str, code: int | None, errors: bytes) -> bytes:
+    """The output of a program from which the SDK makes an error: it may be empty, and names neither the program nor its exit code."""
+    return b"%s ended with exit code %d. %s" % (os.fsencode(program), code or 0, errors)
+
+
+async def _in_time(work: Awaitable[T], seconds: float = inf) -> T:
+    seconds = min(PROCESS_SECONDS, seconds)
     try:
-        return await asyncio.wait_for(work, PROCESS_SECONDS)
+        return await asyncio.wait_for(work, seconds)
     except TimeoutError:
-        raise _too_late(PROCESS_SECONDS) from None
+        raise _too_late(seconds) from None
 
 
 def _in_time_here(work: Callable[[], T]) -> T:

@@ -33,6 +33,42 @@ START_SECONDS: Final = 60.0
 _LOSS: Final = re.compile(r"\bare gone\b|\bwere lost\b|\bwas trimmed\b|\bwere trimmed\b")
 _SHARD: Final = re.compile(r"shardId-\d{12}")
 _BETWEEN: Final = re.compile(r"between (\d{4}-\d\d-\d\dT\S+?) and (\d{4}-\d\d-\d\dT\S+?)[ ,;.]")
+_LOSSES: Final = re.compile(r"([\d,]+) losses in stream ('[^']*'): (.*)")
+_CAUSE: Final = re.compile(r"; (?=stream '|shard [^ ]*:shardId-)")
+_MORE: Final = re.compile(
+    r"; and (\d+) more(?:, of any records between (\S+) and (\S+))?, in shards (\d+(?:(?:, | to )\d+)*)"
+)
+_REMARK: Final = re.compile(r"; option acceptDataLoss accepts|; going on without|\. While shards")
+
+
+def single(text: str) -> list[str]:
+    """A text for each loss of a logged line, as if it were the only one there. A shard without details gets those of the first."""
+    if (found := _LOSSES.fullmatch(text)) is None:
+        return [text]
+    count, _, body = found.groups()
+    *causes, last = _CAUSE.split(body)
+    more = _MORE.search(last)
+    end = more or _REMARK.search(last)
+    if end is None:
+        raise Broken(f"it is not said what became of the losses: {text}")
+    remark = last[more.end() if more else end.start() :]
+    causes.append(last[: end.start()])
+    if more is not None:
+        number, begin, until, names = more.groups()
+        shards = [shard for part in names.split(", ") for shard in _expanded(part)]
+        if len(shards) > int(number):
+            raise Broken(f"more shards than losses: {text}")
+        first = re.sub(r"between \S+ and \S+ ", f"between {begin} and {until} ", causes[0]) if begin else causes[0]
+        causes += [_SHARD.sub(shard, first) for shard in shards]
+        causes += [causes[-1]] * (int(number) - len(shards))  # a shard may have lost something twice
+    if len(causes) != int(count.replace(",", "")):
+        raise Broken(f"{len(causes)} losses are named: {text}")
+    return [cause + remark for cause in causes]
+
+
+def _expanded(part: str) -> list[str]:
+    first, _, last = part.partition(" to ")
+    return [f"shardId-{number:012}" for number in range(int(first), int(last or first) + 1)]
 
 
 class Record(NamedTuple):

@@ -57,6 +57,7 @@ from tests.emulator.loss_oracle import (
     Row,
     Shard,
     StreamFacts,
+    single,
 )
 from tests.emulator.machine import BEGAN, Machine, SimulatedProcess, Threads, Time
 from tests.emulator.program import (
@@ -1838,7 +1839,7 @@ class _Reports(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         world = self._world()
         if world is not None and world.machine.current.process.lives:  # what a killed process logs nobody sees
-            world.reports.append(Report(world.now, record.getMessage()))
+            world.reports += [Report(world.now, text) for text in single(record.getMessage())]
 
 
 @contextmanager

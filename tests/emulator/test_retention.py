@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from random import Random
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.options.settings import Start
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, ShardKey
+from tests.emulator.loss_oracle import single
 from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import Query
 from tests.emulator.test_each_fault import virtual
@@ -190,6 +192,51 @@ async def test_one_error_names_all_shards_that_lost_records() -> None:
             await read_on(query, offset, 10)
     assert [*caught.value.lost.values()] == [{key.shard: str(at) for key, at in offset.items()}]
     assert len(caught.value.causes) == 3
+
+
+@virtual
+async def test_accepted_losses_of_one_check_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    w = world(shards=8)
+    w.application.fail_on_data_loss = False
+    async with Query(w.application) as query:
+        w.put_some(160)
+        offset = await read_on(query, await query.begin(), 10)
+    w.put_some(160)
+    later(w, 26 * HOUR)
+    w.put_some(160)
+    async with Query(w.application) as query:
+        assert await query.planner.wait_held(10.0)
+        await read_on(query, offset, 10)
+    assert rows(w) == 320
+    (line,) = [message for message in caplog.messages if "are gone" in message]
+    assert line.startswith("8 losses in stream 'orders': ")
+    assert {re.findall(r"shardId-\d{12}", text)[0] for text in single(line)} == {key.shard for key in offset}
+
+
+@virtual
+async def test_repeated_micro_batch_logs_losses_in_two_lines(caplog: pytest.LogCaptureFixture) -> None:
+    w = world(shards=8)
+    w.application.fail_on_data_loss = False
+    async with Query(w.application) as query:
+        w.put_some(160)
+        offset = await query.begin()
+        await query.poll(offset)
+        await asyncio.sleep(10)
+        offset = await query.batch(offset)
+    assert rows(w) == 160
+    start, end = w.application.offsets[-1]
+    w.application.rows.clear()
+    later(w, 26 * HOUR)
+    w.put_some(160)
+    async with Query(w.application) as query:
+        assert await query.planner.wait_held(10.0)
+        await query.planner.check_replay(start, start.ranges_to(end))
+        await query.run_batch(start, end, again=True)
+        await read_on(query, offset, 10)
+    assert rows(w) == 160
+    check, ranges = [message for message in caplog.messages if "are gone" in message or "has not come again" in message]
+    assert len(single(check)) == len(single(ranges)) == len(start.ranges_to(end)) == 8
+    assert "has not come again" in ranges
 
 
 @pytest.mark.parametrize("fails", [True, False])

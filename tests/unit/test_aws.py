@@ -9,9 +9,13 @@ import asyncio
 import json
 import logging
 import os
+import pty
 import re
 import ssl
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
@@ -33,7 +37,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from kinesis_efo.aws import AsyncClients, SyncClients, _refuse_kinesis
-from kinesis_efo.errors import AccessRefusedError, ConfigurationError
+from kinesis_efo.errors import AccessRefusedError, ConfigurationError, TableUnavailableError
 from kinesis_efo.kinesis.faults import Verdict, classify, fatal
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import StreamRef
@@ -245,6 +249,72 @@ def test_a_pod_assumes_another_role_with_its_own(aws: Aws, call: Calls) -> None:
     assert aws.signed == [("ASSUMED1", "token1", "eu-west-1")] * 2
 
 
+def profile(environment: pytest.MonkeyPatch, path: Path, lines: str) -> None:
+    """Let the SDK use a profile, and no keys of the environment."""
+    path.write_text(f"[default]\nrole_arn = {ROLE}\n{lines}\n")
+    environment.setenv("AWS_CONFIG_FILE", str(path))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        environment.delenv(name, raising=False)
+
+
+@both
+@pytest.mark.usefixtures("pod")
+def test_credential_source_assumes_role_of_profile(
+    aws: Aws, call: Calls, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    profile(environment, tmp_path / "config", "credential_source = EcsContainer")
+    environment.setenv("AWS_ENDPOINT_URL", aws.url)
+    call(AwsSettings(), 1)
+    assert {assumed["key"] for assumed in aws.assumed} == {"POD1"}
+    assert {key for key, _, _ in aws.signed} <= {"ASSUMED1", "ASSUMED2"}
+
+
+@both
+def test_helper_of_source_profile_assumes_role(
+    aws: Aws, call: Calls, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    key = json.dumps({"Version": 1, "AccessKeyId": "HELPER", "SecretAccessKey": "b"})
+    (tmp_path / "key.json").write_text(key)
+    helper = f"credential_process = /bin/cat {tmp_path / 'key.json'}"
+    profile(environment, tmp_path / "config", f"source_profile = base\n[profile base]\n{helper}")
+    environment.setenv("AWS_ENDPOINT_URL", aws.url)
+    call(AwsSettings(), 1)
+    assert {assumed["key"] for assumed in aws.assumed} == {"HELPER"}
+    assert {key for key, _, _ in aws.signed} <= {"ASSUMED1", "ASSUMED2"}
+
+
+BLOCKING = "SyncClients(AwsSettings(), 'eu-west-1', seconds=1.0).client('dynamodb').list_tables()"
+AWAITED = """import asyncio
+async def main():
+    async with await AsyncClients(AwsSettings(), 'eu-west-1', seconds=1.0).open('dynamodb') as client:
+        await client.list_tables()
+asyncio.run(main())"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("calls", [BLOCKING, AWAITED])
+def test_mfa_code_may_take_longer_than_a_call(
+    aws: Aws, environment: pytest.MonkeyPatch, tmp_path: Path, calls: str
+) -> None:
+    keys = "[profile base]\naws_access_key_id = a\naws_secret_access_key = b"
+    profile(environment, tmp_path / "config", f"source_profile = base\nmfa_serial = arn:aws:iam::1:mfa/me\n{keys}")
+    environment.setenv("AWS_ENDPOINT_URL", aws.url)
+    program = (
+        f"from kinesis_efo.aws import AsyncClients, SyncClients\nfrom kinesis_efo.options import AwsSettings\n{calls}"
+    )
+    ours, its = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", program], stdin=its, stderr=its, start_new_session=True) as running:
+        os.close(its)
+        said = b""
+        while b"MFA code" not in said:
+            said += os.read(ours, 1024)
+        time.sleep(2.0)  # longer than a call may take
+        os.write(ours, b"123456\n")
+        assert running.wait(60) == 0
+    os.close(ours)
+    assert [assumed["TokenCode"] for assumed in aws.assumed] == ["123456"]
+
+
 @both
 def test_a_role_is_assumed_once_for_all_clients_with_what_its_trust_policy_asks_for(aws: Aws, call: Calls) -> None:
     settings = AwsSettings(
@@ -365,6 +435,40 @@ def test_tls_is_verified_with_the_authorities_that_are_in_effect(
         bundle.write_bytes(ours.read_bytes())
         asyncio.run(list_tables(settings))
         assert len(aws.signed) == 1
+
+
+@pytest.mark.parametrize("source", ["AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "profile", ""])
+def test_unknown_issuer_names_the_authorities_in_use(
+    tmp_path: Path, environment: pytest.MonkeyPatch, source: str
+) -> None:
+    ours, others = self_signed(tmp_path / "ours.pem"), self_signed(tmp_path / "others.pem")
+    for variable in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
+        environment.delenv(variable, raising=False)
+    named = f"{others}, from {source}"
+    if source == "profile":
+        config = tmp_path / "config"
+        config.write_text(f"[profile dev]\nca_bundle = {others}\n")
+        environment.setenv("AWS_CONFIG_FILE", str(config))
+        environment.setenv("AWS_PROFILE", "dev")
+        named = f"{others}, from ca_bundle of AWS profile 'dev' \\(of .*{config}\\)"
+    elif source:
+        environment.setenv(source, str(others))
+    else:
+        named = r"/.*\.pem, from the SDK; AWS_CA_BUNDLE names others"
+    once = AioConfig(retries={"total_max_attempts": 1})
+
+    async def check(settings: AwsSettings) -> None:
+        async with await AsyncClients(settings, "eu-west-1").open("dynamodb", once) as client:
+            await LeaseTable(client, "leases", declared_by="x").check()
+
+    with closing(Aws(ours)) as aws:
+        settings = AwsSettings(endpoint_url=aws.url)
+        with pytest.raises(SSLError, match=rf"self-signed certificate.*\(authorities: {named}\)$"):
+            SyncClients(settings, "eu-west-1", {"retries": {"total_max_attempts": 1}}).client("ssm").get_parameter(
+                Name="x"
+            )
+        with pytest.raises(TableUnavailableError, match=rf"self-signed certificate.*\(authorities: {named}\)"):
+            asyncio.run(check(settings))
 
 
 def test_no_region_at_all_is_an_error_that_names_the_option() -> None:

@@ -8,22 +8,21 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from botocore.exceptions import CredentialRetrievalError, SSLError
+from botocore.exceptions import CredentialRetrievalError, EndpointConnectionError
 
 from kinesis_efo import credentials
 from kinesis_efo.aws import AsyncClients, SyncClients
-from kinesis_efo.aws_errors import Cause, SignInError, cause_of, describe
+from kinesis_efo.aws_errors import Cause, SignInError, cause_of
 from kinesis_efo.calls.address import Listening
-from kinesis_efo.clock import deadline
-from kinesis_efo.errors import AccessRefusedError, TableUnavailableError
+from kinesis_efo.clock import SystemClock, deadline
+from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.kinesis.topology import explained
-from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import AwsSettings, SourceOptions
 from kinesis_efo.patience import passes
@@ -44,7 +43,12 @@ sso_region = eu-west-1"""
 NOWHERE = AwsSettings(endpoint_url="http://127.0.0.1:9")
 
 CASES = {
-    "process fails": ("credential_process = /bin/sh -c 'echo session is over >&2; exit 1'", {}, "session is over"),
+    "process fails": (
+        "credential_process = /bin/sh -c 'echo session is over >&2; exit 3'",
+        {},
+        "/bin/sh ended with exit code 3. session is over",
+    ),
+    "process fails silently": ("credential_process = /bin/false", {}, "/bin/false ended with exit code 1"),
     "no such process": (
         "credential_process = /no/such/tool",
         {},
@@ -101,6 +105,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
         return config
 
     return make
+
+
+class Later(SystemClock):
+    """A clock that is set forward."""
+
+    later = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.later
 
 
 async def _list_shards() -> None:
@@ -171,28 +184,66 @@ def test_credential_process_ends_with_the_blocking_call(home: Home, tmp_path: Pa
             os.kill(process, 0)
 
 
+def test_sign_in_of_command_ends_with_limit(home: Home) -> None:
+    home("credential_process = /bin/sleep 60", {})
+
+    async def main() -> None:
+        async with await AsyncClients(NOWHERE, "eu-west-1", seconds=1.5).open("kinesis"):
+            pass
+
+    began = time.monotonic()
+    with pytest.raises(SignInError, match="it did not end within 2 s"):
+        asyncio.run(main())
+    with pytest.raises(SignInError, match="it did not end within 1 s"):
+        SyncClients(NOWHERE, "eu-west-1", seconds=1.5).client("kinesis")
+    assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+def test_helper_of_source_profile_ends_with_call(home: Home, tmp_path: Path, awaits: bool) -> None:
+    tool, started = tmp_path / "tool", tmp_path / "started"
+    tool.write_text(f"#!/bin/sh\necho $$ >> {started}\nexec sleep 60\n")
+    tool.chmod(0o755)
+    home(f"{ROLE}\nsource_profile = other\n[profile other]\ncredential_process = {tool}", {})
+    began = time.monotonic()
+    if awaits:
+        with pytest.raises(TimeoutError):
+            asyncio.run(asyncio.wait_for(_list_shards(), 1.5))
+    else:
+        with deadline(1.5), pytest.raises(SignInError, match="it did not end within 1 s"):
+            SyncClients(NOWHERE, "eu-west-1").client("kinesis")
+    assert time.monotonic() - began < 10
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
+
+
+def test_hanging_helper_of_changed_files_is_killed(
+    home: Home, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tool, started, key = tmp_path / "tool", tmp_path / "started", tmp_path / "key.json"
+    key.write_text(json.dumps({"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b"}))
+    tool.write_text(f"#!/bin/sh\nexec cat {key}\n")
+    tool.chmod(0o755)
+    config = home(f"credential_process = {tool}", {})
+    clock = Later()
+    once = {"retries": {"total_max_attempts": 1}}
+    client = SyncClients(NOWHERE, "eu-west-1", once, clock, 2.0).client("kinesis")
+    tool.write_text(f"#!/bin/sh\necho $$ >> {started}\nexec sleep 60\n")
+    config.touch()
+    clock.later = credentials.LOOK_SECONDS + 1
+    with pytest.raises(EndpointConnectionError):
+        client.list_shards(StreamARN=ARN)
+    assert "credentials cannot be read again, and stay as they are" in caplog.text
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
+
+
 def test_run_reports_a_failed_sign_in_with_its_remedy(home: Home) -> None:
     home("credential_process = /no/such/tool", {})
     manifest = Manifest("lake", "test", "eu-west-1", "leases", {}, "manifest.json", {})
     runtime = RunThread(manifest, SourceOptions.parse({"manifest": "manifest.json"}), Listening(), "secret")
     with pytest.raises(AccessRefusedError, match=r"^application lake: the sign-in with .*; correct that, or log in$"):
         runtime.start()
-
-
-def test_authorities_that_do_not_know_the_issuer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = SSLError(endpoint_url="https://kinesis.eu-west-1.amazonaws.com", error="CERTIFICATE_VERIFY_FAILED")
-    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
-    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
-    assert "authorities" not in describe(error)
-    monkeypatch.setenv("AWS_CA_BUNDLE", "/etc/corporate.pem")
-    assert describe(error).endswith("CERTIFICATE_VERIFY_FAILED (authorities: AWS_CA_BUNDLE=/etc/corporate.pem)")
-
-    async def refuse(**_: object) -> None:
-        raise error
-
-    client = SimpleNamespace(meta=SimpleNamespace(region_name="eu-west-1"), describe_table=refuse)
-    with pytest.raises(TableUnavailableError, match=r"\(authorities: AWS_CA_BUNDLE=/etc/corporate.pem\)"):
-        asyncio.run(LeaseTable(client, "leases", declared_by="x").check())
 
 
 @pytest.mark.slow

@@ -30,6 +30,8 @@ _GONE: Final = re.compile(
 _END: Final = re.compile(r"\n\s*\n|\n\tat ")
 _NO_LIBRARY: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] [^\n]*\bkinesis-efo\b|No module named 'kinesis_efo'")
 
+_DAMAGED: Final = re.compile(r"Failed to read log file \S+?\. [^\n]*?(?= SQLSTATE|$)", re.MULTILINE)
+
 # Errors of Spark before it calls this library.
 _REFUSED: Final = (
     (
@@ -117,6 +119,8 @@ def explanation(error: BaseException) -> str | None:
             "the Python that Spark starts has no kinesis_efo: activate the environment that has it, or set PYSPARK_PYTHON to its "
             "Python, and unset PYSPARK_DRIVER_PYTHON; `kinesis-efo doctor` says which Python Spark would start"
         )
+    if damaged := _DAMAGED.search(text):
+        return f"the checkpoint is damaged: {damaged[0]}; `kinesis-efo doctor --checkpoint` with its location says how to recover"
     if refused := next((remedy for part, remedy in _REFUSED if part in text), None):
         return refused
     if _GONE.search(text):

@@ -52,7 +52,7 @@ class FetcherCollector:
         if self._fetcher is not None:
             yield from self._of_fetcher(self._fetcher)
         for name, stream in list(self._streams.items()):
-            yield Sample(metrics.LOSSES, stream.losses, (*self._about, ("stream", name)))
+            yield Sample(metrics.LOSSES, stream.losses.count, (*self._about, ("stream", name)))
         if self._leases is not None:
             yield from self._of_leases(self._leases)
         if self._queries is not None:

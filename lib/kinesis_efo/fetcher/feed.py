@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -49,7 +49,7 @@ class ShardFeed:
     """Keeps a buffer filled with the events of one shard.
 
     `ended` is called with the shard's children when the last event of the shard has arrived; `failed`, with the error, if the shard cannot
-    be read any more. Unless `fail_on_data_loss`, a shard that is gone counts as read to its end. `arrival_step` is the resolution of the
+    be read any more. Unless `fail_on_data_loss`, a shard that is gone counts as read to its end, and `lost` logs it. `arrival_step` is the resolution of the
     noted arrival times, milliseconds; None: they are not noted.
 
     """
@@ -62,6 +62,7 @@ class ShardFeed:
         listener: ShardListener,
         ended: Callable[[Sequence[ChildShard]], None],
         failed: Callable[[KinesisEfoError], None],
+        lost: Callable[[str], Awaitable[None]],
         counts: FetchCounts,
         clock: Clock,
         *,
@@ -77,6 +78,7 @@ class ShardFeed:
         self._listener = listener
         self._ended = ended
         self._failed = failed
+        self._lost = lost
         self._counts = counts
         self._clock = clock
         self._fail_on_data_loss = fail_on_data_loss
@@ -172,7 +174,7 @@ class ShardFeed:
             if self._fail_on_data_loss and not accepted:
                 self._failed(error)
             else:
-                logger.warning("%s: going on without it, as options allow", error)
+                await self._lost("; ".join(error.causes) or str(error))
                 await buffer.admit(_END, self._clock.monotonic())
         except KinesisEfoError as error:
             self._failed(error)

@@ -242,6 +242,7 @@ class Fetcher:
             self._shard_listener,
             partial(self._streams.learn, key),
             self._failed,
+            partial(self._lost, key),
             self.counts,
             self._clock,
             fail_on_data_loss=self._settings.fail_on_data_loss,
@@ -253,6 +254,11 @@ class Fetcher:
         may_open = partial(self._coordinator.may_open, key)
         stream = self._streams.stream(key.stream)
         return stream.subscribe(key.shard, start, sink, known, may_open, apart=self._apart)
+
+    async def _lost(self, key: ShardKey, cause: str) -> None:
+        losses = self._streams.stream(key.stream).losses
+        losses.add(key.shard, cause, "; going on without it, as options allow")
+        await losses.soon()
 
     def _failed(self, error: KinesisEfoError) -> None:
         if self.refused is not None and isinstance(error, AccessRefusedError):
@@ -324,6 +330,8 @@ class _RangeReading:
                             self.handed_at = None
                             # Note this after the yield, because a task may take its time.
                             self._shortfall.progressed(self._clock.monotonic())
+                if self._shortfall.lost:
+                    await fetcher._lost(wanted.key, self._shortfall.lost)
         except (DataLossError, RetriesExhaustedError) as error:
             # Fail the fetcher, because another attempt would wait as long. If other queries use the shard, only this task fails.
             if self._alone():

@@ -20,7 +20,8 @@ WARN_SECONDS: Final = 30.0
 class Shortfall:
     """Watches one range, and gives it up after `timeout` seconds (the option `subscribe.retryTimeout`) without progress.
 
-    `waits_for` describes what the range waits for. `fail` is whether a lost record fails the query. Times are monotonic seconds.
+    `waits_for` describes what the range waits for. `fail` is whether a lost record fails the query; if not, `lost` describes the loss.
+    Times are monotonic seconds.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Shortfall:
         self._timeout = timeout
         self._waits_for = waits_for
         self._fail = fail
+        self.lost = ""
         self._progress_at = now
         self._beyond_since: float | None = None
         self._position = wanted.after
@@ -81,11 +83,10 @@ class Shortfall:
         )
 
     def _gone(self, position: Position, seconds: float, why: str) -> bool:
-        message = (
+        self.lost = (
             f"shard {self._wanted.key} was read up to {position}, and record {self._wanted.last}, up to which the micro-batch was planned, "
             f"has not come again for {seconds:.0f} s: {why}"
         )
         if self._fail:
-            raise lost_after(message, *self._wanted.key, self._wanted.after)
-        logger.warning("%s; going on without it, as options allow", message)
+            raise lost_after(self.lost, *self._wanted.key, self._wanted.after)
         return True

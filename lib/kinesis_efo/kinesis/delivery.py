@@ -120,6 +120,7 @@ class ShardDelivery:
         if known.read_until is not None and known.read_until != self._given:
             # An event may have waited in the socket for so long, if the sink was full.
             known = replace(known, read_until=known.read_until - self._context.limits.full)
+        logged = self._retention.log.count
         passed = await self._retention.check(
             self.shard_id, self.position, known, begins=self._begins, least=self._least
         )
@@ -128,6 +129,8 @@ class ShardDelivery:
             horizon = await self._retention.horizon()
             self.known = replace(self.known, horizon=horizon, read_since=horizon)
             self._from_horizon, self._first, self._least = True, None, 0.0
+        if self._retention.log.count > logged:
+            await self._retention.log.soon()
         return passed
 
     @property

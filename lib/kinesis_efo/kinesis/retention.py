@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection
 from datetime import UTC, datetime
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -38,6 +39,70 @@ _AGAIN_SECONDS: Final = 60.0
 """A warning covers what is lost in the same shard for this long. A reader at the trim horizon may lose records with each event."""
 
 
+_TOGETHER_SECONDS: Final = 1.0
+"""Readers wait at most this long until their losses are logged in one line."""
+
+_SHOWN: Final = 5
+
+
+class _Loss(NamedTuple):
+    shard_id: str
+    cause: str
+    gap: Gap | None
+
+
+class LossLog:
+    """Logs the losses of a stream that do not fail the query, in one line for each check. `count` is the number of losses so far."""
+
+    def __init__(self, stream: str, clock: Clock) -> None:
+        self.count = 0
+        self._stream = stream
+        self._clock = clock
+        self._found: defaultdict[str, list[_Loss]] = defaultdict(list)
+        self._due = -inf
+
+    def add(self, shard_id: str, cause: str, remark: str, gap: Gap | None = None) -> None:
+        """Add a loss to the next line; then call `write` or `soon`. `remark` ends the line, and is the same for losses of one kind."""
+        self.count += 1
+        self._found[remark].append(_Loss(shard_id, cause, gap))
+
+    async def soon(self) -> None:
+        """Write the losses within a second, and return then: the log shows a loss before anything behind it can be committed."""
+        now = self._clock.monotonic()
+        if now >= self._due:
+            self._due = now + _TOGETHER_SECONDS
+        try:
+            await self._clock.sleep(self._due - now)
+        finally:
+            self.write()
+
+    def write(self) -> None:
+        """Log what was added: the first losses in full, of all others the shards and the whole time."""
+        found, self._found = self._found, defaultdict(list)
+        for remark, losses in found.items():
+            text = "; ".join(loss.cause for loss in losses[:_SHOWN])
+            if more := losses[_SHOWN:]:
+                gaps = [loss.gap for loss in more if loss.gap is not None]
+                times = (_text(min(gaps).since), _text(max(gap.horizon for gap in gaps))) if gaps else ()
+                between = f", of any records between {' and '.join(times)}" if times else ""
+                text += f"; and {len(more)} more{between}, in shards {_numbers([loss.shard_id for loss in more])}"
+            about = f"{len(losses):,} losses in stream {self._stream!r}: " if len(losses) > 1 else ""
+            logger.warning("%s%s%s", about, text, remark)
+
+
+def _numbers(shard_ids: Collection[str]) -> str:
+    """Name shards by their numbers, as in 3, 7 to 12, 20; those without numbers by their ids."""
+    numbers, found = {shard_id.rpartition("-")[2] for shard_id in shard_ids}, list[list[int]]()
+    if not all(map(str.isdecimal, numbers)):
+        return ", ".join(sorted(shard_ids))
+    for number in sorted(map(int, numbers)):
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return ", ".join(str(each[0]) if len(each) == 1 else f"{each[0]} to {each[-1]}" for each in found)
+
+
 class Retention:
     """Checks whether records after a position may be gone. Raises or warns, as `fail` and the accepted losses say.
 
@@ -45,7 +110,8 @@ class Retention:
     idle all the time, because Kinesis does not say whether there were records. It asks for the stream's retention only if a position is
     older than `shortest` seconds, for which every stream keeps its records.
 
-    `shard` returns a shard as listed, or None if it is too new. `warnings` counts the losses that were only logged.
+    `shard` returns a shard as listed, or None if it is too new. Losses that do not fail the query are added to `log`, which the caller has
+    to write.
     """
 
     def __init__(
@@ -58,7 +124,7 @@ class Retention:
         fail: bool,
         shortest: float,
     ) -> None:
-        self.warnings = 0
+        self.log: Final = LossLog(stream.name, clock)
         self._stream = stream
         self._clock = clock
         self._shard = shard
@@ -69,6 +135,7 @@ class Retention:
         self._idle: dict[tuple[str, Position], tuple[float, float | None]] = {}
         # What the warnings of a shard cover, from one time of arrival to another. Queries of one run may lose different records.
         self._covered: dict[str, tuple[float, float]] = {}
+        self._covers_until = -inf
 
     async def check(
         self,
@@ -181,33 +248,33 @@ class Retention:
                 found,
                 f"{lost}. Reading began at the trim horizon, which moved from {_text(known.horizon)} to {horizon} before the first "
                 "records there were committed",
+                "",
             )
             return
         self._say(shard_id, position, known, lost, found)
 
     def _say(self, shard_id: str, position: Position, known: Known, lost: str, found: Gap | None = None) -> None:
         if known.accepts(position):
-            self._warn(shard_id, found, f"{lost}; option acceptDataLoss accepts that")
+            self._warn(shard_id, found, lost, "; option acceptDataLoss accepts that")
         elif self._fail:
             raise lost_after(lost, self._stream.name, shard_id, position)
         else:
-            self._warn(shard_id, found, f"{lost}; going on without it, as option failOnDataLoss=false asks")
+            self._warn(shard_id, found, lost, "; going on without it, as option failOnDataLoss=false asks")
 
-    def _warn(self, shard_id: str, found: Gap | None, message: str) -> None:
+    def _warn(self, shard_id: str, found: Gap | None, cause: str, remark: str) -> None:
         if found is None:
-            self.warnings += 1
-            logger.warning("%s", message)
+            self.log.add(shard_id, cause, remark)
             return
         if self._covers(shard_id, found):
             return
-        self.warnings += 1
         since, until = self._covered.get(shard_id, (inf, -inf))
         since = min(since, found.since) if until >= found.since else found.since
-        self._covered[shard_id] = since, found.horizon + _AGAIN_SECONDS
-        logger.warning(
-            "%s. While the shard is read at the horizon, further records may go; there is another warning in a minute",
-            message,
-        )
+        if not _AGAIN_SECONDS / 2 <= self._covers_until - found.horizon <= _AGAIN_SECONDS:
+            self._covers_until = found.horizon + _AGAIN_SECONDS
+        # The warnings of all shards end together, so that the next ones are in one line, too.
+        self._covered[shard_id] = since, self._covers_until
+        further = "While shards are read at the horizon, further records may go; there is another warning in a minute"
+        self.log.add(shard_id, cause, f"{remark}. {further}", found)
 
     def _covers(self, shard_id: str, found: Gap) -> bool:
         since, until = self._covered.get(shard_id, (inf, -inf))

@@ -47,7 +47,8 @@ class Stream:
     """A stream and its consumer. `source` is where the manifest came from, for messages; `listings`, how often shards were listed.
 
     `apart` makes subscriptions with GetRecords, for queries that catch up; None if not allowed. `identity` has the ARN
-    and, after `identify`, the time of creation.
+    and, after `identify`, the time of creation. `losses` has those that do not fail the query, because options allow them or it had just
+    started at the trim horizon.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Stream:
         self._retention = Retention(
             ref, lister, clock, self._find, fail=fail_on_data_loss, shortest=limits.shortest_retention
         )
+        self.losses: Final = self._retention.log
         self._learned: dict[str, tuple[ChildShard, ...]] = {}
         self.subscriptions: Final = Subscriptions(context, self._retention)
         self.apart: Subscriptions | None = None
@@ -249,11 +251,6 @@ class Stream:
     def is_recent(self, shard_id: str, position: Position) -> bool:
         """Whether all records after a position are certainly still there; see `Retention.is_recent`."""
         return self._retention.is_recent(shard_id, position, self.shard(shard_id))
-
-    @property
-    def losses(self) -> int:
-        """How many losses were only logged, because options allow them or a query had just started at the trim horizon."""
-        return self._retention.warnings
 
     async def _find(self, shard_id: str) -> Shard | None:
         """Return a shard as listed, from a new list if it is not in the last one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -47,53 +47,49 @@ class Losses:
         if listings == self._checked_listings and (offset is self._checked_offset or offset.keys() == self._checked):
             self._checked_offset = offset
             return
-        losses = LossErrors()
-        try:
+
+        async def check_all(losses: LossErrors) -> None:
             await self._check_shards(offset, losses)
             # Shards that enter the offset at the horizon, and all with which the query begins: a buffer that other queries share may have
             # gone on at the horizon, as their options allow.
             whole = rows and not self._checked
             new = {key: at for key, at in offset.items() if key not in self._checked and (whole or at == TRIM_HORIZON)}
             await self._check(new, losses)
-            losses.raise_if_any()
-        except _FATAL:
-            raise
-        except StreamError as error:
-            logger.warning("cannot tell whether records were lost, trying again: %s", error)
-            return
-        self._checked, self._checked_offset, self._checked_listings = frozenset(offset), offset, listings
+
+        if await self._report(check_all):
+            self._checked, self._checked_offset, self._checked_listings = frozenset(offset), offset, listings
 
     async def check_starting(self, reached: Mapping[ShardKey, Position]) -> bool:
         """Look for lost parents of the shards that start next, once everything up to `reached` is read. Raises like `check`.
 
         Returns False if that cannot be told now.
         """
+        return await self._report(partial(self._check_shards, reached))
+
+    async def check_replay(self, ranges: Iterable[ShardRange]) -> None:
+        """Look for lost data in ranges that may have been planned long ago. Raises like `check`."""
+        await self._report(partial(self._check, {wanted.key: wanted.after for wanted in ranges}, planned=True))
+
+    async def _report(self, check: Callable[[LossErrors], Awaitable[None]]) -> bool:
+        """Run a check, and report all its losses in one error and one warning for each stream. Returns False if it is not possible now."""
         losses = LossErrors()
         try:
-            await self._check_shards(reached, losses)
+            await check(losses)
             losses.raise_if_any()
         except _FATAL:
             raise
         except StreamError as error:
-            logger.warning("cannot tell whether records were lost, trying again: %s", error)
+            logger.warning("cannot tell for now whether records were lost: %s", error)
             return False
+        finally:
+            for stream in self._streams.streams.values():
+                stream.losses.write()
         return True
 
     async def _check_shards(self, offset: Mapping[ShardKey, Position], losses: LossErrors) -> None:
         for name, positions in by_stream(offset).items():
             with losses.collect():
                 await self._streams.stream(name).check_loss(positions, partial(self._known_in, name), self._gone[name])
-
-    async def check_replay(self, ranges: Iterable[ShardRange]) -> None:
-        """Look for lost data in ranges that may have been planned long ago. Raises like `check`."""
-        losses = LossErrors()
-        try:
-            await self._check({wanted.key: wanted.after for wanted in ranges}, losses, planned=True)
-            losses.raise_if_any()
-        except _FATAL:
-            raise
-        except StreamError as error:
-            logger.warning("cannot tell whether records were lost: %s", error)
 
     async def _check(
         self, positions: Mapping[ShardKey, Position], losses: LossErrors, *, planned: bool = False

@@ -96,11 +96,16 @@ async def path_and_clock(clients: Clients, clock: Clock) -> list[Finding]:
 
     path = await finding(PATH, reach(), action="kinesis:ListStreams")
     if path.status is not Status.PASSED:
-        detail = f"{endpoint}: {path.detail}"
-        path = Finding(
-            path.subject, Status.FAILED, detail, "check region, DNS, proxy and firewall on the way to the endpoint"
-        )
+        path = no_path(f"{endpoint}: {path.detail}")
     return [path, await finding("clock", compare(), action="")]
+
+
+def no_path(detail: str) -> Finding:
+    """Report a connection that failed."""
+    fix = "check region, DNS, proxy and firewall on the way to the endpoint, and AWS_ENDPOINT_URL or --endpoint-url if you gave one"
+    if "CERTIFICATE_VERIFY_FAILED" in detail:
+        fix = "add the issuer's certificate to the file of authorities: the server's issuer, or that of a proxy which opens TLS"
+    return Finding(PATH, Status.FAILED, detail, fix)
 
 
 def sdk(found: str = aiobotocore.__version__) -> Finding:

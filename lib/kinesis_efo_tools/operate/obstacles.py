@@ -14,7 +14,7 @@ from kinesis_efo.aws_errors import CALL_ERRORS, describe, is_foreign
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo_tools.operate.access import Access
 from kinesis_efo_tools.operate.findings import LOG_IN, Finding, Status, failed_call, what_and_fix
-from kinesis_efo_tools.operate.machine import CREDENTIALS, PATH
+from kinesis_efo_tools.operate.machine import CREDENTIALS, PATH, no_path
 
 PATIENCE: Final = 4.0
 """Timeout, seconds, so that a fault is reported within five."""
@@ -72,14 +72,9 @@ async def _path(access: Access) -> Finding | None:
         try:
             await kinesis.list_streams(Limit=1)
         except ClientError as error:
-            return _no_path(f"{endpoint}: {describe(error)}") if is_foreign(error) else None
+            return no_path(f"{endpoint}: {describe(error)}") if is_foreign(error) else None
         except ConfigurationError as error:
             return Finding(PATH, Status.FAILED, *what_and_fix(error))
         except CALL_ERRORS as error:
-            return _no_path(f"{endpoint}: {describe(error)}")
+            return no_path(f"{endpoint}: {describe(error)}")
     return None
-
-
-def _no_path(detail: str) -> Finding:
-    fix = "check region, DNS, proxy and firewall on the way to the endpoint, and AWS_ENDPOINT_URL or --endpoint-url if you gave one"
-    return Finding(PATH, Status.FAILED, detail, fix)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import socket
+import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +22,14 @@ from kinesis_efo.leases.row import Lease
 from kinesis_efo_local import AwsError, NoFaults
 from tests.integration.cli.conftest import Cli, Here, Result
 from tests.integration.cli.test_leases import QUICKLY, renewing
+from tests.support.authority import Authority
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.ports import free_ports
 from tests.support.raw_kinesis import RawKinesis, with_queue_count
 from tests.support.world import World
 
 Run = Callable[..., Result]
+NOBODY = Path(__file__).parents[2] / "support" / "nobody.pem"
 CHANGES = {
     "RegisterStreamConsumer",
     "DeregisterStreamConsumer",
@@ -247,6 +252,27 @@ def test_refusing_endpoint_is_named(cli: Cli, remote: bool) -> None:
     assert (first["subject"], url in first["detail"]) == ("HTTP path", True)
     assert "check region, DNS, proxy and firewall" in first["fix"]
     assert len(found.data["findings"]) == (6 if remote else 7)
+
+
+@pytest.mark.usefixtures("quickly")
+def test_unknown_issuer_names_authorities_instead_of_network(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, authority = cli.world(), Authority(tmp_path)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(NOBODY))
+    listening = socket.create_server(("127.0.0.1", 0))
+    with authority.server("127.0.0.1", alpn=()).wrap_socket(listening, server_side=True) as serving:
+        threading.Thread(target=_shake_hands, args=(serving,), daemon=True).start()
+        url = f"https://127.0.0.1:{serving.getsockname()[1]}"
+        found = here.run("doctor", "--endpoint-url", url, "--json")
+    assert "nobody.pem, from AWS_CA_BUNDLE)" in _obstacle(found)["detail"]
+    assert _obstacle(found)["fix"].startswith("add the issuer's certificate to the file of authorities")
+
+
+def _shake_hands(serving: ssl.SSLSocket) -> None:
+    while serving.fileno() >= 0:
+        with suppress(OSError):
+            serving.accept()
 
 
 @pytest.mark.usefixtures("quickly")

@@ -46,7 +46,7 @@ ORDERS: Final = [
 JSON: Final = ORDERS[0][1]
 MALFORMED: Final = [
     None, b"", b" ", b"no", b"[]", JSON[:20], b'{"id": "\xff"}', b'{"amount": "much"}', b"\x1f\x8b",
-    *(b'{"amount": %s}' % each for each in (b'"1,50"', b'"1.505"', b"1.505", b'""', b'"."', b'"1e2"', b'"12345678901"')),
+    *(b'{"amount": %s}' % each for each in (b'"1,50"', b'"1.505"', b"1.505", b'""', b'"."', b'"1e2"', b'"12345678901"', b'"1 2"', b'"1\\n2"')),
     *(b'{"placed": %s}' % each for each in (b"2027", b"1769860800", b'"2027-01-31"', b'"2027-01-31T12:00"', b'"2027-02-30T12:00:00Z"')),
     gzip.compress(JSON)[:-9], gzip.compress(JSON)[:-4], gzip.compress(b"\xff"), zlib.compress(JSON),
 ]  # fmt: skip
@@ -163,9 +163,12 @@ def test_json_to_columns(tmp_path: Path, spark: SparkSession, run: Run) -> None:
     }
     assert all(row["sequenceNumber"] for row in found)
     assert names["orders"].columns == ["order"]
-    decoded = names["columns"](given(spark, *MALFORMED, JSON, b"{}")).collect()
-    assert [row.malformed for row in decoded] == [*MALFORMED, None, None]
-    assert (decoded[-2].amount, str(decoded[-2].amount)) == (Decimal("12.50"), "12.50")
+    for ansi in (True, False):
+        spark.conf.set("spark.sql.ansi.enabled", ansi)
+        decoded = names["columns"](given(spark, *MALFORMED, JSON, b"{}")).collect()
+        assert [row.malformed for row in decoded] == [*MALFORMED, None, None], ansi
+        assert (decoded[-2].amount, str(decoded[-2].amount)) == (Decimal("12.50"), "12.50")
+    spark.conf.unset("spark.sql.ansi.enabled")
     zipped = [*MALFORMED, JSON, gzip.compress(JSON), gzip.compress(b"")]
     texts = given(spark, *zipped).select(names["unzipped"]("data"), "data").collect()
     assert [tuple(row) for row in texts[-2:]] == [(JSON.decode(), zipped[-2]), ("", zipped[-1])]

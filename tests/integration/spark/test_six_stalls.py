@@ -232,7 +232,8 @@ def test_unreachable_aws_is_named(stage: Stage) -> None:
     # The run has lost its lease; the shards stay on the screen, and their lag grows.
     found = shown(r"no lease: the run holds no lease, so it reads nothing \(2 shards\)", screen)
     assert re.search(r"orders: 2 shards, \S+ behind", found)
-    shown(r"lease #run:orders .* lost: .*did not answer", lambda: stage.log[before:])
+    # A write may have ended by its own limit before the lease did.
+    shown(r"lease #run:orders .* lost: .*(did not answer|Read timeout on endpoint)", lambda: stage.log[before:])
     # Who looks only now gets an error that names the endpoint.
     shown(r"kinesis-efo: lease table .*no answer from http://127\.0\.0\.1:\d+ within 10 s", stage.top())
 

@@ -172,3 +172,14 @@ def test_slow_start_of_a_python_process_is_explained() -> None:
 def test_an_exception_with_words_is_none_that_ended_without() -> None:
     text = "[STREAM_FAILED] Query [id = 1e58] terminated with exception: disk is full SQLSTATE: XXKST\n=== Streaming Query ==="
     assert "without a word" not in reason(RuntimeError(text))
+
+
+def test_damaged_checkpoint_names_the_file_and_doctor() -> None:
+    text = (
+        "[STREAM_FAILED] Query [id = 6527, runId = ffbc] terminated with exception: Failed to read log file file:/cp/offsets/2. Incomplete log "
+        "file SQLSTATE: XXKST\n=== Streaming Query ==="
+    )
+    assert reason(RuntimeError(text)) == (
+        "the checkpoint is damaged: Failed to read log file file:/cp/offsets/2. Incomplete log file; `kinesis-efo doctor --checkpoint` with "
+        "its location says how to recover"
+    )

@@ -32,8 +32,12 @@ class World:
         self.queries = (1, 0)
         apart = SimpleNamespace(stats=self.apart)
         streams: Any = {
-            "orders": SimpleNamespace(subscriptions=SimpleNamespace(stats=self.stats), apart=apart, losses=2),
-            "polled": SimpleNamespace(subscriptions=SimpleNamespace(stats={}), apart=None, losses=0),
+            "orders": SimpleNamespace(
+                subscriptions=SimpleNamespace(stats=self.stats), apart=apart, losses=SimpleNamespace(count=2)
+            ),
+            "polled": SimpleNamespace(
+                subscriptions=SimpleNamespace(stats={}), apart=None, losses=SimpleNamespace(count=0)
+            ),
         }
         self.collector = FetcherCollector(
             self, streams, leases, dict(ABOUT), shards, lambda: self.now, lambda: self.queries

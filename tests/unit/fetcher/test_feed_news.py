@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
@@ -40,6 +40,10 @@ def raised(error: KinesisEfoError) -> None:
     raise error
 
 
+async def unexpected(cause: str) -> None:
+    raise AssertionError(cause)
+
+
 class Subscription:
     """Delivers what it was made with."""
 
@@ -58,6 +62,7 @@ def feed_by(
     clock: Clock,
     failed: Callable[[KinesisEfoError], None] = raised,
     counts: FetchCounts | None = None,
+    lost: Callable[[str], Awaitable[None]] | None = None,
 ) -> ShardFeed:
     return ShardFeed(
         KEY,
@@ -66,9 +71,10 @@ def feed_by(
         listener,
         lambda _children: None,
         failed,
+        lost or unexpected,
         counts or FetchCounts(),
         clock,
-        fail_on_data_loss=True,
+        fail_on_data_loss=lost is None,
     )
 
 
@@ -227,5 +233,28 @@ def test_what_is_received_is_counted() -> None:
         assert feed._task is not None
         await feed._task
         assert counts == FetchCounts(3, len(RECORDS.payload) + len(NOTHING.payload))
+
+    asyncio.run(run())
+
+
+def test_accepted_loss_is_logged_before_the_shard_ends() -> None:
+    class Gone:
+        accepts_loss = False
+
+        async def run(self) -> None:
+            raise DataLossError("it is gone. To go on, ...", causes=["it is gone"])
+
+    async def run() -> None:
+        told: list[tuple[str, bool]] = []
+
+        async def lost(cause: str) -> None:
+            told.append((cause, buffer.ended))
+
+        feed = feed_by(lambda *_: Gone(), Listener(), SystemClock(), lost=lost)
+        buffer = feed.from_position(TRIM_HORIZON)
+        assert feed._task is not None
+        await feed._task
+        assert told == [("it is gone", False)]
+        assert buffer.ended
 
     asyncio.run(run())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,12 +18,13 @@ from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.decisions.losses import Known, predates, written_at
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.delivery import ShardDelivery
-from kinesis_efo.kinesis.retention import Retention
+from kinesis_efo.kinesis.retention import LossLog, Retention
 from kinesis_efo.kinesis.stats import SubscriptionStats
 from kinesis_efo.kinesis.topology import StreamSummary
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from kinesis_efo_local.sequence import Numbering
+from tests.emulator.loss_oracle import single
 from tests.support.virtual_time import LoopClock, run
 
 HOUR = 3600.0
@@ -96,6 +99,7 @@ def test_longer_gap_of_another_query_is_logged(caplog: pytest.LogCaptureFixture)
     async def both(retention: Retention) -> None:
         for hours in (25, 30, 28):
             assert await retention.check(SHARD, after(hours * HOUR))
+            retention.log.write()
 
     with caplog.at_level(logging.WARNING):
         check(both, fail=False)
@@ -109,14 +113,125 @@ def test_allowed_losses_of_one_shard_are_logged_once_a_minute(caplog: pytest.Log
             assert await retention.check(SHARD, after(30 * HOUR))
             assert await retention.check(SHARD, after(29 * HOUR))
             assert await retention.check("shardId-000000000004", other)
+            retention.log.write()
             await LoopClock().sleep(61)
 
     with caplog.at_level(logging.WARNING):
         check(often, fail=False)
-    assert [record.getMessage().split(" was")[0] for record in caplog.records] == [
-        f"stream 'orders', shard {SHARD}",
-        "stream 'orders', shard shardId-000000000004",
+    assert [re.findall(r"shard (\S+) was", message) for message in caplog.messages] == [
+        [SHARD, "shardId-000000000004"]
     ] * 2
+
+
+def test_thousand_shards_log_losses_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    shards = [f"shardId-{index:012}" for index in range(0, 2000, 2)]
+
+    async def main() -> None:
+        clock = LoopClock()
+        retention = Retention(STREAM, Lister(), clock, not_listed, fail=False, shortest=24 * HOUR)  # type: ignore[arg-type]
+        context: Any = SimpleNamespace(clock=clock)
+        sink: Any = SimpleNamespace(committed=None)
+        positions = [Position.after(number(30 * HOUR + index / 100, index * 2)) for index in range(1000)]
+        readers = [
+            ShardDelivery(context, shard, position, sink, SubscriptionStats(), retention, Known())
+            for shard, position in zip(shards, positions, strict=True)
+        ]
+
+        async def read(index: int) -> None:
+            for _ in range(8):
+                await clock.sleep(index / 2000)
+                assert await readers[index].is_passed()
+                assert retention.log.count > 0 and caplog.messages, "a loss is logged before its reader goes on"
+                await clock.sleep(25 - index / 2000)
+
+        await asyncio.gather(*map(read, range(1000)))
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert len(caplog.messages) == 3, "one for each minute"
+    for message in caplog.messages:
+        assert message.startswith(
+            "1,000 losses in stream 'orders': stream 'orders', shard shardId-000000000000 was read up to AFTER:"
+        )
+        assert message.count("; stream 'orders', shard ") == 4
+        assert "; and 995 more, of any records between 2023-11-13T16:2" in message
+        told = [shard for text in single(message) for shard in re.findall(r"shardId-\d{12}", text)]
+        assert sorted(told) == shards
+
+
+def test_warnings_of_shards_that_drift_apart_stay_together(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        clock, random = LoopClock(), Random(1)
+        retention = Retention(STREAM, Lister(), clock, not_listed, fail=False, shortest=24 * HOUR)  # type: ignore[arg-type]
+        context: Any = SimpleNamespace(clock=clock)
+        sink: Any = SimpleNamespace(committed=None)
+
+        async def read(index: int) -> None:
+            at = Position.after(number(30 * HOUR, index))
+            reader = ShardDelivery(
+                context, f"shardId-{index:012}", at, sink, SubscriptionStats(), retention, Known(accepted=at)
+            )
+            while clock.time() < NOW + 600:
+                await reader.is_passed()
+                await clock.sleep(3 * random.random())
+
+        await asyncio.gather(*map(read, range(48)))
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert sum(len(single(message)) for message in caplog.messages) >= 48 * 10
+    assert len(caplog.messages) <= 10 * 4
+
+
+def test_raised_retention_does_not_silence_later_losses(caplog: pytest.LogCaptureFixture) -> None:
+    lister = Lister()
+
+    async def raised(retention: Retention) -> None:
+        assert await retention.check(SHARD, after(30 * HOUR))
+        lister.hours = 168
+        for hours in (200, 199):
+            await LoopClock().sleep(120)
+            assert await retention.check(SHARD, after(hours * HOUR))
+        retention.log.write()
+
+    with caplog.at_level(logging.WARNING):
+        check(raised, lister, fail=False)
+    assert len(single(caplog.messages[0])) == 3
+
+
+def test_consecutive_shards_are_named_as_ranges(caplog: pytest.LogCaptureFixture) -> None:
+    log = LossLog("orders", LoopClock())
+    for index in (5, 4, 3, 2, 1, 20, 8, 9, 10, 12):
+        log.add(f"shardId-{index:012}", f"stream 'orders', shard shardId-{index:012} is gone", "; going on without it")
+    log.write()
+    log.write()
+    (message,) = caplog.messages
+    assert message.endswith("; and 5 more, in shards 8 to 10, 12, 20; going on without it")
+    assert [text[-50:] for text in single(message)][:2] == [
+        f"shard shardId-{index:012} is gone; going on without it"[-50:] for index in (5, 4)
+    ]
+    assert len(single(message)) == log.count == 10
+
+
+def test_shards_without_numbers_are_named_by_their_ids(caplog: pytest.LogCaptureFixture) -> None:
+    log = LossLog("orders", LoopClock())
+    for name in "gfedcba":
+        log.add(f"shard-{name}", f"{name} is gone", "; going on")
+    log.write()
+    assert caplog.messages[0].endswith("c is gone; and 2 more, in shards shard-a, shard-b; going on")
+
+
+def test_loss_of_a_cancelled_reader_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        log = LossLog("orders", LoopClock())
+        log.add(SHARD, "records are gone", "; going on")
+        task = asyncio.ensure_future(log.soon())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run(main())
+    assert caplog.messages == ["records are gone; going on"]
 
 
 def test_the_retention_is_asked_for_once_a_minute_whatever_the_shards() -> None:
@@ -250,6 +365,7 @@ def test_loss_is_logged_again_if_reading_resumes_at_the_end_of_a_warning(caplog:
         clock = LoopClock()
         retention = Retention(STREAM, Lister(), clock, not_listed, fail=False, shortest=24 * HOUR)  # type: ignore[arg-type]
         assert await retention.check(SHARD, after(30 * HOUR)), "when its range is planned again"
+        retention.log.write()
         await asyncio.sleep(59)
         context: Any = SimpleNamespace(clock=clock)
         sink: Any = SimpleNamespace(committed=None)

@@ -53,6 +53,7 @@ MALFORMED: Final = [
 PAYMENTS: Final = [("ann", b'{"order_id": "1", "paid": "2027-01-31T12:03:00Z"}')]
 # By test_moving_page.py and test_sink.py beside this file, and by test_pages.py in tests/unit and tests/unit/constructs.
 ELSEWHERE: Final = {
+    "README.md",
     "docs/costs.md",
     "docs/how-to/emr-connector.md",
     "docs/how-to/own-cdktf-app.md",

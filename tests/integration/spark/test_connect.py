@@ -109,9 +109,7 @@ def server(world: MakeWorld, tmp_path: Path) -> Iterator[Server]:
     server.close()
 
 
-def test_low_latency_sets_up_a_session_of_spark_connect_where_the_place_says_what_it_is(
-    server: Server, tmp_path: Path
-) -> None:
+def test_low_latency_sets_up_a_connect_session(server: Server, tmp_path: Path) -> None:
     from pyspark.sql.connect.session import SparkSession as RemoteSession
 
     session: Any = RemoteSession.builder.remote(server.url).create()
@@ -145,7 +143,7 @@ session.stop()
 
 
 @pytest.mark.parametrize(("skew", "options"), [(-60.0, {}), (60.0, {}), (60.0, {"endingPosition": "LATEST"})])
-def test_batch_read_ends_at_load_whatever_the_clients_clock(
+def test_batch_read_ends_at_load_whatever_the_clock(
     server: Server, world: MakeWorld, skew: float, options: dict[str, Any]
 ) -> None:
     w = world()

@@ -127,9 +127,7 @@ def test_nothing_is_left_of_a_program(
 @pytest.mark.spark40
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_query_that_is_started_twenty_times_leaves_no_thread_file_or_memory(
-    world: MakeWorld, mark: str, tmp_path: Path
-) -> None:
+def test_twenty_starts_leave_no_thread_file_or_memory(world: MakeWorld, mark: str, tmp_path: Path) -> None:
     w = world({"orders": 2})
     driver = program(tmp_path)
     other = driver.start("other", w, tmp_path / "other")
@@ -154,9 +152,7 @@ def test_a_query_that_is_started_twenty_times_leaves_no_thread_file_or_memory(
 @pytest.mark.spark40
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_container_whose_first_process_ends_leaves_a_lease_that_ends_in_time(
-    world: MakeWorld, mark: str, tmp_path: Path
-) -> None:
+def test_a_killed_containers_lease_ends_in_time(world: MakeWorld, mark: str, tmp_path: Path) -> None:
     w = world({"orders": 1})
     w.put(arriving.numbered(20))
     log = tmp_path / "driver.log"

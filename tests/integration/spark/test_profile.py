@@ -14,7 +14,7 @@ from kinesis_efo_local import LocalAws
 
 @pytest.mark.spark43
 @pytest.mark.long
-def test_a_profile_measures_every_stretch_of_both_queries(
+def test_a_profile_measures_every_part_of_both_queries(
     spark: SparkSession, local_aws: LocalAws, tmp_path: Path
 ) -> None:
     figures = {

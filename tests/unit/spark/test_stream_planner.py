@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from kinesis_efo.calls.address import FetcherAddress
-from kinesis_efo.errors import FetcherError
+from kinesis_efo.errors import ConfigurationError, FetcherError
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import LISTENS
 from kinesis_efo.positions import Offset, Position
 from kinesis_efo.run.access import BatchPlan, Begin, Commit, Next, Plan, Reading, Step
 from kinesis_efo.spark import stream_planner
-from kinesis_efo.spark.stream_planner import QueryRun, SparkOffsets, StreamPlanner
+from kinesis_efo.spark.stream_planner import QueryRun, SparkOffsets, StreamPlanner, Triggers
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from kinesis_efo.tasks.compat import SPARK_VERSION
 from tests.support.fetched import key
@@ -214,3 +214,34 @@ def test_a_planner_is_made_where_spark_asks_for_one_and_joins_nothing_yet() -> N
     assert reader._planner is reader._planner
     if SPARK_VERSION >= (4, 2):
         assert reader.getDefaultReadLimit().max_bytes == 1 << 62
+
+
+def test_an_end_needs_a_query_that_ends() -> None:
+    run: Any = Run()
+    ending = SourceOptions.parse({"manifest": "m.json", "endingPosition": "AT_TIMESTAMP:2020-01-01T00:00Z"})
+    with pytest.raises(ConfigurationError, match="'endingPosition' needs a query that ends"):
+        StreamPlanner(ending, ORDERS, lambda: run).latest(START.to_dict(), once=False)
+
+
+@pytest.mark.parametrize(
+    ("asked", "finished", "at_tips", "words"),
+    [
+        (0, True, False, "run it again"),
+        (0, False, False, None),
+        (1, True, False, "set kinesis-efo option 'catchUp' to true"),
+        (1, True, True, None),
+        (2, True, False, None),
+    ],
+)
+def test_ending_after_one_trigger_is_a_warning(
+    asked: int, finished: bool, at_tips: bool, words: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    triggers = Triggers()
+    for _ in range(asked):
+        triggers.begin()
+    for _ in range(2):
+        triggers.warn_of_rest(finished=finished, known=True, at_tips=at_tips)
+    if asked == 1 and SPARK_VERSION >= (4, 2):
+        words = None  # these versions say themselves that the query ends
+    assert len(caplog.messages) == (words is not None)
+    assert words is None or words in caplog.text

@@ -17,7 +17,6 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import IPv4Address
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -26,11 +25,6 @@ from urllib.parse import parse_qs
 import pytest
 from aiobotocore.config import AioConfig
 from botocore.exceptions import ClientError, SSLError
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from kinesis_efo.aws import AsyncClients, SyncClients, _refuse_kinesis
 from kinesis_efo.errors import AccessRefusedError, ConfigurationError
@@ -38,6 +32,7 @@ from kinesis_efo.kinesis.faults import Verdict, classify, fatal
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import AwsSettings
+from tests.support.authority import Authority
 
 ROLE = "arn:aws:iam::123456789012:role/reader"
 STREAM = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
@@ -58,7 +53,7 @@ class Aws:
         certificate: Serve over TLS, with the key and certificate in this file.
     """
 
-    def __init__(self, certificate: Path | None = None) -> None:
+    def __init__(self, certificate: str | None = None) -> None:
         self.assumed: list[dict[str, str]] = []
         self.signed: list[tuple[str, str | None, str]] = []
         self.lifetimes = [3600.0]
@@ -347,38 +342,23 @@ def test_the_option_precedes_the_manifests_region(
         assert clients.region == client.meta.region_name == region
 
 
-def self_signed(path: Path) -> Path:
-    """A key and a certificate for 127.0.0.1, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, path.stem)])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    path.write_bytes(private + certificate.public_bytes(Encoding.PEM))
-    return path
-
-
 def test_tls_is_verified_with_the_current_authorities(tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
     async def list_tables(settings: AwsSettings) -> None:
         once = AioConfig(retries={"total_max_attempts": 1})
         async with await AsyncClients(settings, "eu-west-1").open("dynamodb", once) as table:
             await table.list_tables()
 
-    ours, others = self_signed(tmp_path / "ours.pem"), self_signed(tmp_path / "others.pem")
+    for name in ("ours", "others"):
+        (tmp_path / name).mkdir()
+    ours, others = Authority(tmp_path / "ours"), Authority(tmp_path / "others")
     bundle = tmp_path / "bundle.pem"
     environment.setenv("AWS_CA_BUNDLE", str(bundle))
-    with closing(Aws(ours)) as aws:
+    with closing(Aws(ours.certificate("127.0.0.1"))) as aws:
         settings = AwsSettings(endpoint_url=aws.url)
-        bundle.write_bytes(others.read_bytes())
-        with pytest.raises(SSLError, match="self-signed certificate"):
+        bundle.write_bytes(Path(others.path).read_bytes())
+        with pytest.raises(SSLError, match="CERTIFICATE_VERIFY_FAILED"):
             asyncio.run(list_tables(settings))
-        bundle.write_bytes(ours.read_bytes())
+        bundle.write_bytes(Path(ours.path).read_bytes())
         asyncio.run(list_tables(settings))
         assert len(aws.signed) == 1
 
@@ -557,17 +537,15 @@ def test_a_lease_table_at_kinesis_endpoint_is_refused() -> None:
     [(None, "No such file or directory"), (b"", "no certificate in PEM format"), ("directory", "it is a directory")],
 )
 def test_unusable_authorities_fail_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, content: bytes | str | None, cause: str
+    tmp_path: Path, environment: pytest.MonkeyPatch, variable: str, content: bytes | str | None, cause: str
 ) -> None:
     bundle = tmp_path / "authorities.pem"
     if content == "directory":
         bundle.mkdir()
     elif isinstance(content, bytes):
         bundle.write_bytes(content)
-    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
-    monkeypatch.setenv(variable, str(bundle))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    environment.delenv("AWS_CA_BUNDLE", raising=False)
+    environment.setenv(variable, str(bundle))
     settings = AwsSettings(endpoint_url="https://localhost:1")
     with pytest.raises(ConfigurationError, match=f"{variable}.* names '{bundle}': .*{cause}.*; give a file"):
         SyncClients(settings, "us-east-1").client("ssm").get_parameter(Name="x")
@@ -580,14 +558,12 @@ def test_unusable_authorities_fail_at_once(
         asyncio.run(call())
 
 
-def test_a_profiles_unusable_authorities_name_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profiles_unusable_authorities_name_its_file(tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
     config = tmp_path / "config"
     config.write_text("[profile dev]\nca_bundle = /no/such.pem\n")
-    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
-    monkeypatch.setenv("AWS_PROFILE", "dev")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    environment.delenv("AWS_CA_BUNDLE", raising=False)
+    environment.setenv("AWS_PROFILE", "dev")
+    environment.setenv("AWS_CONFIG_FILE", str(config))
     client = SyncClients(AwsSettings(endpoint_url="https://localhost:1"), "us-east-1").client("ssm")
     with pytest.raises(
         ConfigurationError, match=rf"^ca_bundle of AWS profile 'dev' \(of .*{config}\) names '/no/such.pem'"

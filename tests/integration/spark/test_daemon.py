@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_for_rows
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.spark40
 SETTING = "spark.python.daemon.module"
 DAEMON = "kinesis_efo.spark.daemon"
 

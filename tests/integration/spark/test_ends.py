@@ -16,6 +16,8 @@ from tests.support import arriving
 from tests.support.driven import Driver, local_driver
 from tests.support.world import World, wait_until
 
+# On Spark 4.0, `make test` kills the JVM of a program in test_sharing.py.
+pytestmark = pytest.mark.long
 MARK = "KINESIS_EFO_TEST"
 SECONDS = 5.0
 MakeWorld = Callable[..., World]
@@ -88,19 +90,15 @@ def interrupt_group(driver: Driver) -> None:
     os.killpg(driver.process.pid, signal.SIGINT)
 
 
-LONG = [pytest.mark.spark, pytest.mark.long]
-
-
-@pytest.mark.slow
+@pytest.mark.spark
 @pytest.mark.parametrize(
     "end",
     [
-        pytest.param(stop_spark, marks=pytest.mark.spark43),
-        pytest.param(stop_spark, marks=[pytest.mark.spark40, pytest.mark.long]),
-        pytest.param(kill_jvm, marks=LONG),  # test_sharing.py kills one, too
-        pytest.param(terminate_jvm, marks=LONG),
-        pytest.param(terminate_group, marks=LONG),
-        pytest.param(interrupt_group, marks=LONG),
+        stop_spark,
+        kill_jvm,
+        terminate_jvm,
+        terminate_group,
+        interrupt_group,
     ],
 )
 def test_nothing_is_left_of_a_program(
@@ -125,8 +123,6 @@ def test_nothing_is_left_of_a_program(
 
 
 @pytest.mark.spark40
-@pytest.mark.slow
-@pytest.mark.long
 def test_twenty_starts_leave_no_thread_file_or_memory(world: MakeWorld, mark: str, tmp_path: Path) -> None:
     w = world({"orders": 2})
     driver = program(tmp_path)
@@ -150,8 +146,6 @@ def test_twenty_starts_leave_no_thread_file_or_memory(world: MakeWorld, mark: st
 
 
 @pytest.mark.spark40
-@pytest.mark.slow
-@pytest.mark.long
 def test_a_killed_containers_lease_ends_in_time(world: MakeWorld, mark: str, tmp_path: Path) -> None:
     w = world({"orders": 1})
     w.put(arriving.numbered(20))

@@ -61,7 +61,7 @@ def test_lease_table_has_the_end_of_available_now(spark: SparkSession, world: Ma
     assert checkpoints(w) == last
 
 
-@pytest.mark.spark
+@pytest.mark.spark43
 def test_lease_table_has_the_trigger_before_a_stop(spark: SparkSession, world: MakeWorld, queries: Queries) -> None:
     w = world({"orders": 2})
     put(w, 40)

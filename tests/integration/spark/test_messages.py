@@ -35,7 +35,7 @@ def test_wrong_options_are_reported_at_load(spark: SparkSession) -> None:
     assert len(found.faults) == 3
 
 
-@pytest.mark.spark
+@pytest.mark.spark40
 def test_a_missing_lease_table_fails_the_query(world: MakeWorld, queries: Queries) -> None:
     w = world()
     w.dynamodb.delete_table(TableName=w.lease_table)

@@ -14,7 +14,7 @@ import pytest
 from tests.integration.spark.conftest import CREDENTIALS
 from tests.support.world import World
 
-pytestmark = [pytest.mark.spark43, pytest.mark.slow]
+pytestmark = [pytest.mark.spark43, pytest.mark.long]
 SPEC = """\
 name: lake
 storage: {place}/storage

@@ -86,7 +86,7 @@ class Run:
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param("lying", marks=pytest.mark.spark), pytest.param("old", marks=pytest.mark.spark40)]
+    "case", [pytest.param("lying", marks=pytest.mark.spark43), pytest.param("old", marks=pytest.mark.spark40)]
 )
 def test_a_repeated_micro_batch_has_its_rows(spark: SparkSession, aws: LocalAws, tmp_path: Path, case: str) -> None:
     world = make_world(aws, tmp_path)
@@ -104,7 +104,7 @@ def test_a_repeated_micro_batch_has_its_rows(spark: SparkSession, aws: LocalAws,
     assert run.batches[last], "and the micro-batch itself has them"
 
 
-@pytest.mark.spark
+@pytest.mark.spark43
 def test_first_batch_is_repeated_without_its_lease_rows(spark: SparkSession, aws: LocalAws, tmp_path: Path) -> None:
     """The log names where it begins, so nothing that decided this is needed again."""
     world = make_world(aws, tmp_path)
@@ -154,8 +154,10 @@ def test_a_checkpoint_from_a_backup_is_recognized(spark: SparkSession, aws: Loca
     assert found["restart of orders"].startswith("passed: goes on"), found
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize(("empty", "scans"), [(True, 1), (False, 2)])
+@pytest.mark.parametrize(
+    ("empty", "scans"),
+    [pytest.param(True, 1, marks=pytest.mark.spark40), pytest.param(False, 2, marks=pytest.mark.spark)],
+)
 def test_a_repeated_first_batch_keeps_its_begin(
     empty: bool, scans: int, aws: LocalAws, spark: SparkSession, tmp_path: Path
 ) -> None:

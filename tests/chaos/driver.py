@@ -56,7 +56,7 @@ def main(config: dict[str, Any]) -> None:
     in_task, after_sink, stall = (config.get(name) for name in ("killInTask", "killAfterSink", "stallFirstAttempt"))
 
     def meddle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import time
+        import threading
 
         seen = 0
         for batch in batches:
@@ -67,7 +67,7 @@ def main(config: dict[str, Any]) -> None:
             if stall and TaskContext.get().attemptNumber() > 0:  # type: ignore[union-attr]
                 Path(f"{flags}/speculative").touch()
             elif stall and once(f"{flags}/stalled"):
-                time.sleep(stall)
+                threading.Event().wait()  # until the speculative attempt has ended the task
 
     def write(df: DataFrame, batch: int) -> None:
         df.write.mode("overwrite").parquet(f"{output}/batch={batch}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import random
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -74,7 +73,7 @@ def sockets(process: psutil.Process) -> set[str]:
 
 
 @pytest.mark.timeout(600)
-def test_a_driver_killed_again_and_again_loses_nothing_and_leaves_nothing(
+def test_repeated_driver_kills_lose_and_leave_nothing(
     local_aws: LocalAws, world: MakeWorld, driver: MakeDriver, output: Output, tmp_path: Path
 ) -> None:
     w = world({"orders": 3})
@@ -107,12 +106,12 @@ def test_a_driver_killed_again_and_again_loses_nothing_and_leaves_nothing(
             current, standby = standby, driver(w, master="local[2,4]")
             current.go()
             current.wait_for("STARTED")
-            if kill % 2:
-                time.sleep(points.uniform(0, 3))
-            else:
+            if kill % 2 == 0:
                 # From an uncommitted micro-batch or the beginning to somewhere in a later one.
                 wait_until(lambda: _logged(tmp_path, "commits") > batches[-1], 90, f"progress; {current.log}")
-                time.sleep(points.uniform(0, 0.5))
+            # About ten records come in 50 ms.
+            at = count[0] + points.randrange(100 if kill % 2 == 0 else 600)
+            wait_until(lambda: count[0] >= at)  # noqa: B023
             current.kill()
             batches.append(_logged(tmp_path, "commits"))
         current = standby

@@ -23,8 +23,6 @@ from tests.support.world import World, wait_until
 pytestmark = [pytest.mark.spark40, pytest.mark.long]
 
 SPARK = Path(pyspark.__file__).parent
-STALL = 3600
-"""Seconds that the slow attempt takes: longer than the test, so that only the speculative one can end the micro-batch."""
 
 
 @pytest.fixture
@@ -75,7 +73,7 @@ def test_a_speculative_attempt_beside_a_slow_one(
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
     }
-    run = driver(w, master=cluster, conf=conf, stallFirstAttempt=STALL)
+    run = driver(w, master=cluster, conf=conf, stallFirstAttempt=True)
     run.go()
     run.wait_for("STARTED")
     wait_until(lambda: len(output()) >= 700, 300, f"700 rows; {run.log}")

@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,8 +30,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 2.0
-STOPPED_SECONDS = float(os.environ.get("STOPPED_SECONDS", "5"))
-"""How long a process is stopped, at least. More than the lease timeout is what matters; `STOPPED_SECONDS=60` shows it for longer."""
 
 
 class Worker:
@@ -136,7 +133,7 @@ def arriving(world: World) -> Iterator[None]:
         thread.join()
 
 
-def test_a_process_that_was_stopped_cannot_serve_checkpoint_or_delete_once_another_has_taken_over(
+def test_a_stopped_process_cannot_write_after_a_takeover(
     traced: tuple[LocalAws, LeaseTrace], worker: Callable[..., Worker], tmp_path: Path
 ) -> None:
     aws, trace = traced
@@ -145,11 +142,9 @@ def test_a_process_that_was_stopped_cannot_serve_checkpoint_or_delete_once_anoth
         first = worker(w)
         first.wait_for("READ", more_than=20)
         os.kill(first.pid, signal.SIGSTOP)
-        stopped = time.monotonic()
         second = worker(w)
-        second.wait_for("READ", more_than=3)
+        second.wait_for("READ", more_than=20)
         wait_until(lambda: len({s.shard.id for s in aws.kinesis.subscriptions}) == 3, 60)
-        time.sleep(max(0.0, stopped + STOPPED_SECONDS - time.monotonic()))
         os.kill(first.pid, signal.SIGCONT)
         failed = first.wait_for("FAILED")
         seen = len(second.said("READ"))
@@ -177,7 +172,7 @@ def test_a_process_that_was_stopped_cannot_serve_checkpoint_or_delete_once_anoth
 
 
 @pytest.mark.long
-def test_a_process_that_is_slow_to_deliver_keeps_its_leases(
+def test_a_process_with_a_slow_sink_keeps_its_leases(
     traced: tuple[LocalAws, LeaseTrace], worker: Callable[..., Worker], tmp_path: Path
 ) -> None:
     aws, trace = traced
@@ -197,7 +192,7 @@ def test_a_process_that_is_slow_to_deliver_keeps_its_leases(
 
 
 @pytest.mark.long
-def test_nothing_is_left_of_a_process_that_ends_or_dies(
+def test_an_ended_or_killed_process_leaves_nothing(
     traced: tuple[LocalAws, LeaseTrace], worker: Callable[..., Worker], tmp_path: Path
 ) -> None:
     aws, trace = traced

@@ -28,13 +28,12 @@ def say(*words: object) -> None:
 
 
 def read(reader: Reading, config: dict[str, Any]) -> None:
-    while not select.select([sys.stdin], [], [], 0)[0]:
+    # A slow sink: everything is planned, nothing is asked for.
+    while not select.select([sys.stdin], [], [], config.get("stall", 0.02))[0]:
         begun = time.monotonic()
         rows = reader.batch()
         if rows:
             say("READ", begun, len(rows))
-        # A slow sink: everything is planned, nothing is asked for.
-        time.sleep(config.get("stall", 0.02))
 
 
 def main(config: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return clock
 
 
-def test_a_producer_that_is_too_old_is_closed_and_opened_anew(now: list[float]) -> None:
+def test_an_old_producer_is_replaced(now: list[float]) -> None:
     pool = ProducerPool(seconds=300.0)
     first: Any = pool.take("orders", OPTIONS)
     pool.keep(first)
@@ -54,7 +54,7 @@ def test_the_oldest_producer_makes_room() -> None:
     assert pool.take("c", OPTIONS) is taken[2]
 
 
-def test_a_forked_process_does_not_use_producers_of_its_parent() -> None:
+def test_a_forked_process_uses_no_inherited_producer() -> None:
     pool = ProducerPool()
     kept: Any = pool.take("orders", OPTIONS)
     pool.keep(kept)

@@ -59,7 +59,7 @@ def query_of(run: Any, options: SourceOptions = OPTIONS) -> QueryRun:
     return QueryRun(options, lambda: run, lambda: run.did.append("last word"))
 
 
-def test_a_run_that_cannot_be_joined_is_joined_with_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_join_is_retried_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[None] = []
     monkeypatch.setattr(stream_planner, "end_ahead", lambda: ended.append(None))
     run = Run()
@@ -76,7 +76,7 @@ def test_a_run_that_cannot_be_joined_is_joined_with_the_next_call(monkeypatch: p
     assert len(ended) == 2
 
 
-def test_the_start_of_a_new_query_is_waited_for_and_chosen_once() -> None:
+def test_the_start_of_a_query_is_chosen_once() -> None:
     replies = iter([None, START])
     run = Run(lambda _call: next(replies))
     query = query_of(run)
@@ -97,7 +97,7 @@ def test_a_query_leaves_its_run_once_after_its_last_word() -> None:
     assert run.did == ["last word", "start", "last word", "stop", "last word"]
 
 
-def test_the_last_micro_batch_is_reported_by_the_driver_or_is_what_spark_has_asked_after() -> None:
+def test_the_last_micro_batch_is_reported_at_the_stop() -> None:
     run = Run(lambda call: isinstance(call, Commit))
     query = query_of(run)
     assert not query.commit_last(START, 2.0), "not joined"
@@ -122,7 +122,7 @@ def test_the_last_micro_batch_is_reported_by_the_driver_or_is_what_spark_has_ask
 
 
 @pytest.mark.slow
-def test_after_a_signal_it_leaves_when_no_task_has_read_for_a_while() -> None:
+def test_after_a_signal_the_query_leaves_when_quiet() -> None:
     reading = threading.Event()
     reading.set()
 
@@ -165,7 +165,7 @@ def test_the_last_offsets_are_not_parsed_again() -> None:
     assert offsets.read(data) is new
 
 
-def test_a_reader_that_stops_forgets_its_lags_and_leaves(tmp_path: Path) -> None:
+def test_a_stopped_reader_removes_its_notes_and_leaves(tmp_path: Path) -> None:
     run: Any = Run(lambda call: Step(START, behind=[(key(0), 7)]) if isinstance(call, Next) else None)
     reader = KinesisStreamReader(replace(OPTIONS, listens=False), ORDERS)
     planner = reader.__dict__["_planner"] = StreamPlanner(reader._options, ORDERS, lambda: run)
@@ -181,7 +181,7 @@ def test_a_reader_that_stops_forgets_its_lags_and_leaves(tmp_path: Path) -> None
     assert run.did == ["start", "stop"]
 
 
-def test_a_micro_batch_that_was_repeated_is_done_before_spark_asks_for_the_next_one() -> None:
+def test_a_repeated_micro_batch_counts_as_done() -> None:
     run: Any = Run(lambda call: Step() if isinstance(call, Next) else None)
     planner = StreamPlanner(OPTIONS, ORDERS, lambda: run)
     planner.commit(START.to_dict())
@@ -190,7 +190,7 @@ def test_a_micro_batch_that_was_repeated_is_done_before_spark_asks_for_the_next_
     assert (asked.done, asked.hurry) == (START, False)
 
 
-def test_repeated_range_does_not_wait_for_records_whose_loss_is_accepted() -> None:
+def test_repeated_ranges_skip_accepted_losses() -> None:
     first, second = key(0), key(1)
     begin = Offset({first: Position.after(5), second: Position.after(5)})
     end = Offset({first: Position.after(9), second: Position.after(9)}, {first: 8, second: 8})
@@ -204,7 +204,7 @@ def test_repeated_range_does_not_wait_for_records_whose_loss_is_accepted() -> No
     assert {each.key: each.last for task in tasks for each in task.ranges} == {first: None, second: 8}
 
 
-def test_a_planner_is_made_where_spark_asks_for_one_and_joins_nothing_yet() -> None:
+def test_a_planner_is_made_lazily() -> None:
     reader = KinesisStreamReader(OPTIONS, ORDERS)
     assert "_planner" not in reader.__dict__
     reader.prepareForTriggerAvailableNow()

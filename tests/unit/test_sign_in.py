@@ -110,7 +110,7 @@ async def _list_shards() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("lines", "variables", "says"), CASES.values(), ids=CASES)
-def test_what_no_waiting_mends_is_told_at_once(
+def test_a_broken_sign_in_fails_at_once(
     home: Home, lines: str, variables: dict[str, str], says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = home(lines, variables)
@@ -134,7 +134,7 @@ def test_what_no_waiting_mends_is_told_at_once(
     assert asyncio.run(look()) == [LOG_IN], "doctor says it, too"
 
 
-def test_program_that_does_not_end_fails_the_sign_in(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_program_fails_the_sign_in(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credentials, "PROCESS_SECONDS", 0.5)
     home("credential_process = /bin/sleep 3", {})
     said = "with AWS profile 'dev' .* from custom-process: it did not end within 0 s; it may wait for input"
@@ -148,7 +148,7 @@ def test_program_that_does_not_end_fails_the_sign_in(home: Home, monkeypatch: py
         SyncClients(NOWHERE, "eu-west-1").client("kinesis").list_shards(StreamARN=ARN)
 
 
-def test_credential_process_ends_with_the_blocking_call(home: Home, tmp_path: Path) -> None:
+def test_a_credential_process_ends_with_its_call(home: Home, tmp_path: Path) -> None:
     """First at a sign-in, then when the credentials of a client are renewed."""
     tool, started = tmp_path / "tool", tmp_path / "started"
     soon = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
@@ -179,7 +179,7 @@ def test_run_reports_a_failed_sign_in_with_its_remedy(home: Home) -> None:
         runtime.start()
 
 
-def test_authorities_that_do_not_know_the_issuer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_issuers_name_the_authorities(monkeypatch: pytest.MonkeyPatch) -> None:
     error = SSLError(endpoint_url="https://kinesis.eu-west-1.amazonaws.com", error="CERTIFICATE_VERIFY_FAILED")
     monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
@@ -196,7 +196,7 @@ def test_authorities_that_do_not_know_the_issuer_are_named(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_a_code_is_asked_for_where_there_is_no_terminal(home: Home) -> None:
+def test_mfa_without_a_terminal_is_explained(home: Home) -> None:
     home(f"{ROLE}\nsource_profile = base\nmfa_serial = arn:aws:iam::123456789012:mfa/me", {})
     program = (
         "from kinesis_efo.aws import SyncClients; from kinesis_efo.options import AwsSettings\n"
@@ -215,7 +215,7 @@ def test_a_code_is_asked_for_where_there_is_no_terminal(home: Home) -> None:
 
 
 @pytest.mark.parametrize("then", ["echo the network is away >&2; exit 1", "echo '<html>'"])
-def test_a_program_that_has_worked_may_work_again(home: Home, tmp_path: Path, then: str) -> None:
+def test_a_program_that_worked_may_work_again(home: Home, tmp_path: Path, then: str) -> None:
     tool, offline = tmp_path / "tool", tmp_path / "offline"
     # The SDK renews what is about to expire at every call.
     soon = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from kinesis_efo_local import LocalAws, Settings
@@ -168,54 +166,4 @@ def test_a_stopped_process_cannot_write_after_a_takeover(
     assert re.search(rf":{second.pid}\b", failed[2])
     assert not second.said("FAILED")
     trace.check(TIMEOUT)
-    assert trace.rows(w.lease_table) == w.leases()
-
-
-@pytest.mark.long
-def test_a_process_with_a_slow_sink_keeps_its_leases(
-    traced: tuple[LocalAws, LeaseTrace], worker: Callable[..., Worker], tmp_path: Path
-) -> None:
-    aws, trace = traced
-    w = make_world(aws, tmp_path, {"orders": 2})
-    with arriving(w):
-        slow = worker(w, stall=4 * TIMEOUT)
-        slow.wait_for("READ")
-        refused = worker(w)
-        assert refused.wait_for("FAILED")[1] == "AlreadyRunningError"
-        seen = slow.rows
-        slow.wait_for("READ", more_than=len(slow.said("READ")))
-        assert slow.rows > seen
-        refused.end()
-        slow.end()
-    assert all(slow.owns(write.writer) for write in trace.writes if write.after and write.after.is_run)
-    trace.check(TIMEOUT)
-
-
-@pytest.mark.long
-def test_an_ended_or_killed_process_leaves_nothing(
-    traced: tuple[LocalAws, LeaseTrace], worker: Callable[..., Worker], tmp_path: Path
-) -> None:
-    aws, trace = traced
-    w = make_world(aws, tmp_path, {"orders": 2})
-    with arriving(w):
-        dying = worker(w)
-        dying.wait_for("READ", more_than=3)
-        process = psutil.Process(dying.pid)
-        assert not process.children()
-        sockets = {(c.laddr.port, c.status) for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
-        (port,) = (number for number, _ in sockets)
-        dying.kill()
-        wait_until(lambda: not aws.kinesis.subscriptions, 60, "the dead process' subscriptions end")
-        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
-            pass
-
-        ending = worker(w)
-        ending.wait_for("READ", more_than=3)
-        taken = [write for write in trace.writes if write.before and dying.owns(write.before.owner)][-1]
-        assert ending.owns(taken.writer), "its lease need not expire: the process is gone"
-        ending.end()
-        assert ending.said("STOPPED")
-        assert all(row.get("leaseOwner") is None for row in w.leases().values()), "the leases are free at once"
-        wait_until(lambda: not aws.kinesis.subscriptions, 60, "its subscriptions end")
-    trace.check(TIMEOUT, ended=dying.owns)
     assert trace.rows(w.lease_table) == w.leases()

@@ -18,8 +18,6 @@ import psutil
 import pyspark
 import pytest
 
-import kinesis_efo
-from kinesis_efo.driver.tuning import DAEMON, MANAGER
 from kinesis_efo_local import LocalAws
 from tests.support.arriving import arriving, numbered
 from tests.support.driven import Driver, assert_once_and_in_order
@@ -107,22 +105,6 @@ def server(world: MakeWorld, tmp_path: Path) -> Iterator[Server]:
     server = Server(world().aws, tmp_path)
     yield server
     server.close()
-
-
-def test_low_latency_sets_up_a_connect_session(server: Server, tmp_path: Path) -> None:
-    from pyspark.sql.connect.session import SparkSession as RemoteSession
-
-    session: Any = RemoteSession.builder.remote(server.url).create()
-    session.conf.unset(MANAGER)  # all Sparks of the tests have it
-    assert session.conf.get(MANAGER, None) is None
-    try:
-        unsaid = kinesis_efo.low_latency(session, checkpoint=tmp_path)
-        assert "does not say where it is" in unsaid.left[MANAGER]
-        done = kinesis_efo.low_latency(session, checkpoint=tmp_path.as_uri())
-        assert session.conf.get(MANAGER) == done.settings[MANAGER]
-        assert done.at_start == {DAEMON: "kinesis_efo.spark.daemon"}
-    finally:
-        session.stop()
 
 
 SKEWED_CLIENT = """

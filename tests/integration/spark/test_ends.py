@@ -143,20 +143,3 @@ def test_twenty_starts_leave_no_thread_file_or_memory(world: MakeWorld, mark: st
     assert memory[-1] - memory[9] < 8 << 20
     assert int(w.leases()["#run:orders"]["epoch"]["N"]) == 1, "one run"
     driver.kill()
-
-
-@pytest.mark.spark40
-def test_a_killed_containers_lease_ends_in_time(world: MakeWorld, mark: str, tmp_path: Path) -> None:
-    w = world({"orders": 1})
-    w.put(arriving.numbered(20))
-    log = tmp_path / "driver.log"
-    inside = local_driver(log, before=("unshare", "--pid", "--fork", "--kill-child", "--mount-proc"))
-    inside.start("one", w, tmp_path / "one").wait_for_rows(20)
-    inside.kill()
-    wait_until(lambda: not processes(mark), SECONDS)
-    again = local_driver(tmp_path / "again.log")
-    w.put(arriving.numbered(20, first=20))
-    rows = again.start("one", w, tmp_path / "one").wait_for_rows(40)
-    assert sorted(row.number for row in rows) == list(range(40))
-    stop_spark(again)
-    again.process.wait(60)

@@ -187,60 +187,6 @@ def test_order_per_key_across_a_split_a_restart_and_a_merge(world: MakeWorld, qu
         assert shards <= {"0"} or shards <= {"1", "2"} or shards <= {"3"}, "parents and children in one micro-batch"
 
 
-@pytest.mark.long
-@pytest.mark.spark40
-def test_one_busy_and_63_idle_shards_from_latest(world: MakeWorld, queries: Queries) -> None:
-    w, rows = world({"orders": 64}), Rows()
-    w.put(numbered(640, keys=640))
-    query = queries.start(queries.load(w, startingPosition="LATEST", idleCheckpointInterval="2s"), rows)
-    wait_until(lambda: query.lastProgress is not None, 90)
-    stop = threading.Event()
-    sent: list[int] = []
-
-    def keep_busy() -> None:
-        client = w.aws.client("kinesis")
-        while not stop.is_set():
-            client.put_record(StreamName=w.streams["orders"], PartitionKey="k1", Data=f"{len(sent):08d}".encode())
-            sent.append(len(sent))
-            stop.wait(0.02)
-
-    busy = threading.Thread(target=keep_busy)
-    busy.start()
-    try:
-        rows.wait_for(query, 20)
-        first = end_offset(query)
-        wait_until(lambda: all(end_offset(query)[key] != at for key, at in first.items()), 60, "idle offsets move on")
-    finally:
-        stop.set()
-        busy.join()
-    w.put(numbered(640, first=10_000, keys=640))
-    rows.wait_for(query, len(sent) + 640)
-    assert sorted(numbers(rows.all)) == sent + list(range(10_000, 10_640))
-    assert len(end_offset(query)) == 64
-
-
-@pytest.mark.long
-@pytest.mark.spark40
-def test_what_exceeds_a_trigger_comes_with_the_next(world: MakeWorld, queries: Queries) -> None:
-    by_records, by_bytes = Rows(), Rows()
-    by_bytes.__name__ = "by_bytes"  # type: ignore[misc]
-    w = world({"orders": 2})
-    w.put(numbered(300))
-    query = queries.start(queries.load(w, maxRecordsPerTrigger="45"), by_records)
-    by_records.wait_for(query, 300)
-    query.stop()
-    assert sorted(numbers(by_records.all)) == list(range(300))
-    assert 10 < max(map(len, by_records.batches.values())) <= 45
-    w = world()
-    w.put(numbered(100, size=20_000))
-    # An event of ten such records has 270 kB.
-    query = queries.start(queries.load(w, maxBytesPerTrigger="600k"), by_bytes)
-    by_bytes.wait_for(query, 100)
-    query.stop()
-    assert sorted(numbers(by_bytes.all)) == list(range(100))
-    assert max(map(len, by_bytes.batches.values())) == 20
-
-
 @pytest.mark.spark
 def test_available_now_reads_exactly_what_is_there(world: MakeWorld, queries: Queries) -> None:
     w, rows = world({"orders": 2}), Rows()

@@ -82,16 +82,3 @@ def test_the_connections_end_releases_leases_and_the_process(
     spark.close()
     assert not owners(w)
     assert spark.process.returncode not in (None, -signal.SIGKILL)
-
-
-@pytest.mark.long
-@pytest.mark.spark40
-def test_many_signals_at_once_end_it_once(world: MakeWorld, play: Callable[..., PlayedSpark]) -> None:
-    w, spark, end = read_one_record(world, play, "1s")
-    # Each may come while one before it is handled.
-    for _ in range(3_000):
-        spark.process.send_signal(signal.SIGTERM)
-    wait_until(lambda: not owners(w), what="released leases")
-    assert spark.latest_offset(end) == end
-    spark.close()
-    assert spark.process.returncode not in (None, -signal.SIGKILL)

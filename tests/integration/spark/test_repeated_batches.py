@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -14,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kinesis_efo_local import LocalAws, Settings
 from kinesis_efo_local.wrong_answers import WrongAnswers
-from tests.support.next_start import next_start
 from tests.support.world import World, make_world, wait_until
 
 pytestmark = pytest.mark.slow
@@ -125,33 +123,6 @@ def test_first_batch_is_repeated_without_its_lease_rows(spark: SparkSession, aws
     run.until(30 - min(first))
     assert run.batches[0] == first
     assert run.rows == list(range(min(first), 30))
-
-
-@pytest.mark.long
-@pytest.mark.spark40
-def test_a_checkpoint_from_a_backup_is_recognized(spark: SparkSession, aws: LocalAws, tmp_path: Path) -> None:
-    world = make_world(aws, tmp_path)
-    here, backup = tmp_path / "checkpoint", tmp_path / "backup"
-    run = Run(spark, world, here, readMode="polling", leaseTimeout="5s")
-
-    def says(checkpoint: Path) -> dict[str, str]:
-        wait_until(lambda: "leaseOwner" not in world.leases()["#run:orders"], 30, "the lease is free")
-        found = next_start(world, checkpoint)
-        return {name: said for name, said in found.items() if name in ("checkpoint", "restart of orders")}
-
-    for count in (10, 20):
-        world.put([("k", b"%d" % number) for number in range(count - 10, count)])
-        run.until(count)
-        if count == 10:
-            shutil.copytree(here, backup)
-    # A query with a checkpoint of its own is further than both.
-    world.put([("k", b"%d" % number) for number in range(20, 30)])
-    Run(spark, world, tmp_path / "other", readMode="polling", leaseTimeout="5s").until(30)
-    found = says(here)
-    assert [said.partition(":")[0] for said in found.values()] == ["passed", "passed"], found
-    found = says(backup)
-    assert "this checkpoint had been further by 1 micro-batch" in found["checkpoint"], found
-    assert found["restart of orders"].startswith("passed: goes on"), found
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from kinesis_efo.driver.facade import register
 from kinesis_efo.driver.reason import reason
 from kinesis_efo.errors import ConfigurationError, ManifestError, OptionsError, RecordRefusedError, StreamNotFoundError
+from kinesis_efo.producer import BlockingProducer
 from kinesis_efo.spark.sink import KinesisWriter, ProducerPool, WriteCounts
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.pages import ROOT
@@ -225,12 +226,17 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalAws]:
     with LocalAws(settings=Settings(read_limit=False, write_limit=True)) as running:
         for name, value in running.environment.items():
             monkeypatch.setenv(name, value)
-        pool = ProducerPool()
-        monkeypatch.setattr("kinesis_efo.spark.sink._pool", pool)
+        made: list[BlockingProducer] = []
+
+        def producer(*given: Any, **more: Any) -> BlockingProducer:
+            made.append(BlockingProducer(*given, **more))
+            return made[-1]
+
+        monkeypatch.setattr("kinesis_efo.spark.sink._pool", ProducerPool(producer=producer))
         running.client("kinesis").create_stream(StreamName="orders", ShardCount=1)
         yield running
-        for kept in pool._kept.values():
-            kept.producer.abort()
+        for each in made:
+            each.abort()
 
 
 def task(schema: StructType = DATA, **options: str) -> KinesisWriter:

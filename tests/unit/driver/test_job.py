@@ -132,13 +132,11 @@ def test_an_awaited_querys_error_is_printed_once(capfd: pytest.CaptureFixture[st
     assert capfd.readouterr().err == "a query failed: DataLossError: shard a: gone\n"
 
 
-def test_an_error_nobody_awaits_is_printed_later(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_nobody_awaits_is_printed_later(capfd: pytest.CaptureFixture[str]) -> None:
     failures = _Failures()
     failures.onQueryTerminated(ended("java.io.IOException: full\n\tat java.io.File\n"))
     assert capfd.readouterr().err == "java.io.IOException: full\n\tat java.io.File\n"
-    monkeypatch.setattr("kinesis_efo.driver.job._SAY_SECONDS", 0.0)
+    failures = _Failures(delay=0.0)
     failures.onQueryTerminated(ended(OURS))
     text = ""
 

@@ -21,7 +21,7 @@ import pytest
 from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.cluster.remote import FetcherPlan
 from kinesis_efo.driver import supervisor as module
-from kinesis_efo.driver.supervisor import check_cores, run_fetcher, supervisor_of
+from kinesis_efo.driver.supervisor import Times, check_cores, run_fetcher, supervisor_of
 from kinesis_efo.errors import ConfigurationError, FetcherError
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import DRIVER_HOST, SUPERVISOR
@@ -82,12 +82,14 @@ class Session:
 
 
 @pytest.fixture
-def context(monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
-    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.05)
+def context() -> Iterator[Context]:
     context = Context()
     yield context
     context.stopped = True
     wait_until(lambda: not threads(), 60, "the end of all supervisors")
+
+
+QUICK = Times(look=0.05, first_pause=0.02, no_core=0.03)
 
 
 def threads() -> list[threading.Thread]:
@@ -95,7 +97,7 @@ def threads() -> list[threading.Thread]:
 
 
 def path_for(session: Any, fetchers: int = 2) -> Path:
-    return Path(supervisor_of(session, fetchers).path)
+    return Path(supervisor_of(session, fetchers, QUICK).path)
 
 
 def as_root() -> None:
@@ -264,7 +266,6 @@ def plan(**options: str) -> FetcherPlan:
 def test_a_failed_job_restarts_and_its_run_learns_why(
     context: Context, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "_FIRST_PAUSE", 0.02)
     third, ended = threading.Event(), threading.Event()
 
     def collect() -> None:
@@ -308,7 +309,6 @@ def stage(tasks: int, active: int, completed: int) -> Any:
 def test_tasks_waiting_for_cores_are_a_warning(
     context: Context, stages: list[Any], warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "_NO_CORE_SECONDS", 0.03)
     context.jobs = {1: stages}
     ended = threading.Event()
     with caplog.at_level(logging.WARNING):

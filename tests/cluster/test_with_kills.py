@@ -65,7 +65,7 @@ def test_a_decommissioned_executor_counts_as_lost(
     assert_once_and_in_order(query.wait_for_rows(count[0]), count[0])
 
 
-def test_a_paused_fetcher_and_a_host_that_is_cut_off(
+def test_a_paused_fetcher_and_a_cut_host_lose_nothing(
     world: MakeWorld, hosts: Hosts, cluster: Cluster, new_driver: NewDriver, tmp_path: Path
 ) -> None:
     w = world({"orders": 4})

@@ -469,7 +469,7 @@ def test_a_half_written_file_changes_nothing(
 
 @both
 @pytest.mark.parametrize("own", [False, True])
-def test_rotated_keys_assume_the_role_unless_the_environment_has_some(
+def test_rotated_keys_assume_the_role(
     aws: Aws, call: Calls, clock: HandClock, keys: Callable[[str], None], environment: pytest.MonkeyPatch, own: bool
 ) -> None:
     aws.lifetimes = [30]  # assumed again for each request

@@ -211,7 +211,7 @@ def test_a_malformed_last_record_is_refused(text: str) -> None:
         Offset.from_json(json.dumps(document | {"lasts": {"o": {"t": "1"}}}))
 
 
-def test_last_records_do_not_double_the_size_of_an_offset() -> None:
+def test_last_records_do_not_double_an_offsets_size() -> None:
     number = 49590338271490256608559692538361571095921575989136588898
     keys = [ShardKey("orders", f"shardId-{index:012d}") for index in range(1000)]
     for behind in (0, 1 << 72):  # the server's positions are numbers of records, or lie a digit behind them

@@ -153,7 +153,7 @@ def test_several_sources_of_one_stream_share_a_run(world: MakeWorld, queries: Qu
 
 
 @pytest.mark.spark40
-def test_order_per_key_across_a_split_a_restart_and_a_merge(world: MakeWorld, queries: Queries) -> None:
+def test_keys_stay_ordered_across_reshards_and_a_restart(world: MakeWorld, queries: Queries) -> None:
     w = world()
     name, rows = w.streams["orders"], Rows()
     w.put(numbered(300, keys=20))

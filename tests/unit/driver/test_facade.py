@@ -125,7 +125,7 @@ def test_the_source_gets_the_drivers_address(master: str, host: str | None) -> N
     assert streamed(spark) == ({DRIVER_HOST: host} if host else {})
 
 
-def test_connect_sessions_of_a_server_are_told_apart(there: str) -> None:
+def test_connect_sessions_of_a_server_are_distinguished(there: str) -> None:
     client, driver = Client(), Driver()
     client.session_id = driver.session_id = "5f3c"  # type: ignore[attr-defined]
     assert streamed(client) == {PROGRAM: "5f3c"}

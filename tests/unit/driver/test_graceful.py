@@ -132,7 +132,7 @@ TRACE = "ExitCodeException exitCode=143: \n\tat org.apache.hadoop.util.Shell.run
         Captured("terminated with exception:  SQLSTATE: XXKST", "at StreamExecution", Captured("", TRACE)),
     ],
 )
-def test_a_hadoop_program_ended_by_the_signal_is_no_failure(failure: Exception) -> None:
+def test_a_hadoop_program_ended_by_signal_is_no_failure(failure: Exception) -> None:
     def hit(query: Query) -> None:
         query.isActive, query.failure = False, failure
 

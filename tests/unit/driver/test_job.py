@@ -132,7 +132,7 @@ def test_an_awaited_querys_error_is_printed_once(capfd: pytest.CaptureFixture[st
     assert capfd.readouterr().err == "a query failed: DataLossError: shard a: gone\n"
 
 
-def test_an_error_nobody_awaits_is_printed_later(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unawaited_error_is_printed_later(capfd: pytest.CaptureFixture[str]) -> None:
     failures = _Failures()
     failures.onQueryTerminated(ended("java.io.IOException: full\n\tat java.io.File\n"))
     assert capfd.readouterr().err == "java.io.IOException: full\n\tat java.io.File\n"

@@ -150,7 +150,7 @@ def test_a_killed_python_process_is_explained(text: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's
-def test_end_of_the_jvm_is_reported_with_its_likely_cause() -> None:
+def test_the_jvms_end_is_reported_with_its_cause() -> None:
     # Nothing listens at the port, as after the end of the JVM.
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=free_ports()[0]))
     with pytest.raises(Exception) as ended:  # noqa: PT011

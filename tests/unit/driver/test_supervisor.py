@@ -106,7 +106,7 @@ def as_root() -> None:
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o700])
-def test_no_secret_is_sent_to_another_users_socket(context: Context, tmp_path: Path, mode: int) -> None:
+def test_no_secret_goes_to_another_users_socket(context: Context, tmp_path: Path, mode: int) -> None:
     as_root()
     path = path_for(Session(context))
     shutil.rmtree(path.parent)
@@ -122,7 +122,7 @@ def test_no_secret_is_sent_to_another_users_socket(context: Context, tmp_path: P
             other.accept()
 
 
-def test_no_secret_is_sent_to_a_process_of_another_user(context: Context) -> None:
+def test_no_secret_goes_to_another_users_process(context: Context) -> None:
     as_root()
     path = path_for(Session(context))
     script = (
@@ -233,7 +233,7 @@ def test_fetchers_that_leave_no_core_are_refused(context: Context) -> None:
         ("local[*]", 8, 8, 8),
     ],
 )
-def test_a_local_master_tells_the_cores(master: str, fetchers: int, here: int, cores: int | None) -> None:
+def test_a_local_master_limits_the_fetchers(master: str, fetchers: int, here: int, cores: int | None) -> None:
     if cores is None:
         check_cores(master, fetchers, here)
     else:

@@ -86,7 +86,7 @@ def test_the_start_of_a_query_is_chosen_once() -> None:
     assert len(run.asked) == 2, "a new query has begun with its start"
 
 
-def test_a_query_leaves_its_run_once_after_its_last_word() -> None:
+def test_a_query_leaves_its_run_once() -> None:
     run = Run()
     query = query_of(run)
     query.leave()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -67,16 +66,6 @@ def listening(address: str) -> socket.socket:
     return socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
 
 
-def test_hosts_do_not_share_their_loopback(hosts: Hosts, reached: Callable[[Host], str]) -> None:
-    left, right = hosts["left"], hosts["right"]
-    address = reached(right)
-    loopback = "::1" if ":" in address else "127.0.0.1"
-    with right.entered(), listening(address) as server, listening(loopback) as lonely, left.entered():
-        socket.create_connection((address, server.getsockname()[1]), 5).close()
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((loopback, lonely.getsockname()[1]), 5)
-
-
 def test_a_cut_host_is_silent_until_mended(hosts: Hosts, reached: Callable[[Host], str]) -> None:
     right = hosts["right"]
     address = reached(right)
@@ -118,27 +107,6 @@ def test_a_blocked_port_is_silent_and_others_stay_open(hosts: Hosts, reached: Ca
             right.unblock(port)
         before.settimeout(30)
         assert before.recv(1) == b"x"
-
-
-def test_processes_on_a_host_are_found_and_killed(hosts: Hosts) -> None:
-    left = hosts["left"]
-    listen = (
-        "import socket, sys; s = socket.create_server(('', 0)); print(s.getsockname()[1], flush=True); sys.stdin.read()"
-    )
-    started = left.popen([sys.executable, "-c", listen])
-    assert started.stdout is not None
-    port = int(started.stdout.readline())
-    (process,) = left.processes("create_server")
-    assert process.pid == started.pid
-    assert left.listening(process) == {port}
-    assert hosts["right"].processes("create_server") == []
-    process.suspend()
-    wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
-    process.resume()
-    wait_until(lambda: process.status() == psutil.STATUS_SLEEPING)
-    left.kill()
-    assert started.returncode == -signal.SIGKILL
-    assert left.processes() == []
 
 
 def test_the_next_run_removes_leftovers_of_a_killed_one(hosts: Hosts, tmp_path: Path) -> None:

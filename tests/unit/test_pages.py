@@ -252,23 +252,6 @@ def test_commands_in_prose_and_output_exist(page: Path) -> None:
             kinesis_efo_takes(words, "", whole=False)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "kinesis-efo lagg",
-        "kinesis-efo lag --wach",
-        "kinesis-efo leases reset",
-        "make lunch",
-        "pip install .[gpu]",
-        "pip install kinesis-efo-infra[cdk]",
-    ],
-)
-def test_unknown_commands_are_found(command: str) -> None:
-    program, *words = command.split()
-    with pytest.raises((AssertionError, typer.BadParameter.__base__)):
-        PROGRAMS[program](words, "")
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_pages_use_the_local_account_and_region(page: Path) -> None:
     owner = "777788889999"  # of a stream in another account

@@ -10,8 +10,7 @@ import pytest
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from kinesis_efo.driver import listener as module
-from kinesis_efo.driver.listener import ProgressListener, _FromJvm, kinesis_progress, offset_json
-from kinesis_efo.positions import ShardKey
+from kinesis_efo.driver.listener import ProgressListener, _FromJvm, offset_json
 
 pytestmark = pytest.mark.spark
 
@@ -96,15 +95,3 @@ def test_the_jvm_gets_one_bridge_for_a_listener(monkeypatch: pytest.MonkeyPatch)
     (bridge,) = made
     bridge.onQueryTerminated("event")
     assert listener.ended == [("ended", "event")]
-
-
-def test_the_lag_includes_the_micro_batch() -> None:
-    shard = "shardId-000000000000"
-    read = SimpleNamespace(
-        endOffset=json.dumps({"version": 1, "streams": {"orders": {shard: "AFTER:7"}}}),
-        latestOffset=json.dumps({"millisBehindLatest": {"orders": {shard: 0}}}),
-        numInputRows=1,
-    )
-    progress = SimpleNamespace(sources=[read], name="archive", id="1", batchId=3, batchDuration=14_800)
-    (found,) = kinesis_progress(progress)
-    assert found.millis_behind == {ShardKey("orders", shard): 14_800}

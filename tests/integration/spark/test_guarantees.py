@@ -108,17 +108,22 @@ def test_every_action_on_a_batch_sees_equal_rows(world: MakeWorld, queries: Quer
 
 
 @pytest.mark.spark43
-def test_a_query_of_another_stream_extends_the_run(world: MakeWorld, queries: Queries) -> None:
-    w, read = world({"orders": 1, "clicks": 1}), {"orders": Rows(), "clicks": Rows()}
-    for place, (stream, rows) in enumerate(read.items()):
-        rows.__name__ = stream  # type: ignore[misc]
-        w.put(numbered(10, first=100 * place), stream)
-        rows.wait_for(queries.start(queries.load(w, streams=stream), rows), 10)
-    for place, (stream, rows) in enumerate(read.items()):
-        w.put(numbered(5, first=100 * place + 10), stream)
-        assert sorted(numbers(rows.wait_for(queries.started[place], 15))) == [*range(100 * place, 100 * place + 15)]
-    assert {key for key, row in w.leases().items() if "leaseOwner" in row} == {"#run:orders", "#run:clicks"}
-    assert len({row["leaseOwner"]["S"] for row in w.leases().values() if "leaseOwner" in row}) == 1
+def test_a_query_of_more_streams_extends_the_run(world: MakeWorld, queries: Queries) -> None:
+    w, one, both = world({"orders": 1, "clicks": 1}), Rows(), Rows()
+    both.__name__ = "both"  # type: ignore[misc]
+    w.put(numbered(10))
+    w.put(numbered(10, first=100), "clicks")
+    first = queries.start(queries.load(w, streams="orders"), one)
+    one.wait_for(first, 10)
+    second = queries.start(queries.load(w), both)
+    both.wait_for(second, 20)
+    w.put(numbered(5, first=10))
+    w.put(numbered(5, first=110), "clicks")
+    assert sorted(numbers(one.wait_for(first, 15))) == [*range(15)]
+    assert sorted(numbers(both.wait_for(second, 30))) == [*range(15), *range(100, 115)]
+    owners = {key: row["leaseOwner"]["S"] for key, row in w.leases().items() if "leaseOwner" in row}
+    assert owners.keys() == {"#run:orders", "#run:clicks"}
+    assert len(set(owners.values())) == 1
 
 
 @pytest.mark.parametrize(

@@ -381,6 +381,11 @@ def test_rows_of_missing_streams_are_skipped_on_request(aws: LocalAws, caplog: p
         task(stream="nowhere", failOnError="false").write(batches(["x"]))
 
 
+def test_overwriting_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="can only append"):
+        KinesisWriter.of({"stream": "orders"}, DATA, overwrite=True)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -284,7 +284,8 @@ def test_polling_needs_no_consumer(resolved: Callable[..., Manifest]) -> None:
     assert resolved(document()).streams["orders"].reader == f"consumer {CONSUMER}"
     assert not resolved(polled(), streams="orders").streams["orders"].polled, "what is not read does not matter"
     with pytest.raises(
-        ManifestError, match=r"names no consumer \(consumerArn\) for 'clicks', .*: say readMode=polling"
+        ManifestError,
+        match=r"names no consumer \(consumerArn\) for 'clicks', .*: say readMode=polling\. For readMode=efo, declare a consumer \(the application's `polling: true` in place of `polling: only`\), and deploy$",
     ):
         resolved(polled())
 

@@ -102,10 +102,10 @@ def notes_directory() -> Path:
 class PrivateDirectory:
     """A directory that only this user can enter. All access goes through its handle, so a later change of the path has no effect.
 
-    It is created if it does not exist, unless `create` is false. Raises OSError if that fails, or if another user created it or may enter it.
+    It is created if it does not exist, unless `create` is false. Raises OSError if that fails, or if it is not `user`'s, or others may enter it.
     """
 
-    def __init__(self, path: Path, *, create: bool = True) -> None:
+    def __init__(self, path: Path, *, create: bool = True, user: int = _USER) -> None:
         if os.open not in os.supports_dir_fd:
             raise OSError("this system has no handles of directories")
         self._path = path
@@ -118,7 +118,7 @@ class PrivateDirectory:
         except NotADirectoryError:
             raise _refused(path, "it is a link or a file") from None
         status = os.fstat(self._handle)
-        if status.st_uid != _USER or status.st_mode & 0o077:
+        if status.st_uid != user or status.st_mode & 0o077:
             os.close(self._handle)
             raise _refused(path, f"its owner is user {status.st_uid} and its mode {status.st_mode & 0o777:o}")
 

@@ -28,31 +28,29 @@ class Driver:
     Args:
         directory: Where checkpoint, output and flags are; runs with the same one continue each other.
         world: What is read.
-        environment: The virtual environment whose Spark it runs on; None for this one.
         config: See `driver.py`.
     """
 
     number = 0
 
-    def __init__(self, directory: Path, world: World, environment: Path | None = None, **config: Any) -> None:
+    def __init__(self, directory: Path, world: World, **config: Any) -> None:
         (directory / "flags").mkdir(exist_ok=True)
         Driver.number += 1
         self.log = directory / f"driver{Driver.number}.log"
         options = {**world.options, "startingPosition": "TRIM_HORIZON", **config.pop("options", {})}
         paths = {name: str(directory / name) for name in ("checkpoint", "output", "flags")}
         argument = json.dumps({**paths, "options": options, **config})
-        python = sys.executable if environment is None else str(environment / "bin" / "python")
         variables = {
             **os.environ,
             **world.aws.environment,
             **FEW_CERTIFICATES,
-            "JAVA_TOOL_OPTIONS": jvm_options(environment),
-            "PYSPARK_PYTHON": python,
-            "PYSPARK_DRIVER_PYTHON": python,
+            "JAVA_TOOL_OPTIONS": jvm_options(),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
         }
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [python, str(DRIVER), argument],
+                [sys.executable, str(DRIVER), argument],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -100,8 +98,8 @@ def driver(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
     """Makes drivers that continue each other; arguments as `Driver` without the directory."""
     started: list[Driver] = []
 
-    def make(world: World, environment: Path | None = None, **config: Any) -> Driver:
-        started.append(Driver(tmp_path, world, environment, **config))
+    def make(world: World, **config: Any) -> Driver:
+        started.append(Driver(tmp_path, world, **config))
         return started[-1]
 
     yield make

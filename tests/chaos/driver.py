@@ -1,6 +1,6 @@
 """A driver program to be killed: reads the streams of a manifest and writes Parquet, one directory per micro-batch.
 
-Takes one argument, JSON. Says READY once Spark is up, and which one, and starts the query when a line comes on stdin: the next driver warms
+Takes one argument, JSON. Says READY once Spark is up, and starts the query when a line comes on stdin: the next driver warms
 up while this one runs. Writing a directory anew is idempotent by batch id, as every exactly-once sink has to be.
 """
 
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 import kinesis_efo
@@ -49,25 +48,19 @@ def main(config: dict[str, Any]) -> None:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    print(f"SPARK {spark.version}\nREADY", flush=True)  # noqa: T201
+    print("READY", flush=True)  # noqa: T201
     sys.stdin.readline()
 
     output, flags = config["output"], config["flags"]
-    in_task, after_sink, stall = (config.get(name) for name in ("killInTask", "killAfterSink", "stallFirstAttempt"))
+    in_task, after_sink = (config.get(name) for name in ("killInTask", "killAfterSink"))
 
     def meddle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import time
-
         seen = 0
         for batch in batches:
             yield batch
             seen += batch.num_rows
             if in_task and seen >= in_task and once(f"{flags}/in-task"):
                 kill_everything()
-            if stall and TaskContext.get().attemptNumber() > 0:  # type: ignore[union-attr]
-                Path(f"{flags}/speculative").touch()
-            elif stall and once(f"{flags}/stalled"):
-                time.sleep(stall)
 
     def write(df: DataFrame, batch: int) -> None:
         df.write.mode("overwrite").parquet(f"{output}/batch={batch}")
@@ -79,7 +72,7 @@ def main(config: dict[str, Any]) -> None:
         df = kinesis_efo.read_stream(spark, **options)
     else:
         df = spark.readStream.format("kinesis-efo").options(**options).load()
-    if in_task or stall:
+    if in_task:
         df = df.mapInArrow(meddle, df.schema)
     # One micro-batch right after the other would take the processor from the driver that starts meanwhile.
     writer = df.writeStream.foreachBatch(write).trigger(processingTime="500 milliseconds")

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -65,7 +64,9 @@ def test_two_queries_outlive_kills_of_each_part(
         for number in range(KILLS):
             for sink in sinks:
                 sink.query.wait_for_rows(count[0] + 1, STILL_SECONDS)
-            time.sleep(random.uniform(0, 1.5))
+            # Twenty records come in 100 ms.
+            at = count[0] + random.randrange(300)
+            wait_until(lambda: count[0] >= at)  # noqa: B023
             # Each kind comes once before any comes again.
             kind = KINDS[number % len(KINDS)]
             killed[kind] += 1

@@ -10,17 +10,14 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from kinesis_efo_local import LocalAws, Settings
@@ -31,8 +28,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 2.0
-STOPPED_SECONDS = float(os.environ.get("STOPPED_SECONDS", "5"))
-"""How long a process is stopped, at least. More than the lease timeout is what matters; `STOPPED_SECONDS=60` shows it for longer."""
 
 
 class Worker:
@@ -136,7 +131,7 @@ def arriving(world: World) -> Iterator[None]:
         thread.join()
 
 
-def test_a_process_that_was_stopped_cannot_serve_checkpoint_or_delete_once_another_has_taken_over(
+def test_a_stopped_process_cannot_write_after_a_takeover(
     traced: tuple[LocalAws, LeaseTrace], worker: Callable[..., Worker], tmp_path: Path
 ) -> None:
     aws, trace = traced
@@ -145,11 +140,9 @@ def test_a_process_that_was_stopped_cannot_serve_checkpoint_or_delete_once_anoth
         first = worker(w)
         first.wait_for("READ", more_than=20)
         os.kill(first.pid, signal.SIGSTOP)
-        stopped = time.monotonic()
         second = worker(w)
-        second.wait_for("READ", more_than=3)
+        second.wait_for("READ", more_than=20)
         wait_until(lambda: len({s.shard.id for s in aws.kinesis.subscriptions}) == 3, 60)
-        time.sleep(max(0.0, stopped + STOPPED_SECONDS - time.monotonic()))
         os.kill(first.pid, signal.SIGCONT)
         failed = first.wait_for("FAILED")
         seen = len(second.said("READ"))
@@ -173,54 +166,4 @@ def test_a_process_that_was_stopped_cannot_serve_checkpoint_or_delete_once_anoth
     assert re.search(rf":{second.pid}\b", failed[2])
     assert not second.said("FAILED")
     trace.check(TIMEOUT)
-    assert trace.rows(w.lease_table) == w.leases()
-
-
-@pytest.mark.long
-def test_a_process_that_is_slow_to_deliver_keeps_its_leases(
-    traced: tuple[LocalAws, LeaseTrace], worker: Callable[..., Worker], tmp_path: Path
-) -> None:
-    aws, trace = traced
-    w = make_world(aws, tmp_path, {"orders": 2})
-    with arriving(w):
-        slow = worker(w, stall=4 * TIMEOUT)
-        slow.wait_for("READ")
-        refused = worker(w)
-        assert refused.wait_for("FAILED")[1] == "AlreadyRunningError"
-        seen = slow.rows
-        slow.wait_for("READ", more_than=len(slow.said("READ")))
-        assert slow.rows > seen
-        refused.end()
-        slow.end()
-    assert all(slow.owns(write.writer) for write in trace.writes if write.after and write.after.is_run)
-    trace.check(TIMEOUT)
-
-
-@pytest.mark.long
-def test_nothing_is_left_of_a_process_that_ends_or_dies(
-    traced: tuple[LocalAws, LeaseTrace], worker: Callable[..., Worker], tmp_path: Path
-) -> None:
-    aws, trace = traced
-    w = make_world(aws, tmp_path, {"orders": 2})
-    with arriving(w):
-        dying = worker(w)
-        dying.wait_for("READ", more_than=3)
-        process = psutil.Process(dying.pid)
-        assert not process.children()
-        sockets = {(c.laddr.port, c.status) for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
-        (port,) = (number for number, _ in sockets)
-        dying.kill()
-        wait_until(lambda: not aws.kinesis.subscriptions, 60, "the dead process' subscriptions end")
-        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
-            pass
-
-        ending = worker(w)
-        ending.wait_for("READ", more_than=3)
-        taken = [write for write in trace.writes if write.before and dying.owns(write.before.owner)][-1]
-        assert ending.owns(taken.writer), "its lease need not expire: the process is gone"
-        ending.end()
-        assert ending.said("STOPPED")
-        assert all(row.get("leaseOwner") is None for row in w.leases().values()), "the leases are free at once"
-        wait_until(lambda: not aws.kinesis.subscriptions, 60, "its subscriptions end")
-    trace.check(TIMEOUT, ended=dying.owns)
     assert trace.rows(w.lease_table) == w.leases()

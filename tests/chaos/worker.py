@@ -27,14 +27,12 @@ def say(*words: object) -> None:
     print(*words, flush=True)  # noqa: T201
 
 
-def read(reader: Reading, config: dict[str, Any]) -> None:
-    while not select.select([sys.stdin], [], [], 0)[0]:
+def read(reader: Reading) -> None:
+    while not select.select([sys.stdin], [], [], 0.02)[0]:
         begun = time.monotonic()
         rows = reader.batch()
         if rows:
             say("READ", begun, len(rows))
-        # A slow sink: everything is planned, nothing is asked for.
-        time.sleep(config.get("stall", 0.02))
 
 
 def main(config: dict[str, Any]) -> None:
@@ -49,7 +47,7 @@ def main(config: dict[str, Any]) -> None:
             offset = Offset.from_dict(config["offset"]) if "offset" in config else first_offset(runtime)
             reader = Reading(runtime, client, offset)
             say("READY", runtime.address)
-            read(reader, config)
+            read(reader)
     except KinesisEfoError as error:
         say("FAILED", type(error).__name__, str(error))
         sys.stdin.readline()

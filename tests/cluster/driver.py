@@ -4,8 +4,7 @@ Takes one argument, JSON: `master`, and `conf` with Spark's configuration; or `r
 
 - `{"start": name, "options": ..., "checkpoint": path, "output": path}` starts a query. With `"plain": true` it is opened with
   `spark.readStream.format`, otherwise with `kinesis_efo.read_stream`. If it fails, the program says `FAILED name "message"`.
-  With `"pause": seconds`, first attempts of tasks wait before each batch of rows, and leave a file of their host's name in the directory
-  `"flags"`; other attempts wait until there is a file `go`.
+  With `"flags": directory`, first attempts of tasks leave a file of their host's name there, and all wait for a file `go` beside it.
 - `{"stop": name}` stops it, and says `STOPPED name `.
 
 At the end of the lines it stops Spark and ends. Writing a directory anew is idempotent by batch id, as every exactly-once sink has to be.
@@ -45,12 +44,12 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def with_host(pause: float, flags: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def with_host(flags: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Adds the host that a task runs on."""
 
     def added(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import socket
-        import time
+        import threading
         from pathlib import Path
 
         from pyspark import TaskContext
@@ -58,11 +57,10 @@ def with_host(pause: float, flags: str) -> Callable[[Iterator[pa.RecordBatch]], 
         context = TaskContext.get()
         assert context is not None
         for batch in batches:
-            if pause and context.attemptNumber() == 0:
+            if flags and context.attemptNumber() == 0:
                 Path(flags, socket.gethostname()).touch()
-                time.sleep(pause)
-            while pause and context.attemptNumber() and not Path(flags, "go").exists():
-                time.sleep(0.1)
+            while flags and not Path(flags, "go").exists():
+                threading.Event().wait(0.1)
             yield batch.append_column("host", pa.array([socket.gethostname()] * batch.num_rows))
 
     return added
@@ -81,7 +79,7 @@ def start(spark: SparkSession, command: dict[str, Any]) -> StreamingQuery:
         df = spark.readStream.format("kinesis-efo").options(**options).load()
     else:
         df = kinesis_efo.read_stream(spark, **options)
-    adding = with_host(command.get("pause", 0.0), command.get("flags", ""))
+    adding = with_host(command.get("flags", ""))
     df = df.mapInArrow(adding, StructType([*df.schema, StructField("host", StringType())]))
     writer = df.writeStream.foreachBatch(writing_to(command["output"])).trigger(processingTime="500 milliseconds")
     return writer.option("checkpointLocation", command["checkpoint"]).queryName(command["start"]).start()

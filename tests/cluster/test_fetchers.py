@@ -20,7 +20,7 @@ TWO = {"fetchers": "2"}
 
 @pytest.mark.spark40
 @pytest.mark.cluster
-def test_fetchers_come_and_go_with_their_query_and_any_number_of_them_goes_on(
+def test_fetchers_of_any_number_follow_their_query(
     world: MakeWorld, hosts: Hosts, driver: Driver, tmp_path: Path
 ) -> None:
     w = world({"orders": 4})
@@ -40,8 +40,6 @@ def test_fetchers_come_and_go_with_their_query_and_any_number_of_them_goes_on(
 
 
 @pytest.mark.spark
-def test_a_plain_query_cannot_have_fetchers_and_is_told_what_can(
-    world: MakeWorld, driver: Driver, tmp_path: Path
-) -> None:
+def test_a_plain_query_cannot_have_fetchers(world: MakeWorld, driver: Driver, tmp_path: Path) -> None:
     query = driver.start("refused", world(), tmp_path, options=TWO, plain=True)
     assert "cannot start Spark tasks: use kinesis_efo.read_stream(spark, ..., fetchers=2)" in query.failure()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -67,40 +66,7 @@ def listening(address: str) -> socket.socket:
     return socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
 
 
-def namespaces() -> set[str]:
-    """Those of this process."""
-    return {path.name for path in Path("/run/netns").glob(f"efo{os.getpid()}-*")}
-
-
-def test_a_host_has_a_name_and_an_address_that_the_others_know(hosts: Hosts) -> None:
-    say = "import socket; print(socket.gethostname(), socket.gethostbyname(socket.gethostname()))"
-    for host, other in ((hosts["left"], hosts["right"]), (hosts["right"], hosts["left"])):
-        assert host.run(sys.executable, "-c", say).split() == [host.name, host.address]
-        assert host.run("getent", "ahostsv4", other.name).split()[0] == other.address
-    assert hosts["left"].address != hosts["right"].address
-    assert socket.gethostname() not in ("left", "right")
-
-
-def test_hosts_share_what_containers_share_and_not_the_network(hosts: Hosts) -> None:
-    def both(*command: str) -> set[str]:
-        return {host.run(*command) for host in hosts} | {subprocess.check_output(command, text=True)}
-
-    assert len(both("cat", "/proc/sys/kernel/random/boot_id")) == 1
-    assert len(both("readlink", "/proc/self/ns/pid")) == 1
-    assert len(both("readlink", "/proc/self/ns/net")) == 3
-
-
-def test_hosts_reach_each_other_but_not_the_loopback_of_another(hosts: Hosts, reached: Callable[[Host], str]) -> None:
-    left, right = hosts["left"], hosts["right"]
-    address = reached(right)
-    loopback = "::1" if ":" in address else "127.0.0.1"
-    with right.entered(), listening(address) as server, listening(loopback) as lonely, left.entered():
-        socket.create_connection((address, server.getsockname()[1]), 5).close()
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((loopback, lonely.getsockname()[1]), 5)
-
-
-def test_a_host_that_is_cut_falls_silent_until_it_is_mended(hosts: Hosts, reached: Callable[[Host], str]) -> None:
+def test_a_cut_host_is_silent_until_mended(hosts: Hosts, reached: Callable[[Host], str]) -> None:
     right = hosts["right"]
     address = reached(right)
     with echoing(right, address) as port, socket.create_connection((address, port), 5) as connection:
@@ -143,50 +109,7 @@ def test_a_blocked_port_is_silent_and_others_stay_open(hosts: Hosts, reached: Ca
         assert before.recv(1) == b"x"
 
 
-def test_nobody_has_a_route_to_an_address_that_only_its_host_knows(hosts: Hosts) -> None:
-    left, right = hosts["left"], hosts["right"]
-    with (
-        right.lonely_address("203.0.113.7"),
-        right.entered(),
-        socket.create_server(("203.0.113.7", 0)) as server,
-    ):
-        port = server.getsockname()[1]
-        socket.create_connection(("203.0.113.7", port), 5).close()
-        with left.entered(), pytest.raises(OSError, match="unreachable"):
-            socket.create_connection(("203.0.113.7", port), 5)
-
-
-def test_what_runs_on_a_host_is_found_with_its_ports_paused_and_killed(hosts: Hosts) -> None:
-    left = hosts["left"]
-    listen = (
-        "import socket, sys; s = socket.create_server(('', 0)); print(s.getsockname()[1], flush=True); sys.stdin.read()"
-    )
-    started = left.popen([sys.executable, "-c", listen])
-    assert started.stdout is not None
-    port = int(started.stdout.readline())
-    (process,) = left.processes("create_server")
-    assert process.pid == started.pid
-    assert left.listening(process) == {port}
-    assert hosts["right"].processes("create_server") == []
-    process.suspend()
-    wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
-    process.resume()
-    wait_until(lambda: process.status() == psutil.STATUS_SLEEPING)
-    left.kill()
-    assert started.returncode == -signal.SIGKILL
-    assert left.processes() == []
-
-
-def test_nothing_is_left_of_hosts_that_were_closed(hosts: Hosts, tmp_path: Path) -> None:
-    before = namespaces()
-    with Hosts(("alone",), tmp_path) as own:
-        process = own["alone"].popen(["sleep", "1000"])
-        assert len(namespaces() - before) == 2
-    assert process.returncode == -signal.SIGKILL
-    assert namespaces() == before
-
-
-def test_the_next_run_removes_what_a_killed_one_has_left(hosts: Hosts, tmp_path: Path) -> None:
+def test_the_next_run_removes_leftovers_of_a_killed_one(hosts: Hosts, tmp_path: Path) -> None:
     program = (
         "import json, sys, pathlib; from tests.support.hosts import Hosts\n"
         "hosts = Hosts(('alone',), pathlib.Path(sys.argv[1]))\n"
@@ -212,9 +135,7 @@ def test_the_next_run_removes_what_a_killed_one_has_left(hosts: Hosts, tmp_path:
         wait_until(lambda: not psutil.pid_exists(pid), what="the end of what the killed run has started")
 
 
-def test_where_there_are_no_hosts_tests_are_not_run_and_the_reason_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_hosts_tests_are_skipped_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(EVERYTHING, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(pytest.skip.Exception, match=r"cannot be made here \(ip is missing\); install iproute2"):

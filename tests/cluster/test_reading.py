@@ -34,7 +34,7 @@ def test_tasks_on_both_workers_read_from_the_driver(world: MakeWorld, driver: Dr
 
 
 @pytest.mark.spark
-def test_a_plain_query_needs_no_option_to_read_on_a_cluster(world: MakeWorld, driver: Driver, tmp_path: Path) -> None:
+def test_a_plain_query_reads_on_a_cluster(world: MakeWorld, driver: Driver, tmp_path: Path) -> None:
     w = world({"orders": 2})
     put = w.put(numbered(100))
     query = driver.start("plain", w, tmp_path, plain=True)
@@ -46,7 +46,7 @@ def test_a_plain_query_needs_no_option_to_read_on_a_cluster(world: MakeWorld, dr
 
 @pytest.mark.spark40
 @pytest.mark.cluster
-def test_a_host_that_is_cut_off_costs_time_alone_and_takes_part_again_afterwards(
+def test_a_cut_off_host_reads_again_afterwards(
     world: MakeWorld, hosts: Hosts, cluster: Cluster, driver: Driver, tmp_path: Path
 ) -> None:
     w = world({"orders": 4})

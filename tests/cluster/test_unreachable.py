@@ -19,7 +19,7 @@ MakeWorld = Callable[..., World]
 
 @pytest.mark.spark40
 @pytest.mark.cluster
-def test_an_address_that_is_not_routed_is_named(world: MakeWorld, hosts: Hosts, driver: Driver, tmp_path: Path) -> None:
+def test_an_unrouted_address_is_named(world: MakeWorld, hosts: Hosts, driver: Driver, tmp_path: Path) -> None:
     w = world()
     w.put(numbered(10))
     with hosts[MASTER].lonely_address("203.0.113.7"):
@@ -31,9 +31,7 @@ def test_an_address_that_is_not_routed_is_named(world: MakeWorld, hosts: Hosts, 
 
 @pytest.mark.spark
 @pytest.mark.cluster
-def test_an_address_whose_port_is_blocked_is_named(
-    world: MakeWorld, hosts: Hosts, driver: Driver, tmp_path: Path
-) -> None:
+def test_a_blocked_port_is_named(world: MakeWorld, hosts: Hosts, driver: Driver, tmp_path: Path) -> None:
     w, host = world(), hosts[MASTER]
     put = w.put(numbered(10))
     query = driver.start("blocked", w, tmp_path)

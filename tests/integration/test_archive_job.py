@@ -91,9 +91,7 @@ def _payloads(begin: int, end: int) -> list[tuple[str, bytes]]:
         pytest.param("group", marks=pytest.mark.spark43),
     ],
 )
-def test_sigterm_ends_it_after_its_micro_batch_and_the_next_run_reads_what_is_there(
-    world: World, tmp_path: Path, target: str
-) -> None:
+def test_sigterm_ends_the_job_after_its_batch(world: World, tmp_path: Path, target: str) -> None:
     world.put(_payloads(0, 2000))
     world.put(_payloads(2000, 2500), "clicks")
     job = Job(world, tmp_path, "--trigger", "0 seconds")
@@ -151,7 +149,7 @@ def test_sigterm_ends_it_after_its_micro_batch_and_the_next_run_reads_what_is_th
 @pytest.mark.long
 @pytest.mark.spark40
 @pytest.mark.timeout(200)
-def test_a_failure_is_said_last_and_whole_and_in_the_exit_code(world: World, tmp_path: Path) -> None:
+def test_a_failure_is_the_last_output(world: World, tmp_path: Path) -> None:
     job = Job(world, tmp_path, "--option", "bufferBytes=lots", "--option", "readMode=push")
     try:
         assert job.wait() == 1
@@ -173,7 +171,7 @@ def test_a_failure_is_said_last_and_whole_and_in_the_exit_code(world: World, tmp
 @pytest.mark.spark43
 @pytest.mark.long
 @pytest.mark.timeout(200)
-def test_a_consumer_that_is_deleted_is_said_once_and_nothing_else_much(world: World, tmp_path: Path) -> None:
+def test_a_deleted_consumer_is_reported_once(world: World, tmp_path: Path) -> None:
     world.put(_payloads(0, 100))
     job = Job(world, tmp_path, "--trigger", "1 second", metrics="none")
     try:
@@ -192,7 +190,7 @@ def test_a_consumer_that_is_deleted_is_said_once_and_nothing_else_much(world: Wo
 @pytest.mark.spark43
 @pytest.mark.long
 @pytest.mark.timeout(200)
-def test_an_output_that_is_ahead_of_its_checkpoint_is_refused(world: World, tmp_path: Path) -> None:
+def test_an_output_ahead_of_its_checkpoint_is_refused(world: World, tmp_path: Path) -> None:
     (tmp_path / "lake" / "_spark_metadata").mkdir(parents=True)
     (tmp_path / "lake" / "_spark_metadata" / "3").write_text("v1")
     job = Job(world, tmp_path)

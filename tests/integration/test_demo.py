@@ -28,7 +28,7 @@ EVENTS = 3000
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_the_demo_passes_and_would_see_a_single_wrong_event(tmp_path: Path) -> None:
+def test_the_demo_passes_and_detects_a_wrong_event(tmp_path: Path) -> None:
     directory = tmp_path / "out"
     command = [sys.executable, "-m", "demo", "--events", str(EVENTS), "--seconds", "4", "--directory", str(directory)]
     # Users have Spark as it is shipped.
@@ -59,7 +59,7 @@ def test_the_demo_passes_and_would_see_a_single_wrong_event(tmp_path: Path) -> N
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_the_trial_makes_what_it_needs_and_reports_and_removes_it(tmp_path: Path) -> None:
+def test_the_trial_creates_reports_and_removes_resources(tmp_path: Path) -> None:
     terraform()
     directory = tmp_path / "out"
     with LocalAws() as aws, stand_in(tmp_path, aws.environment) as environment:
@@ -94,9 +94,7 @@ def test_the_trial_makes_what_it_needs_and_reports_and_removes_it(tmp_path: Path
     assert (directory / "report.md").read_text().strip() in done.stdout
 
 
-def test_what_a_trial_has_left_in_the_account_is_not_forgotten(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_leftovers_of_a_trial_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "terraform").mkdir()
     with pytest.raises(typer.Exit) as ended:
         trial.main(None, tmp_path, 30.0)
@@ -124,7 +122,7 @@ def _altered(table: pa.Table) -> pa.Table:
     return table.set_column(table.schema.get_field_index("data"), "data", pa.array(data, pa.binary()))
 
 
-def test_a_directory_that_is_not_the_demo_s_is_left_alone(tmp_path: Path) -> None:
+def test_a_foreign_directory_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
     command = [sys.executable, "-m", "demo", "--directory", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)

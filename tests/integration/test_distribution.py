@@ -78,7 +78,7 @@ def constructs(built_constructs: Path) -> Path:
     ],
     ids=" ".join,
 )
-def test_it_can_be_installed_beside_what_an_environment_has(wheel: Path, beside: Sequence[str]) -> None:
+def test_the_wheel_installs_with_common_packages(wheel: Path, beside: Sequence[str]) -> None:
     wanted = [f"kinesis-efo[emr,local] @ {wheel.as_uri()}", *beside]
     command = [find_uv(), "pip", "compile", "-", "--no-header", "--no-annotate", "--python-version", "3.11", "--quiet"]
     said = subprocess.run(command, input="\n".join(wanted), capture_output=True, text=True, check=False, timeout=120)

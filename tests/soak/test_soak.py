@@ -28,9 +28,7 @@ def rows(*numbers: tuple[int, int]) -> list[bytes]:
     st.sampled_from(["lost", "twice", "swapped"]),
     st.data(),
 )
-def test_every_order_that_keeps_each_keys_is_right_and_nothing_else(
-    keys: list[int], how: str, data: st.DataObject
-) -> None:
+def test_only_orders_within_keys_are_right(keys: list[int], how: str, data: st.DataObject) -> None:
     records = [(key, keys[:at].count(key)) for at, key in enumerate(keys)]
     ledger = Ledger()
     assert ledger.take(rows(*records), "here") == 1_000
@@ -72,7 +70,7 @@ def write(directory: Path, batch: int, *numbers: tuple[int, int], committed: boo
         (directory / "checkpoint" / "commits" / str(batch)).write_text("v1")
 
 
-def test_only_what_spark_has_committed_counts(tmp_path: Path) -> None:
+def test_only_committed_batches_count(tmp_path: Path) -> None:
     oracle = Oracle(tmp_path)
     oracle.look()
     write(tmp_path, 0, (1, 0), (1, 1))
@@ -102,7 +100,7 @@ def life(number: int, first: int, seconds: int, **grow: int) -> list[Sample]:
     ]
 
 
-def test_what_comes_and_goes_is_no_growth_and_what_stays_is() -> None:
+def test_only_lasting_growth_is_reported() -> None:
     assert growth([]) == []
     assert growth(life(0, 0, 600)) == []
     assert growth(life(0, 0, 90, memory=1 << 30)) == [], "too short to tell"
@@ -119,7 +117,7 @@ def test_what_comes_and_goes_is_no_growth_and_what_stays_is() -> None:
     assert found[0].endswith(" MiB")
 
 
-def test_faults_strike_what_is_being_done() -> None:
+def test_faults_strike_what_is_in_use() -> None:
     now = [0.0]
     mishaps = Mishaps(Random(1), 3.0, lambda: now[0])
     for _ in range(40_000):

@@ -7,7 +7,7 @@ replaying their conditions gives their outcomes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -78,12 +78,11 @@ class LeaseTrace(NoFaults):
         """The rows according to the replay. If they differ from the table's, the trace is wrong."""
         return self._tables.get(table, {})
 
-    def check(self, lease_timeout: float, ended: Callable[[str], bool] = lambda _owner: False) -> None:
+    def check(self, lease_timeout: float) -> None:
         """Check that a lease has one owner at a time, and that checkpoints only go forward.
 
         Args:
             lease_timeout: Seconds after which a silent owner's lease may be taken.
-            ended: Whether an owner's process has ended before the next one began, so that its lease may be taken at once.
         """
         by_key: dict[str, list[Write]] = {}
         for write in self.writes:
@@ -94,7 +93,7 @@ class LeaseTrace(NoFaults):
                 if later.before is None or later.after is None:
                     continue
                 old, new = later.before, later.after
-                if old.owner is not None and new.owner not in (None, old.owner) and not ended(old.owner):
+                if old.owner is not None and new.owner not in (None, old.owner):
                     quiet = later.at - earlier.at
                     assert quiet >= lease_timeout * 0.99, (
                         f"{key}: {new.owner} took it {quiet:.2f} s after {old.owner} wrote"

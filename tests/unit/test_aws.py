@@ -16,25 +16,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import IPv4Address
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qs
 
 import pytest
 from aiobotocore.config import AioConfig
 from botocore.exceptions import ClientError, SSLError
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from kinesis_efo.aws import AsyncClients, SyncClients, _refuse_kinesis
 from kinesis_efo.errors import AccessRefusedError, ConfigurationError, TableUnavailableError
@@ -42,6 +36,7 @@ from kinesis_efo.kinesis.faults import Verdict, classify, fatal
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import AwsSettings
+from tests.support.authority import Authority
 
 ROLE = "arn:aws:iam::123456789012:role/reader"
 STREAM = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
@@ -62,7 +57,7 @@ class Aws:
         certificate: Serve over TLS, with the key and certificate in this file.
     """
 
-    def __init__(self, certificate: Path | None = None) -> None:
+    def __init__(self, certificate: str | None = None) -> None:
         self.assumed: list[dict[str, str]] = []
         self.signed: list[tuple[str, str | None, str]] = []
         self.lifetimes = [3600.0]
@@ -156,27 +151,53 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-Calls = Callable[[AwsSettings, int], None]
+class HandClock:
+    """A clock that tests move."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    time = monotonic
+
+    async def sleep(self, seconds: float) -> None:
+        raise NotImplementedError
 
 
-def in_threads(settings: AwsSettings, calls: int) -> None:
-    """So many requests of one client and one of another, with botocore."""
-    clients = SyncClients(settings, "eu-west-1")
-    with closing(clients.client("dynamodb")) as table, closing(clients.client("kinesis")) as kinesis:
-        for _ in range(calls):
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+class Calls(Protocol):
+    """Makes one request of DynamoDB for each step, and one of Kinesis at the end unless there is a clock."""
+
+    def __call__(self, settings: AwsSettings, steps: Iterable[object], clock: HandClock | None = None) -> None: ...
+
+
+def in_threads(settings: AwsSettings, steps: Iterable[object], clock: HandClock | None = None) -> None:
+    """With botocore."""
+    clients = SyncClients(settings, "eu-west-1", clock=clock)
+    with closing(clients.client("dynamodb")) as table:
+        for _ in steps:
             table.list_tables()
-        kinesis.list_shards(StreamName="orders")
+    if clock is None:
+        with closing(clients.client("kinesis")) as kinesis:
+            kinesis.list_shards(StreamName="orders")
 
 
-def in_a_loop(settings: AwsSettings, calls: int) -> None:
+def in_a_loop(settings: AwsSettings, steps: Iterable[object], clock: HandClock | None = None) -> None:
     """The same with aiobotocore."""
 
     async def main() -> None:
-        clients = AsyncClients(settings, "eu-west-1")
-        async with await clients.open("dynamodb") as table, await clients.open("kinesis") as kinesis:
-            for _ in range(calls):
+        clients = AsyncClients(settings, "eu-west-1", clock)
+        async with await clients.open("dynamodb") as table:
+            for _ in steps:
                 await table.list_tables()
-            await kinesis.list_shards(StreamName="orders")
+        if clock is None:
+            async with await clients.open("kinesis") as kinesis:
+                await kinesis.list_shards(StreamName="orders")
 
     asyncio.run(main())
 
@@ -185,25 +206,20 @@ both = pytest.mark.parametrize("call", [in_threads, in_a_loop])
 
 
 @both
-def test_without_a_role_requests_are_signed_with_the_environments_credentials(aws: Aws, call: Calls) -> None:
-    call(AwsSettings(endpoint_url=aws.url), 1)
-    assert aws.signed == [("BASE", None, "eu-west-1")] * 2
+def test_requests_are_signed_with_the_environments_credentials(
+    aws: Aws, call: Calls, environment: pytest.MonkeyPatch
+) -> None:
+    call(AwsSettings(endpoint_url=aws.url), range(1))
+    environment.setenv("AWS_SESSION_TOKEN", "mine")
+    call(AwsSettings(endpoint_url=aws.url), range(1))
+    assert aws.signed == [("BASE", None, "eu-west-1")] * 2 + [("BASE", "mine", "eu-west-1")] * 2
     assert aws.assumed == []
 
 
 @both
-def test_temporary_credentials_of_the_environment_bring_their_token(
-    aws: Aws, call: Calls, environment: pytest.MonkeyPatch
-) -> None:
-    environment.setenv("AWS_SESSION_TOKEN", "mine")
-    call(AwsSettings(endpoint_url=aws.url), 1)
-    assert aws.signed == [("BASE", "mine", "eu-west-1")] * 2
-
-
-@both
-def test_the_sdks_own_endpoint_variable_is_honoured(aws: Aws, call: Calls, environment: pytest.MonkeyPatch) -> None:
+def test_the_sdks_endpoint_variable_counts(aws: Aws, call: Calls, environment: pytest.MonkeyPatch) -> None:
     environment.setenv("AWS_ENDPOINT_URL", aws.url)
-    call(AwsSettings(region="ap-south-1", role_arn=ROLE), 1)
+    call(AwsSettings(region="ap-south-1", role_arn=ROLE), range(1))
     assert aws.signed == [("ASSUMED1", "token1", "ap-south-1")] * 2
 
 
@@ -221,20 +237,20 @@ def pod(aws: Aws, environment: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @both
 @pytest.mark.usefixtures("pod")
-def test_a_pods_credentials_come_from_the_pod_identity_agent(aws: Aws, call: Calls) -> None:
-    call(AwsSettings(endpoint_url=aws.url), 3)
+def test_a_pods_credentials_come_from_its_agent(aws: Aws, call: Calls) -> None:
+    call(AwsSettings(endpoint_url=aws.url), range(3))
     assert aws.identified == ["first"], "asked once for both clients"
     assert aws.signed == [("POD1", "session1", "eu-west-1")] * 4
 
 
 @pytest.mark.slow
 @both
-def test_a_pods_credentials_are_renewed_with_the_token_of_the_moment(aws: Aws, call: Calls, pod: Path) -> None:
+def test_a_pods_credentials_renew_with_its_current_token(aws: Aws, call: Calls, pod: Path) -> None:
     aws.lifetimes = [30]
-    call(AwsSettings(endpoint_url=aws.url), 1)
+    call(AwsSettings(endpoint_url=aws.url), range(1))
     pod.write_text("second")
     before = len(aws.identified)
-    call(AwsSettings(endpoint_url=aws.url), 1)
+    call(AwsSettings(endpoint_url=aws.url), range(1))
     assert set(aws.identified[:before]) == {"first"}
     assert set(aws.identified[before:]) == {"second"}
     keys = [key for key, _, _ in aws.signed]
@@ -244,8 +260,10 @@ def test_a_pods_credentials_are_renewed_with_the_token_of_the_moment(aws: Aws, c
 @both
 @pytest.mark.usefixtures("pod")
 def test_a_pod_assumes_another_role_with_its_own(aws: Aws, call: Calls) -> None:
-    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), 1)
-    assert [assumed["key"] for assumed in aws.assumed] == ["POD1"]
+    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), range(1))
+    (assumed,) = aws.assumed
+    assert (assumed["key"], assumed["RoleSessionName"]) == ("POD1", "kinesis-efo")
+    assert "ExternalId" not in assumed
     assert aws.signed == [("ASSUMED1", "token1", "eu-west-1")] * 2
 
 
@@ -264,7 +282,7 @@ def test_credential_source_assumes_role_of_profile(
 ) -> None:
     profile(environment, tmp_path / "config", "credential_source = EcsContainer")
     environment.setenv("AWS_ENDPOINT_URL", aws.url)
-    call(AwsSettings(), 1)
+    call(AwsSettings(), range(1))
     assert {assumed["key"] for assumed in aws.assumed} == {"POD1"}
     assert {key for key, _, _ in aws.signed} <= {"ASSUMED1", "ASSUMED2"}
 
@@ -278,7 +296,7 @@ def test_helper_of_source_profile_assumes_role(
     helper = f"credential_process = /bin/cat {tmp_path / 'key.json'}"
     profile(environment, tmp_path / "config", f"source_profile = base\n[profile base]\n{helper}")
     environment.setenv("AWS_ENDPOINT_URL", aws.url)
-    call(AwsSettings(), 1)
+    call(AwsSettings(), range(1))
     assert {assumed["key"] for assumed in aws.assumed} == {"HELPER"}
     assert {key for key, _, _ in aws.signed} <= {"ASSUMED1", "ASSUMED2"}
 
@@ -316,11 +334,11 @@ def test_mfa_code_may_take_longer_than_a_call(
 
 
 @both
-def test_a_role_is_assumed_once_for_all_clients_with_what_its_trust_policy_asks_for(aws: Aws, call: Calls) -> None:
+def test_a_role_is_assumed_once_for_all_clients(aws: Aws, call: Calls) -> None:
     settings = AwsSettings(
         region="us-west-2", endpoint_url=aws.url, role_arn=ROLE, external_id="tenant 7", role_session_name="lake"
     )
-    call(settings, 3)
+    call(settings, range(3))
     assert aws.signed == [("ASSUMED1", "token1", "us-west-2")] * 4
     (assumed,) = aws.assumed
     assert (assumed["Action"], assumed["RoleArn"], assumed["key"]) == ("AssumeRole", ROLE, "BASE")
@@ -328,25 +346,17 @@ def test_a_role_is_assumed_once_for_all_clients_with_what_its_trust_policy_asks_
 
 
 @both
-def test_without_an_external_id_none_is_sent(aws: Aws, call: Calls) -> None:
-    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), 1)
-    (assumed,) = aws.assumed
-    assert "ExternalId" not in assumed
-    assert assumed["RoleSessionName"] == "kinesis-efo"
-
-
-@both
-def test_no_request_is_signed_with_credentials_that_are_about_to_expire(aws: Aws, call: Calls) -> None:
+def test_no_request_uses_credentials_about_to_expire(aws: Aws, call: Calls) -> None:
     aws.lifetimes = [30, 3600]
-    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), 3)
+    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), range(3))
     assert [key for key, _, _ in aws.signed] == ["ASSUMED2"] * 4
     assert [assumed["key"] for assumed in aws.assumed] == ["BASE", "BASE"], "assumed with the base credentials again"
 
 
 @both
-def test_credentials_are_refreshed_for_as_long_as_clients_live(aws: Aws, call: Calls) -> None:
+def test_credentials_are_refreshed_while_clients_live(aws: Aws, call: Calls) -> None:
     aws.lifetimes = [30]
-    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), 3)
+    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), range(3))
     numbers = [int(key.removeprefix("ASSUMED")) for key, _, _ in aws.signed]
     assert len(set(numbers)) == 4, "each request has its own"
     assert numbers == sorted(numbers)
@@ -361,12 +371,12 @@ def test_credentials_are_refreshed_for_as_long_as_clients_live(aws: Aws, call: C
         ("ExpiredToken", Verdict.EXPIRED, "The credentials have expired and do not refresh themselves"),
     ],
 )
-def test_a_role_that_cannot_be_assumed_is_an_error_that_says_what_to_do(
+def test_a_role_that_cannot_be_assumed_is_an_error(
     aws: Aws, call: Calls, code: str, verdict: Verdict, said: str
 ) -> None:
     aws.refusal = code
     with pytest.raises(ClientError) as caught:
-        call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), 1)
+        call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), range(1))
     fault = classify(caught.value)
     assert fault.verdict is verdict
     error = fatal(fault, STREAM, "shardId-000000000000", "manifest.json")
@@ -376,72 +386,20 @@ def test_a_role_that_cannot_be_assumed_is_an_error_that_says_what_to_do(
 
 
 @both
-def test_a_role_without_credentials_to_assume_it_with(aws: Aws, call: Calls, environment: pytest.MonkeyPatch) -> None:
+def test_a_role_without_base_credentials_is_an_error(aws: Aws, call: Calls, environment: pytest.MonkeyPatch) -> None:
     environment.delenv("AWS_ACCESS_KEY_ID")
     environment.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(ConfigurationError, match=f"'roleArn' is '{ROLE}', but there are no AWS credentials"):
-        call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), 1)
-
-
-def test_the_option_wins_over_the_manifests_region_and_that_over_the_environments(
-    aws: Aws, environment: pytest.MonkeyPatch
-) -> None:
-    environment.setenv("AWS_DEFAULT_REGION", "eu-south-2")
-
-    def region(option: str | None, manifest: str | None) -> str:
-        with closing(
-            SyncClients(AwsSettings(region=option, endpoint_url=aws.url), manifest).client("dynamodb")
-        ) as client:
-            return str(client.meta.region_name)
-
-    assert region("us-east-2", "eu-west-1") == "us-east-2"
-    assert region(None, "eu-west-1") == "eu-west-1"
-    assert region(None, None) == "eu-south-2"
-
-
-def self_signed(path: Path) -> Path:
-    """A key and a certificate for 127.0.0.1, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, path.stem)])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    path.write_bytes(private + certificate.public_bytes(Encoding.PEM))
-    return path
-
-
-def test_tls_is_verified_with_the_authorities_that_are_in_effect(
-    tmp_path: Path, environment: pytest.MonkeyPatch
-) -> None:
-    async def list_tables(settings: AwsSettings) -> None:
-        once = AioConfig(retries={"total_max_attempts": 1})
-        async with await AsyncClients(settings, "eu-west-1").open("dynamodb", once) as table:
-            await table.list_tables()
-
-    ours, others = self_signed(tmp_path / "ours.pem"), self_signed(tmp_path / "others.pem")
-    bundle = tmp_path / "bundle.pem"
-    environment.setenv("AWS_CA_BUNDLE", str(bundle))
-    with closing(Aws(ours)) as aws:
-        settings = AwsSettings(endpoint_url=aws.url)
-        bundle.write_bytes(others.read_bytes())
-        with pytest.raises(SSLError, match="self-signed certificate"):
-            asyncio.run(list_tables(settings))
-        bundle.write_bytes(ours.read_bytes())
-        asyncio.run(list_tables(settings))
-        assert len(aws.signed) == 1
+        call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), range(1))
 
 
 @pytest.mark.parametrize("source", ["AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "profile", ""])
 def test_unknown_issuer_names_the_authorities_in_use(
     tmp_path: Path, environment: pytest.MonkeyPatch, source: str
 ) -> None:
-    ours, others = self_signed(tmp_path / "ours.pem"), self_signed(tmp_path / "others.pem")
+    for name in ("ours", "others"):
+        (tmp_path / name).mkdir()
+    ours, others = Authority(tmp_path / "ours"), Authority(tmp_path / "others").path
     for variable in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
         environment.delenv(variable, raising=False)
     named = f"{others}, from {source}"
@@ -461,41 +419,60 @@ def test_unknown_issuer_names_the_authorities_in_use(
         async with await AsyncClients(settings, "eu-west-1").open("dynamodb", once) as client:
             await LeaseTable(client, "leases", declared_by="x").check()
 
-    with closing(Aws(ours)) as aws:
+    with closing(Aws(ours.certificate("127.0.0.1"))) as aws:
         settings = AwsSettings(endpoint_url=aws.url)
-        with pytest.raises(SSLError, match=rf"self-signed certificate.*\(authorities: {named}\)$"):
+        with pytest.raises(SSLError, match=rf"CERTIFICATE_VERIFY_FAILED.*\(authorities: {named}\)$"):
             SyncClients(settings, "eu-west-1", {"retries": {"total_max_attempts": 1}}).client("ssm").get_parameter(
                 Name="x"
             )
-        with pytest.raises(TableUnavailableError, match=rf"self-signed certificate.*\(authorities: {named}\)"):
+        with pytest.raises(TableUnavailableError, match=rf"CERTIFICATE_VERIFY_FAILED.*\(authorities: {named}\)"):
             asyncio.run(check(settings))
 
 
-def test_no_region_at_all_is_an_error_that_names_the_option() -> None:
-    with pytest.raises(ConfigurationError, match="no AWS region for ssm: set kinesis-efo option 'region'"):
-        SyncClients(AwsSettings()).client("ssm")
-
-
 @pytest.mark.parametrize(
-    ("settings", "manifest", "variables", "region"),
+    ("option", "manifest", "variables", "region"),
     [
         ("eu-west-1", "eu-west-2", {"AWS_REGION": "eu-west-3"}, "eu-west-1"),
         (None, "eu-west-2", {"AWS_REGION": "eu-west-3"}, "eu-west-2"),
         (None, None, {"AWS_REGION": "eu-west-3", "AWS_DEFAULT_REGION": "eu-west-4"}, "eu-west-3"),
         (None, None, {"AWS_DEFAULT_REGION": "eu-west-4"}, "eu-west-4"),
-        (None, None, {}, None),
     ],
 )
-def test_which_region_counts(
-    environment: pytest.MonkeyPatch,
-    settings: str | None,
-    manifest: str | None,
-    variables: dict[str, str],
-    region: str | None,
+def test_the_option_precedes_the_manifests_region(
+    environment: pytest.MonkeyPatch, option: str | None, manifest: str | None, variables: dict[str, str], region: str
 ) -> None:
     for name, value in variables.items():
         environment.setenv(name, value)
-    assert SyncClients(AwsSettings(region=settings), manifest).region == region
+    clients = SyncClients(AwsSettings(region=option, endpoint_url="http://127.0.0.1:9"), manifest)
+    with closing(clients.client("dynamodb")) as client:
+        assert clients.region == client.meta.region_name == region
+
+
+def test_tls_is_verified_with_the_current_authorities(tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
+    async def list_tables(settings: AwsSettings) -> None:
+        once = AioConfig(retries={"total_max_attempts": 1})
+        async with await AsyncClients(settings, "eu-west-1").open("dynamodb", once) as table:
+            await table.list_tables()
+
+    for name in ("ours", "others"):
+        (tmp_path / name).mkdir()
+    ours, others = Authority(tmp_path / "ours"), Authority(tmp_path / "others")
+    bundle = tmp_path / "bundle.pem"
+    environment.setenv("AWS_CA_BUNDLE", str(bundle))
+    with closing(Aws(ours.certificate("127.0.0.1"))) as aws:
+        settings = AwsSettings(endpoint_url=aws.url)
+        bundle.write_bytes(Path(others.path).read_bytes())
+        with pytest.raises(SSLError, match="CERTIFICATE_VERIFY_FAILED"):
+            asyncio.run(list_tables(settings))
+        bundle.write_bytes(Path(ours.path).read_bytes())
+        asyncio.run(list_tables(settings))
+        assert len(aws.signed) == 1
+
+
+def test_a_missing_region_is_an_error() -> None:
+    assert SyncClients(AwsSettings()).region is None
+    with pytest.raises(ConfigurationError, match="no AWS region for ssm: set kinesis-efo option 'region'"):
+        SyncClients(AwsSettings()).client("ssm")
 
 
 # -- credentials that change
@@ -518,179 +495,104 @@ def keys(environment: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Non
     return write
 
 
-class HandClock:
-    """A clock that tests move."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        raise NotImplementedError
-
-
-Steps = Callable[[AwsSettings, HandClock, list[Callable[[], None]]], None]
-
-
-def steps_in_threads(settings: AwsSettings, clock: HandClock, steps: list[Callable[[], None]]) -> None:
-    """One request of one client after each step, with botocore."""
-    with closing(SyncClients(settings, "eu-west-1", clock=clock).client("dynamodb")) as table:
-        for step in steps:
-            step()
-            with suppress(ClientError):
-                table.list_tables()
-
-
-def steps_in_a_loop(settings: AwsSettings, clock: HandClock, steps: list[Callable[[], None]]) -> None:
-    """The same with aiobotocore."""
-
-    async def main() -> None:
-        async with await AsyncClients(settings, "eu-west-1", clock).open("dynamodb") as table:
-            for step in steps:
-                step()
-                with suppress(ClientError):
-                    await table.list_tables()
-
-    asyncio.run(main())
-
-
-either = pytest.mark.parametrize("call", [steps_in_threads, steps_in_a_loop])
-
-
-@either
-def test_a_file_of_credentials_that_changed_is_read_again_within_a_minute(
-    aws: Aws, call: Steps, keys: Callable[[str], None]
+@both
+def test_a_changed_file_is_read_again_once(
+    aws: Aws, call: Calls, clock: HandClock, keys: Callable[[str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = HandClock()
-
-    def rotated() -> None:
-        keys("SECOND")
-        clock.now += 59
-
-    def a_minute_later() -> None:
-        clock.now += 2
-
-    call(AwsSettings(endpoint_url=aws.url), clock, [lambda: None, rotated, a_minute_later])
-    signed = [(key, token) for key, token, _ in aws.signed]
-    assert signed == [("FIRST", "ofFIRST"), ("FIRST", "ofFIRST"), ("SECOND", "ofSECOND")]
-
-
-@either
-def test_a_file_that_changed_once_is_read_again_once(
-    aws: Aws, call: Steps, keys: Callable[[str], None], caplog: pytest.LogCaptureFixture
-) -> None:
-    clock = HandClock()
     caplog.set_level(logging.INFO, "kinesis_efo.credentials")
 
-    def later() -> None:
-        clock.now += 61
-
-    def rotated() -> None:
+    def steps() -> Iterator[None]:
+        yield
         keys("SECOND")
-        later()
+        for seconds in (59, 2, 61):
+            clock.now += seconds
+            yield
 
-    call(AwsSettings(endpoint_url=aws.url), clock, [lambda: None, rotated, later, later])
-    assert [key for key, *_ in aws.signed] == ["FIRST", "SECOND", "SECOND", "SECOND"]
+    call(AwsSettings(endpoint_url=aws.url), steps(), clock)
+    signed = [(key, token) for key, token, _ in aws.signed]
+    assert signed == [("FIRST", "ofFIRST")] * 2 + [("SECOND", "ofSECOND")] * 2
     assert len([line for line in caplog.messages if "read again" in line]) == 1
 
 
-@either
-def test_keys_of_elsewhere_do_not_take_the_place_of_a_file_that_is_gone_for_a_moment(
-    aws: Aws, call: Steps, keys: Callable[[str], None], environment: pytest.MonkeyPatch
+@both
+def test_a_missing_file_keeps_its_keys(
+    aws: Aws, call: Calls, clock: HandClock, keys: Callable[[str], None], environment: pytest.MonkeyPatch
 ) -> None:
-    clock = HandClock()
-
-    def gone() -> None:
+    def steps() -> Iterator[None]:
+        yield
         Path(os.environ["AWS_SHARED_CREDENTIALS_FILE"]).unlink()
         environment.setenv("AWS_ACCESS_KEY_ID", "ELSEWHERE")
         environment.setenv("AWS_SECRET_ACCESS_KEY", "s")
         clock.now += 61
-
-    def there_again() -> None:
+        yield
         environment.delenv("AWS_ACCESS_KEY_ID")
         environment.delenv("AWS_SECRET_ACCESS_KEY")
         keys("SECOND")
         clock.now += 61
+        yield
 
-    call(AwsSettings(endpoint_url=aws.url), clock, [lambda: None, gone, there_again])
+    call(AwsSettings(endpoint_url=aws.url), steps(), clock)
     assert [key for key, *_ in aws.signed] == ["FIRST", "FIRST", "SECOND"]
 
 
 @pytest.mark.slow
-@either
-def test_credentials_that_have_expired_are_looked_for_at_once(
-    aws: Aws, call: Steps, keys: Callable[[str], None]
+@both
+def test_expired_keys_are_read_again_at_once(
+    aws: Aws, call: Calls, clock: HandClock, keys: Callable[[str], None]
 ) -> None:
-    clock = HandClock()
-
-    def rotated() -> None:
+    def steps() -> Iterator[None]:
+        yield
         keys("SECOND")
         aws.expired.add("FIRST")
         clock.now += 5
+        yield
 
     # The very call that was refused is signed once more.
-    call(AwsSettings(endpoint_url=aws.url), clock, [lambda: None, rotated])
+    call(AwsSettings(endpoint_url=aws.url), steps(), clock)
     assert [key for key, _, _ in aws.signed] == ["FIRST", "FIRST", "SECOND"]
 
 
 @pytest.mark.slow
-@either
+@both
 @pytest.mark.parametrize(
     "half", ["", "[default]\naws_access_key_id=SECOND\n", "[default", "[default]\ncredential_process=/no/such/tool\n"]
 )
-def test_a_file_that_is_being_written_changes_nothing_until_it_is_there(
-    aws: Aws, call: Steps, keys: Callable[[str], None], tmp_path: Path, half: str
+def test_a_half_written_file_changes_nothing(
+    aws: Aws, call: Calls, clock: HandClock, keys: Callable[[str], None], tmp_path: Path, half: str
 ) -> None:
-    clock = HandClock()
-
-    def begun() -> None:
+    def steps() -> Iterator[None]:
+        yield
         (tmp_path / "credentials").write_text(half)
         clock.now += 61
-
-    def written() -> None:
+        yield
         keys("SECOND")
         clock.now += 61
+        yield
 
-    call(AwsSettings(endpoint_url=aws.url), clock, [lambda: None, begun, written])
+    call(AwsSettings(endpoint_url=aws.url), steps(), clock)
     assert [key for key, _, _ in aws.signed] == ["FIRST", "FIRST", "SECOND"]
 
 
-@either
-def test_a_role_is_assumed_with_the_keys_that_the_file_has_now(
-    aws: Aws, call: Steps, keys: Callable[[str], None]
+@both
+@pytest.mark.parametrize("own", [False, True])
+def test_rotated_keys_assume_the_role(
+    aws: Aws, call: Calls, clock: HandClock, keys: Callable[[str], None], environment: pytest.MonkeyPatch, own: bool
 ) -> None:
     aws.lifetimes = [30]  # assumed again for each request
-    clock = HandClock()
+    if own:
+        environment.setenv("AWS_ACCESS_KEY_ID", "OURS")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "s")
+        environment.setenv("AWS_PROFILE", "default")
 
-    def rotated() -> None:
+    def steps() -> Iterator[None]:
+        yield
         keys("SECOND")
         clock.now += 61
+        yield
 
-    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), clock, [lambda: None, rotated])
-    assert [assumed["key"] for assumed in aws.assumed][-1] == "SECOND"
-    assert aws.assumed[0]["key"] == "FIRST"
-
-
-@either
-def test_keys_of_the_environment_stay_in_front_of_a_profile_whose_file_is_touched(
-    aws: Aws, call: Steps, keys: Callable[[str], None], environment: pytest.MonkeyPatch
-) -> None:
-    environment.setenv("AWS_ACCESS_KEY_ID", "OURS")
-    environment.setenv("AWS_SECRET_ACCESS_KEY", "s")
-    environment.setenv("AWS_PROFILE", "default")
-    clock = HandClock()
-
-    def touched() -> None:
-        keys("SECOND")
-        clock.now += 61
-
-    call(AwsSettings(endpoint_url=aws.url), clock, [lambda: None, touched])
-    assert [key for key, _, _ in aws.signed] == ["OURS", "OURS"]
+    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), steps(), clock)
+    assumed = [each["key"] for each in aws.assumed]
+    assert [assumed[0], assumed[-1]] == (["OURS", "OURS"] if own else ["FIRST", "SECOND"])
 
 
 @pytest.mark.parametrize(
@@ -711,7 +613,7 @@ def test_keys_of_the_environment_stay_in_front_of_a_profile_whose_file_is_touche
         ("kinesis.eu-west-1.example.com", False),
     ],
 )
-def test_an_endpoint_of_kinesis_alone_is_refused_before_others_are_asked_there(host: str, refused: bool) -> None:
+def test_other_services_are_not_called_at_kinesis_endpoint(host: str, refused: bool) -> None:
     for service in ("dynamodb", "ssm", "sts", "kinesis"):
         ask = partial(_refuse_kinesis, SimpleNamespace(url=f"https://{host}/"), f"request-created.{service}.Some")
         if refused and service != "kinesis":
@@ -723,7 +625,7 @@ def test_an_endpoint_of_kinesis_alone_is_refused_before_others_are_asked_there(h
             ask()
 
 
-def test_the_lease_table_at_an_endpoint_of_kinesis_is_refused_unsent() -> None:
+def test_a_lease_table_at_kinesis_endpoint_is_refused() -> None:
     async def main() -> None:
         settings = AwsSettings(endpoint_url="https://kinesis.eu-west-1.amazonaws.com")
         async with await AsyncClients(settings, "eu-west-1").open("dynamodb") as dynamodb:
@@ -741,17 +643,15 @@ def test_the_lease_table_at_an_endpoint_of_kinesis_is_refused_unsent() -> None:
     [(None, "No such file or directory"), (b"", "no certificate in PEM format"), ("directory", "it is a directory")],
 )
 def test_unusable_authorities_fail_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, content: bytes | str | None, cause: str
+    tmp_path: Path, environment: pytest.MonkeyPatch, variable: str, content: bytes | str | None, cause: str
 ) -> None:
     bundle = tmp_path / "authorities.pem"
     if content == "directory":
         bundle.mkdir()
     elif isinstance(content, bytes):
         bundle.write_bytes(content)
-    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
-    monkeypatch.setenv(variable, str(bundle))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    environment.delenv("AWS_CA_BUNDLE", raising=False)
+    environment.setenv(variable, str(bundle))
     settings = AwsSettings(endpoint_url="https://localhost:1")
     with pytest.raises(ConfigurationError, match=f"{variable}.* names '{bundle}': .*{cause}.*; give a file"):
         SyncClients(settings, "us-east-1").client("ssm").get_parameter(Name="x")
@@ -764,14 +664,12 @@ def test_unusable_authorities_fail_at_once(
         asyncio.run(call())
 
 
-def test_unusable_authorities_of_a_profile_name_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profiles_unusable_authorities_name_its_file(tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
     config = tmp_path / "config"
     config.write_text("[profile dev]\nca_bundle = /no/such.pem\n")
-    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
-    monkeypatch.setenv("AWS_PROFILE", "dev")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    environment.delenv("AWS_CA_BUNDLE", raising=False)
+    environment.setenv("AWS_PROFILE", "dev")
+    environment.setenv("AWS_CONFIG_FILE", str(config))
     client = SyncClients(AwsSettings(endpoint_url="https://localhost:1"), "us-east-1").client("ssm")
     with pytest.raises(
         ConfigurationError, match=rf"^ca_bundle of AWS profile 'dev' \(of .*{config}\) names '/no/such.pem'"
@@ -779,7 +677,7 @@ def test_unusable_authorities_of_a_profile_name_its_file(tmp_path: Path, monkeyp
         client.get_parameter(Name="x")
 
 
-def test_old_sdk_is_refused_at_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_sdk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiobotocore.__version__", "3.8.0")
     with pytest.raises(
         ConfigurationError, match=r"aiobotocore 3\.8\.0: it does not verify .*; install aiobotocore 3\.9"

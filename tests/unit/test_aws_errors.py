@@ -55,7 +55,7 @@ POLICIES: list[tuple[Cause, Exception, Verdict, Retry, type[Exception]]] = [
 
 
 @pytest.mark.parametrize(("cause", "error", "verdict", "retry", "raised"), POLICIES, ids=repr)
-def test_what_each_caller_does_about_a_cause(
+def test_each_caller_handles_each_cause(
     cause: Cause, error: Exception, verdict: Verdict, retry: Retry, raised: type[Exception]
 ) -> None:
     class Refusing:
@@ -72,18 +72,18 @@ def test_what_each_caller_does_about_a_cause(
     assert type(caught.value) is raised
 
 
-def test_no_cause_is_left_out_here() -> None:
+def test_every_cause_is_here() -> None:
     assert {cause for cause, *_ in POLICIES} == set(Cause)
 
 
-def test_errors_that_botocore_retries_count_as_passing() -> None:
+def test_errors_botocore_retries_count_as_passing() -> None:
     codes = {*ThrottledRetryableChecker._THROTTLED_ERROR_CODES, *TransientRetryableChecker._TRANSIENT_ERROR_CODES}
     assert {code for code in codes if cause_of_code(code, 400) is not Cause.PASSING} == {"PriorRequestNotComplete"}, (
         "Route 53's, and none of ours"
     )
 
 
-def test_errors_of_the_service_are_told_apart_from_the_sdks() -> None:
+def test_service_errors_differ_from_the_sdks() -> None:
     assert (code_of(refused("A", "b")), message_of(refused("A", "b")), describe(refused("A", "b"))) == (
         "A",
         "b",
@@ -96,7 +96,7 @@ def test_errors_of_the_service_are_told_apart_from_the_sdks() -> None:
     )
 
 
-def test_the_remedy_for_a_key_names_what_it_is_needed_for() -> None:
+def test_the_remedy_for_a_key_names_the_permission() -> None:
     assert key_remedy("KMSAccessDeniedException", "Decrypt").startswith("allow the role kms:Decrypt on the key")
     assert key_remedy("KMSDisabledException", "Decrypt") == "enable the key"
 
@@ -115,7 +115,7 @@ def test_the_remedy_for_a_key_names_what_it_is_needed_for() -> None:
         (TimeoutError(SLOW), None, "TimeoutError"),
     ],
 )
-def test_a_refused_signature_says_how_far_the_clock_is_off(error: Exception, skew: float | None, words: str) -> None:
+def test_a_refused_signature_gives_the_clock_skew(error: Exception, skew: float | None, words: str) -> None:
     assert skew_of(error) == skew
     assert words in describe(error)
     assert ("synchronize it" in describe(error)) == (skew is not None)
@@ -141,9 +141,7 @@ def test_a_refused_signature_says_how_far_the_clock_is_off(error: Exception, ske
         ),
     ],
 )
-def test_a_refusal_of_the_table_is_told_with_a_remedy_for_its_cause(
-    endpoint: str, error: Exception, remedy: str
-) -> None:
+def test_a_refused_table_call_has_a_remedy(endpoint: str, error: Exception, remedy: str) -> None:
     class Refusing:
         meta = SimpleNamespace(region_name="eu-west-1", partition="aws", endpoint_url=endpoint)
 

@@ -83,47 +83,32 @@ def test_ends(text: str, bounds: Bounds) -> None:
     assert parse(endingPosition=text).source.ends == bounds
 
 
-@pytest.mark.parametrize(
-    "text", ["", "NOW", "AFTER:7", "{", '{"orders": 7}', '{"orders": "AFTER:7"}', '{"orders": {"s": "NOW"}}']
-)
-def test_a_start_that_is_none(text: str) -> None:
-    (fault,) = faults(startingPosition=text)
-    assert fault.startswith(
-        "kinesis-efo option 'startingPosition' must be TRIM_HORIZON, AT_TIMESTAMP:<ISO 8601 or epoch ms>, or JSON"
-    )
-    assert fault.endswith(f"; got {text!r}")
+RULE = "kinesis-efo option 'startingPosition' must be TRIM_HORIZON, AT_TIMESTAMP:<ISO 8601 or epoch ms>, or JSON"
+BOTH = ("startingPosition", "endingPosition")
+TIP = "After the tip there is nothing yet; spark.readStream reads what comes"
 
 
-@pytest.mark.parametrize("option", ["startingPosition", "endingPosition"])
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("option", "text", "said"),
     [
-        ("2026-11-20T08:00:00Z", "2026-11-20T08:00:00Z"),
-        (" 2026-11-20 ", "2026-11-20T00:00:00Z"),
-        ("1704067200000", "1704067200000"),
-        ('{"orders": "2026-11-20T08:00:00Z"}', "2026-11-20T08:00:00Z"),
+        *(("startingPosition", text, RULE) for text in ("", "NOW", "AFTER:7", "{", '{"orders": 7}', '{"orders": "AFTER:7"}', '{"orders": {"s": "NOW"}}')),
+        *(("startingPosition", text, f"; got {text!r}") for text in ("", "NOW", "{")),
+        *((option, text, f"; got {text!r}; did you mean AT_TIMESTAMP:{meant}?") for option in BOTH for text, meant in (
+            ("2026-11-20T08:00:00Z", "2026-11-20T08:00:00Z"),
+            (" 2026-11-20 ", "2026-11-20T00:00:00Z"),
+            ("1704067200000", "1704067200000"),
+            ('{"orders": "2026-11-20T08:00:00Z"}', "2026-11-20T08:00:00Z"),
+        )),
+        *((option, text, "; did you mean 1795699946480, which is 2026-11-26T13:32:26Z?") for option in BOTH for text in (
+            "AT_TIMESTAMP:1795699946.480", '{"orders": {"*": "AT_TIMESTAMP:1795699946.480"}}',
+        )),
+        *(("startingPosition", text, TIP) for text in ("LATEST", '{"orders": "latest"}', '{"orders": {"shardId-000000000000": "LATEST"}}')),
+        ("startingPosition", "LEASES", "a batch read knows no leases"),
     ],
-)
-def test_who_writes_a_time_alone_is_told_how_it_is_written(option: str, text: str, meant: str) -> None:
+)  # fmt: skip
+def test_wrong_bounds_are_refused_with_a_remedy(option: str, text: str, said: str) -> None:
     (fault,) = faults(**{option: text})
-    assert fault.endswith(f"; got {text!r}; did you mean AT_TIMESTAMP:{meant}?")
-
-
-@pytest.mark.parametrize("option", ["startingPosition", "endingPosition"])
-@pytest.mark.parametrize("text", ["AT_TIMESTAMP:1795699946.480", '{"orders": {"*": "AT_TIMESTAMP:1795699946.480"}}'])
-def test_epoch_seconds_are_answered_with_the_milliseconds_that_they_mean(option: str, text: str) -> None:
-    (fault,) = faults(**{option: text})
-    assert fault.endswith("; did you mean 1795699946480, which is 2026-11-26T13:32:26Z?")
-
-
-@pytest.mark.parametrize("text", ["LATEST", '{"orders": "latest"}', '{"orders": {"shardId-000000000000": "LATEST"}}'])
-def test_a_start_at_the_tip_is_refused_with_what_reads_from_there(text: str) -> None:
-    (fault,) = faults(startingPosition=text)
-    assert "After the tip there is nothing yet; spark.readStream reads what comes" in fault
-
-
-def test_a_start_from_leases_is_refused() -> None:
-    assert "a batch read knows no leases" in faults(startingPosition="LEASES")[0]
+    assert said in fault
 
 
 @pytest.mark.parametrize(
@@ -148,7 +133,7 @@ def test_all_faults_are_reported_together() -> None:
     ]
 
 
-def test_what_only_a_batch_read_has_tells_that_it_is_one() -> None:
+def test_batch_options_reveal_a_batch_read() -> None:
     assert are_for_batch(["manifest", "BATCH.maxrate"])
     assert are_for_batch(["session.batch"])
     assert not are_for_batch(["manifest", "startingPosition", "endingPosition"])

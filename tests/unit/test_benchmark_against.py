@@ -11,7 +11,7 @@ from benchmarks.figures import Ratio
 
 
 @pytest.mark.parametrize(("pairs", "left_out"), [(5, 0), (6, 0), (7, 2), (8, 3), (10, 8), (20, 52)])
-def test_the_interval_leaves_out_what_the_table_of_wilcoxon_s_test_says(pairs: int, left_out: int) -> None:
+def test_the_interval_is_that_of_wilcoxons_test(pairs: int, left_out: int) -> None:
     # Every pair has a ratio of its own, so that each mean of two is another one.
     logs = [2.0**number for number in range(pairs)]
     means = sorted((one + other) / 2 for place, one in enumerate(logs) for other in logs[place:])
@@ -25,7 +25,7 @@ def test_a_ratio_is_of_pairs_whatever_drifts() -> None:
     assert (ratio.estimate, ratio.low, ratio.high) == pytest.approx((1.1, 1.1, 1.1))
 
 
-def test_one_pair_that_went_wrong_does_not_decide() -> None:
+def test_one_outlier_pair_does_not_decide() -> None:
     ratio = Ratio.of([100.0] * 8, [101.0, 99.0, 100.0, 102.0, 98.0, 100.0, 101.0, 500.0])
     assert ratio.estimate == pytest.approx(1.01, abs=0.02)
     assert not ratio.slipped

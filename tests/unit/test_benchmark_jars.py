@@ -22,7 +22,7 @@ def served(tmp_path: Path) -> Path:
     return tmp_path / "served"
 
 
-def test_the_lock_of_this_repository_is_as_it_is_written() -> None:
+def test_the_lock_is_in_its_written_form() -> None:
     text = LOCK.read_text()
     locked = read_lock(text)
     assert write_lock(locked) == text
@@ -31,7 +31,7 @@ def test_the_lock_of_this_repository_is_as_it_is_written() -> None:
     assert locked["kcl"].version("amazon-kinesis-client").startswith("3.")
 
 
-def test_a_lock_is_read_as_it_was_written() -> None:
+def test_a_lock_survives_writing_and_reading() -> None:
     locked = {"kcl": Locked((JAR.coordinates,), (Jar("a:a:1", DIGEST), JAR)), "flink": Locked(("a:b:1",), ())}
     assert read_lock(write_lock(locked)) == locked
     assert write_lock({"kcl": Locked((), (JAR, locked["kcl"].jars[0]))}) == write_lock(
@@ -55,7 +55,7 @@ def test_a_wrong_lock_is_refused(coordinates: str, digest: str, said: str) -> No
         read_lock(write_lock({"kcl": Locked((), (Jar(coordinates, digest),))}))
 
 
-def test_two_versions_of_an_artifact_are_no_version() -> None:
+def test_two_versions_of_an_artifact_are_refused() -> None:
     both = Locked((), (JAR, Jar("org.example.group:some-artifact:2", DIGEST)))
     with pytest.raises(ValueError, match="too many"):
         both.version("some-artifact")
@@ -79,7 +79,7 @@ def mirrors(*given: tuple[str, str], namespace: str = ' xmlns="http://maven.apac
         (mirrors(("external:http:*", "http://blocked")), CENTRAL),
     ],
 )
-def test_the_repository_is_the_one_that_maven_would_ask(settings: str | None, expected: str) -> None:
+def test_the_repository_is_the_one_maven_uses(settings: str | None, expected: str) -> None:
     assert repository(settings) == expected
 
 
@@ -94,13 +94,13 @@ def test_a_jar_is_fetched_once(tmp_path: Path, served: Path) -> None:
     assert path.read_bytes() == b"a jar"
 
 
-def test_a_jar_that_is_another_one_is_not_kept(tmp_path: Path, served: Path) -> None:
+def test_a_jar_with_another_hash_is_not_kept(tmp_path: Path, served: Path) -> None:
     (served / JAR.path).write_bytes(b"another")
     with pytest.raises(ValueError, match="has the SHA-256"):
         fetch([JAR], tmp_path / "kept", served.as_uri())
     assert not (tmp_path / "kept").exists()
 
 
-def test_a_jar_that_is_not_within_reach_is_an_error_of_the_system(tmp_path: Path, served: Path) -> None:
+def test_an_unreachable_jar_is_an_os_error(tmp_path: Path, served: Path) -> None:
     with pytest.raises(OSError, match="nothing"):
         fetch([Jar("a:nothing:1", DIGEST)], tmp_path / "kept", served.as_uri())

@@ -52,7 +52,7 @@ def test_an_error_of_the_work_is_raised() -> None:
     run(main())
 
 
-def test_a_result_that_nobody_takes_is_discarded() -> None:
+def test_a_late_result_is_discarded() -> None:
     async def stubborn() -> str:
         try:
             await CLOCK.sleep(10)
@@ -76,7 +76,7 @@ def test_a_result_that_nobody_takes_is_discarded() -> None:
 
 
 @pytest.mark.parametrize("turns", range(1, 12))
-def test_a_caller_that_is_cancelled_at_any_moment_loses_no_result(turns: int) -> None:
+def test_a_cancelled_caller_loses_no_result(turns: int) -> None:
     made: list[str] = []
     discarded: list[str] = []
 
@@ -99,7 +99,7 @@ def test_a_caller_that_is_cancelled_at_any_moment_loses_no_result(turns: int) ->
     run(main())
 
 
-def test_nothing_is_discarded_of_work_that_ended_without_a_result() -> None:
+def test_work_without_a_result_discards_nothing() -> None:
     async def failing() -> str:
         try:
             await CLOCK.sleep(10)

@@ -42,10 +42,10 @@ def client(*, old: bool) -> Any:
         ({}, True, Distribution.KEYED),
     ],
 )
-def test_what_is_told_and_what_is_not(summary: dict[str, Any], old: bool, found: Distribution) -> None:
+def test_the_distribution_is_read_from_the_summary(summary: dict[str, Any], old: bool, found: Distribution) -> None:
     assert distribution_of(client(old=old), summary) is found
 
 
-def test_each_reason_why_nothing_is_left_out_is_named() -> None:
+def test_each_reason_for_leniency_is_named() -> None:
     assert "AUTO" in lenient("orders", Distribution.AUTO)
     assert "kinesis:DescribeStreamSummary is refused, or botocore is too old" in lenient("orders", Distribution.UNKNOWN)

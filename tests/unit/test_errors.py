@@ -16,7 +16,7 @@ ALL = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind._
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_every_error_is_ours_and_says_what_it_is(kind: type[Exception]) -> None:
+def test_every_error_is_ours_and_documented(kind: type[Exception]) -> None:
     assert issubclass(kind, KinesisEfoError)
     assert kind.__doc__
 
@@ -37,7 +37,7 @@ def test_several_faults_survive_pickling() -> None:
     assert (again.faults, str(again)) == (("one", "two"), "one\ntwo")
 
 
-def test_of_several_errors_ours_is_raised_and_the_others_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_library_error_of_a_group_is_raised(caplog: pytest.LogCaptureFixture) -> None:
     ours, again = errors.DataLossError("a shard is gone"), errors.DataLossError("a shard is gone")
     group = BaseExceptionGroup("two", [OSError("no route"), ours, again, errors.StreamError("another shard")])
     assert errors.first_of(group) is ours

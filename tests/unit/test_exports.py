@@ -15,30 +15,14 @@ from kinesis_efo import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = {
-    "AwsSettings",
-    "BatchProgress",
-    "BlockingProducer",
-    "LagListener",
-    "LowLatency",
-    "MetricsSettings",
-    "Producer",
-    "ProducerMetrics",
-    "ProducerSettings",
-    "__version__",
-    "await_stop",
-    "cause",
-    "job",
-    "keep_alive",
-    "low_latency",
-    "read",
-    "read_stream",
-    "stop_signals",
-}
+    "AwsSettings", "BatchProgress", "BlockingProducer", "LagListener", "LowLatency", "MetricsSettings", "Producer", "ProducerMetrics",
+    "ProducerSettings", "__version__", "await_stop", "cause", "job", "keep_alive", "low_latency", "read", "read_stream", "stop_signals",
+}  # fmt: skip
 ERRORS = {name for name, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__}
 PROGRAMS = [path for directory in ("jobs", "examples") for path in sorted((ROOT / directory).glob("*.py"))]
 
 
-def test_the_names() -> None:
+def test_public_names_are_these() -> None:
     """A change here is one that users notice: docs/versioning.md."""
     assert set(kinesis_efo.__all__) == PUBLIC | ERRORS
     assert dir(kinesis_efo) == sorted(kinesis_efo.__all__)
@@ -46,7 +30,7 @@ def test_the_names() -> None:
         _ = kinesis_efo.reed_stream
 
 
-def test_what_is_loaded_on_first_use_is_what_type_checkers_are_told() -> None:
+def test_lazy_names_match_the_type_checkers_view() -> None:
     (told,) = (node for node in ast.parse(inspect.getsource(kinesis_efo)).body if isinstance(node, ast.If))
     homes = {alias.name: node.module for node in told.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert homes == kinesis_efo._HOMES
@@ -55,7 +39,7 @@ def test_what_is_loaded_on_first_use_is_what_type_checkers_are_told() -> None:
 
 
 @pytest.mark.slow
-def test_the_package_is_imported_without_what_takes_long() -> None:
+def test_importing_the_package_loads_no_slow_module() -> None:
     """Producers and tools have no PySpark; and whoever asks for the version or an exception need not wait for the AWS SDK."""
     program = """
 import sys, kinesis_efo
@@ -76,14 +60,14 @@ assert "pyspark" not in sys.modules
         ("kinesis_efo.run.thread", {"pandas"}),
     ],
 )
-def test_processes_of_spark_wait_for_no_import_that_they_do_not_need(module: str, never: set[str]) -> None:
+def test_spark_processes_import_only_what_they_need(module: str, never: set[str]) -> None:
     """Spark imports the source in four processes before a query reads its first record, and in every worker."""
     program = f"import sys, {module}; found = {never} & set(sys.modules); assert not found, found"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 @pytest.mark.slow
-def test_what_runs_on_a_cluster_needs_neither_the_tools_nor_the_local_aws() -> None:
+def test_the_runtime_imports_neither_tools_nor_local_aws() -> None:
     program = """
 import importlib, pkgutil, sys, kinesis_efo, pyspark_kinesis_efo
 for module in pkgutil.walk_packages(kinesis_efo.__path__, "kinesis_efo."):
@@ -95,7 +79,7 @@ assert not found, found
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
-def test_programs_import_nothing_else_of_the_library(path: Path) -> None:
+def test_programs_import_only_the_public_package(path: Path) -> None:
     imported = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and not node.level:

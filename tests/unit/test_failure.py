@@ -33,7 +33,7 @@ def test_without_an_error_nothing_is_raised() -> None:
     assert failure.error is None
 
 
-def test_the_first_error_is_kept_and_the_later_ones_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_later_errors_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     first = DataLossError("first")
     failure = failed(first, LeaseLostError("second"), then=Failure.stop, seconds=3600)
     with pytest.raises(KinesisEfoError) as raised:
@@ -42,7 +42,7 @@ def test_the_first_error_is_kept_and_the_later_ones_are_not_logged(caplog: pytes
     assert [record.message for record in caplog.records] == ["first"]
 
 
-def test_an_error_that_no_call_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unraised_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     failure = failed(DataLossError("first"), seconds=59)
     assert caplog.records == []
     failure.stop()
@@ -54,7 +54,7 @@ def test_an_error_that_no_call_raises_is_logged_once(caplog: pytest.LogCaptureFi
     assert len(caplog.records) == 2
 
 
-def test_an_error_that_a_call_raises_is_the_querys_to_say(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_raised_error_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     def call(failure: Failure) -> None:
         with pytest.raises(DataLossError):
             failure.raise_if_set()
@@ -63,7 +63,7 @@ def test_an_error_that_a_call_raises_is_the_querys_to_say(caplog: pytest.LogCapt
     assert caplog.records == []
 
 
-def test_an_error_after_the_first_one_is_kept_for_those_who_debug(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_after_the_first_is_a_debug_line(caplog: pytest.LogCaptureFixture) -> None:
     failure = Failure()
     failure.stop()
     with caplog.at_level(logging.DEBUG):
@@ -73,7 +73,7 @@ def test_an_error_after_the_first_one_is_kept_for_those_who_debug(caplog: pytest
     ]
 
 
-def test_a_stop_makes_calls_fail_and_is_no_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stop_fails_calls_without_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
     failure = Failure()
     failure.stop()
     failure.set(DataLossError("late"))
@@ -82,7 +82,7 @@ def test_a_stop_makes_calls_fail_and_is_no_error_in_the_log(caplog: pytest.LogCa
     assert caplog.records == []
 
 
-def test_those_who_wait_are_woken_once_and_see_the_error() -> None:
+def test_waiters_are_woken_once_with_the_error() -> None:
     failure, seen = Failure(), list[str]()
     for name in "ab":
         failure.on_set(lambda name=name: seen.append(f"{name}: {failure.error}"))  # type: ignore[misc]
@@ -94,7 +94,7 @@ def test_those_who_wait_are_woken_once_and_see_the_error() -> None:
     assert seen[2:] == ["late"]
 
 
-def test_a_stop_wakes_those_who_wait() -> None:
+def test_a_stop_wakes_waiters() -> None:
     failure, woken = Failure(), list[bool]()
     failure.on_set(lambda: woken.append(True))
     failure.stop()

@@ -26,12 +26,12 @@ def test_names_and_addresses(text: str, host: str) -> None:
     "text",
     ["", ".", "a..b", "a b", "10.0.0.256", "10.1", "::1::", "[::1", "::1]", "fe80::1%2", "a:1", "\u00e9", "x" * 64],
 )
-def test_neither(text: str) -> None:
+def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         parse_host(text)
 
 
-def test_what_stands_for_this_host() -> None:
+def test_loopback_and_every_address_are_recognized() -> None:
     assert [is_loopback(host) for host in ("localhost", "LOCALHOST.", "127.0.0.1", "127.9.9.9", "::1")] == [True] * 5
     assert [is_loopback(host) for host in ("10.0.0.7", "::", "0.0.0.0", "localhost.example", "driver")] == [False] * 5
     assert [is_every_address(host) for host in ("0.0.0.0", "::", "10.0.0.7", "driver")] == [True, True, False, False]

@@ -77,7 +77,7 @@ def test_what_is_read_is_valid(changes: list[tuple[tuple[str, ...], Any]]) -> No
 
 
 @given(CHANGES)
-def test_what_is_valid_is_read_unless_values_contradict_each_other(changes: list[tuple[tuple[str, ...], Any]]) -> None:
+def test_valid_manifests_are_read_unless_contradictory(changes: list[tuple[tuple[str, ...], Any]]) -> None:
     data = changed(changes)
     if SCHEMA_SAYS.is_valid(data) and (message := fault(data)) is not None:
         assert any(each in message for each in COMPARISONS), message
@@ -91,7 +91,7 @@ def test_other_documents_are_refused(place: Any, value: Any) -> None:
 
 
 @pytest.mark.parametrize("place", [place for place in PLACES if "unknown" not in place and place[-1] != "arn"], ids=str)
-def test_every_key_but_the_consumer_is_needed_and_none_may_be_a_number(place: tuple[str, ...]) -> None:
+def test_every_key_but_the_consumer_is_required(place: tuple[str, ...]) -> None:
     for value in (..., 7):
         data = changed([(place, value)])
         may_be_missing = place[-1] == "consumerArn" and value is ...

@@ -25,7 +25,7 @@ def test_an_offset_keeps_its_mark(mark: Mark) -> None:
     assert offset.without({"clicks"}).mark == mark
 
 
-def test_the_mark_counts_micro_batches_that_move_and_no_others() -> None:
+def test_the_mark_counts_moving_micro_batches() -> None:
     begin = Offset({SHARD: TRIM_HORIZON}, mark=Mark("7c1f"))
     assert begin.moved_to(dict(begin), {SHARD: 3}) is begin, "Spark would take another text for a micro-batch"
     moved = begin.moved_to({SHARD: Position.after(5)}, {}, Mark("beef"))
@@ -33,7 +33,7 @@ def test_the_mark_counts_micro_batches_that_move_and_no_others() -> None:
     assert moved.moved_to({SHARD: Position.after(6)}, {}).mark == Mark("7c1f", 2)
 
 
-def test_an_offset_of_an_earlier_version_gets_a_mark_when_it_moves() -> None:
+def test_an_earlier_offset_gets_a_mark_on_moving() -> None:
     old = Offset.from_json('{"streams":{"orders":{"shardId-000000000000":"AFTER:5"}},"version":1}')
     assert old.mark is None
     assert old.moved_to(dict(old), {}, Mark("beef")) is old
@@ -42,7 +42,7 @@ def test_an_offset_of_an_earlier_version_gets_a_mark_when_it_moves() -> None:
 
 
 @pytest.mark.parametrize("text", ["7c1f", "7c1f:", ":3", "7c1f:-1", "7C1F:1", "7c1f:1:2", "7c1f:+1", "7c1f:\u0661"])
-def test_what_is_no_mark_is_refused_with_its_text(text: str) -> None:
+def test_a_malformed_mark_is_refused(text: str) -> None:
     document = {"version": 1, "streams": {"o": {"s": "AFTER:12"}}, "mark": text}
     with pytest.raises(ValueError, match="not a kinesis-efo offset: its mark is"):
         Offset.from_json(json.dumps(document))

@@ -34,7 +34,7 @@ def test_where_every_test_must_be_run_it_fails(tmp_path: Path, monkeypatch: pyte
         needed(str(tmp_path / "program"), "make program")
 
 
-def test_packages_of_node_that_npm_left_half_way_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_installed_node_packages_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(EVERYTHING, raising=False)
     monkeypatch.setattr(missing, "NODE", tmp_path)
     (tmp_path / "node_modules" / "@sparticuz" / "chromium").mkdir(parents=True)
@@ -44,7 +44,7 @@ def test_packages_of_node_that_npm_left_half_way_are_missing(tmp_path: Path, mon
     package_of_node("the browser")
 
 
-def test_each_reason_has_one_line_however_many_tests_it_concerns() -> None:
+def test_each_reason_has_one_line() -> None:
     terraform, cdktf = "terraform is missing; install it", "cdktf is missing; make cdktf"
     reports = [skipped("a.py", terraform), skipped("b.py", cdktf), skipped("b.py", terraform)]
     assert not_run(reports) == [f"2 tests NOT RUN: {terraform}", f"1 test NOT RUN: {cdktf}"]

@@ -84,12 +84,12 @@ def faults(**options: str) -> tuple[str, ...]:
     return caught.value.faults
 
 
-def test_no_option_is_left_out_here() -> None:
+def test_every_option_has_wrong_values_here() -> None:
     assert WRONG.keys() == {option.name for option in SOURCE_OPTIONS}
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
-def test_a_wrong_value_is_named_with_its_option_and_what_it_must_be(name: str, value: str) -> None:
+def test_a_wrong_value_is_named_with_its_rule(name: str, value: str) -> None:
     rest = {**DIRECT, "roleArn": ROLE, "metrics.export": "emf"} if name != "manifest" else {}
     (fault, *_) = faults(**{**rest, name: value})
     rule = next(option.rule for option in SOURCE_OPTIONS if option.name == name)
@@ -98,65 +98,80 @@ def test_a_wrong_value_is_named_with_its_option_and_what_it_must_be(name: str, v
     assert rule.split(",")[0] in fault
 
 
-@pytest.mark.parametrize("name", ["startingPosition", "newStreamPosition", "endingPosition"])
-def test_a_time_alone_is_answered_with_the_position_that_it_means(name: str) -> None:
-    (fault,) = faults(manifest="m.json", **{name: "2026-11-20T08:00:00Z"})
-    assert fault.endswith("; got '2026-11-20T08:00:00Z'; did you mean AT_TIMESTAMP:2026-11-20T08:00:00Z?")
-    (fault,) = faults(manifest="m.json", **{name: "1795699946"})
-    assert fault.endswith("; got '1795699946'; did you mean AT_TIMESTAMP:1795699946000?")
-    (fault,) = faults(manifest="m.json", **{name: "42"})
-    assert fault.endswith("; got '42'")
+NUMBER = "1795699946"
+SECONDS = [
+    "at_timestamp: N",
+    '{"orders": "AT_TIMESTAMP:N"}',
+    '{"*": "AT_TIMESTAMP:N"}',
+    '{"orders": {"shardId-0": "AT_TIMESTAMP:N"}}',
+]
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("name", "text", "end"),
     [
-        ("newStreamPosition", "AT_TIMESTAMP:1795699946"),
         *(
-            (name, text)
-            for name in ("startingPosition", "endingPosition")
-            for text in (
-                "at_timestamp: 1795699946",
-                '{"orders": "AT_TIMESTAMP:1795699946"}',
-                '{"*": "AT_TIMESTAMP:1795699946"}',
-                '{"orders": {"shardId-000000000000": "AT_TIMESTAMP:1795699946"}}',
+            (name, text, f"; got {text!r}{hint}")
+            for name in ("startingPosition", "newStreamPosition", "endingPosition")
+            for text, hint in (
+                ("2026-11-20T08:00:00Z", "; did you mean AT_TIMESTAMP:2026-11-20T08:00:00Z?"),
+                (NUMBER, f"; did you mean AT_TIMESTAMP:{NUMBER}000?"),
+                ("42", ""),
+                (f"AT_TIMESTAMP:{NUMBER}", f": {NUMBER} is no time of this century in milliseconds; did you mean 1795699946000, which is 2026-11-26T13:32:26Z?"),
             )
         ),
+        *(
+            (name, text.replace("N", NUMBER), "; did you mean 1795699946000, which is 2026-11-26T13:32:26Z?")
+            for name in ("startingPosition", "endingPosition")
+            for text in SECONDS
+        ),
+        *(
+            (name, "2", ", and say its unit; got '2'")
+            for name in ("pollTimeout", "leaseTimeout", "subscribe.retryTimeout", "idleCheckpointInterval")
+        ),
     ],
-)
-def test_epoch_seconds_are_answered_with_the_milliseconds_that_they_mean(name: str, text: str) -> None:
-    number = "1795699946"
+)  # fmt: skip
+def test_a_near_miss_is_answered_with_its_meaning(name: str, text: str, end: str) -> None:
     (fault,) = faults(manifest="m.json", **{name: text})
-    assert fault.endswith(
-        f"; got {text!r}: {number} is no time of this century in milliseconds; did you mean 1795699946000, which is 2026-11-26T13:32:26Z?"
-    )
+    assert fault.endswith(end)
 
 
-@pytest.mark.parametrize("name", ["pollTimeout", "leaseTimeout", "subscribe.retryTimeout", "idleCheckpointInterval"])
-def test_a_small_number_without_a_unit_is_refused_since_seconds_were_probably_meant(name: str) -> None:
-    (fault,) = faults(manifest="m.json", **{name: "2"})
-    assert fault.endswith(", and say its unit; got '2'")
-    assert SourceOptions.parse({"manifest": "m.json", "pollTimeout": "200"}).poll_timeout == 0.2
-
-
-def test_the_defaults() -> None:
-    assert SourceOptions.parse({"manifest": "m.json"}) == SourceOptions(manifest="m.json")
+def parsed(**options: str) -> SourceOptions:
+    return SourceOptions.parse({"manifest": "m", **options})
 
 
 @pytest.mark.parametrize(
-    ("text", "meaning"),
+    ("given", "field", "value"),
     [
-        ("false", Deaggregation.OFF),
-        ("True", Deaggregation.ALL),
-        ("ALL", Deaggregation.ALL),
-        ("Strict", Deaggregation.STRICT),
+        ({"pollTimeout": "200"}, "poll_timeout", 0.2),
+        *(({"deaggregate": text}, "deaggregate", meaning) for text, meaning in (
+            ("false", Deaggregation.OFF), ("True", Deaggregation.ALL), ("ALL", Deaggregation.ALL), ("Strict", Deaggregation.STRICT),
+        )),
+        *(({"startingPosition": text}, "start", start) for text, start in (
+            ("LATEST", Start()),
+            ("leases", Start(from_leases=True)),
+            ("AT_TIMESTAMP:2024-01-01T00:00:00Z", Start(Position.at_timestamp(1704067200000))),
+            ("at_timestamp:1704067200000", Start(Position.at_timestamp(1704067200000))),
+        )),
+        ({}, "hold_together", False),
+        ({"slowQueries": "hold"}, "hold_together", True),
+        ({"slowQueries": "APART"}, "hold_together", False),
+        ({"fetchers": " 4 ", "session.supervisor": "/tmp/x"}, "fetchers", 4),
+        ({"fetchers": " 4 ", "session.supervisor": "/tmp/x"}, "supervisor", "/tmp/x"),
+        ({"fetchers": "Driver"}, "fetchers", None),
+        ({"fetcherPort": "40000"}, "fetcher_ports", range(40_000, 40_001)),
+        ({"fetcherPort": "1-65535"}, "fetcher_ports", range(1, 65_536)),
+        *(({"fetcherHost": "localhost", "fetcherBindHost": bind}, "fetcher_bind_host", bind) for bind in ("0.0.0.0", "127.0.0.1")),
+        ({"fetcherHost": "gateway", "fetcherBindHost": "10.0.0.7"}, "fetcher_host", "gateway"),
+        ({"metrics.export": "EMF", "metrics.emf.to": "/var/log/e.log", "metrics.shards": "0"}, "metrics", MetricsSettings("emf", "/var/log/e.log", 60.0, 0)),
     ],
-)
-def test_what_becomes_of_aggregates(text: str, meaning: Deaggregation) -> None:
-    assert SourceOptions.parse({"manifest": "m.json", "deaggregate": text}).deaggregate is meaning
+)  # fmt: skip
+def test_a_value_becomes_a_setting(given: dict[str, str], field: str, value: object) -> None:
+    assert getattr(parsed(**given), field) == value
 
 
-def test_everything_at_once() -> None:
+def test_all_options_at_once() -> None:
+    assert SourceOptions.parse({"manifest": "m.json"}) == SourceOptions(manifest="m.json")
     options = SourceOptions.parse(
         {
             "MANIFEST": "ssm:///kinesis-efo/dev/lake", "streams": " orders , clicks", "readmode": "EFO",
@@ -181,144 +196,60 @@ def test_everything_at_once() -> None:
     assert "externalId" not in repr(options) and "external_id" not in repr(options)
 
 
+POLLING = {"streamArn": STREAM, "leaseTable": "leases", "readMode": "polling"}
+OTHERS_CONSUMER = CONSUMER.replace("dev-orders", "clicks")
+OPTION = "kinesis-efo option"
+
+
 @pytest.mark.parametrize(
-    ("text", "start"),
+    ("given", "found"),
     [
-        ("LATEST", Start()),
-        ("leases", Start(from_leases=True)),
-        ("AT_TIMESTAMP:2024-01-01T00:00:00Z", Start(Position.at_timestamp(1704067200000))),
-        ("at_timestamp:1704067200000", Start(Position.at_timestamp(1704067200000))),
+        ({"manifest": "m", "bufferBytes": "lots", "bufferByte": "1m", "readMode": "push", "externalId": "x"}, (
+            f"{OPTION} 'bufferBytes' must be a size such as 256m; got 'lots'",
+            "kinesis-efo has no option 'bufferByte'; did you mean 'bufferBytes'?",
+            f"{OPTION} 'readMode' must be efo or polling; got 'push'",
+            f"{OPTION} 'externalId' needs option 'roleArn'",
+        )),
+        ({"manifest": "m", "streamarns": "1"}, ("kinesis-efo has no option 'streamarns'; did you mean 'streamArn'?",)),
+        ({"manifest": "m", "max.retries": "1"}, ("kinesis-efo has no option 'max.retries'; did you mean 'subscribe.maxRetries'?",)),
+        ({"manifest": "m", "kafka": "1"}, ("kinesis-efo has no option 'kafka'",)),
+        ({"manifest": "m", "registration": "lazy"}, (
+            (f"{OPTION} 'registration' must be none: this library never registers consumers at run time. "
+            "Declare the consumer in infra/environments/<environment>.yaml and run `cdktf deploy`; got 'lazy'"),
+        )),
+        ({}, ("kinesis-efo needs option 'manifest' (a path, ssm:///name or s3://bucket/key), or 'streamArn', 'consumerArn' and 'leaseTable'",)),
+        ({"streamArn": STREAM}, ("kinesis-efo needs option 'manifest', or 'consumerArn' and 'leaseTable' besides 'streamArn'",)),
+        ({"streamArn": STREAM, "readMode": "polling"}, ("kinesis-efo needs option 'manifest', or 'leaseTable' besides 'streamArn'",)),
+        ({"streamArn": STREAM, "leaseTable": "leases"}, ("kinesis-efo needs option 'manifest', or 'consumerArn' besides 'streamArn' and 'leaseTable'",)),
+        ({"manifest": "m", "leaseTable": "t"}, (f"{OPTION} 'manifest' takes the place of 'leaseTable'; give one or the other",)),
+        ({**DIRECT, "consumerArn": OTHERS_CONSUMER}, (
+            f"{OPTION} 'consumerArn' must be a consumer of 'streamArn' {STREAM!r}; got a consumer of {OTHERS_CONSUMER.split('/consumer')[0]!r}",
+        )),
+        ({**DIRECT, "streams": "orders"}, (f"{OPTION} 'streams' selects streams of a manifest; remove it, or give 'manifest'",)),
+        ({**DIRECT, "metrics.emf.to": "stderr", "metrics.emf.interval": "10s"}, (
+            f"{OPTION} 'metrics.emf.to' needs option 'metrics.export' to be emf",
+            f"{OPTION} 'metrics.emf.interval' needs option 'metrics.export' to be emf",
+        )),
+        ({"manifest": "m", "subscribe.backoff.baseMs": "20000"}, (f"{OPTION} 'subscribe.backoff.baseMs' must not exceed 'subscribe.backoff.maxMs'",)),
+        ({"manifest": "m", "fetcherHost": "localhost", "fetcherBindHost": "10.0.0.7"}, (
+            (f"{OPTION} 'fetcherHost' is 'localhost', which 'fetcherBindHost' '10.0.0.7' does not serve; "
+            "give an address by which tasks reach the one that is bound to"),
+        )),
     ],
-)
-def test_starting_positions(text: str, start: Start) -> None:
-    assert SourceOptions.parse({"manifest": "m", "startingPosition": text}).start == start
+)  # fmt: skip
+def test_options_that_contradict_are_refused(given: dict[str, str], found: tuple[str, ...]) -> None:
+    assert faults(**given) == found
 
 
-def test_queries_that_share_a_buffer_are_kept_together_if_asked() -> None:
-    assert not SourceOptions.parse({"manifest": "m"}).hold_together
-    assert SourceOptions.parse({"manifest": "m", "slowQueries": "hold"}).hold_together
-    assert not SourceOptions.parse({"manifest": "m", "slowQueries": "APART"}).hold_together
-
-
-def test_fetchers_on_executors_need_read_stream() -> None:
+def test_some_contradictions_name_the_way_out() -> None:
     (message,) = faults(manifest="m", fetchers="4")
-    assert message.startswith(
-        "kinesis-efo option 'fetchers' is 4, but `spark.readStream.format(...)` cannot start Spark tasks"
-    )
-    assert "kinesis_efo.read_stream(spark, ..., fetchers=4)" in message
-    options = SourceOptions.parse({"manifest": "m", "fetchers": " 4 ", "session.supervisor": "/tmp/x"})
-    assert (options.fetchers, options.supervisor) == (4, "/tmp/x")
-    assert SourceOptions.parse({"manifest": "m", "fetchers": "Driver"}).fetchers is None
-
-
-def test_all_faults_are_reported_together() -> None:
-    found = faults(manifest="m", bufferBytes="lots", bufferByte="1m", readMode="push", externalId="x")
-    assert found == (
-        "kinesis-efo option 'bufferBytes' must be a size such as 256m; got 'lots'",
-        "kinesis-efo has no option 'bufferByte'; did you mean 'bufferBytes'?",
-        "kinesis-efo option 'readMode' must be efo or polling; got 'push'",
-        "kinesis-efo option 'externalId' needs option 'roleArn'",
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [("streamarns", "streamArn"), ("startingPositon", "startingPosition"), ("max.retries", "subscribe.maxRetries")],
-)
-def test_an_unknown_option_is_answered_with_a_near_one(name: str, near: str) -> None:
-    assert faults(manifest="m", **{name: "1"}) == (f"kinesis-efo has no option {name!r}; did you mean '{near}'?",)
-
-
-def test_an_unknown_option_that_is_like_none() -> None:
-    assert faults(manifest="m", kafka="1") == ("kinesis-efo has no option 'kafka'",)
-
-
-def test_registration_at_run_time_is_refused_with_the_way_to_do_it() -> None:
-    assert faults(manifest="m", registration="lazy") == (
-        (
-            "kinesis-efo option 'registration' must be none: this library never registers consumers at run time. "
-            "Declare the consumer in infra/environments/<environment>.yaml and run `cdktf deploy`; got 'lazy'"
-        ),
-    )
-
-
-def test_nothing_to_read_from() -> None:
-    assert faults() == (
-        (
-            "kinesis-efo needs option 'manifest' (a path, ssm:///name or s3://bucket/key), or 'streamArn', 'consumerArn' and "
-            "'leaseTable'"
-        ),
-    )
-    assert faults(streamArn=STREAM) == (
-        "kinesis-efo needs option 'manifest', or 'consumerArn' and 'leaseTable' besides 'streamArn'",
-    )
-
-
-def test_two_things_to_read_from() -> None:
-    assert faults(manifest="m", leaseTable="t") == (
-        "kinesis-efo option 'manifest' takes the place of 'leaseTable'; give one or the other",
-    )
-
-
-def test_a_consumer_of_another_stream() -> None:
-    other = CONSUMER.replace("dev-orders", "clicks")
-    (fault,) = faults(**{**DIRECT, "consumerArn": other})
-    assert fault == (
-        f"kinesis-efo option 'consumerArn' must be a consumer of 'streamArn' {STREAM!r}; "
-        f"got a consumer of {other.split('/consumer')[0]!r}"
-    )
-
-
-def test_streams_without_a_manifest() -> None:
-    assert faults(**DIRECT, streams="orders") == (
-        "kinesis-efo option 'streams' selects streams of a manifest; remove it, or give 'manifest'",
-    )
-
-
-def test_emf_lines_that_are_not_written() -> None:
-    assert faults(**DIRECT, **{"metrics.emf.to": "stderr", "metrics.emf.interval": "10s"}) == (
-        "kinesis-efo option 'metrics.emf.to' needs option 'metrics.export' to be emf",
-        "kinesis-efo option 'metrics.emf.interval' needs option 'metrics.export' to be emf",
-    )
-    emf = SourceOptions.parse(
-        {**DIRECT, "metrics.export": "EMF", "metrics.emf.to": "/var/log/e.log", "metrics.shards": "0"}
-    )
-    assert emf.metrics == MetricsSettings("emf", "/var/log/e.log", 60.0, 0)
-
-
-def test_a_backoff_that_begins_above_its_end() -> None:
-    assert faults(manifest="m", **{"subscribe.backoff.baseMs": "20000"}) == (
-        "kinesis-efo option 'subscribe.backoff.baseMs' must not exceed 'subscribe.backoff.maxMs'",
-    )
-
-
-def test_polling_needs_no_consumer_but_the_rest() -> None:
-    polling = {"streamArn": STREAM, "leaseTable": "leases", "readMode": "polling"}
-    assert SourceOptions.parse(polling).consumer_arn is None
-    assert SourceOptions.parse({**polling, "consumerArn": CONSUMER}).consumer_arn == CONSUMER
-    assert faults(streamArn=STREAM, readMode="polling") == (
-        "kinesis-efo needs option 'manifest', or 'leaseTable' besides 'streamArn'",
-    )
-    assert faults(streamArn=STREAM, leaseTable="leases") == (
-        "kinesis-efo needs option 'manifest', or 'consumerArn' besides 'streamArn' and 'leaseTable'",
-    )
-
-
-def test_a_port_or_a_range_of_ports() -> None:
-    assert SourceOptions.parse({"manifest": "m", "fetcherPort": "40000"}).fetcher_ports == range(40_000, 40_001)
-    assert SourceOptions.parse({"manifest": "m", "fetcherPort": "1-65535"}).fetcher_ports == range(1, 65_536)
-
-
-def test_an_address_for_tasks_that_is_not_bound_to() -> None:
-    assert faults(manifest="m", fetcherHost="localhost", fetcherBindHost="10.0.0.7") == (
-        (
-            "kinesis-efo option 'fetcherHost' is 'localhost', which 'fetcherBindHost' '10.0.0.7' does not serve; "
-            "give an address by which tasks reach the one that is bound to"
-        ),
-    )
-    for bind in ("0.0.0.0", "127.0.0.1"):
-        SourceOptions.parse({"manifest": "m", "fetcherHost": "localhost", "fetcherBindHost": bind})
-    SourceOptions.parse({"manifest": "m", "fetcherHost": "gateway", "fetcherBindHost": "10.0.0.7"})
+    assert "cannot start Spark tasks: use kinesis_efo.read_stream(spark, ..., fetchers=4)" in message
+    (fault,) = faults(manifest="m", startingPosition='{"orders": "LEASES"}')
+    assert "'startingPosition' must be LEASES for all streams, or for none: write it without JSON" in fault
+    assert [SourceOptions.parse(each).consumer_arn for each in (POLLING, {**POLLING, "consumerArn": CONSUMER})] == [
+        None,
+        CONSUMER,
+    ]
 
 
 WRITTEN_DEFAULTS = [
@@ -330,7 +261,7 @@ WRITTEN_DEFAULTS = [
 
 
 @pytest.mark.parametrize(("settings", "option"), WRITTEN_DEFAULTS, ids=lambda value: getattr(value, "name", ""))
-def test_the_default_of_the_table_is_that_of_the_settings(settings: Any, option: Option) -> None:
+def test_documented_defaults_are_the_settings(settings: Any, option: Option) -> None:
     value = option.read(option.default.strip("`"))
     if option.field:
         for name in option.field.split("."):
@@ -364,50 +295,47 @@ def sink_faults(**options: str) -> tuple[str, ...]:
     return caught.value.faults
 
 
-def test_no_option_of_the_sink_is_left_out_here() -> None:
+def test_every_sink_option_has_wrong_values_here() -> None:
     assert SINK_WRONG.keys() == {option.name for option in SINK_OPTIONS}
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in SINK_WRONG.items() for value in values])
-def test_a_wrong_value_for_the_sink_is_named_with_its_option_and_what_it_must_be(name: str, value: str) -> None:
+def test_a_wrong_sink_value_is_named_with_its_rule(name: str, value: str) -> None:
     (fault, *_) = sink_faults(**{"roleArn": ROLE, "metrics.export": "emf", name: value})
     (rule,) = (option.rule for option in SINK_OPTIONS if option.name == name)
     assert fault == f"kinesis-efo sink option '{name}' must be {rule}; got {value!r}"
 
 
+SINK = "kinesis-efo sink option"
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"backoff.baseMs": "3000"}, (f"{SINK} 'backoff.baseMs' must not exceed 'backoff.maxMs'",)),
+        ({"backoff.maxMs": "50"}, (f"{SINK} 'backoff.baseMs' must not exceed 'backoff.maxMs'",)),
+        ({"linger": "x", "checkpointLocation": "/c", "queryName": "q", "bufferBytes": "1m", "maxInFligth": "1"}, (
+            f"{SINK} 'linger' must be a duration such as 100ms, up to 60s; got 'x'",
+            "kinesis-efo sink has no option 'bufferBytes'",
+            "kinesis-efo sink has no option 'maxInFligth'; did you mean 'maxInFlight'?",
+        )),
+        ({"externalId": "x"}, (f"{SINK} 'externalId' needs option 'roleArn'",)),
+        ({"roleSessionName": "n"}, (f"{SINK} 'roleSessionName' needs option 'roleArn'",)),
+        ({"metrics.emf.to": "stderr"}, (f"{SINK} 'metrics.emf.to' needs option 'metrics.export' to be emf",)),
+        ({"metrics.emf.interval": "10s"}, (f"{SINK} 'metrics.emf.interval' needs option 'metrics.export' to be emf",)),
+    ],
+)  # fmt: skip
+def test_sink_options_that_contradict_are_refused(given: dict[str, str], found: tuple[str, ...]) -> None:
+    assert sink_faults(**given) == found
+
+
 @pytest.mark.parametrize("name", ["retryTimeout", "stallWarning"])
-def test_a_number_without_a_unit_is_refused_since_seconds_were_probably_meant_of_the_sink(name: str) -> None:
+def test_sink_durations_need_a_unit(name: str) -> None:
     (fault,) = sink_faults(**{name: "300"})
     assert fault.endswith(", and say its unit; got '300'")
 
 
-def test_what_the_source_checks_of_shared_options_the_sink_does_too() -> None:
-    wrong = {"externalId": "x", "roleSessionName": "n", "metrics.emf.to": "stderr", "metrics.emf.interval": "10s"}
-    assert sink_faults(**wrong) == tuple(
-        fault.replace("kinesis-efo option", "kinesis-efo sink option") for fault in faults(manifest="m", **wrong)
-    )
-
-
-def test_backoffs_of_the_sink_are_judged_together() -> None:
-    assert sink_faults(**{"backoff.baseMs": "3000"}) == (
-        "kinesis-efo sink option 'backoff.baseMs' must not exceed 'backoff.maxMs'",
-    )
-    assert sink_faults(**{"backoff.maxMs": "50"}) == (
-        "kinesis-efo sink option 'backoff.baseMs' must not exceed 'backoff.maxMs'",
-    )
-    slow = SinkOptions.parse({"backoff.baseMs": "3000", "backoff.maxMs": "20000"})
-    assert slow.producer == ProducerSettings(backoff_base=3.0, backoff_max=20.0)
-
-
-def test_the_sink_names_all_faults_together_and_leaves_sparks_own_options_alone() -> None:
-    assert sink_faults(linger="x", checkpointLocation="/c", queryName="q", bufferBytes="1m", maxInFligth="1") == (
-        "kinesis-efo sink option 'linger' must be a duration such as 100ms, up to 60s; got 'x'",
-        "kinesis-efo sink has no option 'bufferBytes'",
-        "kinesis-efo sink has no option 'maxInFligth'; did you mean 'maxInFlight'?",
-    )
-
-
-def test_everything_at_once_for_the_sink() -> None:
+def test_all_sink_options_at_once() -> None:
     options = SinkOptions.parse(
         {
             "STREAM": "orders", "manifest": "m.json", "checkpointLocation": "/c", "maxoutstandingrecords": "10",
@@ -429,8 +357,3 @@ def test_everything_at_once_for_the_sink() -> None:
         AwsSettings("eu-west-1", "http://127.0.0.1:4566", ROLE, "x", "n"),
         MetricsSettings("emf", "stderr", 10.0),
     )  # fmt: skip
-
-
-def test_leases_are_for_all_streams_or_for_none() -> None:
-    (fault,) = faults(manifest="m", startingPosition='{"orders": "LEASES"}')
-    assert "'startingPosition' must be LEASES for all streams, or for none: write it without JSON" in fault

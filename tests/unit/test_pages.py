@@ -26,7 +26,7 @@ from kinesis_efo.spark.sink import SINK_OPTIONS
 from kinesis_efo_infra.pipeline import __main__ as infra_cli
 from kinesis_efo_local import Settings
 from kinesis_efo_tools.cli import app as cli
-from tests.support.pages import MARKERS, ROOT, Block, blocks
+from tests.support.pages import MARKERS, PAGES, ROOT, Block, blocks
 
 OURS: Final = {option.name.lower(): option for option in (*SINK_OPTIONS, *SOURCE_OPTIONS)}
 SPARKS: Final = {"path", "checkpointlocation", "truncate", "txnappid", "txnversion", "snapshot-property.orders-1"}
@@ -45,11 +45,11 @@ def of(*languages: str) -> Any:
 
 
 @of("python", "sh", "yaml", "json")
-def test_what_is_not_run_says_why(block: Block) -> None:
+def test_a_block_that_is_not_run_gives_a_reason(block: Block) -> None:
     assert block.marker is None or MARKERS.fullmatch(block.marker)
 
 
-def test_blocks_are_in_languages_that_are_checked_or_need_not_be() -> None:
+def test_blocks_are_in_known_languages() -> None:
     fences = {
         line
         for page in (ROOT / "docs").rglob("*.md")
@@ -97,7 +97,7 @@ def _option(name: str, value: ast.expr, known: Iterable[str]) -> None:
         OURS[name.lower()].read(str(value.value))
 
 
-def test_what_reads_all_that_is_available_does_so_on_spark_4_0() -> None:
+def test_available_now_programs_set_catch_up() -> None:
     """Spark before 4.2 runs one micro-batch: whatever has come by then, without the option `catchUp`."""
     texts = {str(block): block.text for block in blocks("python")}
     texts |= {str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "examples").rglob("*.py")}
@@ -106,7 +106,7 @@ def test_what_reads_all_that_is_available_does_so_on_spark_4_0() -> None:
     assert [name for name, text in ending.items() if "catchUp=True" not in text] == []
 
 
-def test_the_page_about_tests_reads_as_the_example_does() -> None:
+def test_the_page_about_tests_shows_the_example() -> None:
     (shown,) = (block for block in blocks("python") if block.page == "docs/how-to/test-your-job.md")
     example = (ROOT / "examples" / "tests" / "test_big_orders.py").read_text()
     reads = [
@@ -119,7 +119,7 @@ def test_the_page_about_tests_reads_as_the_example_does() -> None:
     assert len(set(reads)) == 1
 
 
-def test_the_page_about_costs_computes_what_it_says() -> None:
+def test_the_costs_page_matches_its_formulas() -> None:
     (formulas,) = (block for block in blocks("python") if block.page == "docs/costs.md")
     names: dict[str, Any] = {}
     exec(formulas.text, names)
@@ -242,9 +242,7 @@ def test_commands_in_shells_exist(block: Block) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_commands_in_prose_and_output_exist(page: Path) -> None:
     text = page.read_text()
     output = re.findall(r"^ *\$ (kinesis-efo .*)$", text, re.MULTILINE)
@@ -254,27 +252,8 @@ def test_commands_in_prose_and_output_exist(page: Path) -> None:
             kinesis_efo_takes(words, "", whole=False)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "kinesis-efo lagg",
-        "kinesis-efo lag --wach",
-        "kinesis-efo leases reset",
-        "make lunch",
-        "pip install .[gpu]",
-        "pip install kinesis-efo-infra[cdk]",
-    ],
-)
-def test_commands_that_do_not_exist_are_found(command: str) -> None:
-    program, *words = command.split()
-    with pytest.raises((AssertionError, typer.BadParameter.__base__)):
-        PROGRAMS[program](words, "")
-
-
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.name
-)
-def test_pages_have_the_account_and_region_of_the_local_aws(page: Path) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_pages_use_the_local_account_and_region(page: Path) -> None:
     owner = "777788889999"  # of a stream in another account
     found = set(re.findall(r"arn:aws:\w+:([a-z0-9-]*):(\d+):", page.read_text()))
     assert {region for region, _ in found} <= {"", Settings().region}
@@ -285,7 +264,7 @@ def test_pages_have_the_account_and_region_of_the_local_aws(page: Path) -> None:
 
 
 @of("yaml")
-def test_yaml_is_an_environment_or_of_kubernetes(block: Block, tmp_path: Path) -> None:
+def test_yaml_is_an_environment_or_kubernetes(block: Block, tmp_path: Path) -> None:
     document = yaml.safe_load(block.text)
     if block.marker is not None:
         return

@@ -163,9 +163,7 @@ every_fault = pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.slow
 @every_call
 @every_fault
-def test_what_passes_within_the_retry_timeout_is_waited_out(
-    call: str, fault: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_passing_faults_are_waited_out(call: str, fault: str, caplog: pytest.LogCaptureFixture) -> None:
     operation, do = CALLS[call]
 
     async def main() -> None:
@@ -180,7 +178,7 @@ def test_what_passes_within_the_retry_timeout_is_waited_out(
 
 
 @every_call
-def test_what_lasts_longer_ends_the_start_with_the_first_cause(call: str) -> None:
+def test_lasting_faults_fail_with_the_first_cause(call: str) -> None:
     operation, do = CALLS[call]
     faults = iter([answered("ThrottlingException", 400)])
 
@@ -198,7 +196,7 @@ def test_what_lasts_longer_ends_the_start_with_the_first_cause(call: str) -> Non
 
 @every_call
 @pytest.mark.parametrize("code", ["AccessDeniedException", "ResourceNotFoundException", "ValidationException"])
-def test_what_no_patience_can_mend_fails_at_once(call: str, code: str) -> None:
+def test_permanent_faults_fail_at_once(call: str, code: str) -> None:
     operation, do = CALLS[call]
 
     async def main() -> None:
@@ -211,7 +209,7 @@ def test_what_no_patience_can_mend_fails_at_once(call: str, code: str) -> None:
     run(main())
 
 
-def test_a_table_that_is_none_fails_at_once_and_a_missing_stream_as_well() -> None:
+def test_a_missing_table_or_stream_fails_at_once() -> None:
     async def main() -> None:
         aws = Aws("DescribeTable", lambda: answered("ResourceNotFoundException", 400), 10_000)
         with pytest.raises(LeaseTableError):
@@ -248,7 +246,7 @@ def test_one_warning_after_five_seconds_and_one_every_thirty(caplog: pytest.LogC
     assert caplog.messages[0] == ("waiting for ListShards of stream 'orders' for 5 s: ThrottlingException: later")
 
 
-def test_a_call_that_is_slow_is_told_as_well(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_call_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         clock = LoopClock()
         await Patience(RETRY, clock).call("AssumeRole of reader", partial(clock.sleep, 20))
@@ -258,7 +256,7 @@ def test_a_call_that_is_slow_is_told_as_well(caplog: pytest.LogCaptureFixture) -
     assert caplog.messages == ["waiting for AssumeRole of reader for 5 s: no answer yet"]
 
 
-def test_expired_credentials_are_asked_for_once_more() -> None:
+def test_expired_credentials_are_retried_once() -> None:
     """They may have come from a file that has newer ones by now."""
 
     def after(refusals: int) -> str:
@@ -309,7 +307,7 @@ def test_a_manifest_is_waited_for(location: str, fault: str) -> None:
 
 @pytest.mark.parametrize("location", ["ssm:///kinesis-efo/dev/lake", "s3://bucket/lake"])
 @pytest.mark.parametrize("code", ["AccessDeniedException", "ParameterNotFound", "NoSuchKey"])
-def test_a_manifest_that_cannot_come_is_not_waited_for(location: str, code: str) -> None:
+def test_a_permanent_manifest_error_is_not_waited_for(location: str, code: str) -> None:
     session = Session(lambda: answered(code, 400), times=100)
     with pytest.raises(ManifestError, match=code):
         Patience(RETRY, LoopClock()).load(location, partial(load_manifest, location, session))
@@ -335,17 +333,17 @@ def tries(settings: RetrySettings) -> list[float]:
     return at
 
 
-def test_as_many_retries_as_the_option_says() -> None:
+def test_the_option_limits_the_retries() -> None:
     assert tries(RetrySettings(max_retries=3)) == [0, 1, 2.5, 4.75]
     assert tries(RetrySettings(max_retries=0)) == [0]
 
 
-def test_the_last_try_comes_no_later_than_the_retry_timeout() -> None:
+def test_no_try_comes_after_the_timeout() -> None:
     assert tries(RetrySettings(timeout=2.5)) == [0, 1, 2.5]
     assert tries(RetrySettings(timeout=2.4)) == [0, 1]
 
 
-def test_nothing_is_said_of_a_call_that_is_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_finished_call_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         clock = LoopClock()
         assert await Patience(RETRY, clock).call("ListShards", partial(asyncio.sleep, 1, "answer")) == "answer"

@@ -9,11 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kinesis_efo import processes
 from kinesis_efo.processes import PrivateDirectory
 
 
-def test_it_is_made_for_this_user_alone(tmp_path: Path) -> None:
+def test_a_directory_is_made_for_this_user_alone(tmp_path: Path) -> None:
     for _ in range(2):
         with PrivateDirectory(tmp_path / "notes") as there:
             there.write("a.json", b"long")
@@ -38,9 +37,7 @@ def test_it_is_made_for_this_user_alone(tmp_path: Path) -> None:
         ("a file", "it is a link or a file"),
     ],
 )
-def test_one_that_somebody_else_made_is_refused_with_the_way_out(
-    tmp_path: Path, what: str, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_of_others_is_refused(tmp_path: Path, what: str, reason: str) -> None:
     path, own = tmp_path / "notes", tmp_path / "own"
     own.mkdir(0o700)
     match what:
@@ -51,15 +48,13 @@ def test_one_that_somebody_else_made_is_refused_with_the_way_out(
         case _:
             path.mkdir()
             path.chmod({"entered by the group": 0o710, "written by all": 0o722}.get(what, 0o700))
-    if what == "another user's":
-        monkeypatch.setattr(processes, "_USER", os.geteuid() + 1)
     opened = psutil.Process().num_fds()
     with pytest.raises(PermissionError, match=rf"notes is not a directory of this user alone: {reason}; .* set TMPDIR"):
-        PrivateDirectory(path)
+        PrivateDirectory(path, user=os.geteuid() + (what == "another user's"))
     assert psutil.Process().num_fds() == opened
 
 
-def test_what_was_opened_is_used_although_its_path_leads_elsewhere(tmp_path: Path) -> None:
+def test_a_moved_directory_stays_in_use(tmp_path: Path) -> None:
     path, thiefs = tmp_path / "notes", tmp_path / "thief's"
     thiefs.mkdir()
     with PrivateDirectory(path) as there:
@@ -72,7 +67,7 @@ def test_what_was_opened_is_used_although_its_path_leads_elsewhere(tmp_path: Pat
 
 @pytest.mark.parametrize("what", ["a directory", "a pipe", "a link", "a link to itself", "a socket"])
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_CREAT])
-def test_something_else_than_a_file_is_not_opened(tmp_path: Path, what: str, flags: int) -> None:
+def test_only_regular_files_are_opened(tmp_path: Path, what: str, flags: int) -> None:
     with PrivateDirectory(tmp_path / "notes") as there, socket.socket(socket.AF_UNIX) as sock:
         odd = tmp_path / "notes" / "odd"
         match what:

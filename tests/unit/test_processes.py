@@ -25,13 +25,13 @@ def test_a_process_lives_until_it_has_ended() -> None:
     assert not there.lives()
 
 
-def test_another_process_with_its_id_is_another() -> None:
+def test_a_reused_pid_is_another_process() -> None:
     here = Process.of(os.getpid())
     assert here.lives()
     assert not here._replace(started=str(int(here.started) + 1)).lives()
 
 
-def test_a_system_that_tells_nothing_tells_whether_there_is_one(tmp_path: Path) -> None:
+def test_without_proc_only_existence_is_known(tmp_path: Path) -> None:
     here = Process.of(os.getpid(), tmp_path)
     assert here == (os.getpid(), UNKNOWN)
     assert here.lives(tmp_path)
@@ -39,7 +39,7 @@ def test_a_system_that_tells_nothing_tells_whether_there_is_one(tmp_path: Path) 
     assert not Process(2**22 + 1, UNKNOWN).lives(tmp_path)
 
 
-def test_a_process_of_somebody_else_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_process_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_pid: int, _signal: int) -> None:
         raise PermissionError
 

@@ -15,7 +15,7 @@ FACTS = (TESTS / "KINESIS.md").read_text()
 ROWS = [match.groups() for line in (TESTS / "SCENARIOS.md").read_text().splitlines() if (match := ROW.fullmatch(line))]
 
 
-def test_all_91_are_there_in_their_order_each_with_a_test() -> None:
+def test_all_91_scenarios_have_a_test() -> None:
     assert [int(number) for number, *_ in ROWS] == list(range(1, 92))
     assert not [number for number, _, tests, _ in ROWS if "`" not in tests]
 
@@ -35,7 +35,7 @@ def test_every_test_of_the_contract_has_a_fact() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(NAMED))
-def test_what_a_scenario_or_a_fact_names_exists(name: str) -> None:
+def test_named_tests_exist(name: str) -> None:
     path, *inside = name.split("::")
     assert inside[-1] in functions(TESTS / path, *inside[:-1])
 

@@ -19,44 +19,15 @@ from kinesis_efo.options.source import (
     of_run,
 )
 
-OF_QUERY = frozenset(
-    {
-        # What is read. Queries are compared by the resulting streams, consumers and lease table instead.
-        "manifest",
-        "streamArn",
-        "consumerArn",
-        "leaseTable",
-        "streams",
-        "registration",
-        # Where a query begins and ends, and how it plans.
-        "startingPosition",
-        "newStreamPosition",
-        "removedStreams",
-        "endingPosition",
-        "catchUp",
-        "maxBytesPerTrigger",
-        "maxRecordsPerTrigger",
-        "minBytesPerTrigger",
-        "maxTriggerDelay",
-        "deaggregate",
-        "acceptDataLoss",
-        "latencyHooks",
-        "pollTimeout",
-        "idleCheckpointInterval",
-        # Batch reads have no run.
-        "batch.maxRate",
-        "batch.shardsPerTask",
-        BATCH,
-        CLOCK,
-        TIMES,
-        LOADED,
-        # Facts about the Spark session: its address, and the supervisor that starts fetchers.
-        DRIVER_HOST,
-        SUPERVISOR,
-        PROGRAM,
-        LISTENS,
-    }
-)
+# What is read (queries are compared by the resulting streams, consumers and lease table instead); where a query begins and ends, and
+# how it plans; batch reads, which have no run; facts about the Spark session.
+OF_QUERY = {
+    "manifest", "streamArn", "consumerArn", "leaseTable", "streams", "registration",
+    "startingPosition", "newStreamPosition", "removedStreams", "endingPosition", "catchUp", "maxBytesPerTrigger", "maxRecordsPerTrigger",
+    "minBytesPerTrigger", "maxTriggerDelay", "deaggregate", "acceptDataLoss", "latencyHooks", "pollTimeout", "idleCheckpointInterval",
+    "batch.maxRate", "batch.shardsPerTask", BATCH, CLOCK, TIMES, LOADED,
+    DRIVER_HOST, SUPERVISOR, PROGRAM, LISTENS,
+}  # fmt: skip
 
 
 def parsed(**options: str) -> SourceOptions:
@@ -65,7 +36,7 @@ def parsed(**options: str) -> SourceOptions:
     )
 
 
-def test_every_option_that_is_not_the_querys_is_the_runs() -> None:
+def test_other_options_belong_to_the_run() -> None:
     assert {option.name for option in (*SOURCE_OPTIONS, *HINTS) if not option.of_run} == OF_QUERY
 
 
@@ -93,7 +64,7 @@ def test_options_of_the_query_alone_do_not_differ() -> None:
         ({"endpointUrl": "http://127.0.0.1:1"}, "'endpointUrl' is http://127.0.0.1:1 here and not set in"),
     ],
 )
-def test_an_option_of_the_run_that_differs_is_named_with_both_values(given: dict[str, str], text: str) -> None:
+def test_different_run_options_are_named_with_both_values(given: dict[str, str], text: str) -> None:
     (fault,) = differences(of_run(parsed()), of_run(parsed(**given)))
     assert text in fault
     assert "give all of them the same value" in fault
@@ -104,7 +75,7 @@ def test_all_that_differ_are_named() -> None:
     assert [fault.split("'")[1] for fault in faults] == ["bufferBytes", "checkpointRate"]
 
 
-def test_secrets_are_compared_and_never_told() -> None:
+def test_secrets_are_compared_and_never_shown() -> None:
     role = {"roleArn": "arn:aws:iam::123456789012:role/reader"}
     one, other = (of_run(parsed(**role, externalId=secret)) for secret in ("first-secret", "second-secret"))
     (fault,) = differences(one, other)

@@ -123,7 +123,7 @@ async def _list_shards() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("lines", "variables", "says"), CASES.values(), ids=CASES)
-def test_what_no_waiting_mends_is_told_at_once(
+def test_a_broken_sign_in_fails_at_once(
     home: Home, lines: str, variables: dict[str, str], says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = home(lines, variables)
@@ -147,7 +147,7 @@ def test_what_no_waiting_mends_is_told_at_once(
     assert asyncio.run(look()) == [LOG_IN], "doctor says it, too"
 
 
-def test_program_that_does_not_end_fails_the_sign_in(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_program_fails_the_sign_in(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credentials, "PROCESS_SECONDS", 0.5)
     home("credential_process = /bin/sleep 3", {})
     said = "with AWS profile 'dev' .* from custom-process: it did not end within 0 s; it may wait for input"
@@ -161,7 +161,7 @@ def test_program_that_does_not_end_fails_the_sign_in(home: Home, monkeypatch: py
         SyncClients(NOWHERE, "eu-west-1").client("kinesis").list_shards(StreamARN=ARN)
 
 
-def test_credential_process_ends_with_the_blocking_call(home: Home, tmp_path: Path) -> None:
+def test_a_credential_process_ends_with_its_call(home: Home, tmp_path: Path) -> None:
     """First at a sign-in, then when the credentials of a client are renewed."""
     tool, started = tmp_path / "tool", tmp_path / "started"
     soon = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
@@ -247,7 +247,7 @@ def test_run_reports_a_failed_sign_in_with_its_remedy(home: Home) -> None:
 
 
 @pytest.mark.slow
-def test_a_code_is_asked_for_where_there_is_no_terminal(home: Home) -> None:
+def test_mfa_without_a_terminal_is_explained(home: Home) -> None:
     home(f"{ROLE}\nsource_profile = base\nmfa_serial = arn:aws:iam::123456789012:mfa/me", {})
     program = (
         "from kinesis_efo.aws import SyncClients; from kinesis_efo.options import AwsSettings\n"
@@ -266,7 +266,7 @@ def test_a_code_is_asked_for_where_there_is_no_terminal(home: Home) -> None:
 
 
 @pytest.mark.parametrize("then", ["echo the network is away >&2; exit 1", "echo '<html>'"])
-def test_a_program_that_has_worked_may_work_again(home: Home, tmp_path: Path, then: str) -> None:
+def test_a_program_that_worked_may_work_again(home: Home, tmp_path: Path, then: str) -> None:
     tool, offline = tmp_path / "tool", tmp_path / "offline"
     # The SDK renews what is about to expire at every call.
     soon = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()

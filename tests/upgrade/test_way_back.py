@@ -114,9 +114,7 @@ class Job:
 
 
 @pytest.mark.parametrize("mode", ["efo", "polling"])
-def test_a_job_goes_up_and_back_and_up_with_the_old_code_really_run(
-    aws: LocalAws, earlier: Path, tmp_path: Path, mode: str
-) -> None:
+def test_a_job_upgrades_rolls_back_and_upgrades_again(aws: LocalAws, earlier: Path, tmp_path: Path, mode: str) -> None:
     world = make_world(aws, tmp_path, {"orders": 2})
     job = Job(world, tmp_path, readMode=mode, maxRecordsPerTrigger="100")
     job.run(earlier)

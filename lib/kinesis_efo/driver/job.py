@@ -28,8 +28,6 @@ INTERRUPTED: Final = 130
 """The exit code that shells report for a program ended by Ctrl-C."""
 _LOGGERS: Final = [f"org.apache.spark.sql.execution.streaming.{at}MicroBatchExecution" for at in ("", "runtime.")]
 _SCHEDULER: Final = "org.apache.spark.scheduler.DAGScheduler"
-_SAY_SECONDS: Final = 5.0
-"""Seconds for which a message is delayed, in case the program ends and `job` prints the same message."""
 _LIBRARIES: Final = re.compile(r"[/\\](?:pyspark|py4j|kinesis_efo)[/\\]|[/\\]lib[/\\]python3\.\d+[/\\](?!site-|dist-)")
 """Matches files of Spark, of this library and of Python itself, but not all of `site-packages`, where the program may be installed."""
 
@@ -92,12 +90,13 @@ def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
 class _Failures(ProgressListener):
     """Prints why queries fail, in place of Spark's log, which has a hundred lines for each failure.
 
-    A message of this library is delayed: if the program awaits the failed query, only `job` prints the message, as the last line.
+    A message of this library is delayed by so many seconds: if the program awaits the failed query, only `job` prints it, as the last line.
     """
 
     hears_progress = False
 
-    def __init__(self) -> None:
+    def __init__(self, delay: float = 5.0) -> None:
+        self._delay = delay
         self._waiting: set[str] = set()
         self.restores: list[Callable[[], object]] = []
         """What to call once Spark has ended, so that it logs as before."""
@@ -125,7 +124,7 @@ class _Failures(ProgressListener):
             sys.stderr.write(event.exception)
         else:
             self._waiting.add(message)
-            timer = threading.Timer(_SAY_SECONDS, self.say, [message])
+            timer = threading.Timer(self._delay, self.say, [message])
             timer.daemon = True
             timer.start()
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -37,12 +37,6 @@ from kinesis_efo.processes import PrivateDirectory
 
 logger = logging.getLogger(__name__)
 
-_NO_CORE_SECONDS: Final = 30.0
-_LOOK_SECONDS: Final = 2.0
-"""Seconds between checks whether Spark was stopped, because Spark does not notify a supervisor."""
-_FIRST_PAUSE: Final = 1.0
-_LONGEST_PAUSE: Final = 30.0
-"""Maximum pause in seconds before a failed job is started again; the first pause is `_FIRST_PAUSE`."""
 _LOCAL: Final = re.compile(r"local(?:\[(\*|\d+)(?:\s*,\s*\d+)?\])?")
 _KILLS: Final = ("spark.python.worker.killOnIdleTimeout", "spark.sql.execution.pyspark.udf.killOnIdleTimeout")
 _numbers = count()
@@ -50,7 +44,16 @@ _supervisors: Final[list[Supervisor]] = []
 _making: Final = threading.Lock()
 
 
-def supervisor_of(spark: SparkSession, fetchers: int) -> Supervisor:
+class Times(NamedTuple):
+    """Times of a supervisor in seconds."""
+
+    look: float = 2.0  # between checks whether Spark was stopped, because Spark does not notify a supervisor
+    first_pause: float = 1.0  # before a failed job is started again
+    longest_pause: float = 30.0
+    no_core: float = 30.0  # for which tasks wait before a warning
+
+
+def supervisor_of(spark: SparkSession, fetchers: int, times: Times | None = None) -> Supervisor:
     """Return the session's supervisor, which the first call makes. Raises ConfigurationError if no core is left for micro-batches."""
     check_cores(spark.sparkContext.master or "", fetchers, spark.sparkContext.defaultParallelism)
     for name in _KILLS:
@@ -60,7 +63,7 @@ def supervisor_of(spark: SparkSession, fetchers: int) -> Supervisor:
         _supervisors[:] = [each for each in _supervisors if not each.ended]
         found = next((each for each in _supervisors if each.serves(spark)), None)
         if found is None:
-            found = Supervisor(spark)
+            found = Supervisor(spark, times or Times())
             _supervisors.append(found)
     return found
 
@@ -96,9 +99,10 @@ class Supervisor:
     accepting has failed.
     """
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, times: Times) -> None:
         self.ended = False
         self._spark = spark
+        self._times = times
         self._directory = tempfile.mkdtemp(prefix="kinesis-efo-")
         self._process = os.getpid()
         atexit.register(self._remove)
@@ -119,7 +123,7 @@ class Supervisor:
         except OSError:
             listening.close()
             raise
-        listening.settimeout(_LOOK_SECONDS)
+        listening.settimeout(self._times.look)
         return listening
 
     def _accept(self) -> None:
@@ -155,7 +159,7 @@ class Supervisor:
             plan = _received(connection)
             if plan is None:
                 return
-            job = _Job(self._spark, plan, connection)
+            job = _Job(self._spark, plan, connection, self._times)
             try:
                 with suppress(OSError):
                     connection.recv(1)  # returns when the run has ended
@@ -166,13 +170,12 @@ class Supervisor:
 class _Job:
     """The Spark job of one run's fetchers. A thread starts the job again if it fails."""
 
-    def __init__(self, spark: SparkSession, plan: FetcherPlan, connection: socket.socket) -> None:
+    def __init__(self, spark: SparkSession, plan: FetcherPlan, connection: socket.socket, times: Times) -> None:
         assert plan.options.fetchers is not None
         self._spark = spark
         self._context = spark.sparkContext
         self._fetchers = plan.options.fetchers
-        self._plan = plan
-        self._connection = connection
+        self._plan, self._connection, self._times = plan, connection, times
         self._group = f"kinesis-efo-fetchers-{os.getpid()}-{next(_numbers)}"
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="kinesis-efo job", daemon=True).start()
@@ -185,7 +188,7 @@ class _Job:
             self._context.cancelJobGroup(self._group)
 
     def _run(self) -> None:
-        pause = _FIRST_PAUSE / 2
+        pause = self._times.first_pause / 2
         application = self._plan.manifest.application
         while not self._ended.is_set():
             began = time.monotonic()
@@ -198,8 +201,8 @@ class _Job:
                 if self._ended.is_set():
                     return
                 reason = str(error).strip()
-                ran = time.monotonic() - began > _LONGEST_PAUSE
-                pause = _FIRST_PAUSE if ran else min(2 * pause, _LONGEST_PAUSE)
+                ran = time.monotonic() - began > self._times.longest_pause
+                pause = self._times.first_pause if ran else min(2 * pause, self._times.longest_pause)
                 logger.warning(
                     "the fetchers of application %s failed; starting them again in %.0f s: %s",
                     application,
@@ -215,7 +218,7 @@ class _Job:
         """Warn if tasks of micro-batches have waited for some time and none runs, because fetchers have taken all cores."""
         tracker = self._context.statusTracker()
         waited = 0.0
-        while not self._ended.wait(_NO_CORE_SECONDS / 3):
+        while not self._ended.wait(self._times.no_core / 3):
             with suppress(Exception):
                 ours = set(tracker.getJobIdsForGroup(self._group))
                 others = [job for job in tracker.getActiveJobsIds() if job not in ours]
@@ -228,13 +231,13 @@ class _Job:
                 ]
                 waiting = any(stage.numTasks > stage.numCompletedTasks for stage in stages)
                 stuck = waiting and not any(stage.numActiveTasks for stage in stages)
-                waited = waited + _NO_CORE_SECONDS / 3 if stuck else 0.0
-                if waited >= _NO_CORE_SECONDS:
+                waited = waited + self._times.no_core / 3 if stuck else 0.0
+                if waited >= self._times.no_core:
                     waited = 0.0
                     logger.warning(
                         "tasks of micro-batches have waited for %.0f s and none runs: %d fetchers have taken the cores. Give the job more "
                         "executors or cores, or take fewer fetchers",
-                        _NO_CORE_SECONDS,
+                        self._times.no_core,
                         self._fetchers,
                     )
 

@@ -271,31 +271,33 @@ class OpenProducer:
     before: ProducerMetrics
 
 
+@dataclass
 class ProducerPool:
     """Keeps up to `most` producers open for the next task of a Python worker: opening one takes calls that AWS limits per account.
 
     A producer that is older than `seconds` is not used again, because its stream's limits may have changed.
     """
 
-    def __init__(self, seconds: float = 300.0, most: int = 8) -> None:
-        self._seconds = seconds
-        self._most = most
-        self._kept: dict[Hashable, OpenProducer] = {}
+    seconds: float = 300.0
+    most: int = 8
+    clock: Callable[[], float] = time.monotonic
+    producer: Any = BlockingProducer
+    _kept: dict[Hashable, OpenProducer] = field(default_factory=dict)
 
     def take(self, target: str, options: SinkOptions) -> OpenProducer:
         """Take a producer without outstanding records out of the pool, or open one."""
         kept = self._kept.pop((target, options), None)
-        if kept is not None and time.monotonic() - kept.opened < self._seconds:
+        if kept is not None and self.clock() - kept.opened < self.seconds:
             kept.before = kept.producer.metrics
             return kept
         if kept is not None:
             kept.producer.abort()
-        made = BlockingProducer(target, settings=options.producer, aws=options.aws, metrics=options.metrics).open()
-        return OpenProducer((target, options), made, time.monotonic(), made.metrics)
+        made = self.producer(target, settings=options.producer, aws=options.aws, metrics=options.metrics).open()
+        return OpenProducer((target, options), made, self.clock(), made.metrics)
 
     def keep(self, used: OpenProducer) -> None:
         """Put a producer without outstanding records into the pool."""
-        while len(self._kept) >= self._most:
+        while len(self._kept) >= self.most:
             self._kept.pop(next(iter(self._kept))).producer.abort()
         self._kept[used.key] = used
 

@@ -20,9 +20,7 @@ from tests.support.world import World
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_spark_refuses_what_is_recorded_as_refused_and_doctor_says_so(
-    world: Callable[..., World], queries: Queries
-) -> None:
+def test_spark_and_doctor_refuse_the_recorded_states(world: Callable[..., World], queries: Queries) -> None:
     w, whole = world(), queries.directory / "whole"
 
     def refusal(checkpoint: Path) -> str:

@@ -18,8 +18,6 @@ import psutil
 import pyspark
 import pytest
 
-import kinesis_efo
-from kinesis_efo.driver.tuning import DAEMON, MANAGER
 from kinesis_efo_local import LocalAws
 from tests.support.arriving import arriving, numbered
 from tests.support.driven import Driver, assert_once_and_in_order
@@ -109,24 +107,6 @@ def server(world: MakeWorld, tmp_path: Path) -> Iterator[Server]:
     server.close()
 
 
-def test_low_latency_sets_up_a_session_of_spark_connect_where_the_place_says_what_it_is(
-    server: Server, tmp_path: Path
-) -> None:
-    from pyspark.sql.connect.session import SparkSession as RemoteSession
-
-    session: Any = RemoteSession.builder.remote(server.url).create()
-    session.conf.unset(MANAGER)  # all Sparks of the tests have it
-    assert session.conf.get(MANAGER, None) is None
-    try:
-        unsaid = kinesis_efo.low_latency(session, checkpoint=tmp_path)
-        assert "does not say where it is" in unsaid.left[MANAGER]
-        done = kinesis_efo.low_latency(session, checkpoint=tmp_path.as_uri())
-        assert session.conf.get(MANAGER) == done.settings[MANAGER]
-        assert done.at_start == {DAEMON: "kinesis_efo.spark.daemon"}
-    finally:
-        session.stop()
-
-
 SKEWED_CLIENT = """
 import json, sys, time
 clock, given = time.time, json.loads(sys.argv[1])
@@ -145,7 +125,7 @@ session.stop()
 
 
 @pytest.mark.parametrize(("skew", "options"), [(-60.0, {}), (60.0, {}), (60.0, {"endingPosition": "LATEST"})])
-def test_batch_read_ends_at_load_whatever_the_clients_clock(
+def test_batch_read_ends_at_load_whatever_the_clock(
     server: Server, world: MakeWorld, skew: float, options: dict[str, Any]
 ) -> None:
     w = world()

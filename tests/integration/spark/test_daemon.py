@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_for_rows
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.spark40
 SETTING = "spark.python.daemon.module"
 DAEMON = "kinesis_efo.spark.daemon"
 
@@ -35,7 +35,7 @@ def preloading(spark: SparkSession) -> Iterator[SparkSession]:
     assert spark.conf.get(SETTING, None) is None
 
 
-def test_workers_are_forked_from_the_daemon_that_has_their_imports(
+def test_workers_are_forked_from_the_preloaded_daemon(
     preloading: SparkSession, world: Callable[..., World], queries: Queries
 ) -> None:
     w = world()

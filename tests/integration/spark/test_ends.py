@@ -16,6 +16,8 @@ from tests.support import arriving
 from tests.support.driven import Driver, local_driver
 from tests.support.world import World, wait_until
 
+# On Spark 4.0, `make test` kills the JVM of a program in test_sharing.py.
+pytestmark = pytest.mark.long
 MARK = "KINESIS_EFO_TEST"
 SECONDS = 5.0
 MakeWorld = Callable[..., World]
@@ -88,19 +90,15 @@ def interrupt_group(driver: Driver) -> None:
     os.killpg(driver.process.pid, signal.SIGINT)
 
 
-LONG = [pytest.mark.spark, pytest.mark.long]
-
-
-@pytest.mark.slow
+@pytest.mark.spark
 @pytest.mark.parametrize(
     "end",
     [
-        pytest.param(stop_spark, marks=pytest.mark.spark43),
-        pytest.param(stop_spark, marks=[pytest.mark.spark40, pytest.mark.long]),
-        pytest.param(kill_jvm, marks=LONG),  # test_sharing.py kills one, too
-        pytest.param(terminate_jvm, marks=LONG),
-        pytest.param(terminate_group, marks=LONG),
-        pytest.param(interrupt_group, marks=LONG),
+        stop_spark,
+        kill_jvm,
+        terminate_jvm,
+        terminate_group,
+        interrupt_group,
     ],
 )
 def test_nothing_is_left_of_a_program(
@@ -125,11 +123,7 @@ def test_nothing_is_left_of_a_program(
 
 
 @pytest.mark.spark40
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_query_that_is_started_twenty_times_leaves_no_thread_file_or_memory(
-    world: MakeWorld, mark: str, tmp_path: Path
-) -> None:
+def test_twenty_starts_leave_no_thread_file_or_memory(world: MakeWorld, mark: str, tmp_path: Path) -> None:
     w = world({"orders": 2})
     driver = program(tmp_path)
     other = driver.start("other", w, tmp_path / "other")
@@ -149,24 +143,3 @@ def test_a_query_that_is_started_twenty_times_leaves_no_thread_file_or_memory(
     assert memory[-1] - memory[9] < 8 << 20
     assert int(w.leases()["#run:orders"]["epoch"]["N"]) == 1, "one run"
     driver.kill()
-
-
-@pytest.mark.spark40
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_container_whose_first_process_ends_leaves_a_lease_that_ends_in_time(
-    world: MakeWorld, mark: str, tmp_path: Path
-) -> None:
-    w = world({"orders": 1})
-    w.put(arriving.numbered(20))
-    log = tmp_path / "driver.log"
-    inside = local_driver(log, before=("unshare", "--pid", "--fork", "--kill-child", "--mount-proc"))
-    inside.start("one", w, tmp_path / "one").wait_for_rows(20)
-    inside.kill()
-    wait_until(lambda: not processes(mark), SECONDS)
-    again = local_driver(tmp_path / "again.log")
-    w.put(arriving.numbered(20, first=20))
-    rows = again.start("one", w, tmp_path / "one").wait_for_rows(40)
-    assert sorted(row.number for row in rows) == list(range(40))
-    stop_spark(again)
-    again.process.wait(60)

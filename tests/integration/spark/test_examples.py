@@ -151,7 +151,7 @@ def test_copy_stream(world: Callable[..., World], tmp_path: Path, example: Run) 
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_the_example_of_a_test_passes_as_pytest_runs_it() -> None:
+def test_the_example_test_passes_under_pytest() -> None:
     command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir", ".", "-q", "-p", "no:cacheprovider"]
     ran = subprocess.run(
         [*command, "test_big_orders.py"],

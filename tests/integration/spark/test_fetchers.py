@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -15,7 +12,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import kinesis_efo
-from kinesis_efo.errors import ConfigurationError
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_until
 
@@ -93,16 +89,8 @@ def test_a_fetcher_comes_and_goes_with_its_query(spark: SparkSession, queries: Q
     assert sink.rows == all_once(300)
 
 
-def test_dataframes_of_a_session_share_what_starts_their_fetchers(spark: SparkSession, world: MakeWorld) -> None:
-    frames = [load(spark, world(), fetchers=1) for _ in range(3)]
-    assert [thread.name for thread in threading.enumerate()].count("kinesis-efo supervisor") == 1
-    del frames
-
-
 @pytest.mark.long
-def test_a_fetcher_that_dies_again_and_again_is_started_again_and_the_query_goes_on(
-    spark: SparkSession, queries: Queries, world: MakeWorld
-) -> None:
+def test_a_fetcher_dying_repeatedly_is_restarted(spark: SparkSession, queries: Queries, world: MakeWorld) -> None:
     w, sink = world({"orders": 2}), Sink()
     w.put(numbered(0, 50))
     query = queries.start(load(spark, w, fetchers=1), sink.write)
@@ -116,45 +104,3 @@ def test_a_fetcher_that_dies_again_and_again_is_started_again_and_the_query_goes
     wait_until(lambda: sum(sink.rows.values()) >= count, 120)
     assert query.exception() is None
     assert sink.rows == all_once(count)
-
-
-def test_fetchers_that_leave_no_core_are_refused(spark: SparkSession, world: MakeWorld) -> None:
-    with pytest.raises(ConfigurationError, match=r"option 'fetchers' is 2, but Spark has 2 cores with master local"):
-        load(spark, world(), fetchers=2)
-
-
-@pytest.mark.long
-def test_what_keeps_a_fetcher_from_coming_up_is_in_the_querys_error(
-    spark: SparkSession, queries: Queries, world: MakeWorld, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING, logger="kinesis_efo")
-    with broken_fetchers():
-        query = queries.start(load(spark, world(), fetchers=1, leaseTimeout="2s"), Sink().write)
-        wait_until(lambda: query.exception() is not None, 120)
-    message = str(query.exception())
-    assert "no fetcher has come up for" in message
-    assert "Spark gave their job up" in message
-    assert "fetcher 0 on host" in message
-
-
-@contextmanager
-def broken_fetchers() -> Iterator[None]:
-    """Whoever starts a fetcher now gives it a port that is taken."""
-    import socket
-
-    from kinesis_efo.driver import supervisor
-
-    original = supervisor.fetcher_task
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-
-        def with_taken_port(plan: Any) -> Any:
-            from dataclasses import replace
-
-            return original(replace(plan, options=replace(plan.options, fetcher_ports=range(port, port + 1))))
-
-        supervisor.fetcher_task = with_taken_port
-        try:
-            yield
-        finally:
-            supervisor.fetcher_task = original

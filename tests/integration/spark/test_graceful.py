@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from kinesis_efo.driver.graceful import await_stop
@@ -16,9 +15,8 @@ from tests.support.world import World
 pytestmark = pytest.mark.spark43
 
 
-@pytest.mark.parametrize("asked", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_a_signal_that_ends_a_program_of_hadoops_is_a_stop_only_where_one_was_asked_for(
-    spark: SparkSession, world: Callable[..., World], queries: Queries, asked: bool
+def test_a_signal_that_ends_hadoops_program_is_a_stop(
+    spark: SparkSession, world: Callable[..., World], queries: Queries
 ) -> None:
     w = world()
     w.put([("k", b"1")])
@@ -28,14 +26,9 @@ def test_a_signal_that_ends_a_program_of_hadoops_is_a_stop_only_where_one_was_as
         context = spark.sparkContext
         command = context._gateway.new_array(context._jvm.java.lang.String, 3)  # type: ignore[union-attr]
         command[:] = ["sh", "-c", "kill -TERM $$"]
-        if asked:
-            # The query fails before the signal has reached the thread that waits for it.
-            threading.Timer(0.5, stopping.set).start()
+        # The query fails before the signal has reached the thread that waits for it.
+        threading.Timer(0.5, stopping.set).start()
         context._jvm.org.apache.hadoop.util.Shell.execCommand(command)  # type: ignore[union-attr]
 
     query = queries.start(queries.load(w), hit)
-    if asked:
-        assert await_stop(query, stopping) is True
-    else:
-        with pytest.raises(StreamingQueryException, match="exitCode=143"):
-            await_stop(query, stopping)
+    assert await_stop(query, stopping) is True

@@ -64,7 +64,7 @@ def end_offset(query: StreamingQuery) -> Offset:
 
 
 @pytest.mark.spark40
-def test_a_task_that_fails_half_way_is_done_again_and_nothing_is_twice(
+def test_a_task_failing_midway_repeats_without_duplicates(
     spark: SparkSession, world: MakeWorld, queries: Queries, tmp_path: Path
 ) -> None:
     w = world()
@@ -90,7 +90,7 @@ def test_a_task_that_fails_half_way_is_done_again_and_nothing_is_twice(
 
 
 @pytest.mark.spark40
-def test_every_action_on_a_micro_batch_sees_the_same_rows(world: MakeWorld, queries: Queries) -> None:
+def test_every_action_on_a_batch_sees_equal_rows(world: MakeWorld, queries: Queries) -> None:
     w = world({"orders": 2})
     w.put(numbered(500))
     seen: list[tuple[int, list[int], list[int]]] = []
@@ -108,36 +108,22 @@ def test_every_action_on_a_micro_batch_sees_the_same_rows(world: MakeWorld, quer
 
 
 @pytest.mark.spark43
-@pytest.mark.parametrize("queries_at_once", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_sources_of_different_streams_of_an_application_are_read_at_once(
-    world: MakeWorld, queries: Queries, queries_at_once: int
-) -> None:
-    w, rows, other = world({"orders": 1, "clicks": 1}), Rows(), Rows()
-    other.__name__ = "other"  # type: ignore[misc]
+def test_a_query_of_more_streams_extends_the_run(world: MakeWorld, queries: Queries) -> None:
+    w, one, both = world({"orders": 1, "clicks": 1}), Rows(), Rows()
+    both.__name__ = "both"  # type: ignore[misc]
     w.put(numbered(10))
-    w.put(numbered(10, first=10), "clicks")
-    orders, clicks = (queries.load(w, streams=stream, leaseTimeout="2s") for stream in ("orders", "clicks"))
-    if queries_at_once == 1:
-        started = [queries.start(orders.union(clicks), rows)]
-    else:
-        started = [queries.start(orders, rows), queries.start(clicks, other)]
-
-    def read() -> list[int]:
-        return sorted([*numbers(rows.all), *numbers(other.all)])
-
-    def is_over() -> bool:
-        return any(query.exception() is not None for query in started)
-
-    wait_until(lambda: len(read()) >= 20 or is_over(), 120)
-    # Longer than a lease lasts.
-    renewed = time.monotonic() + 3
-    wait_until(lambda: time.monotonic() > renewed or is_over(), 10)
-    w.put(numbered(5, first=20))
-    w.put(numbered(5, first=25), "clicks")
-    wait_until(lambda: len(read()) >= 30 or is_over(), 120)
-    assert not is_over()
-    assert read() == list(range(30))
-    assert {key for key, row in w.leases().items() if "leaseOwner" in row} == {"#run:orders", "#run:clicks"}
+    w.put(numbered(10, first=100), "clicks")
+    first = queries.start(queries.load(w, streams="orders"), one)
+    one.wait_for(first, 10)
+    second = queries.start(queries.load(w), both)
+    both.wait_for(second, 20)
+    w.put(numbered(5, first=10))
+    w.put(numbered(5, first=110), "clicks")
+    assert sorted(numbers(one.wait_for(first, 15))) == [*range(15)]
+    assert sorted(numbers(both.wait_for(second, 30))) == [*range(15), *range(100, 115)]
+    owners = {key: row["leaseOwner"]["S"] for key, row in w.leases().items() if "leaseOwner" in row}
+    assert owners.keys() == {"#run:orders", "#run:clicks"}
+    assert len(set(owners.values())) == 1
 
 
 @pytest.mark.parametrize(
@@ -148,7 +134,7 @@ def test_sources_of_different_streams_of_an_application_are_read_at_once(
         pytest.param("two loads", marks=[pytest.mark.spark40, pytest.mark.long]),
     ],
 )
-def test_several_sources_of_one_stream_share_what_reads_it(world: MakeWorld, queries: Queries, shape: str) -> None:
+def test_several_sources_of_one_stream_share_a_run(world: MakeWorld, queries: Queries, shape: str) -> None:
     w = world()
     w.put(numbered(10))
     lease = {"leaseTimeout": "60s"}  # a busy machine renews late
@@ -172,7 +158,7 @@ def test_several_sources_of_one_stream_share_what_reads_it(world: MakeWorld, que
 
 
 @pytest.mark.spark40
-def test_order_per_key_across_a_split_a_restart_and_a_merge(world: MakeWorld, queries: Queries) -> None:
+def test_keys_stay_ordered_across_reshards_and_a_restart(world: MakeWorld, queries: Queries) -> None:
     w = world()
     name, rows = w.streams["orders"], Rows()
     w.put(numbered(300, keys=20))
@@ -206,74 +192,8 @@ def test_order_per_key_across_a_split_a_restart_and_a_merge(world: MakeWorld, qu
         assert shards <= {"0"} or shards <= {"1", "2"} or shards <= {"3"}, "parents and children in one micro-batch"
 
 
-@pytest.mark.spark43
-def test_after_a_while_without_records_the_next_one_comes(world: MakeWorld, queries: Queries) -> None:
-    w, rows = world(), Rows()
-    query = queries.start(queries.load(w, startingPosition="LATEST", idleCheckpointInterval="1s"), rows)
-    wait_until(lambda: query.lastProgress and query.lastProgress["batchId"] >= 2, 90, "offsets of an idle stream")
-    before = end_offset(query)
-    put = w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=b"00000001")
-    (row,) = rows.wait_for(query, 1)
-    assert (row.sequenceNumber, row.stream, row.shardId) == (put["SequenceNumber"], "orders", put["ShardId"])
-    assert all(position.value > 0 for position in before.values())
-
-
-@pytest.mark.long
-@pytest.mark.spark40
-def test_one_busy_and_63_idle_shards_from_latest(world: MakeWorld, queries: Queries) -> None:
-    w, rows = world({"orders": 64}), Rows()
-    w.put(numbered(640, keys=640))
-    query = queries.start(queries.load(w, startingPosition="LATEST", idleCheckpointInterval="2s"), rows)
-    wait_until(lambda: query.lastProgress is not None, 90)
-    stop = threading.Event()
-    sent: list[int] = []
-
-    def keep_busy() -> None:
-        client = w.aws.client("kinesis")
-        while not stop.is_set():
-            client.put_record(StreamName=w.streams["orders"], PartitionKey="k1", Data=f"{len(sent):08d}".encode())
-            sent.append(len(sent))
-            stop.wait(0.02)
-
-    busy = threading.Thread(target=keep_busy)
-    busy.start()
-    try:
-        rows.wait_for(query, 20)
-        first = end_offset(query)
-        wait_until(lambda: all(end_offset(query)[key] != at for key, at in first.items()), 60, "idle offsets move on")
-    finally:
-        stop.set()
-        busy.join()
-    w.put(numbered(640, first=10_000, keys=640))
-    rows.wait_for(query, len(sent) + 640)
-    assert sorted(numbers(rows.all)) == sent + list(range(10_000, 10_640))
-    assert len(end_offset(query)) == 64
-
-
-@pytest.mark.long
-@pytest.mark.spark40
-def test_what_exceeds_a_trigger_comes_with_the_next(world: MakeWorld, queries: Queries) -> None:
-    by_records, by_bytes = Rows(), Rows()
-    by_bytes.__name__ = "by_bytes"  # type: ignore[misc]
-    w = world({"orders": 2})
-    w.put(numbered(300))
-    query = queries.start(queries.load(w, maxRecordsPerTrigger="45"), by_records)
-    by_records.wait_for(query, 300)
-    query.stop()
-    assert sorted(numbers(by_records.all)) == list(range(300))
-    assert 10 < max(map(len, by_records.batches.values())) <= 45
-    w = world()
-    w.put(numbered(100, size=20_000))
-    # An event of ten such records has 270 kB.
-    query = queries.start(queries.load(w, maxBytesPerTrigger="600k"), by_bytes)
-    by_bytes.wait_for(query, 100)
-    query.stop()
-    assert sorted(numbers(by_bytes.all)) == list(range(100))
-    assert max(map(len, by_bytes.batches.values())) == 20
-
-
 @pytest.mark.spark
-def test_everything_available_now_and_nothing_else(world: MakeWorld, queries: Queries) -> None:
+def test_available_now_reads_exactly_what_is_there(world: MakeWorld, queries: Queries) -> None:
     w, rows = world({"orders": 2}), Rows()
     w.aws.backdate(w.streams["orders"], 40)
     w.put(numbered(400))
@@ -281,9 +201,8 @@ def test_everything_available_now_and_nothing_else(world: MakeWorld, queries: Qu
     w.put(numbered(50, first=400))
     options: dict[str, Any] = {"maxRecordsPerTrigger": "100"} if SPARK_VERSION >= (4, 2) else {"catchUp": "true"}
     a_moment_ago = {"endingPosition": f"AT_TIMESTAMP:{round(time.time() * 1000) - 20_000}"}
-    # Subscriptions tell where the end is; for GetRecords it is where the last record is.
-    for run, (total, mode, end) in enumerate([(400, "efo", a_moment_ago), (500, "polling", {}), (500, "efo", {})]):
-        query = queries.start(queries.load(w, readMode=mode, **options, **end), rows, availableNow=True)
+    for run, (total, end) in enumerate([(400, a_moment_ago), (500, {})]):
+        query = queries.start(queries.load(w, **options, **end), rows, availableNow=True)
         assert query.awaitTermination(120), "it does not end"
         assert sorted(numbers(rows.all)) == list(range(total))
         if run == 0:
@@ -295,7 +214,7 @@ def test_everything_available_now_and_nothing_else(world: MakeWorld, queries: Qu
 
 
 @pytest.mark.spark43
-def test_trigger_once_reads_all_that_is_there_whatever_the_limits_are(world: MakeWorld, queries: Queries) -> None:
+def test_trigger_once_reads_all_whatever_the_limits(world: MakeWorld, queries: Queries) -> None:
     w, rows = world({"orders": 2}), Rows()
     w.put(numbered(400))
     query = queries.start(queries.load(w, maxRecordsPerTrigger="50"), rows, once=True)
@@ -317,28 +236,3 @@ def test_stopping_is_prompt_and_releases_the_leases(world: MakeWorld, queries: Q
     w.put(numbered(10, first=40))
     again = queries.start(queries.load(w, leaseTimeout="60s"), rows)
     assert sorted(numbers(rows.wait_for(again, 50, seconds=50))) == list(range(50))
-
-
-@pytest.mark.long
-@pytest.mark.spark43
-def test_a_query_moves_between_polling_and_subscribing_on_one_checkpoint(world: MakeWorld, queries: Queries) -> None:
-    w, rows = world({"orders": 2}), Rows()
-    w.put(numbered(200, keys=20))
-    for count, mode in [(200, "efo"), (400, "polling"), (600, "efo")]:
-        # What the run before had planned when it was stopped is read in the other mode first.
-        query = queries.start(
-            queries.load(w, readMode=mode, maxRecordsPerTrigger="90", idleCheckpointInterval="1s"), rows
-        )
-        rows.wait_for(query, count if count == 600 else count - 50)
-        query.stop()
-        if count == 400:
-            w.kinesis.split_shard(
-                StreamName=w.streams["orders"], ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**125)
-            )
-            w.wait_active()
-        w.put(numbered(200, first=count, keys=20))
-    assert sorted(numbers(rows.all))[:600] == list(range(600))
-    last: dict[str, int] = {}
-    for row, number in zip(rows.all, numbers(rows.all), strict=True):
-        assert last.get(row.partitionKey, -1) < number
-        last[row.partitionKey] = number

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import kinesis_efo
@@ -48,9 +46,7 @@ def put(w: World, count: int) -> dict[str, str]:
 
 
 @pytest.mark.spark
-def test_what_was_available_is_where_the_lease_table_stands(
-    spark: SparkSession, world: MakeWorld, queries: Queries
-) -> None:
+def test_lease_table_has_the_end_of_available_now(spark: SparkSession, world: MakeWorld, queries: Queries) -> None:
     w = world({"orders": 2})
     last = put(w, 40)
     read: list[int] = []
@@ -65,10 +61,8 @@ def test_what_was_available_is_where_the_lease_table_stands(
     assert checkpoints(w) == last
 
 
-@pytest.mark.spark
-def test_a_stop_between_two_triggers_leaves_the_positions_of_the_first(
-    spark: SparkSession, world: MakeWorld, queries: Queries
-) -> None:
+@pytest.mark.spark43
+def test_lease_table_has_the_trigger_before_a_stop(spark: SparkSession, world: MakeWorld, queries: Queries) -> None:
     w = world({"orders": 2})
     put(w, 40)
     read: dict[str, int] = {}
@@ -91,21 +85,3 @@ def test_a_stop_between_two_triggers_leaves_the_positions_of_the_first(
     assert any(reads_at_its_first_trigger() for _ in range(5))
     unread = dict.fromkeys(checkpoints(w), "TRIM_HORIZON")
     assert checkpoints(w) == unread | {key: str(number) for key, number in read.items()}
-
-
-@pytest.mark.spark40
-def test_a_micro_batch_that_fails_moves_nothing(
-    spark: SparkSession, world: MakeWorld, queries: Queries, tmp_path: Path
-) -> None:
-    w = world({"orders": 2})
-    put(w, 40)
-
-    def fail(df: DataFrame, _: int) -> None:
-        df.count()
-        raise RuntimeError("the sink is broken")
-
-    query = queries.start(load(spark, w, **ALL_NOW), fail, availableNow=True)
-    with pytest.raises(StreamingQueryException, match="the sink is broken"):
-        query.awaitTermination(120)
-    released(w)
-    assert set(checkpoints(w).values()) == {"TRIM_HORIZON"}

@@ -17,7 +17,7 @@ from tests.support.world import World, wait_until
 pytestmark = pytest.mark.spark
 
 
-def test_a_query_tells_its_lag_and_its_metrics(
+def test_a_query_reports_its_lag_and_metrics(
     spark: SparkSession, world: Callable[..., World], queries: Queries, tmp_path: Path
 ) -> None:
     w = world({"orders": 2})

@@ -28,13 +28,14 @@ def default_filesystem(session: SparkSession) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_on_local_disks_a_query_writes_its_checkpoint_with_the_manager_that_is_set(
-    session: SparkSession, tmp_path: Path, scheme: str
-) -> None:
+def test_on_local_disks_queries_use_the_fast_manager(session: SparkSession, tmp_path: Path, scheme: str) -> None:
     place = f"{scheme}{tmp_path / 'checkpoint'}"
     done = kinesis_efo.low_latency(session, checkpoint=place)
     assert session.conf.get(MANAGER) == done.settings[MANAGER]
     assert done.at_start == {DAEMON: "kinesis_efo.spark.daemon"}
+    assert str(done).splitlines() == [
+        f"set: {MANAGER}={done.settings[MANAGER]}", f"give to spark-submit: --conf {DAEMON}=kinesis_efo.spark.daemon"
+    ]  # fmt: skip
     assert kinesis_efo.low_latency(session, checkpoint=place) == done, "a second call changes nothing"
     rows = session.readStream.format("rate-micro-batch").option("rowsPerBatch", "5").load()
     # With a class that is not there, no query of the session would start.
@@ -47,39 +48,29 @@ def test_on_local_disks_a_query_writes_its_checkpoint_with_the_manager_that_is_s
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "S3", "gs", "abfs", "abfss", "wasbs", "oss", "hdfs", "viewfs"])
-def test_elsewhere_the_manager_stays_as_it_is(session: SparkSession, scheme: str) -> None:
+def test_remote_checkpoints_keep_the_manager(session: SparkSession, scheme: str) -> None:
     before = session.conf.get(MANAGER, None)
     done = kinesis_efo.low_latency(session, checkpoint=f"{scheme}://lake/checkpoints/orders")
     assert session.conf.get(MANAGER, None) == before
-    assert MANAGER not in done.settings
+    assert done.settings == {}
     assert scheme.lower() in done.left[MANAGER]
     assert done.at_start, "a daemon helps wherever checkpoints are"
 
 
-def test_a_path_alone_is_on_the_default_file_system(session: SparkSession, default_filesystem: Any) -> None:
-    before = session.conf.get(MANAGER, None)
+def test_the_default_file_system_decides_without_a_scheme(session: SparkSession, default_filesystem: Any) -> None:
     default_filesystem.set("fs.defaultFS", "s3a://lake")
     done = kinesis_efo.low_latency(session, checkpoint="/checkpoints/orders")
-    assert session.conf.get(MANAGER, None) == before
-    assert done.left[MANAGER] == "it is for local disks, and '/checkpoints/orders' is on s3a"
+    assert done.left == {MANAGER: "it is for local disks, and '/checkpoints/orders' is on s3a"}
+    assert str(done).splitlines()[-1].startswith(f"left: {MANAGER}, ")
 
 
-def test_what_the_user_has_set_stays(session: SparkSession, tmp_path: Path) -> None:
+def test_the_users_manager_stays(session: SparkSession, tmp_path: Path) -> None:
     session.conf.set(MANAGER, "com.example.Manager")
     done = kinesis_efo.low_latency(session, checkpoint=tmp_path)
     assert session.conf.get(MANAGER) == "com.example.Manager"
-    assert done.settings == {}
-    assert done.left == {MANAGER: "it is com.example.Manager"}
+    assert (done.settings, done.left) == ({}, {MANAGER: "it is com.example.Manager"})
 
 
-def test_the_answer_shows_what_was_done_and_what_remains_to_do(session: SparkSession, tmp_path: Path) -> None:
-    lines = str(kinesis_efo.low_latency(session, checkpoint=tmp_path)).splitlines()
-    assert lines[0].startswith(f"set: {MANAGER}=org.apache.spark.")
-    assert lines[1:] == [f"give to spark-submit: --conf {DAEMON}=kinesis_efo.spark.daemon"]
-    (left, _) = str(kinesis_efo.low_latency(session, checkpoint="s3://lake/orders")).splitlines()[::-1]
-    assert left.startswith(f"left: {MANAGER}, ")
-
-
-def test_an_empty_place_is_an_error(session: SparkSession) -> None:
+def test_an_empty_checkpoint_is_an_error(session: SparkSession) -> None:
     with pytest.raises(ConfigurationError, match="checkpoint is empty"):
         kinesis_efo.low_latency(session, checkpoint=" ")

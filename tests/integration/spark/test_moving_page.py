@@ -135,16 +135,3 @@ def test_a_query_begins_where_the_connector_stopped(
     finally:
         query.stop()
     assert sorted(row.data for row in spark.table("moved").collect()) == sorted(expected)
-
-
-def test_a_position_that_nobody_wrote_is_refused(tmp_path: Path, page: dict[str, Any]) -> None:
-    write_checkpoint(tmp_path, {"shardId-000000000000": {**NOTHING, "iteratorType": "TRIM_HORIZON"}}, {})
-    with pytest.raises(SystemExit, match="does not say what micro-batch 7 has read"):
-        page["starting_position"](tmp_path, "orders", [])
-
-
-def test_a_kind_of_position_that_is_not_known_is_refused(tmp_path: Path, page: dict[str, Any]) -> None:
-    at = {"shardId-000000000000": {**NOTHING, "iteratorType": "AT_SEQUENCE_NUMBER"}}
-    write_checkpoint(tmp_path, at, at)
-    with pytest.raises(SystemExit, match="AT_SEQUENCE_NUMBER, which this program does not know"):
-        page["starting_position"](tmp_path, "orders", [])

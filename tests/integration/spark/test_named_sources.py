@@ -32,7 +32,7 @@ def seen(spark: SparkSession) -> Iterator[list[BatchProgress]]:
     spark.streams.removeListener(listener)
 
 
-def test_a_query_gets_another_source_and_keeps_its_checkpoint(
+def test_a_query_gets_another_source_on_its_checkpoint(
     spark: SparkSession, world: Callable[..., World], queries: Queries, seen: list[BatchProgress]
 ) -> None:
     w = world({"orders": 1, "clicks": 1})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from ipaddress import ip_address
 
@@ -10,7 +9,6 @@ import psutil
 import pytest
 from pyspark.sql.streaming import python_streaming_source_runner as runner
 
-import kinesis_efo
 from kinesis_efo.planner.host import spark_jvm
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_for_rows
@@ -25,7 +23,7 @@ def listening(process: psutil.Process) -> set[str]:
 
 
 @pytest.mark.spark43
-def test_in_local_mode_nothing_but_loopback_is_bound(queries: Queries, world: MakeWorld) -> None:
+def test_local_mode_binds_only_loopback(queries: Queries, world: MakeWorld) -> None:
     w = world({"orders": 2})
     w.put((f"k{n}", b"data") for n in range(100))
     wait_for_rows(queries.start(queries.load(w), "local"), 100)
@@ -36,31 +34,9 @@ def test_in_local_mode_nothing_but_loopback_is_bound(queries: Queries, world: Ma
     assert spark_jvm(planner.pid, {}).local, "seen by what the JVM does"
 
 
-@pytest.mark.long
 @pytest.mark.spark40
-def test_read_stream_in_local_mode_binds_nothing_else_either(queries: Queries, world: MakeWorld) -> None:
-    w = world({"orders": 1})
-    w.put((f"k{n}", b"data") for n in range(10))
-    rows = kinesis_efo.read_stream(queries.spark, **{**w.options, "startingPosition": "TRIM_HORIZON"})
-    query = queries.start(rows, "facade")
-    wait_for_rows(query, 10)
-    assert listening(w.reader()) == {"127.0.0.1"}
-
-
-@pytest.mark.spark40
-def test_tasks_read_over_tls_where_every_address_is_served(queries: Queries, world: MakeWorld) -> None:
+def test_tasks_read_over_tls_from_every_address(queries: Queries, world: MakeWorld) -> None:
     w = world({"orders": 2})
     w.put((f"k{n}", b"data") for n in range(100))
     wait_for_rows(queries.start(queries.load(w, fetcherBindHost="0.0.0.0"), "every"), 100)
     assert [ip_address(each).is_unspecified for each in listening(w.reader())] == [True]
-
-
-@pytest.mark.long
-@pytest.mark.spark43
-def test_a_port_that_is_taken_is_an_error_that_says_so(queries: Queries, world: MakeWorld) -> None:
-    w = world({"orders": 1})
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        query = queries.start(queries.load(w, fetcherPort=str(port)), "taken")
-        with pytest.raises(Exception, match=rf"cannot listen on 127\.0\.0\.1, port {port}: .*Address already in use"):
-            query.awaitTermination(60)

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import gzip
 import shlex
-import sqlite3
 import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +18,6 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -53,6 +50,7 @@ MALFORMED: Final = [
 PAYMENTS: Final = [("ann", b'{"order_id": "1", "paid": "2027-01-31T12:03:00Z"}')]
 # By test_moving_page.py and test_sink.py beside this file, and by test_pages.py in tests/unit and tests/unit/constructs.
 ELSEWHERE: Final = {
+    "README.md",
     "docs/costs.md",
     "docs/how-to/emr-connector.md",
     "docs/how-to/own-cdktf-app.md",
@@ -246,38 +244,6 @@ def test_a_join(tmp_path: Path, run: Run) -> None:
 
 
 @pytest.mark.long
-def test_the_result_of_a_join_is_upserted(tmp_path: Path, lake: World, spark: SparkSession) -> None:
-    (join,) = (each for each in blocks("python") if each.page == "docs/watermarks.md" and each.marker is None)
-    (upserted,) = (each for each in blocks("python") if each.page == "docs/how-to/upserts.md" and "UPSERT" in each.text)
-    reads = join.text[: join.text.index("orders = of(")].replace(f'"{MANIFEST}",', f'"{lake.manifest}", **here,')
-    shared = join.text[join.text.index("orders = of(") : join.text.index("paid = orders.join(")]
-    assert shared in upserted.text, "the join of the other page"
-
-    def connect() -> sqlite3.Connection:
-        return sqlite3.connect(tmp_path / "paid.db")
-
-    with closing(connect()) as database, database:
-        database.execute("CREATE TABLE paid (id text PRIMARY KEY, paid text)")
-    here = {"endpointUrl": lake.aws.endpoint_url, "startingPosition": "TRIM_HORIZON", "leaseTimeout": "10s"}
-    names: dict[str, Any] = {"here": here, "connect": connect, "closing": closing}
-    exec(reads, names)
-    exec(upserted.text.replace(BUCKET, str(tmp_path)), names)
-
-    def found() -> list[tuple[str, str]]:
-        with closing(connect()) as database:
-            return database.execute("SELECT id, paid FROM paid").fetchall()
-
-    wait_until(lambda: bool(found()) or names["query"].exception() is not None, 120)
-    names["query"].stop()
-    assert found() == [("1", "2027-01-31 12:03:00")]
-    # An older payment, and the same micro-batch again, change nothing; a newer one does.
-    for paid, kept in (("12:02", "12:03"), ("12:03", "12:03"), ("12:04", "12:04")):
-        again = spark.sql(f"SELECT '1' AS id, timestamp '2027-01-31 {paid}:00' AS paid")
-        names["upsert"](again, 7)
-        assert found() == [("1", f"2027-01-31 {kept}:00")]
-
-
-@pytest.mark.long
 def test_replay(lake: World, tmp_path: Path, run: Run) -> None:
     shard = lake.shards()[0]["ShardId"]
     asked = {"StreamName": lake.streams["orders"], "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"}
@@ -353,20 +319,6 @@ def test_a_backfill_and_then_live(
     names["query"].stop()
     found = [row["data"] for row in rows(tmp_path / "all-orders")]
     assert sorted(found) == [b"backlog"] * 20 + [b"live"] * 30
-
-
-@pytest.mark.long
-def test_a_view_in_sql(spark: SparkSession, lake: World) -> None:
-    (block,) = (each for each in blocks("sql") if each.page == "docs/batch-reads.md")
-    text = block.text.replace("startingPosition 'AT_TIMESTAMP:2026-11-20T08:00:00Z'", "startingPosition 'TRIM_HORIZON'")
-    text = text.replace(f"'{MANIFEST}'", f"'{lake.manifest}', endpointUrl '{lake.aws.endpoint_url}'")
-    view, query = (each.strip() for each in text.rstrip().rstrip(";").split(";"))
-    spark.sql(view)
-    assert sorted((row[0], row.partitionKey) for row in spark.sql(query).collect()) == sorted(
-        (data.decode(), key) for key, data in ORDERS
-    )
-    with pytest.raises(AnalysisException, match="'provider' is Spark's; leave it out"):
-        spark.sql("CREATE TABLE t USING `kinesis-efo` OPTIONS (manifest 'm.json')")
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ import pytest
 from tests.integration.spark.conftest import CREDENTIALS
 from tests.support.world import World
 
-pytestmark = [pytest.mark.spark43, pytest.mark.slow]
+pytestmark = [pytest.mark.spark43, pytest.mark.long]
 SPEC = """\
 name: lake
 storage: {place}/storage
@@ -44,9 +44,7 @@ def clicks():
 """
 
 
-def test_a_pipeline_reads_what_its_functions_and_its_imports_describe(
-    world: Callable[..., World], tmp_path: Path
-) -> None:
+def test_a_pipeline_reads_streams_of_functions_and_imports(world: Callable[..., World], tmp_path: Path) -> None:
     w = world({"orders": 1, "clicks": 1})
     for stream in ("orders", "clicks"):
         w.put([(str(number), b"%d" % number) for number in range(20)], stream)

@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 
 import kinesis_efo
 from tests.integration.spark.conftest import Queries
-from tests.support.aggregates import aggregated, as_the_kpl
+from tests.support.aggregates import as_the_kpl
 from tests.support.world import World, wait_for_rows, wait_until
 
 
 @pytest.mark.spark
-def test_a_new_query_reads_what_is_there_and_what_comes(
+def test_a_new_query_reads_old_and_new_records(
     spark: SparkSession, world: Callable[..., World], tmp_path: Path
 ) -> None:
     w = world({"orders": 2})
@@ -43,7 +43,7 @@ def test_a_new_query_reads_what_is_there_and_what_comes(
 
 
 @pytest.mark.spark40
-def test_an_idle_source_does_not_hold_up_another_one(
+def test_an_idle_source_does_not_delay_another(
     queries: Queries, world: Callable[..., World], spark: SparkSession
 ) -> None:
     busy, idle = world(), world()
@@ -60,25 +60,7 @@ def test_an_idle_source_does_not_hold_up_another_one(
 
 @pytest.mark.long
 @pytest.mark.spark40
-def test_every_record_of_aggregates_with_mixed_keys_is_delivered_unless_the_option_is_strict(
-    queries: Queries, world: Callable[..., World], spark: SparkSession
-) -> None:
-    w = world({"orders": 4})
-    user_records = [b"%d" % number for number in range(2_000)]
-    for parcel in aggregated((f"key-{number}", data) for number, data in enumerate(user_records)):
-        w.kinesis.put_record(StreamName=w.streams["orders"], **parcel)
-    w.put([("k", b"plain")])
-    for options, expected in (({}, [*user_records, b"plain"]), ({"deaggregate": "strict"}, [b"plain"])):
-        query = queries.start(queries.load(w, **options), f"aggregates_{len(options)}")
-        wait_for_rows(query, len(expected))
-        query.stop()
-        found = spark.table(query.name).collect()
-        assert sorted(bytes(row.data) for row in found) == sorted(expected)
-
-
-@pytest.mark.long
-@pytest.mark.spark40
-def test_aggregates_of_a_stream_that_kinesis_distributes_itself_are_delivered_once_it_was_seen_even_if_strict(
+def test_strict_reading_delivers_aggregates_of_auto_distribution(
     queries: Queries, world: Callable[..., World], spark: SparkSession
 ) -> None:
     w = world({"orders": 8})

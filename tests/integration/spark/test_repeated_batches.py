@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -15,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kinesis_efo_local import LocalAws, Settings
 from kinesis_efo_local.wrong_answers import WrongAnswers
-from tests.support.next_start import next_start
 from tests.support.world import World, make_world, wait_until
 
 pytestmark = pytest.mark.slow
@@ -87,11 +84,9 @@ class Run:
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param("lying", marks=pytest.mark.spark), pytest.param("old", marks=pytest.mark.spark40)]
+    "case", [pytest.param("lying", marks=pytest.mark.spark43), pytest.param("old", marks=pytest.mark.spark40)]
 )
-def test_a_micro_batch_that_is_repeated_has_its_rows_and_the_query_goes_on(
-    spark: SparkSession, aws: LocalAws, tmp_path: Path, case: str
-) -> None:
+def test_a_repeated_micro_batch_has_its_rows(spark: SparkSession, aws: LocalAws, tmp_path: Path, case: str) -> None:
     world = make_world(aws, tmp_path)
     world.put([("k", b"%d" % number) for number in range(1000)])
     run = Run(spark, world, tmp_path / "checkpoint", readMode="polling")
@@ -107,10 +102,8 @@ def test_a_micro_batch_that_is_repeated_has_its_rows_and_the_query_goes_on(
     assert run.batches[last], "and the micro-batch itself has them"
 
 
-@pytest.mark.spark
-def test_first_micro_batch_is_repeated_without_its_lease_rows(
-    spark: SparkSession, aws: LocalAws, tmp_path: Path
-) -> None:
+@pytest.mark.spark43
+def test_first_batch_is_repeated_without_its_lease_rows(spark: SparkSession, aws: LocalAws, tmp_path: Path) -> None:
     """The log names where it begins, so nothing that decided this is needed again."""
     world = make_world(aws, tmp_path)
     world.put([("k", b"%d" % number) for number in range(10)])
@@ -132,38 +125,11 @@ def test_first_micro_batch_is_repeated_without_its_lease_rows(
     assert run.rows == list(range(min(first), 30))
 
 
-@pytest.mark.long
-@pytest.mark.spark40
-def test_a_checkpoint_from_a_backup_is_known_by_its_own_mark(
-    spark: SparkSession, aws: LocalAws, tmp_path: Path
-) -> None:
-    world = make_world(aws, tmp_path)
-    here, backup = tmp_path / "checkpoint", tmp_path / "backup"
-    run = Run(spark, world, here, readMode="polling", leaseTimeout="5s")
-
-    def says(checkpoint: Path) -> dict[str, str]:
-        wait_until(lambda: "leaseOwner" not in world.leases()["#run:orders"], 30, "the lease is free")
-        found = next_start(world, checkpoint)
-        return {name: said for name, said in found.items() if name in ("checkpoint", "restart of orders")}
-
-    for count in (10, 20):
-        world.put([("k", b"%d" % number) for number in range(count - 10, count)])
-        run.until(count)
-        if count == 10:
-            shutil.copytree(here, backup)
-    # A query with a checkpoint of its own is further than both.
-    world.put([("k", b"%d" % number) for number in range(20, 30)])
-    Run(spark, world, tmp_path / "other", readMode="polling", leaseTimeout="5s").until(30)
-    found = says(here)
-    assert [said.partition(":")[0] for said in found.values()] == ["passed", "passed"], found
-    found = says(backup)
-    assert "this checkpoint had been further by 1 micro-batch" in found["checkpoint"], found
-    assert found["restart of orders"].startswith("passed: goes on"), found
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize(("empty", "scans"), [(True, 1), (False, 1), (False, 2)])
-def test_a_first_micro_batch_that_is_repeated_begins_where_the_query_began(
+@pytest.mark.parametrize(
+    ("empty", "scans"),
+    [pytest.param(True, 1, marks=pytest.mark.spark40), pytest.param(False, 2, marks=pytest.mark.spark)],
+)
+def test_a_repeated_first_batch_keeps_its_begin(
     empty: bool, scans: int, aws: LocalAws, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Spark does not log that, and asks for the initial offset once more: at LATEST, that is another one by then."""
@@ -189,11 +155,14 @@ def test_a_first_micro_batch_that_is_repeated_begins_where_the_query_began(
         put += 5
 
     query = start()
-    while not attempts:
+
+    def first_attempt() -> bool:
         assert query.exception() is None, query.exception()
         if not empty:
             put_some()
-        time.sleep(0.1)
+        return bool(attempts)
+
+    wait_until(first_attempt, 90, every=0.1)
     query.stop()
     # As if Spark had died before it had written that micro-batch 0 is done.
     for log in ("offsets", "commits"):

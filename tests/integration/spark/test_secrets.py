@@ -43,7 +43,7 @@ def ui_pages(queries: Queries, run: str) -> dict[str, str]:
     return pages
 
 
-def test_the_pattern_knows_a_secret() -> None:
+def test_the_pattern_matches_a_secret() -> None:
     random = Random(43)
     for _ in range(100):
         secret = base64.urlsafe_b64encode(random.randbytes(32)).rstrip(b"=").decode()
@@ -52,7 +52,7 @@ def test_the_pattern_knows_a_secret() -> None:
     assert not RUN_SECRET.search("preserveAliasMetadataWhenCollapsingProjects")
 
 
-def test_no_secret_is_told(queries: Queries, world: Callable[..., World]) -> None:
+def test_no_secret_is_shown(queries: Queries, world: Callable[..., World]) -> None:
     w = world({"orders": 2})
     w.put((f"k{n % 7}", b"payload of a customer") for n in range(100))
     # With the certificate in every partition, too.

@@ -17,9 +17,7 @@ Run = Callable[[str, Mapping[str, object], Callable[[], bool]], dict[str, Any]]
 
 
 @pytest.mark.long
-def test_each_record_is_in_the_table_where_it_belongs_also_after_a_restart(
-    world: Callable[..., World], tmp_path: Path, example: Run
-) -> None:
+def test_records_reach_their_tables_across_a_restart(world: Callable[..., World], tmp_path: Path, example: Run) -> None:
     w, tables = world({"orders": 2}), tmp_path / "out"
     # A busy machine renews late, and whoever takes a lease again counts it anew.
     given = {**w.options, "leaseTimeout": "60s"}

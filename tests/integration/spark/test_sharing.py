@@ -5,10 +5,8 @@ The test plays Spark's part: it is the parent of all readers' processes, as the 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -18,9 +16,7 @@ import psutil
 import pytest
 
 import kinesis_efo
-from kinesis_efo.leases.row import Lease
 from kinesis_efo.processes import notes_directory
-from kinesis_efo_tools.operate.live import ask
 from tests.support import arriving
 from tests.support.driven import Driver, local_driver
 from tests.support.played_spark import PlayedSpark, ReaderFailed
@@ -111,112 +107,17 @@ def test_two_queries_share_one_run(world: MakeWorld, play: Play) -> None:
     assert epoch(w) == 1
     assert len(files()) == 1
     assert w.aws.kinesis.calls("SubscribeToShard") == before + 1
+    (run,) = runs()
+    assert run.pid not in (first.spark.process.pid, second.spark.process.pid)
+    assert "TOKEN" not in " ".join(run.cmdline()).upper()
     second.spark.close()
     assert second.spark.process.returncode not in (None, -signal.SIGKILL)
     rows += put(w, numbered(40, 5))
     first.until(rows)
+    assert runs() == [run]
     first.spark.close()
-    assert not owners(w)
+    assert not owners(w), "who asks the last query to end finds its leases free"
     assert not files()
-
-
-@pytest.mark.long
-@pytest.mark.spark43
-def test_tools_are_told_of_each_query_by_its_checkpoint(world: MakeWorld, play: Play) -> None:
-    w = world()
-    rows = put(w, numbered(0, 20))
-    queries = [Reading(play, w), Reading(play, w)]
-    for query in queries:
-        query.until(rows)
-    queries[1].spark.latest_offset(queries[1].at)
-    run = Lease.from_item(w.leases()["#run:orders"])
-    assert run is not None
-    (status,) = asyncio.run(ask({"orders": run})).answers.values()
-    marks = [query.at["mark"].partition(":")[0] for query in queries]
-    told = [(each.number, each.streams, each.checkpoint) for each in status.queries]
-    assert told == [(1, ["orders"], marks[0]), (2, ["orders"], marks[1])]
-    # The last micro-batch of the first one is not committed.
-    done = [each.records_done for each in status.queries]
-    assert done[0] < done[1] == 20
-    assert [each.query for each in status.shards] == [1]
-
-
-@pytest.mark.spark40
-@pytest.mark.slow
-def test_a_query_that_reads_more_streams_extends_the_run(world: MakeWorld, play: Play) -> None:
-    w = world({"orders": 1, "clicks": 1})
-    rows, clicks = put(w, numbered(0, 10)), put(w, numbered(50, 10), "clicks")
-    first = Reading(play, w, streams="orders")
-    first.until(rows)
-    second = Reading(play, w)
-    second.until([*rows, *clicks], sort=True)
-    assert {key for key, row in w.leases().items() if "leaseOwner" in row} == {"#run:orders", "#run:clicks"}
-    assert len(owners(w)) == 1
-    # Whoever goes on reads both: neither is left to a run of its own.
-    third = Reading(play, w, streams="clicks")
-    third.until(clicks)
-    first.spark.close()
-    (run,) = runs()
-    run.kill()
-    rows += put(w, numbered(20, 10))
-    clicks += put(w, numbered(80, 10), "clicks")
-    second.until([*rows, *clicks], sort=True)
-    third.until(clicks)
-    assert len(owners(w)) == 1
-    assert (epoch(w), epoch(w, "clicks")) == (2, 2)
-    assert len(files()) == 1
-
-
-@pytest.mark.long
-@pytest.mark.spark40
-def test_an_error_of_one_query_is_not_seen_by_the_others(world: MakeWorld, play: Play) -> None:
-    w = world()
-    rows = put(w, numbered(0, 20))
-    first = Reading(play, w)
-    first.until(rows)
-    second = Reading(play, w)
-    second.until(rows)
-    (run,), calls = runs(), w.aws.kinesis.calls("SubscribeToShard")
-    with pytest.raises(ReaderFailed, match="not a kinesis-efo offset"):
-        first.spark.plan(first.at, {"version": 1, "streams": "nonsense"})
-    first.spark.process.wait(20)
-    rows += put(w, numbered(20, 20))
-    second.until(rows)
-    assert epoch(w) == 1
-    assert runs() == [run]
-    assert w.aws.kinesis.calls("SubscribeToShard") == calls, "nothing is subscribed to anew"
-
-
-@pytest.mark.long
-@pytest.mark.spark40
-def test_a_run_that_is_paused_is_waited_for(world: MakeWorld, play: Play) -> None:
-    w = world()
-    rows = put(w, numbered(0, 20))
-    queries = [Reading(play, w), Reading(play, w)]
-    for query in queries:
-        query.until(rows)
-    (run,) = runs()
-    run.suspend()
-    threading.Timer(3, run.resume).start()
-    rows += put(w, numbered(20, 20))
-    for query in queries:
-        query.until(rows)
-    assert epoch(w) == 1
-    assert runs() == [run]
-
-
-@pytest.mark.spark40
-@pytest.mark.slow
-def test_without_a_private_directory_a_query_is_refused_and_told_what_to_set(
-    world: MakeWorld, play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    everybodys = tmp_path / notes_directory().name
-    everybodys.mkdir()
-    everybodys.chmod(0o777)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with pytest.raises(ReaderFailed, match=r"is not a directory of this user alone.* Set TMPDIR to"):
-        Reading(play, world())
-    assert not list(everybodys.iterdir())
 
 
 @pytest.fixture
@@ -231,7 +132,7 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 
 @pytest.mark.spark40
 @pytest.mark.slow
-def test_real_queries_share_a_run_as_long_as_one_is_there(world: MakeWorld, driver: Driver, tmp_path: Path) -> None:
+def test_real_queries_share_a_run_until_spark_dies(world: MakeWorld, driver: Driver, tmp_path: Path) -> None:
     w = world({"orders": 2})
     w.put(arriving.numbered(40))
     one = driver.start("one", w, tmp_path / "one", plain=True)
@@ -260,7 +161,7 @@ def test_real_queries_share_a_run_as_long_as_one_is_there(world: MakeWorld, driv
 @pytest.mark.spark40
 @pytest.mark.long
 @pytest.mark.slow
-def test_queries_with_fetchers_elsewhere_share_them(world: MakeWorld, driver: Driver, tmp_path: Path) -> None:
+def test_queries_with_fetchers_share_them_after_a_kill(world: MakeWorld, driver: Driver, tmp_path: Path) -> None:
     w = world({"orders": 2, "clicks": 1})
     w.put(arriving.numbered(40))
     w.put(arriving.numbered(20, first=100), "clicks")
@@ -284,7 +185,7 @@ def test_queries_with_fetchers_elsewhere_share_them(world: MakeWorld, driver: Dr
 
 @pytest.mark.spark43
 @pytest.mark.slow
-def test_a_query_beside_another_one_that_reads_what_is_there_ends(world: MakeWorld, play: Play) -> None:
+def test_an_ending_query_reaches_its_end_on_a_shared_run(world: MakeWorld, play: Play) -> None:
     w = world()
     rows = put(w, numbered(0, 20))
     first = Reading(play, w)
@@ -309,34 +210,9 @@ def test_a_query_beside_another_one_that_reads_what_is_there_ends(world: MakeWor
     assert w.aws.kinesis.calls("SubscribeToShard") == subscribed, "asking for the tip ends nobody's subscription"
 
 
-# -- the process of the run
-
-
-@pytest.mark.long
-@pytest.mark.spark43
-def test_two_queries_share_a_process_that_neither_of_them_is(world: MakeWorld, play: Play) -> None:
-    w = world()
-    rows = put(w, numbered(0, 20))
-    first, second = Reading(play, w), Reading(play, w)
-    first.until(rows)
-    second.until(rows)
-    (run,) = runs()
-    assert run.pid not in (first.spark.process.pid, second.spark.process.pid)
-    assert "TOKEN" not in " ".join(run.cmdline()).upper()
-    first.spark.close()
-    second.until(rows := rows + put(w, numbered(20, 20)))
-    assert runs() == [run]
-    second.spark.close()
-    assert not owners(w), "who asks the last query to end finds its leases free"
-    assert not files()
-    wait_until(lambda: not runs(), 10)
-
-
 @pytest.mark.spark40
 @pytest.mark.slow
-def test_the_end_of_the_process_that_spark_keeps_for_the_first_query_is_not_seen_by_the_other(
-    world: MakeWorld, play: Play
-) -> None:
+def test_a_killed_planner_leaves_the_other_query_reading(world: MakeWorld, play: Play) -> None:
     w = world()
     rows = put(w, numbered(0, 20))
     first, second = Reading(play, w), Reading(play, w)
@@ -354,7 +230,7 @@ def test_the_end_of_the_process_that_spark_keeps_for_the_first_query_is_not_seen
 
 @pytest.mark.spark43
 @pytest.mark.slow
-def test_a_run_that_is_killed_is_followed_by_another_one_for_all_queries(world: MakeWorld, play: Play) -> None:
+def test_a_killed_run_is_replaced_for_all_queries(world: MakeWorld, play: Play) -> None:
     w = world()
     rows = put(w, numbered(0, 20))
     queries = [Reading(play, w), Reading(play, w)]
@@ -374,7 +250,7 @@ def test_a_run_that_is_killed_is_followed_by_another_one_for_all_queries(world: 
 
 @pytest.mark.spark40
 @pytest.mark.slow
-def test_a_run_that_is_killed_while_spark_asks_for_nothing_is_followed_at_once(world: MakeWorld, play: Play) -> None:
+def test_tasks_replace_a_run_killed_under_them(world: MakeWorld, play: Play) -> None:
     """Tasks that read at that moment ask where to go on."""
     w = world()
     rows = put(w, numbered(0, 20))
@@ -394,50 +270,22 @@ def test_a_run_that_is_killed_while_spark_asks_for_nothing_is_followed_at_once(w
 
 @pytest.mark.spark43
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.long) for each in (signal.SIGINT, signal.SIGHUP))]
-)
-def test_a_run_is_not_ended_by_signals_to_the_whole_process_group(
-    number: signal.Signals, world: MakeWorld, play: Play
-) -> None:
+def test_signals_to_the_process_group_leave_the_run(world: MakeWorld, play: Play) -> None:
     w = world()
     rows = put(w, numbered(0, 10))
     query = Reading(play, w)
     query.until(rows)
     (run,) = runs()
-    run.send_signal(number)
-    query.until(rows + put(w, numbered(10, 10)))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        run.send_signal(number)
+        query.until(rows := rows + put(w, numbered(len(rows), 10)))
     assert runs() == [run]
     query.spark.close()
 
 
-@pytest.mark.spark40
-@pytest.mark.slow
-def test_what_keeps_a_run_from_beginning_is_the_querys_error(world: MakeWorld, play: Play) -> None:
-    w = world()
-    w.dynamodb.delete_table(TableName=w.lease_table)
-    spark = play(w)
-    with pytest.raises(ReaderFailed, match="LeaseTableError"):
-        spark.latest_offset(spark.initial_offset())
-    spark.close()
-    wait_until(lambda: not runs(), 10)
-
-
-@pytest.mark.long
-@pytest.mark.spark43
-def test_what_a_run_logs_is_in_the_drivers_log(world: MakeWorld, play: Play) -> None:
-    w = world()
-    query = Reading(play, w)
-    query.until(put(w, numbered(0, 10)))
-    query.spark.stream.close()
-    query.spark.connection.close()
-    _, said = query.spark.process.communicate(timeout=60)
-    assert b"this run reads stream orders: it holds the lease" in said
-
-
 @pytest.mark.long
 @pytest.mark.spark40
-def test_a_run_that_dies_again_and_again_ends_its_query_with_the_signal(world: MakeWorld, play: Play) -> None:
+def test_a_run_dying_repeatedly_fails_its_query(world: MakeWorld, play: Play) -> None:
     w = world()
     query = Reading(play, w)
     query.until(put(w, numbered(0, 10)))
@@ -459,7 +307,7 @@ def test_a_run_that_dies_again_and_again_ends_its_query_with_the_signal(world: M
 
 @pytest.mark.spark40
 @pytest.mark.slow
-def test_a_run_has_the_library_of_its_program_wherever_that_is(
+def test_a_run_uses_its_programs_zipped_library(
     world: MakeWorld, play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `--py-files` brings it: zipped, from a directory that is not this one, and with a home that nobody may write to."""

@@ -21,6 +21,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from kinesis_efo.driver.facade import register
 from kinesis_efo.driver.reason import reason
 from kinesis_efo.errors import ConfigurationError, ManifestError, OptionsError, RecordRefusedError, StreamNotFoundError
+from kinesis_efo.producer import BlockingProducer
 from kinesis_efo.spark.sink import KinesisWriter, ProducerPool, WriteCounts
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.pages import ROOT
@@ -32,20 +33,21 @@ DATA = StructType([StructField("data", StringType())])
 WITH_STREAM = StructType([*DATA.fields, StructField("stream", StringType())])
 
 
-def written_to(world: World, stream: str) -> list[dict[str, Any]]:
-    """All records of a stream."""
+def records_of(kinesis: Any, name: str) -> list[dict[str, Any]]:
+    """All records of a stream, shard by shard."""
     found: list[dict[str, Any]] = []
-    for shard in world.shards(stream):
-        iterator = world.kinesis.get_shard_iterator(
-            StreamName=world.streams[stream], ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
-        )["ShardIterator"]
-        while True:
-            page = world.kinesis.get_records(ShardIterator=iterator, Limit=10_000)
+    for shard in kinesis.list_shards(StreamName=name)["Shards"]:
+        asked = {"StreamName": name, "ShardId": shard["ShardId"], "ShardIteratorType": "TRIM_HORIZON"}
+        iterator = kinesis.get_shard_iterator(**asked)["ShardIterator"]
+        while iterator:
+            page = kinesis.get_records(ShardIterator=iterator, Limit=10_000)
             found += page["Records"]
-            iterator = page.get("NextShardIterator")
-            if not iterator or not (page["Records"] or page["MillisBehindLatest"]):
-                break
+            iterator = page.get("NextShardIterator") if page["Records"] or page["MillisBehindLatest"] else None
     return found
+
+
+def written_to(world: World, stream: str) -> list[dict[str, Any]]:
+    return records_of(world.kinesis, world.streams[stream])
 
 
 def options_of(world: World, **more: str) -> dict[str, str]:
@@ -53,7 +55,7 @@ def options_of(world: World, **more: str) -> dict[str, str]:
 
 
 @pytest.mark.spark40
-def test_a_batch_goes_to_the_streams_its_rows_name(spark: SparkSession, world: MakeWorld) -> None:
+def test_a_batch_goes_to_its_rows_streams(spark: SparkSession, world: MakeWorld) -> None:
     made = world({"orders": 2, "clicks": 1})
     register(spark)
     number = functions.col("id")
@@ -74,8 +76,8 @@ def test_a_batch_goes_to_the_streams_its_rows_name(spark: SparkSession, world: M
     assert len(set(orders.values())) == len(orders), "random keys repeat"
 
 
-@pytest.mark.spark
-def test_a_streaming_query_writes_each_row_once_and_goes_on_after_a_restart(
+@pytest.mark.spark43
+def test_a_streaming_query_writes_rows_once_across_restarts(
     spark: SparkSession, world: MakeWorld, tmp_path: Path
 ) -> None:
     made = world({"orders": 2})
@@ -141,25 +143,14 @@ def test_the_documented_recipe_leaves_each_record_once(spark: SparkSession, worl
 
 
 @pytest.mark.spark
-def test_what_is_wrong_reaches_the_user_before_anything_is_sent(spark: SparkSession, world: MakeWorld) -> None:
-    made = world()
-    register(spark)
-    rows = spark.range(10).select(functions.col("id").alias("data"))
-    with pytest.raises(Exception, match=r"column 'data' must be binary or string; got bigint"):
-        rows.write.format("kinesis-efo").options(**options_of(made)).mode("append").save()
-    good = rows.select(functions.col("data").cast("string"))
-    with pytest.raises(Exception, match=r"can only append"):
-        good.write.format("kinesis-efo").options(**options_of(made)).mode("overwrite").save()
-    with pytest.raises(Exception, match=r"sink has no option 'streem'; did you mean 'stream'\?"):
-        good.write.format("kinesis-efo").options(**options_of(made, streem="orders")).mode("append").save()
-    assert written_to(made, "orders") == []
-
-
-@pytest.mark.spark
 def test_refusals_of_spark_are_explained(spark: SparkSession, world: MakeWorld, tmp_path: Path) -> None:
     made = world({"orders": 1})
     register(spark)
     rows = spark.range(1).select(functions.lit("x").alias("data"))
+    numbers = spark.range(1).select(functions.col("id").alias("data"))
+    with pytest.raises(AnalysisException) as column:
+        numbers.write.format("kinesis-efo").options(**options_of(made)).mode("append").save()
+    assert "column 'data' must be binary or string; got bigint" in reason(column.value)
     with pytest.raises(AnalysisException) as default_mode:
         rows.write.format("kinesis-efo").options(**options_of(made)).save()
     assert reason(default_mode.value) == "the sink kinesis-efo can only append: write with .mode('append')"
@@ -187,9 +178,7 @@ def test_refusals_of_spark_are_explained(spark: SparkSession, world: MakeWorld, 
 
 @pytest.mark.spark43
 @pytest.mark.long
-def test_a_task_killed_in_the_middle_is_tried_again_and_nothing_is_missing(
-    spark: SparkSession, world: MakeWorld, tmp_path: Path
-) -> None:
+def test_a_task_killed_midway_loses_nothing(spark: SparkSession, world: MakeWorld, tmp_path: Path) -> None:
     made = world({"orders": 2})
     job = f"""
         import os, signal
@@ -237,19 +226,24 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalAws]:
     with LocalAws(settings=Settings(read_limit=False, write_limit=True)) as running:
         for name, value in running.environment.items():
             monkeypatch.setenv(name, value)
-        pool = ProducerPool()
-        monkeypatch.setattr("kinesis_efo.spark.sink._pool", pool)
+        made: list[BlockingProducer] = []
+
+        def producer(*given: Any, **more: Any) -> BlockingProducer:
+            made.append(BlockingProducer(*given, **more))
+            return made[-1]
+
+        monkeypatch.setattr("kinesis_efo.spark.sink._pool", ProducerPool(producer=producer))
         running.client("kinesis").create_stream(StreamName="orders", ShardCount=1)
         yield running
-        for kept in pool._kept.values():
-            kept.producer.abort()
+        for each in made:
+            each.abort()
 
 
 def task(schema: StructType = DATA, **options: str) -> KinesisWriter:
     return KinesisWriter.of({"stream": "orders", **options}, schema, overwrite=False)
 
 
-def test_a_stream_that_kinesis_distributes_itself_gets_neither_aggregates_nor_hash_keys(
+def test_auto_distribution_gets_neither_aggregates_nor_hash_keys(
     aws: LocalAws, caplog: pytest.LogCaptureFixture
 ) -> None:
     kinesis = aws.client("kinesis")
@@ -282,21 +276,15 @@ def batches(*values: Sequence[str | bytes | None]) -> Iterator[pa.RecordBatch]:
 
 
 def count(aws: LocalAws) -> int:
-    client = aws.client("kinesis")
-    shard = client.list_shards(StreamName="orders")["Shards"][0]["ShardId"]
-    iterator = client.get_shard_iterator(StreamName="orders", ShardId=shard, ShardIteratorType="TRIM_HORIZON")
-    return len(client.get_records(ShardIterator=iterator["ShardIterator"], Limit=10_000)["Records"])
+    return len(records_of(aws.client("kinesis"), "orders"))
 
 
-def test_rows_without_a_key_are_copied_with_a_random_one(aws: LocalAws) -> None:
+def test_rows_without_a_key_get_random_ones(aws: LocalAws) -> None:
     rows = {"data": [str(number) for number in range(300)], "partitionKey": ["one", None, ""] * 100}
     schema = StructType([StructField(name, StringType()) for name in rows])
     written = task(schema).write(iter([pa.RecordBatch.from_pydict(rows)]))
     assert (written.records, written.refused) == (300, 0)
-    client = aws.client("kinesis")
-    shard = client.list_shards(StreamName="orders")["Shards"][0]["ShardId"]
-    iterator = client.get_shard_iterator(StreamName="orders", ShardId=shard, ShardIteratorType="TRIM_HORIZON")
-    records = client.get_records(ShardIterator=iterator["ShardIterator"], Limit=10_000)["Records"]
+    records = records_of(aws.client("kinesis"), "orders")
     assert sorted(int(record["Data"]) for record in records) == list(range(300))
     keys = {int(record["Data"]): record["PartitionKey"] for record in records}
     assert {keys[number] for number in range(0, 300, 3)} == {"one"}
@@ -305,13 +293,13 @@ def test_rows_without_a_key_are_copied_with_a_random_one(aws: LocalAws) -> None:
     assert all(re.fullmatch("[0-9a-f]{16}", key) for key in drawn)
 
 
-def test_a_task_returns_when_everything_is_acknowledged_also_at_the_limit(aws: LocalAws) -> None:
+def test_a_task_returns_when_everything_is_acknowledged(aws: LocalAws) -> None:
     message = task().write(batches(*[[str(number) for number in range(500)]] * 4))
     assert count(aws) == 2_000
     assert message == WriteCounts(2_000, 2_000 * 16 + 4 * (10 + 2 * 90 + 3 * 400), 0)
 
 
-def test_the_next_task_of_a_worker_finds_its_producer_open(aws: LocalAws) -> None:
+def test_the_next_task_reuses_the_open_producer(aws: LocalAws) -> None:
     for number in range(3):
         message = task().write(batches(["x"] * (number + 1)))
         assert message.records == number + 1
@@ -330,14 +318,14 @@ def test_a_failed_task_leaves_no_producer_behind(aws: LocalAws) -> None:
     assert [call.operation for call in aws.kinesis.trace].count("ListShards") == 2
 
 
-def test_a_stream_that_goes_away_fails_the_task(aws: LocalAws) -> None:
+def test_a_deleted_stream_fails_the_task(aws: LocalAws) -> None:
     task().write(batches(["x"]))
     aws.client("kinesis").delete_stream(StreamName="orders")
     with pytest.raises(StreamNotFoundError, match="stream orders cannot be written to"):
         task().write(batches(["x"]))
 
 
-def test_records_that_can_never_be_written_fail_the_task_or_are_left_out(aws: LocalAws) -> None:
+def test_unwritable_records_fail_the_task_or_are_skipped(aws: LocalAws) -> None:
     rows = (["good"], ["x" * (1 << 20)], ["good"])
     with pytest.raises(RecordRefusedError, match="larger than the 1048576 bytes that the stream takes"):
         task().write(batches(*rows))
@@ -346,7 +334,7 @@ def test_records_that_can_never_be_written_fail_the_task_or_are_left_out(aws: Lo
     assert count(aws) == before + 2
 
 
-def test_a_row_that_is_refused_is_named_by_its_place_in_its_own_task(aws: LocalAws) -> None:
+def test_a_refused_row_is_named_by_its_place(aws: LocalAws) -> None:
     task().write(batches(["a", "b", "c"]))  # leaves its producer to the next task
     with pytest.raises(RecordRefusedError, match=r"record 1 \(partition key"):
         task().write(batches(["good"], ["x" * (1 << 20)]))
@@ -358,33 +346,29 @@ def test_a_row_that_is_refused_is_named_by_its_place_in_its_own_task(aws: LocalA
         writer.write(iter([batch]))
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
+def test_unusable_rows_are_named_or_skipped(aws: LocalAws, caplog: pytest.LogCaptureFixture) -> None:
+    cases: list[tuple[dict[str, list[Any]], str]] = [
         ({"data": ["x", None]}, "record 1: data must be bytes or text; got null (filter such rows out)"),
         ({"data": ["x", "y"], "stream": ["orders", None]}, "row 1 of this task has null in column 'stream'"),
         ({"data": ["x", "y"], "stream": ["orders", ""]}, "row 1 of this task has null in column 'stream'"),
         ({"data": ["x", "y"], "stream": ["orders", "a b"]}, "row 1 of this task names stream 'a b', which is neither"),
         ({"data": ["x", "y"], "explicitHashKey": ["", "soon"]}, "got 'soon'"),
         ({"data": ["x", "y"], "partitionKey": ["", "k" * 257]}, "a text of 1 to 256 characters"),
-    ],
-)
-def test_rows_that_make_no_record_are_named_or_left_out(
-    aws: LocalAws, caplog: pytest.LogCaptureFixture, columns: dict[str, list[Any]], message: str
-) -> None:
-    schema = StructType([StructField(name, StringType()) for name in columns])
-    options = {} if "stream" in columns else {"stream": "orders"}
-    batch = pa.record_batch({name: pa.array(values, pa.string()) for name, values in columns.items()})
-    with pytest.raises(RecordRefusedError, match=re.escape(message)):
-        KinesisWriter.of(options, schema, overwrite=False).write(iter([batch]))
-    before = count(aws)
-    written = KinesisWriter.of({**options, "failOnError": "false"}, schema, overwrite=False).write(iter([batch]))
-    assert (written.records, written.refused) == (1, 1)
-    assert count(aws) == before + 1
-    assert message in caplog.text
+    ]
+    for columns, message in cases:
+        caplog.clear()
+        schema = StructType([StructField(name, StringType()) for name in columns])
+        options = {} if "stream" in columns else {"stream": "orders"}
+        batch = pa.record_batch({name: pa.array(values, pa.string()) for name, values in columns.items()})
+        with pytest.raises(RecordRefusedError, match=re.escape(message)):
+            KinesisWriter.of(options, schema, overwrite=False).write(iter([batch]))
+        before = count(aws)
+        written = KinesisWriter.of({**options, "failOnError": "false"}, schema, overwrite=False).write(iter([batch]))
+        assert (written.records, written.refused, count(aws) - before) == (1, 1, 1)
+        assert message in caplog.text
 
 
-def test_rows_of_missing_streams_are_left_out_on_request(aws: LocalAws, caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_of_missing_streams_are_skipped_on_request(aws: LocalAws, caplog: pytest.LogCaptureFixture) -> None:
     rows = {"data": ["x", "y", "z"], "stream": ["orders", "nowhere", "nowhere"]}
     batch = pa.record_batch({name: pa.array(values, pa.string()) for name, values in rows.items()})
     with pytest.raises(StreamNotFoundError):
@@ -395,6 +379,11 @@ def test_rows_of_missing_streams_are_left_out_on_request(aws: LocalAws, caplog: 
     assert "row 1 of this task and later ones left out (failOnError is off)" in caplog.text
     with pytest.raises(StreamNotFoundError):  # the option's own stream
         task(stream="nowhere", failOnError="false").write(batches(["x"]))
+
+
+def test_overwriting_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="can only append"):
+        KinesisWriter.of({"stream": "orders"}, DATA, overwrite=True)
 
 
 @pytest.mark.parametrize(

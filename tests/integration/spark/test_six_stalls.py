@@ -81,14 +81,15 @@ class Faults(NoFaults):
 
 
 class Network:
-    """The way to AWS: a port that forwards to the local AWS, or lets nothing through while `down` is set.
+    """The way to AWS: a port that forwards to the local AWS, or lets nothing through unless `up` is set.
 
     Attributes:
         url: The endpoint for the job and the command.
     """
 
     def __init__(self, target: int) -> None:
-        self.down = threading.Event()
+        self.up = threading.Event()
+        self.up.set()
         self._target = target
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._sockets: list[socket.socket] = []
@@ -96,6 +97,7 @@ class Network:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        self.up.set()
         for each in (self._listening, *self._sockets):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -112,8 +114,7 @@ class Network:
     def _forward(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while piece := source.recv(1 << 16):
-                while self.down.is_set():
-                    time.sleep(0.05)
+                self.up.wait()
                 sink.sendall(piece)
         for each in (source, sink):
             with suppress(OSError):
@@ -227,7 +228,7 @@ def test_unreachable_aws_is_named(stage: Stage) -> None:
     screen = last(stage.top())
     shown(r"streaming", screen)
     before = len(stage.log)
-    stage.network.down.set()
+    stage.network.up.clear()
     shown(r"the lease table cannot be read: .*no answer from http://127\.0\.0\.1:\d+ within 10 s", screen)
     # The run has lost its lease; the shards stay on the screen, and their lag grows.
     found = shown(r"no lease: the run holds no lease, so it reads nothing \(2 shards\)", screen)

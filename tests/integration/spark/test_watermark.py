@@ -19,16 +19,12 @@ pytestmark = pytest.mark.spark40
 SIZES = (1, 1, 2, 3, 5, 8, 20, 40)
 
 
-def test_without_the_option_rows_are_dropped_and_with_it_none(
-    queries: Queries, world: Callable[..., World], spark: SparkSession
-) -> None:
+def test_max_shard_skew_keeps_late_rows(queries: Queries, world: Callable[..., World], spark: SparkSession) -> None:
     w = world({"orders": len(SIZES)})
     puts = backlog(w, SIZES)
     counted, dropped = count(queries, w, puts, "apart")
     assert dropped > 0 and counted < puts
     assert count(queries, w, puts, "together", maxShardSkew="30s") == (puts, 0)
-    polled = {"readMode": "polling", "polling.interval": "200ms"}
-    assert count(queries, w, puts, "polled", **polled, maxShardSkew="30s") == (puts, 0)
 
 
 def count(queries: Queries, w: World, puts: int, name: str, **options: str) -> tuple[int, int]:

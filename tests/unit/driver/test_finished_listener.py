@@ -49,28 +49,28 @@ def begun(notes: Path, address: Any, secret: str, jvm: Process = JVM) -> OwnFile
     return program.begin(RunEntry(address, secret, {}))
 
 
-def hear(notes: Path, *ends: str | None, name: str | None = "archive") -> None:
+def finish(notes: Path, *ends: str | None, name: str | None = "archive") -> None:
     progress: Any = SimpleNamespace(name=name, runId="1", sources=[SimpleNamespace(endOffset=end) for end in ends])
     FinishedListener(notes, JVM).onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type]
 
 
-def test_a_run_is_told_of_micro_batches_by_the_marks_of_their_ends(notes: Path, own: FakeRun) -> None:
+def test_a_run_gets_the_marks_of_finished_batches(notes: Path, own: FakeRun) -> None:
     # Spark writes offsets in its own way, and other sources have others.
-    hear(notes, None, "7", json.dumps(END, indent=1), json.dumps({**END, "mark": "ab:1"}), '{"mark":"ab:2"}')
+    finish(notes, None, "7", json.dumps(END, indent=1), json.dumps({**END, "mark": "ab:1"}), '{"mark":"ab:2"}')
     assert own.queries[0].finishes == [([Mark("7c1f09ab", 3), Mark("ab", 1)], "archive")]
 
 
-def test_a_run_is_told_whether_its_query_has_other_sources(notes: Path, own: FakeRun) -> None:
+def test_a_run_learns_of_other_sources(notes: Path, own: FakeRun) -> None:
     for others in ([], ["7"], [json.dumps(END)], []):
-        hear(notes, json.dumps(END), *others)
+        finish(notes, json.dumps(END), *others)
         assert own.queries[0].alone is not bool(others)
 
 
-def test_all_runs_of_the_program_are_told_whatever_is_wrong_with_one(notes: Path, own: FakeRun) -> None:
+def test_a_broken_run_does_not_hide_the_others(notes: Path, own: FakeRun) -> None:
     files = [begun(notes, own.address, "another secret"), begun(notes, own.address, own.secret)]
     foreign = begun(notes, own.address, own.secret, Process(JVM.pid, "another start"))
-    (notes / Path(files[0]._path).with_name(Path(files[0]._path).name.replace(".json", "0.json"))).write_text("{")
-    hear(notes, json.dumps(END), name=None)
+    (half_written := next(notes.glob("run.*.json"))).with_name(f"{half_written.stem}0.json").write_text("{")
+    finish(notes, json.dumps(END), name=None)
     assert own.queries[0].finishes == [([Mark("7c1f09ab", 3)], None)] * 2
     for file in (*files, foreign):
         file.close()
@@ -79,13 +79,13 @@ def test_all_runs_of_the_program_are_told_whatever_is_wrong_with_one(notes: Path
 @pytest.mark.parametrize(
     "end", [None, "", "{", "7", "null", '{"partition": 1}', '{"streams":{},"version":1}', '{"mark":7,"streams":{}}']
 )
-def test_nobody_is_told_of_other_sources(notes: Path, own: FakeRun, end: str | None) -> None:
-    hear(notes, end)
+def test_offsets_of_other_sources_are_not_reported(notes: Path, own: FakeRun, end: str | None) -> None:
+    finish(notes, end)
     assert own.queries[0].finishes == []
     assert mark_of(end) is None
 
 
-def test_a_program_without_runs_or_with_a_directory_of_everybodys_tells_nobody(notes: Path) -> None:
-    hear(notes, json.dumps(END))
+def test_without_a_private_directory_nothing_is_reported(notes: Path) -> None:
+    finish(notes, json.dumps(END))
     notes.chmod(0o777)
-    hear(notes, json.dumps(END))
+    finish(notes, json.dumps(END))

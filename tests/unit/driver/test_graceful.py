@@ -70,11 +70,11 @@ def _nothing(_query: Query) -> None:
     pass
 
 
-def _say(message: str) -> Callable[[Query], None]:
+def _shows(message: str) -> Callable[[Query], None]:
     return lambda query: setattr(query, "message", message)
 
 
-def test_a_query_that_ends_by_itself_was_not_stopped() -> None:
+def test_a_query_ending_by_itself_was_not_stopped() -> None:
     query = Query()
     query.isActive = False
     assert await_stop(query, threading.Event()) is False  # type: ignore[arg-type]
@@ -84,8 +84,8 @@ def test_a_query_that_ends_by_itself_was_not_stopped() -> None:
 @pytest.mark.parametrize(
     "message", ["Waiting for next trigger", "Waiting for data to arrive", "Getting offsets from x"]
 )
-def test_it_is_stopped_between_micro_batches(message: str) -> None:
-    query = Query(_nothing, _nothing, _say(message))
+def test_a_query_is_stopped_between_micro_batches(message: str) -> None:
+    query = Query(_nothing, _nothing, _shows(message))
     assert await_stop(query, _asked()) is True  # type: ignore[arg-type]
     assert query.stopped_at == (7, message)
     assert query.looks == 3
@@ -97,7 +97,7 @@ def test_under_load_a_new_batch_number_marks_the_boundary() -> None:
     assert query.stopped_at == (8, "Processing new data")
 
 
-def test_a_micro_batch_is_cut_short_when_patience_ends() -> None:
+def test_a_micro_batch_is_cut_after_the_patience() -> None:
     query = Query()
     assert await_stop(query, _asked(), patience=0.1) is True  # type: ignore[arg-type]
     assert query.stopped_at == (7, "Processing new data")
@@ -132,14 +132,14 @@ TRACE = "ExitCodeException exitCode=143: \n\tat org.apache.hadoop.util.Shell.run
         Captured("terminated with exception:  SQLSTATE: XXKST", "at StreamExecution", Captured("", TRACE)),
     ],
 )
-def test_a_program_of_hadoop_ended_by_the_same_signal_is_no_failure(failure: Exception) -> None:
+def test_a_hadoop_program_ended_by_signal_is_no_failure(failure: Exception) -> None:
     def hit(query: Query) -> None:
         query.isActive, query.failure = False, failure
 
     assert await_stop(Query(_nothing, hit), _asked()) is True  # type: ignore[arg-type]
 
 
-def test_a_handler_that_is_not_pythons_is_no_error_in_a_signal_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_foreign_signal_handler_becomes_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a program that embeds Python, or a library that was loaded before it: Python tells nothing of it."""
     real, told = signal.signal, set[int]()
 
@@ -153,7 +153,7 @@ def test_a_handler_that_is_not_pythons_is_no_error_in_a_signal_handler(monkeypat
     originals = {number: signal.getsignal(number) for number in SIGNALS}
     monkeypatch.setattr(signal, "signal", like_a_foreign_one)
     try:
-        with stop_signals(Somewhere()) as stopping:  # type: ignore[arg-type]
+        with stop_signals(Client()) as stopping:  # type: ignore[arg-type]
             os.kill(os.getpid(), signal.SIGTERM)
             assert stopping.wait(60)
             assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "a second one has its usual effect"
@@ -164,11 +164,11 @@ def test_a_handler_that_is_not_pythons_is_no_error_in_a_signal_handler(monkeypat
             real(number, handler)
 
 
-class Somewhere:
+class Client:
     """A session of Spark Connect, as far as this goes."""
 
 
-def test_nothing_is_left_of_the_wait_for_a_signal() -> None:
+def test_the_waiting_thread_ends_with_the_context() -> None:
     def waiting() -> list[threading.Thread]:
         return [each for each in threading.enumerate() if each.name == "kinesis-efo stop"]
 
@@ -239,7 +239,7 @@ def default_handlers() -> Iterator[None]:
 )
 @pytest.mark.parametrize("thread", [False, True], ids=["main thread", "thread of foreachBatch"])
 def test_terminated_child_does_not_stop_the_job(end_child: Callable[[int], int], number: int, thread: bool) -> None:
-    with default_handlers(), stop_signals(Somewhere()) as stopping:  # type: ignore[arg-type]
+    with default_handlers(), stop_signals(Client()) as stopping:  # type: ignore[arg-type]
         if thread:
             with ThreadPoolExecutor(1) as pool:
                 assert pool.submit(end_child, number).result(60) == number
@@ -255,7 +255,7 @@ def test_child_that_leaves_the_context_changes_nothing() -> None:
     with default_handlers():
         parent = os.getpid()
         try:
-            with stop_signals(Somewhere()) as stopping:  # type: ignore[arg-type]
+            with stop_signals(Client()) as stopping:  # type: ignore[arg-type]
                 child = os.fork()
                 if child:
                     assert os.waitpid(child, 0)[1] == 0

@@ -76,12 +76,12 @@ def run(session: Session, body: Any) -> int:
     return 0
 
 
-def test_a_job_that_does_its_work_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_successful_job_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(Session(), lambda: None) == 0
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_last_words_are_every_fault_after_spark_has_stopped(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_last_lines_are_all_faults(capfd: pytest.CaptureFixture[str]) -> None:
     class Loud(Session):
         def stop(self) -> None:
             super().stop()
@@ -100,7 +100,7 @@ def test_the_last_words_are_every_fault_after_spark_has_stopped(capfd: pytest.Ca
     assert "Traceback" not in text
 
 
-def test_an_error_of_the_programs_own_has_its_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+def test_other_errors_have_their_traceback(capfd: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise KeyError("no such field") from ValueError("the cause")
 
@@ -118,7 +118,7 @@ def ended(text: str | None) -> QueryTerminatedEvent:
     return QueryTerminatedEvent(UUID(int=1), UUID(int=2), text, None)
 
 
-def test_a_query_that_the_program_awaits_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_awaited_querys_error_is_printed_once(capfd: pytest.CaptureFixture[str]) -> None:
     failures = _Failures()
     for text in (None, OURS, OURS):
         failures.onQueryTerminated(ended(text))
@@ -132,13 +132,11 @@ def test_a_query_that_the_program_awaits_is_told_once(capfd: pytest.CaptureFixtu
     assert capfd.readouterr().err == "a query failed: DataLossError: shard a: gone\n"
 
 
-def test_what_no_one_awaits_is_told_after_a_while_and_spark_s_own_errors_at_once(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unawaited_error_is_printed_later(capfd: pytest.CaptureFixture[str]) -> None:
     failures = _Failures()
     failures.onQueryTerminated(ended("java.io.IOException: full\n\tat java.io.File\n"))
     assert capfd.readouterr().err == "java.io.IOException: full\n\tat java.io.File\n"
-    monkeypatch.setattr("kinesis_efo.driver.job._SAY_SECONDS", 0.0)
+    failures = _Failures(delay=0.0)
     failures.onQueryTerminated(ended(OURS))
     text = ""
 
@@ -150,7 +148,7 @@ def test_what_no_one_awaits_is_told_after_a_while_and_spark_s_own_errors_at_once
     assert wait_until(said) == "a query failed: DataLossError: shard a: gone\n"
 
 
-def test_what_waits_when_the_job_ends_is_told_then(
+def test_delayed_errors_are_printed_at_the_end(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(_Failures, "hear", lambda failures, _: failures.onQueryTerminated(ended(OURS)))
@@ -158,14 +156,14 @@ def test_what_waits_when_the_job_ends_is_told_then(
     assert capfd.readouterr().err == "a query failed: DataLossError: shard a: gone\n"
 
 
-def test_a_session_is_made_of_a_builder() -> None:
+def test_a_builder_makes_the_session() -> None:
     session = Session()
     with job(SimpleNamespace(getOrCreate=lambda: session)) as spark:  # type: ignore[arg-type]
         assert spark is session
     assert session.stopped.is_set()
 
 
-def test_a_missing_java_is_said_with_how_to_get_one(
+def test_a_missing_java_is_reported_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -197,7 +195,7 @@ def test_child_that_leaves_the_job_leaves_spark_running() -> None:
     assert session.stopped.is_set()
 
 
-def test_an_exit_code_of_the_jobs_own_is_kept() -> None:
+def test_the_programs_exit_code_is_kept() -> None:
     def leave() -> None:
         raise SystemExit(3)
 
@@ -205,7 +203,7 @@ def test_an_exit_code_of_the_jobs_own_is_kept() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_all_queries_and_the_job_goes_on_to_its_end(
+def test_a_signal_stops_queries_and_the_program_finishes(
     number: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
     queries = [Query(), Query()]
@@ -222,7 +220,7 @@ def test_a_signal_ends_all_queries_and_the_job_goes_on_to_its_end(
     assert capfd.readouterr().err == ""
 
 
-def test_a_query_that_fails_while_it_is_stopped_fails_the_job(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_during_the_stop_fails_the_job(capfd: pytest.CaptureFixture[str]) -> None:
     query = Query(StreamingQueryException("the sink is full"))
 
     def work() -> None:
@@ -233,7 +231,7 @@ def test_a_query_that_fails_while_it_is_stopped_fails_the_job(capfd: pytest.Capt
     assert capfd.readouterr().err.endswith("\nmy job failed: StreamingQueryException: the sink is full\n")
 
 
-def test_a_signal_that_ended_a_program_of_hadoops_as_well_is_no_failure() -> None:
+def test_a_signal_that_ended_hadoop_too_is_no_failure() -> None:
     query = Query(StreamingQueryException("ExitCodeException exitCode=143: "))
 
     def work() -> None:
@@ -243,7 +241,7 @@ def test_a_signal_that_ended_a_program_of_hadoops_as_well_is_no_failure() -> Non
     assert run(Session(query), work) == 0
 
 
-def test_without_a_query_spark_is_stopped_under_the_action_and_there_is_no_traceback(
+def test_without_a_query_a_signal_stops_spark(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     session = Session()

@@ -48,15 +48,12 @@ TASK = (
         ),
     ],
 )  # fmt: skip
-def test_the_librarys_own_message_is_found_whole(text: str) -> None:
-    assert own_message(RuntimeError(text)) == "OptionsError: " + "\n".join(FAULTS)
+def test_the_librarys_message_is_found_in_full(text: str) -> None:
+    whole = "OptionsError: " + "\n".join(FAULTS)
+    assert own_message(RuntimeError(text)) == reason(RuntimeError(text)) == reason(OptionsError(FAULTS)) == whole
 
 
-def test_an_error_that_spark_did_not_wrap_is_told_as_it_is() -> None:
-    assert reason(OptionsError(FAULTS)) == "OptionsError: " + "\n".join(FAULTS)
-
-
-def test_the_error_is_made_again_from_what_spark_says() -> None:
+def test_the_original_error_is_restored_from_text() -> None:
     found = cause(RuntimeError(f"[STREAM_FAILED] Query terminated: {TRACEBACK} SQLSTATE: 39000"))
     assert isinstance(found, OptionsError)
     assert found.faults == FAULTS
@@ -66,14 +63,14 @@ def test_the_error_is_made_again_from_what_spark_says() -> None:
         assert (type(found), str(found)) == (DataLossError, "records are gone")
 
 
-def test_an_error_in_a_chain_is_given_as_it_is() -> None:
+def test_an_error_in_a_chain_is_returned_itself() -> None:
     inner, outer = DataLossError("gone"), RuntimeError("outer")
     outer.__cause__ = inner
     assert cause(outer) is inner
 
 
 @pytest.mark.parametrize("error", [None, "", "Traceback\nValueError: kinesis_efo", ValueError("no")])
-def test_what_is_not_ours_has_no_cause_here(error: BaseException | str | None) -> None:
+def test_other_errors_have_no_cause_here(error: BaseException | str | None) -> None:
     assert cause(error) is None
 
 
@@ -83,11 +80,6 @@ def test_every_exception_can_be_made_again() -> None:
         if isinstance(kind, type) and issubclass(kind, errors.KinesisEfoError):
             found = cause(f"Traceback\nkinesis_efo.errors.{name}: what: why; how")
             assert (type(found), str(found)) == (kind, "what: why; how")
-
-
-def test_a_state_of_sql_is_no_part_of_the_message() -> None:
-    text = "Traceback\nkinesis_efo.errors.DataLossError: records are gone SQLSTATE: 38000 SQLSTATE: XXKST"
-    assert reason(RuntimeError(text)) == "DataLossError: records are gone"
 
 
 @pytest.mark.parametrize(
@@ -108,11 +100,17 @@ def test_a_state_of_sql_is_no_part_of_the_message() -> None:
             ),
             "RuntimeError: An error occurred while calling o29.load.\n: java.io.IOException: no space",
         ),
+        (
+            RuntimeError(
+                "[STREAM_FAILED] Query terminated with exception: disk is full SQLSTATE: XXKST\n=== Streaming Query ==="
+            ),
+            "RuntimeError: [STREAM_FAILED] Query terminated with exception: disk is full SQLSTATE: XXKST\n=== Streaming Query ===",
+        ),
         (ZeroDivisionError(), "ZeroDivisionError"),
         (KeyError("database"), "KeyError: 'database'"),
     ],
 )
-def test_other_errors_are_told_in_their_own_first_words(error: Exception, told: str) -> None:
+def test_other_errors_are_described_by_their_first_lines(error: Exception, told: str) -> None:
     assert own_message(error) is None
     assert reason(error) == told
 
@@ -124,9 +122,14 @@ def test_other_errors_are_told_in_their_own_first_words(error: Exception, told: 
         "Traceback (most recent call last):\n  File serializers.py\nModuleNotFoundError: No module named 'kinesis_efo'\n SQLSTATE: 38000",
     ],
 )
-def test_a_python_without_the_library_is_told_with_what_to_set(text: str) -> None:
+def test_a_python_without_the_library_is_explained(text: str) -> None:
     assert "set PYSPARK_PYTHON" in reason(RuntimeError(text))
     assert "PYSPARK" not in reason(RuntimeError("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: kafka."))
+
+
+def test_a_slow_python_process_is_explained() -> None:
+    text = "[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST\n=== Streaming"
+    assert "start each when the one before has its first micro-batch" in reason(RuntimeError(text))
 
 
 @pytest.mark.parametrize(
@@ -140,14 +143,14 @@ def test_a_python_without_the_library_is_told_with_what_to_set(text: str) -> Non
         "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
     ],
 )
-def test_a_process_that_ended_without_a_word_is_explained_with_what_it_needs(text: str) -> None:
+def test_a_killed_python_process_is_explained(text: str) -> None:
     told = reason(RuntimeError(text))
     assert "ended without a word" in told
     assert "memoryOverhead" in told
 
 
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's
-def test_end_of_the_jvm_is_reported_with_its_likely_cause() -> None:
+def test_the_jvms_end_is_reported_with_its_cause() -> None:
     # Nothing listens at the port, as after the end of the JVM.
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=free_ports()[0]))
     with pytest.raises(Exception) as ended:  # noqa: PT011
@@ -160,18 +163,6 @@ def test_end_of_the_jvm_is_reported_with_its_likely_cause() -> None:
     del gateway, ended
     gc.collect()
     assert reason(refused.value) == "ConnectionRefusedError: [Errno 111] Connection refused", "that is not the JVM"
-
-
-def test_slow_start_of_a_python_process_is_explained() -> None:
-    text = "[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST\n=== Streaming"
-    assert "start each when the one before has its first micro-batch, or give the driver more cores" in reason(
-        RuntimeError(text)
-    )
-
-
-def test_an_exception_with_words_is_none_that_ended_without() -> None:
-    text = "[STREAM_FAILED] Query [id = 1e58] terminated with exception: disk is full SQLSTATE: XXKST\n=== Streaming Query ==="
-    assert "without a word" not in reason(RuntimeError(text))
 
 
 def test_damaged_checkpoint_names_the_file_and_doctor() -> None:

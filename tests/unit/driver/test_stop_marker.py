@@ -26,7 +26,7 @@ def _session(marker: str | None, exists: Callable[[], bool]) -> SparkSession:
     return cast(SparkSession, SimpleNamespace(conf=conf, sparkContext=context))
 
 
-def test_a_marker_is_found_once_even_after_checks_that_failed(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_marker_is_found_after_failed_checks(caplog: pytest.LogCaptureFixture) -> None:
     script: list[Any] = [False, Py4JError("S3 said no"), Py4JError("again"), True]
     found = threading.Event()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -20,7 +21,7 @@ import pytest
 from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.cluster.remote import FetcherPlan
 from kinesis_efo.driver import supervisor as module
-from kinesis_efo.driver.supervisor import check_cores, run_fetcher, supervisor_of
+from kinesis_efo.driver.supervisor import Times, check_cores, run_fetcher, supervisor_of
 from kinesis_efo.errors import ConfigurationError, FetcherError
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import DRIVER_HOST, SUPERVISOR
@@ -81,12 +82,14 @@ class Session:
 
 
 @pytest.fixture
-def context(monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
-    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.05)
+def context() -> Iterator[Context]:
     context = Context()
     yield context
     context.stopped = True
     wait_until(lambda: not threads(), 60, "the end of all supervisors")
+
+
+QUICK = Times(look=0.05, first_pause=0.02, no_core=0.03)
 
 
 def threads() -> list[threading.Thread]:
@@ -94,7 +97,7 @@ def threads() -> list[threading.Thread]:
 
 
 def path_for(session: Any, fetchers: int = 2) -> Path:
-    return Path(supervisor_of(session, fetchers).path)
+    return Path(supervisor_of(session, fetchers, QUICK).path)
 
 
 def as_root() -> None:
@@ -103,7 +106,7 @@ def as_root() -> None:
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o700])
-def test_no_secret_is_sent_to_another_users_socket(context: Context, tmp_path: Path, mode: int) -> None:
+def test_no_secret_goes_to_another_users_socket(context: Context, tmp_path: Path, mode: int) -> None:
     as_root()
     path = path_for(Session(context))
     shutil.rmtree(path.parent)
@@ -119,7 +122,7 @@ def test_no_secret_is_sent_to_another_users_socket(context: Context, tmp_path: P
             other.accept()
 
 
-def test_no_secret_is_sent_to_a_process_of_another_user(context: Context) -> None:
+def test_no_secret_goes_to_another_users_process(context: Context) -> None:
     as_root()
     path = path_for(Session(context))
     script = (
@@ -156,7 +159,7 @@ def test_plans_of_another_user_are_not_unpickled(context: Context, tmp_path: Pat
     assert not unpickled.exists()
 
 
-def test_all_dataframes_of_a_session_share_one(context: Context) -> None:
+def test_dataframes_of_a_session_share_one_supervisor(context: Context) -> None:
     session = Session(context)
     paths = {path_for(session, fetchers) for fetchers in range(1, 21)}
     assert len(paths) == len(threads()) == 1
@@ -164,7 +167,7 @@ def test_all_dataframes_of_a_session_share_one(context: Context) -> None:
     assert next(iter(paths)).is_socket()
 
 
-def test_nothing_is_left_when_spark_is_stopped_and_the_next_one_has_its_own(context: Context) -> None:
+def test_a_stopped_spark_leaves_no_supervisor(context: Context) -> None:
     before = path_for(Session(context))
     other = Context()
     after = path_for(Session(other))
@@ -176,30 +179,40 @@ def test_nothing_is_left_when_spark_is_stopped_and_the_next_one_has_its_own(cont
     wait_until(lambda: not after.parent.exists() and not threads(), 60, "the end of the second supervisor")
 
 
+@pytest.fixture
+def asks(context: Context) -> Callable[[Path], None]:
+    """Asks a supervisor for fetchers, waits for their job, and ends it."""
+
+    def ask(path: Path) -> None:
+        job = FetcherJob(str(path), plan())
+        wait_until(lambda: context.groups != [], 60, "the job")
+        job.stop()
+
+    return ask
+
+
 @pytest.mark.parametrize("what", ["socket", "directory"])
-def test_removed_socket_of_a_supervisor_is_restored(context: Context, what: str) -> None:
+def test_removed_socket_of_a_supervisor_is_restored(context: Context, asks: Callable[[Path], None], what: str) -> None:
     path = path_for(Session(context))
     path.unlink()
     if what == "directory":
         path.parent.rmdir()
     wait_until(path.is_socket, 60, "the socket")
-    job = FetcherJob(str(path), plan())
-    wait_until(lambda: context.groups != [], 60, "the job")
-    job.stop()
+    asks(path)
 
 
-def test_fetchers_start_with_a_long_tmpdir(context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetchers_start_with_a_long_tmpdir(
+    context: Context, asks: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     long = tmp_path / ("x" * 120)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     path = path_for(Session(context))
     assert path.is_relative_to(long)
-    job = FetcherJob(str(path), plan())
-    wait_until(lambda: context.groups != [], 60, "the job")
-    job.stop()
+    asks(path)
 
 
-def test_so_many_that_no_core_is_left_are_refused_each_time(context: Context) -> None:
+def test_fetchers_that_leave_no_core_are_refused(context: Context) -> None:
     context.master = "local[8]"
     path_for(Session(context), 7)
     with pytest.raises(ConfigurationError, match="option 'fetchers' is 8, but Spark has 8 cores"):
@@ -207,27 +220,25 @@ def test_so_many_that_no_core_is_left_are_refused_each_time(context: Context) ->
 
 
 @pytest.mark.parametrize(
-    ("master", "fetchers", "here"),
+    ("master", "fetchers", "here", "cores"),
     [
-        ("local[4]", 3, 1),
-        ("local[*]", 7, 8),
-        ("local-cluster[2,1,1024]", 9, 1),
-        ("yarn", 9, 1),
-        ("", 9, 1),
+        ("local[4]", 3, 1, None),
+        ("local[*]", 7, 8, None),
+        ("local-cluster[2,1,1024]", 9, 1, None),
+        ("yarn", 9, 1, None),
+        ("", 9, 1, None),
+        ("local", 1, 8, 1),
+        ("local[4]", 4, 8, 4),
+        ("local[4, 2]", 5, 8, 4),
+        ("local[*]", 8, 8, 8),
     ],
 )
-def test_where_cores_are_left_or_a_cluster_may_grow(master: str, fetchers: int, here: int) -> None:
-    check_cores(master, fetchers, here)
-
-
-@pytest.mark.parametrize(
-    ("master", "fetchers", "here", "cores"),
-    [("local", 1, 8, 1), ("local[4]", 4, 8, 4), ("local[4, 2]", 5, 8, 4), ("local[*]", 8, 8, 8)],
-)
-def test_where_none_is_left(master: str, fetchers: int, here: int, cores: int) -> None:
-    with pytest.raises(ConfigurationError) as caught:
+def test_a_local_master_limits_the_fetchers(master: str, fetchers: int, here: int, cores: int | None) -> None:
+    if cores is None:
         check_cores(master, fetchers, here)
-    assert f"option 'fetchers' is {fetchers}, but Spark has {cores} cores with master {master}: " in str(caught.value)
+    else:
+        with pytest.raises(ConfigurationError, match=re.escape(f"but Spark has {cores} cores with master {master}: ")):
+            check_cores(master, fetchers, here)
 
 
 @pytest.mark.parametrize(
@@ -252,10 +263,9 @@ def plan(**options: str) -> FetcherPlan:
     return FetcherPlan(manifest("orders"), SourceOptions.parse(given), FetcherAddress("here", 1), "secret")
 
 
-def test_a_job_that_fails_is_started_again_and_its_run_learns_why_until_it_ends(
+def test_a_failed_job_restarts_and_its_run_learns_why(
     context: Context, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "_FIRST_PAUSE", 0.02)
     third, ended = threading.Event(), threading.Event()
 
     def collect() -> None:
@@ -296,10 +306,9 @@ def stage(tasks: int, active: int, completed: int) -> Any:
         ([stage(4, 0, 2), stage(4, 2, 0)], False),
     ],
 )
-def test_tasks_that_wait_while_fetchers_have_the_cores_are_a_warning(
+def test_tasks_waiting_for_cores_are_a_warning(
     context: Context, stages: list[Any], warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "_NO_CORE_SECONDS", 0.03)
     context.jobs = {1: stages}
     ended = threading.Event()
     with caplog.at_level(logging.WARNING):
@@ -314,15 +323,13 @@ def test_tasks_that_wait_while_fetchers_have_the_cores_are_a_warning(
     assert ("have taken the cores" in caplog.text) is warned
 
 
-def test_a_supervisor_that_is_gone_is_an_error_with_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_supervisor_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(FetcherError, match=r"cannot be asked for fetchers at .*: start the query in the program that"):
         FetcherJob(str(tmp_path / "supervisor"), plan())
 
 
 @pytest.mark.parametrize(("host", "kept"), [("127.0.0.1", True), ("10.0.0.7", False)])
-def test_a_fetcher_elsewhere_has_no_address_of_the_drivers_host(
-    host: str, kept: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remote_fetchers_drop_the_drivers_address(host: str, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[SourceOptions, int]] = []
 
     async def fetch(given: FetcherPlan, place: int, listening: Listening) -> None:
@@ -338,7 +345,7 @@ def test_a_fetcher_elsewhere_has_no_address_of_the_drivers_host(
     assert known == ((host, "gateway", "10.0.0.9") if kept else (None, None, None))
 
 
-def test_a_task_fetches_under_the_number_of_its_partition_and_returns_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_fetches_under_its_partitions_number(monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[tuple[FetcherPlan, int]] = []
     context = SimpleNamespace(get=lambda: SimpleNamespace(partitionId=lambda: 4))
     monkeypatch.setattr(module, "TaskContext", context)

@@ -20,5 +20,5 @@ PACKAGE = "org.apache.spark.sql.execution.streaming"
         ("5.0.0", f"{PACKAGE}.checkpointing"),
     ],
 )
-def test_the_class_is_where_the_version_of_spark_has_it(version: str, package: str) -> None:
+def test_the_manager_class_fits_sparks_version(version: str, package: str) -> None:
     assert manager_class(version) == f"{package}.FileSystemBasedCheckpointFileManager"

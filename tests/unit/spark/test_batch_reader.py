@@ -30,7 +30,7 @@ pytestmark = pytest.mark.spark
         (2, 16, [(0, 1)]),
     ],
 )
-def test_ranges_are_dealt_to_tasks_and_there_is_always_one(
+def test_ranges_are_dealt_to_at_least_one_task(
     ranges: int, each: int, tasks: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
@@ -53,9 +53,7 @@ def test_a_task_without_ranges_reads_nothing() -> None:
 
 
 @pytest.mark.parametrize("hooks", [True, False])
-def test_a_worker_that_gets_the_reader_is_made_quick_unless_an_option_forbids_it(
-    hooks: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_installs_hooks_unless_forbidden(hooks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     installed: list[None] = []
     monkeypatch.setattr(latency, "install", lambda: installed.append(None))
     options = BatchOptions.parse({"manifest": "m.json", "latencyHooks": str(hooks)})
@@ -65,7 +63,7 @@ def test_a_worker_that_gets_the_reader_is_made_quick_unless_an_option_forbids_it
 
 
 @pytest.mark.parametrize(("loaded", "here"), [({}, True), ({LOADED: "1700000000000"}, False)])
-def test_a_read_ends_when_it_was_loaded(loaded: dict[str, str], here: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_ends_at_its_load(loaded: dict[str, str], here: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "resolve_manifest", lambda *_: manifest("orders"))
     made = KinesisEfoSource({"manifest": "m.json", "batch.maxRate": "1m", **loaded})
     reader: Any = made.reader(SCHEMA)
@@ -81,7 +79,7 @@ def test_other_columns_are_refused() -> None:
             make(other)
 
 
-def test_a_task_reads_its_ranges_and_counts_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_reads_its_ranges_and_counts_omissions(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
 
     class FakeReading:

@@ -56,7 +56,7 @@ def worker(**environment: str) -> Iterator[Worker]:
 
 
 @pytest.mark.slow
-def test_a_new_worker_has_what_its_first_task_imports() -> None:
+def test_a_new_worker_has_its_imports() -> None:
     with worker() as new:
         assert "kinesis_efo.spark.daemon" in new.daemon
         assert "/pyarrow/_compute" in new.libraries
@@ -65,7 +65,7 @@ def test_a_new_worker_has_what_its_first_task_imports() -> None:
 
 
 @pytest.mark.slow
-def test_where_libraries_have_started_threads_sparks_own_daemon_forks() -> None:
+def test_after_threads_have_started_sparks_daemon_forks() -> None:
     """A fork copies no threads, and keeps locked what they had locked."""
     with worker(JE_ARROW_MALLOC_CONF="background_thread:true", ARROW_DEFAULT_MEMORY_POOL="jemalloc") as new:
         assert "pyspark.daemon" in new.daemon

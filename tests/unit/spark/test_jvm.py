@@ -51,12 +51,12 @@ def test_a_driver_that_runs_tasks_is_local(machine: Machine) -> None:
     assert machine.jvm(SUBMIT, "--conf", "spark.ui.enabled=false", "pyspark-shell", threads=LOCAL) == SparkJvm(True, ())
 
 
-def test_a_command_line_of_local_mode_is_not_believed(machine: Machine) -> None:
+def test_a_local_command_line_is_not_trusted(machine: Machine) -> None:
     """The program may have stopped that session, and started another in the same JVM."""
     assert machine.jvm(SUBMIT, "--conf", "spark.master=local[2]", "pyspark-shell") == SparkJvm(False, ())
 
 
-def test_an_executor_runs_tasks_and_is_not_local(machine: Machine) -> None:
+def test_an_executor_is_not_local(machine: Machine) -> None:
     arguments = (
         "--driver-url",
         "spark://CoarseGrainedScheduler@driver:1",
@@ -74,14 +74,16 @@ def test_an_executor_runs_tasks_and_is_not_local(machine: Machine) -> None:
         assert seen == SparkJvm(False, ("10.0.0.9",))
 
 
-def test_the_address_that_spark_was_told(machine: Machine) -> None:
-    assert machine.jvm(SUBMIT, "--conf", "spark.driver.host=10.0.0.7", "app.py").hosts == ("10.0.0.7",)
-
-
-def test_the_address_as_a_property_of_java(machine: Machine) -> None:
-    assert machine.jvm("-Dspark.driver.host=fd00::7", "org.apache.spark.deploy.yarn.ApplicationMaster").hosts == (
-        "fd00::7",
-    )
+@pytest.mark.parametrize(
+    ("arguments", "hosts"),
+    [
+        ((SUBMIT, "--conf", "spark.driver.host=10.0.0.7", "app.py"), ("10.0.0.7",)),
+        (("-Dspark.driver.host=fd00::7", "org.apache.spark.deploy.yarn.ApplicationMaster"), ("fd00::7",)),
+        *(((SUBMIT, "--conf", f"spark.driver.host={host}"), ()) for host in ("", "10.0.0.7:4040", "${env:HOST}")),
+    ],
+)
+def test_the_address_in_the_command_line(machine: Machine, arguments: tuple[str, ...], hosts: tuple[str, ...]) -> None:
+    assert machine.jvm(*arguments).hosts == hosts
 
 
 def test_the_address_in_a_file_of_properties(machine: Machine, tmp_path: Path) -> None:
@@ -105,11 +107,6 @@ def test_the_address_in_the_environment_comes_last(machine: Machine, tmp_path: P
     assert machine.jvm(SUBMIT, "app.py", **environment).hosts == ("driver",)
 
 
-@pytest.mark.parametrize("host", ["", "10.0.0.7:4040", "${env:HOST}"])
-def test_an_address_that_is_none_is_left_out(machine: Machine, host: str) -> None:
-    assert machine.jvm(SUBMIT, "--conf", f"spark.driver.host={host}", "app.py").hosts == ()
-
-
 def test_the_jvm_may_be_further_above(machine: Machine) -> None:
     machine.process(10, 1, JAVA, SUBMIT, "app.py", threads=LOCAL)
     machine.process(11, 10, "bash", "-c", "exec python3 # java org.apache.spark.deploy.SparkSubmit")
@@ -117,7 +114,7 @@ def test_the_jvm_may_be_further_above(machine: Machine) -> None:
     assert spark_jvm(12, {}, machine.proc).local
 
 
-def test_nothing_is_known_where_there_is_no_jvm_or_no_proc(machine: Machine, tmp_path: Path) -> None:
+def test_without_a_jvm_nothing_is_known(machine: Machine, tmp_path: Path) -> None:
     machine.process(10, 1, "python3", "app.py")
     assert spark_jvm(10, {}, machine.proc) == SparkJvm()
     assert spark_jvm(10, {}, tmp_path / "none") == SparkJvm()

@@ -12,7 +12,6 @@ import pytest
 from kinesis_efo.driver import listener
 from kinesis_efo.driver.listener import LagListener, kinesis_progress
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
-from kinesis_efo.processes import notes_directory
 from kinesis_efo.spark.lag import Lag, Report, read_note
 
 pytestmark = pytest.mark.spark
@@ -34,7 +33,7 @@ def progress(latest: str | None, end: str | None = END.to_json(), name: str | No
     return SimpleNamespace(name=name, id="some-id", batchId=12, batchDuration=1250, sources=[source])
 
 
-def test_the_listener_reads_the_lag_from_sparks_progress() -> None:
+def test_the_listener_reads_the_lag_from_progress() -> None:
     (found,) = kinesis_progress(progress(REPORT))
     assert found.millis_behind == {S0: 1600, S1: 1270}
     assert str(found) == (
@@ -42,7 +41,7 @@ def test_the_listener_reads_the_lag_from_sparks_progress() -> None:
     )
 
 
-def test_the_listener_tells_what_was_sent_and_how_much_of_it_is_data(tmp_path: Path) -> None:
+def test_the_listener_reports_bytes_sent_and_data(tmp_path: Path) -> None:
     (found,) = kinesis_progress(progress(json.dumps(lag(tmp_path).as_data())))
     assert (found.bytes, found.data_bytes) == (1_595_000, 501_000)
     assert str(found) == (
@@ -51,50 +50,50 @@ def test_the_listener_tells_what_was_sent_and_how_much_of_it_is_data(tmp_path: P
     )
 
 
-def test_a_report_has_all_of_its_fields_before_anything_is_known(tmp_path: Path) -> None:
+def test_an_early_report_has_all_fields(tmp_path: Path) -> None:
     report = lag(tmp_path, None, (None, None)).as_data()
     assert report == {"millisBehindLatest": {}, "bytes": None, "dataBytes": None}
     assert Report.parse(json.dumps(report)) == Report()
 
 
-def test_shards_that_have_ended_have_no_lag_any_more(tmp_path: Path) -> None:
+def test_ended_shards_have_no_lag(tmp_path: Path) -> None:
     known = lag(tmp_path)
     known.update([(S1, 0)], {S1})
     assert known.report.millis_behind == {S1: 0}
     assert known.at_tips
 
 
-def test_the_listener_tells_where_no_logging_is_set_up(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_listener_writes_a_line_without_logging(capfd: pytest.CaptureFixture[str]) -> None:
     LagListener().onQueryProgress(SimpleNamespace(progress=progress(REPORT)))  # type: ignore[arg-type]
     assert capfd.readouterr().err == (
         "query archive, micro-batch 12: 5,000 rows in 1.2 s; 1 shards, at most 1,600 ms behind (orders:s0)\n"
     )
 
 
-def test_the_listener_hands_progress_on_instead(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_listener_calls_a_function_instead(capfd: pytest.CaptureFixture[str]) -> None:
     seen: list[Any] = []
     LagListener(seen.append).onQueryProgress(SimpleNamespace(progress=progress(REPORT, name=None)))  # type: ignore[arg-type]
     assert [(batch.query, batch.rows) for batch in seen] == [("some-id", 5000)]
     assert capfd.readouterr().err == ""
 
 
-def test_the_listener_knows_offsets_as_a_client_of_spark_connect_has_them() -> None:
+def test_the_listener_reads_offsets_of_connect_clients() -> None:
     """Spark 4.0 makes a dictionary of an offset's JSON, and a text of the dictionary."""
     (found,) = kinesis_progress(progress(REPORT, str(json.loads(END.to_json()))))
     assert (found.shards, found.millis_behind) == (1, {S0: 1600, S1: 1270})
 
 
 @pytest.mark.parametrize("end", [None, "", "7", "{}", '{"partition": 1}', '"topic"'])
-def test_other_sources_are_left_alone(end: str | None) -> None:
+def test_other_sources_are_ignored(end: str | None) -> None:
     assert kinesis_progress(progress(None, end)) == []
 
 
 @pytest.mark.parametrize("latest", [None, "", "null", "7", "{", END.to_json(), '{"millisBehindLatest": {"orders": 3}}'])
-def test_text_that_is_no_report_holds_no_lags(latest: str | None) -> None:
+def test_other_texts_are_no_report(latest: str | None) -> None:
     assert Report.parse(latest) == Report()
 
 
-def test_a_note_is_found_by_the_end_of_its_micro_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_is_found_by_its_end_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "notes_directory", lambda: tmp_path / "notes")
     (unknown,) = kinesis_progress(progress(END.to_json()))
     assert unknown.millis_behind == {} and str(unknown).endswith("lag not known")
@@ -104,7 +103,7 @@ def test_a_note_is_found_by_the_end_of_its_micro_batch(tmp_path: Path, monkeypat
     assert (tmp_path / "notes").stat().st_mode & 0o077 == 0
 
 
-def test_old_notes_are_removed_and_all_of_them_at_the_end(tmp_path: Path) -> None:
+def test_old_notes_are_removed_and_all_at_the_end(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     notes = Lag(lambda: tmp_path)
     for number in range(10):
@@ -116,14 +115,14 @@ def test_old_notes_are_removed_and_all_of_them_at_the_end(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_note_that_cannot_be_written_harms_nothing(tmp_path: Path) -> None:
+def test_an_unwritable_note_is_ignored(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.touch()
     lag(blocked).write(Offset({S0: TRIM_HORIZON}))
     assert read_note(blocked, Offset({S0: TRIM_HORIZON})) == Report()
 
 
-def test_a_directory_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
+def test_a_shared_directory_is_not_used(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     lag(tmp_path).write(END)
     assert list(tmp_path.iterdir()) == []
@@ -133,12 +132,7 @@ def test_a_directory_that_others_can_write_to_is_not_used(tmp_path: Path) -> Non
     assert read_note(link, END) == Report() and list(tmp_path.iterdir()) == [link]
 
 
-def test_all_processes_of_a_user_agree_on_the_directory() -> None:
-    assert notes_directory() == notes_directory()
-    assert notes_directory().name.startswith("kinesis-efo-")
-
-
-def test_report_of_micro_batch_0_is_found_although_the_log_has_its_horizons(tmp_path: Path) -> None:
+def test_the_note_of_batch_0_is_found_with_horizons(tmp_path: Path) -> None:
     lag = Lag(lambda: tmp_path)
     lag.size = 7, 5
     lag.write(Offset({S0: Position.after(9)}))

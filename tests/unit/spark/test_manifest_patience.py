@@ -50,13 +50,11 @@ def fails(handler: BaseHTTPRequestHandler) -> None:
 @pytest.mark.parametrize(
     ("location", "silent", "role"),
     [
-        ("ssm:///app", False, False),
-        ("s3://bucket/app.json", True, False),
+        ("s3://bucket/app.json", False, False),
         ("ssm:///app", True, True),
-        ("s3://bucket/app.json", False, True),
     ],
 )
-def test_no_call_is_waited_for_longer_than_the_option_says(
+def test_the_manifest_is_awaited_no_longer_than_asked(
     location: str, silent: bool, role: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

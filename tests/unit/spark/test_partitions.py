@@ -25,7 +25,7 @@ def test_small_ranges_share_one_task() -> None:
     assert [len(group) for group in coalesce(wanted, dict.fromkeys((r.key for r in wanted), 1000))] == [64]
 
 
-def test_large_ranges_get_tasks_of_their_own() -> None:
+def test_large_ranges_get_separate_tasks() -> None:
     wanted = ranges(4)
     sizes = {r.key: TASK_BYTES for r in wanted}
     assert coalesce(wanted, sizes) == [[r] for r in wanted]
@@ -50,7 +50,7 @@ def test_generations_of_one_stream_are_one_task_in_order() -> None:
 
 
 @given(st.lists(st.integers(0, 3 * TASK_BYTES), max_size=40))
-def test_every_range_is_in_one_task_and_tasks_are_even(sizes: list[int]) -> None:
+def test_ranges_are_spread_evenly(sizes: list[int]) -> None:
     wanted = ranges(len(sizes))
     weights = dict(zip((r.key for r in wanted), sizes, strict=True))
     groups = coalesce(wanted, weights)
@@ -61,7 +61,7 @@ def test_every_range_is_in_one_task_and_tasks_are_even(sizes: list[int]) -> None
     assert len(groups) <= sum(sizes) / TASK_BYTES + 1
 
 
-def test_a_partition_can_be_pickled_and_does_not_show_the_secret() -> None:
+def test_a_pickled_partition_does_not_show_the_secret() -> None:
     address = FetcherAddress("here", 1, ("10.0.0.7",), "a certificate")
     partition = KinesisPartition(address, "s3cret", ranges(1), planner=address, deaggregate=True)
     again = pickle.loads(pickle.dumps(partition))

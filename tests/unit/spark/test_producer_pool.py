@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from kinesis_efo.spark import sink
 from kinesis_efo.spark.sink import ProducerPool, SinkOptions
 
 OPTIONS = SinkOptions()
@@ -25,39 +22,36 @@ class Producer:
         self.aborted = True
 
 
-@pytest.fixture(autouse=True)
-def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    clock = [100.0]
-    monkeypatch.setattr(sink, "BlockingProducer", Producer)
-    monkeypatch.setattr(sink.time, "monotonic", lambda: clock[0])
-    return clock
+def pool(now: list[float] | None = None, **limits: Any) -> ProducerPool:
+    return ProducerPool(clock=lambda: 0.0 if now is None else now[0], producer=Producer, **limits)
 
 
-def test_a_producer_that_is_too_old_is_closed_and_opened_anew(now: list[float]) -> None:
-    pool = ProducerPool(seconds=300.0)
-    first: Any = pool.take("orders", OPTIONS)
-    pool.keep(first)
+def test_an_old_producer_is_replaced() -> None:
+    now = [100.0]
+    producers = pool(now, seconds=300.0)
+    first: Any = producers.take("orders", OPTIONS)
+    producers.keep(first)
     now[0] += 299.0
-    assert pool.take("orders", OPTIONS) is first
-    pool.keep(first)
+    assert producers.take("orders", OPTIONS) is first
+    producers.keep(first)
     now[0] += 1.0
-    assert pool.take("orders", OPTIONS) is not first
+    assert producers.take("orders", OPTIONS) is not first
     assert first.producer.aborted
 
 
 def test_the_oldest_producer_makes_room() -> None:
-    pool = ProducerPool(most=2)
-    taken: list[Any] = [pool.take(name, OPTIONS) for name in ("a", "b", "c")]
+    producers = pool(most=2)
+    taken: list[Any] = [producers.take(name, OPTIONS) for name in ("a", "b", "c")]
     for each in taken:
-        pool.keep(each)
+        producers.keep(each)
     assert [each.producer.aborted for each in taken] == [True, False, False]
-    assert pool.take("c", OPTIONS) is taken[2]
+    assert producers.take("c", OPTIONS) is taken[2]
 
 
-def test_a_forked_process_does_not_use_producers_of_its_parent() -> None:
-    pool = ProducerPool()
-    kept: Any = pool.take("orders", OPTIONS)
-    pool.keep(kept)
-    pool.forget()
-    assert pool.take("orders", OPTIONS) is not kept
+def test_a_forked_process_uses_no_inherited_producer() -> None:
+    producers = pool()
+    kept: Any = producers.take("orders", OPTIONS)
+    producers.keep(kept)
+    producers.forget()
+    assert producers.take("orders", OPTIONS) is not kept
     assert not kept.producer.aborted

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from kinesis_efo.calls.address import FetcherAddress
-from kinesis_efo.errors import FetcherError
+from kinesis_efo.errors import ConfigurationError, FetcherError
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import LISTENS
 from kinesis_efo.positions import Offset, Position
 from kinesis_efo.run.access import BatchPlan, Begin, Commit, Next, Plan, Reading, Step
 from kinesis_efo.spark import stream_planner
-from kinesis_efo.spark.stream_planner import QueryRun, SparkOffsets, StreamPlanner
+from kinesis_efo.spark.stream_planner import QueryRun, SparkOffsets, StreamPlanner, Triggers
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from kinesis_efo.tasks.compat import SPARK_VERSION
 from tests.support.fetched import key
@@ -59,7 +59,7 @@ def query_of(run: Any, options: SourceOptions = OPTIONS) -> QueryRun:
     return QueryRun(options, lambda: run, lambda: run.did.append("last word"))
 
 
-def test_a_run_that_cannot_be_joined_is_joined_with_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_join_is_retried_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[None] = []
     monkeypatch.setattr(stream_planner, "end_ahead", lambda: ended.append(None))
     run = Run()
@@ -76,7 +76,7 @@ def test_a_run_that_cannot_be_joined_is_joined_with_the_next_call(monkeypatch: p
     assert len(ended) == 2
 
 
-def test_the_start_of_a_new_query_is_waited_for_and_chosen_once() -> None:
+def test_the_start_of_a_query_is_chosen_once() -> None:
     replies = iter([None, START])
     run = Run(lambda _call: next(replies))
     query = query_of(run)
@@ -86,7 +86,7 @@ def test_the_start_of_a_new_query_is_waited_for_and_chosen_once() -> None:
     assert len(run.asked) == 2, "a new query has begun with its start"
 
 
-def test_a_query_leaves_its_run_once_after_its_last_word() -> None:
+def test_a_query_leaves_its_run_once() -> None:
     run = Run()
     query = query_of(run)
     query.leave()
@@ -97,7 +97,7 @@ def test_a_query_leaves_its_run_once_after_its_last_word() -> None:
     assert run.did == ["last word", "start", "last word", "stop", "last word"]
 
 
-def test_the_last_micro_batch_is_reported_by_the_driver_or_is_what_spark_has_asked_after() -> None:
+def test_the_last_micro_batch_is_reported_at_the_stop() -> None:
     run = Run(lambda call: isinstance(call, Commit))
     query = query_of(run)
     assert not query.commit_last(START, 2.0), "not joined"
@@ -122,7 +122,7 @@ def test_the_last_micro_batch_is_reported_by_the_driver_or_is_what_spark_has_ask
 
 
 @pytest.mark.slow
-def test_after_a_signal_it_leaves_when_no_task_has_read_for_a_while() -> None:
+def test_after_a_signal_the_query_leaves_when_quiet() -> None:
     reading = threading.Event()
     reading.set()
 
@@ -165,7 +165,7 @@ def test_the_last_offsets_are_not_parsed_again() -> None:
     assert offsets.read(data) is new
 
 
-def test_a_reader_that_stops_forgets_its_lags_and_leaves(tmp_path: Path) -> None:
+def test_a_stopped_reader_removes_its_notes_and_leaves(tmp_path: Path) -> None:
     run: Any = Run(lambda call: Step(START, behind=[(key(0), 7)]) if isinstance(call, Next) else None)
     reader = KinesisStreamReader(replace(OPTIONS, listens=False), ORDERS)
     planner = reader.__dict__["_planner"] = StreamPlanner(reader._options, ORDERS, lambda: run)
@@ -181,7 +181,7 @@ def test_a_reader_that_stops_forgets_its_lags_and_leaves(tmp_path: Path) -> None
     assert run.did == ["start", "stop"]
 
 
-def test_a_micro_batch_that_was_repeated_is_done_before_spark_asks_for_the_next_one() -> None:
+def test_a_repeated_micro_batch_counts_as_done() -> None:
     run: Any = Run(lambda call: Step() if isinstance(call, Next) else None)
     planner = StreamPlanner(OPTIONS, ORDERS, lambda: run)
     planner.commit(START.to_dict())
@@ -190,7 +190,7 @@ def test_a_micro_batch_that_was_repeated_is_done_before_spark_asks_for_the_next_
     assert (asked.done, asked.hurry) == (START, False)
 
 
-def test_repeated_range_does_not_wait_for_records_whose_loss_is_accepted() -> None:
+def test_repeated_ranges_skip_accepted_losses() -> None:
     first, second = key(0), key(1)
     begin = Offset({first: Position.after(5), second: Position.after(5)})
     end = Offset({first: Position.after(9), second: Position.after(9)}, {first: 8, second: 8})
@@ -204,7 +204,7 @@ def test_repeated_range_does_not_wait_for_records_whose_loss_is_accepted() -> No
     assert {each.key: each.last for task in tasks for each in task.ranges} == {first: None, second: 8}
 
 
-def test_a_planner_is_made_where_spark_asks_for_one_and_joins_nothing_yet() -> None:
+def test_a_planner_is_made_lazily() -> None:
     reader = KinesisStreamReader(OPTIONS, ORDERS)
     assert "_planner" not in reader.__dict__
     reader.prepareForTriggerAvailableNow()
@@ -214,3 +214,34 @@ def test_a_planner_is_made_where_spark_asks_for_one_and_joins_nothing_yet() -> N
     assert reader._planner is reader._planner
     if SPARK_VERSION >= (4, 2):
         assert reader.getDefaultReadLimit().max_bytes == 1 << 62
+
+
+def test_an_end_needs_a_query_that_ends() -> None:
+    run: Any = Run()
+    ending = SourceOptions.parse({"manifest": "m.json", "endingPosition": "AT_TIMESTAMP:2020-01-01T00:00Z"})
+    with pytest.raises(ConfigurationError, match="'endingPosition' needs a query that ends"):
+        StreamPlanner(ending, ORDERS, lambda: run).latest(START.to_dict(), once=False)
+
+
+@pytest.mark.parametrize(
+    ("asked", "finished", "at_tips", "words"),
+    [
+        (0, True, False, "run it again"),
+        (0, False, False, None),
+        (1, True, False, "set kinesis-efo option 'catchUp' to true"),
+        (1, True, True, None),
+        (2, True, False, None),
+    ],
+)
+def test_ending_after_one_trigger_is_a_warning(
+    asked: int, finished: bool, at_tips: bool, words: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    triggers = Triggers()
+    for _ in range(asked):
+        triggers.begin()
+    for _ in range(2):
+        triggers.warn_of_rest(finished=finished, known=True, at_tips=at_tips)
+    if asked == 1 and SPARK_VERSION >= (4, 2):
+        words = None  # these versions say themselves that the query ends
+    assert len(caplog.messages) == (words is not None)
+    assert words is None or words in caplog.text

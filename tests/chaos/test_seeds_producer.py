@@ -54,7 +54,7 @@ REVERTED: dict[str, tuple[int, list[Edit]]] = {
     ]),
     "progress does not end an outage": (11, [(QUEUE, "        if outcome.taken or not outcome.again:\n", "        if False:\n")]),
     "an aggregate that readers drop counts as written": (54, [
-        (QUEUE, "not request.keyed or self._is_readable(parcel, result.shard):", "not request.keyed or True:"),
+        (QUEUE, "not request.keyed or self._is_readable(parcel, result.shard, shard if is_current else None):", "True:"),
     ]),
     "records that are left out are not counted": (6, [(ENGINE, "            self._counts.records_refused += len(settled.refused)\n", "")]),
     "an interrupted put leaves wrong counts": (98, [(ENGINE, "                self._break(error)\n                raise\n", "                raise\n")]),
@@ -70,6 +70,15 @@ REVERTED: dict[str, tuple[int, list[Edit]]] = {
     ]),
     "records of a key change their order in a retry": (32, [(QUEUE, "        for record in reversed(records):", "        for record in records:")]),
     "two records of a key share a request": (13, [(QUEUE, "            if one_per_key and", "            if False and")]),
+    "an idle producer trusts its list of shards": (0, [(ENGINE, "        if self._clock.monotonic() - self._seen_at > REPLACED_SECONDS:", "        if False:")]),
+    "a shard keeps its range when its stream is created again": (0, [(QUEUE, "is_current = request.map is self.shards or", "is_current = True or")]),
+    "a list of shards is requested once": (0, [
+        (ENGINE, "await self._patience.call(f\"ListShards of stream {self._stream!r}\", self._service.shards)", "await self._service.shards()"),
+    ]),
+    "a shard that backs off delays others": (0, [
+        (ENGINE, "self._settings.max_in_flight and self._is_later(self._settings.linger):", "self._settings.max_in_flight and self._timer is None:"),
+    ]),
+    "a close calls a loop that ends": (0, [("producer/blocking.py", "if not self._loop_ends:", "if True:")]),
     "a forked process may call it": (0, [("processes.py", "return os.getpid() != self.pid", "return False")]),
 }  # fmt: skip
 

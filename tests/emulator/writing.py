@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
+from math import inf
 from random import Random
 from typing import Any
 
@@ -27,6 +28,7 @@ from kinesis_efo.errors import (
     ProducerClosedError,
     RecordRefusedError,
     RetriesExhaustedError,
+    StreamNotFoundError,
     WriteError,
 )
 from kinesis_efo.producer import BlockingProducer, Producer, ProducerSettings
@@ -36,6 +38,8 @@ from tests.emulator.written_stream import WrittenStream
 
 TRACED = ("producer/blocking.py", "producer/queue.py", "producer/engine.py")
 PATIENCE = 20.0
+BACKOFF = 2.5
+"""Seconds that the longest backoff and the way of an answer take together."""
 SLACK = 6.0
 """Seconds that the longest pauses, backoff and linger, and the two ways of a request take together."""
 
@@ -52,6 +56,7 @@ class Put:
     number: int
     size: int
     returned: bool = False
+    returned_at: float = inf
     refused: bool = False
     """Whether `put` refused it, or a record before it in the same call."""
 
@@ -108,7 +113,7 @@ class Run:
                 case "flush":
                     await self.flush(call)
                 case "pause":
-                    await pause(random.choice([0.0, 0.05, 1.0, 8.0]))
+                    await pause(random.choice([0.0, 0.05, 1.0, 8.0, 20.0]))
                 case "end" if self.ends:
                     if random.random() < 0.6:
                         await self.close(call)
@@ -149,7 +154,7 @@ class Run:
             self.interrupted()
         else:
             for put, _ in given:
-                put.returned = True
+                put.returned, put.returned_at = True, self.world.now
 
         try:
             now = self.producer.metrics
@@ -243,13 +248,15 @@ class Run:
             named = re.search(r"(\d+) bytes\)", str(error))
             return named is not None and int(named[1]) > self.stream.smallest and self.settings.fail_on_error
         if isinstance(error, RetriesExhaustedError):
-            failures = [shard.failed_at for shard in self.stream.shards]
-            # If Kinesis distributes records itself, the producer knows of one shard only.
-            return any(
+            failures = [*(shard.failed_at for shard in self.stream.shards), self.stream.lists_failed_at]
+            # If Kinesis distributes records itself, the producer knows of one shard only, and aggregates on their way are refused.
+            return (self.preempted and self.stream.unkeyed_from is not None) or any(
                 map(self.lasted, [sorted(chain(*failures))] if self.stream.unkeyed_from is not None else failures)
             )
         if type(error) is WriteError:
             return self.interrupt and "KeyboardInterrupt" in str(error)
+        if isinstance(error, StreamNotFoundError):
+            return self.stream.gone[0] <= self.world.now
         return isinstance(error, KeyUnusableError) and any(one.kind == "key" for one in self.stream.outages)
 
     def lasted(self, failed_at: list[float]) -> bool:
@@ -258,6 +265,8 @@ class Run:
         return sum(pauses) > PATIENCE - SLACK and (max(pauses) < SLACK or self.preempted)
 
     def verdict(self) -> Outcome:
+        if not self.preempted:
+            self.check_delays()
         stored = Counter(self.stream.seen)
         missing = [
             put for put in self.puts if put.returned and put.data not in stored and not self.may_be_left_out(put.data)
@@ -287,6 +296,30 @@ class Run:
                 if order != sorted(order):
                     raise BrokenPromiseError(f"records with key {key} are not in order: {order}")
         return Outcome(len(self.puts), len(stored), [str(error) for error in self.errors], len(self.confirmed))
+
+    def check_delays(self) -> None:
+        """Require that a record is sent once it has lingered, unless its shard or a whole request has failed, or requests are in flight."""
+        stream = self.stream
+        if stream.unkeyed_from is not None or stream.lists_failed:
+            return
+        gaps: list[tuple[float, float]] = []
+        busy_until = -inf
+        for began, ended in sorted(stream.requests):
+            if began - busy_until > 0.1:
+                gaps.append((busy_until, began))
+            busy_until = max(busy_until, ended)
+        for put in self.puts:
+            sent_at, place = stream.first_sent.get(put.data, (-inf, 0))
+            if sent_at >= stream.resharded_at:
+                continue
+            for start, end in gaps:
+                start, end = max(start, put.returned_at + self.settings.linger), min(end, sent_at)
+                if end - start > 0.1 and not any(
+                    start - BACKOFF <= at <= end and first <= place <= last for at, first, last in stream.failures
+                ):
+                    raise BrokenPromiseError(
+                        f"{put.data[:12]!r} waits from {start} to {end}, although nothing is sent and its shard is well"
+                    )
 
     def check_counts(self, stored: Counter[bytes]) -> None:
         """Require that the producer counts each record as either written or refused."""
@@ -364,6 +397,7 @@ class Run:
         ]
         if self.random.random() < 0.3:
             self.world.interrupted = strands[0]
+            self.world.interrupted_in = self.random.choice([None, "_end_loop"])
         self.world.wait(lambda: all(strand.done for strand in strands))
         driven(self.close(call))
 

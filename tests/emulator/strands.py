@@ -53,7 +53,7 @@ class World:
         self.interrupted: Strand | None = None
         """Gets KeyboardInterrupt somewhere, as the main thread of a program does."""
         self.interrupted_in: str | None = None
-        """The only function in which it gets that; None: all."""
+        """The only function in which it gets that, or `join`, where Ctrl-C mostly comes; None: everywhere but there."""
         self._traced = traced
         self._preempt = preempt
 
@@ -99,7 +99,7 @@ class World:
         return self._line
 
     def _interrupt(self, function: str) -> None:
-        often = 0.02 if self.interrupted_in is None else 0.5 * (function == self.interrupted_in)
+        often = 0.02 if self.interrupted_in is None else 0.25 * (function == self.interrupted_in)
         if self.current is self.interrupted and self.random.random() < often:
             self.interrupted = None
             raise KeyboardInterrupt
@@ -275,6 +275,9 @@ def threads_of(world: World) -> Iterator[None]:
             self._strand = world.start(self._work)
 
         def join(self, timeout: float | None = None) -> None:
+            if world.interrupted_in == "join" and world.current is world.interrupted:
+                world.interrupted = None
+                raise KeyboardInterrupt
             if not self._strand.done:
                 world.wait(lambda: self._strand.done)
 

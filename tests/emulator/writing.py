@@ -16,7 +16,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from math import inf
 from random import Random
@@ -97,6 +97,33 @@ class Run:
         self.ended = self.aborted = False
         self.ends = random.random() < 0.5
         self.workers = random.randint(1, 4)
+        self.pauses = (0.0, 0.05, 1.0, 8.0, 20.0)
+        self.rests_until: float | None = None
+        self.interrupted_in: str | None = None
+        # Cases that random faults seldom make.
+        match random.randrange(12):
+            case 0:
+                self.all_idle_while_created_again()
+            case 1:
+                self.one_shard_fails()
+            case 2 | 3 if self.blocking:
+                self.ends = True
+                self.workers = 4
+                self.interrupted_in = random.choice(["join", "_end_flushes"])
+
+    def all_idle_while_created_again(self) -> None:
+        self.ends = False
+        self.settings = replace(self.settings, aggregate=True, max_outstanding_records=1_000, linger=0.1)
+        self.stream.outages, self.stream.changes, self.stream.auto = [], [], False
+        self.stream.smallest, self.stream.unkeyed_from = self.stream.limit, None
+        self.stream.gone = BEGIN + 6, BEGIN + 17
+        self.rests_until = BEGIN + 18
+
+    def one_shard_fails(self) -> None:
+        self.ends = False
+        self.settings = replace(self.settings, max_outstanding_records=1_000, linger=0.1)
+        self.pauses = 0.05, 0.3, 1.0, 1.0
+        self.stream.only_one_fails(BEGIN)
 
     # -- what a caller does; `call` is awaited or not
 
@@ -104,7 +131,9 @@ class Run:
         self, worker: int, call: Callable[..., Awaitable[Any]], pause: Callable[[float], Awaitable[None]]
     ) -> None:
         random = Random(self.random.random())
-        for _ in range(random.randint(3, 12)):
+        for step in range(random.randint(3, 12)):
+            if self.rests_until is not None and step == 3:
+                await pause(max(0.0, self.rests_until - self.world.now))
             match random.choice(["put"] * 6 + ["many"] * 2 + ["flush"] * 2 + ["pause"] * 2 + ["end"] * 2 + ["fork"]):
                 case "put":
                     await self.put(call, [self.record(worker, random)], many=False)
@@ -113,7 +142,7 @@ class Run:
                 case "flush":
                     await self.flush(call)
                 case "pause":
-                    await pause(random.choice([0.0, 0.05, 1.0, 8.0, 20.0]))
+                    await pause(random.choice(self.pauses))
                 case "end" if self.ends:
                     if random.random() < 0.6:
                         await self.close(call)
@@ -261,8 +290,10 @@ class Run:
 
     def lasted(self, failed_at: list[float]) -> bool:
         """Whether these failures in a row cover `retry_timeout`, less what answers and pauses take."""
+        if self.preempted:
+            return len(failed_at) > 1 and self.world.now - failed_at[0] > PATIENCE - SLACK
         pauses = [later - earlier for earlier, later in pairwise(failed_at)]
-        return sum(pauses) > PATIENCE - SLACK and (max(pauses) < SLACK or self.preempted)
+        return sum(pauses) > PATIENCE - SLACK and max(pauses) < SLACK
 
     def verdict(self) -> Outcome:
         if not self.preempted:
@@ -395,9 +426,9 @@ class Run:
             self.world.start(lambda worker=worker: driven(self.work(worker, call, pause)))  # type: ignore[misc]
             for worker in range(self.workers)
         ]
-        if self.random.random() < 0.3:
+        if self.interrupted_in is not None or self.random.random() < 0.3:
             self.world.interrupted = strands[0]
-            self.world.interrupted_in = self.random.choice([None, "_end_loop"])
+            self.world.interrupted_in = self.interrupted_in
         self.world.wait(lambda: all(strand.done for strand in strands))
         driven(self.close(call))
 

@@ -102,6 +102,12 @@ class WrittenStream:
         """When each request began and ended."""
         self.meta = SimpleNamespace(events=SimpleNamespace(register=lambda *_, **__: None))
 
+    def only_one_fails(self, begin: float) -> None:
+        """Let one of three shards fail for some time, and nothing else."""
+        self.shards = _shards(3)
+        self.outages, self.changes, self.gone = [Outage(begin, begin + 15, "shard")], [], (inf, inf)
+        self.smallest, self.rate, self.auto, self.unkeyed_from = self.limit, 1_000, False, None
+
     # -- the calls
 
     async def put_records(self, Records: bytes, **_: Any) -> dict[str, Any]:

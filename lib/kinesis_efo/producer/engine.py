@@ -320,9 +320,9 @@ class Engine:
             self._flushes.popleft()
 
     def _end_flushes(self, error: StreamError) -> None:
-        while self._flushes:
-            _end(self._flushes[0][1], error)
-            self._flushes.popleft()
+        # They stay, so that a flush after an interrupted abort waits for their records, too.
+        for _, done in self._flushes:
+            _end(done, error)
 
     def _eager(self) -> bool:
         return bool(self._flushes or self._waits)

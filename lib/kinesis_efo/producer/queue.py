@@ -354,9 +354,11 @@ class RecordQueue:
         self._map, self._next_map = self._next_map, None
         before = self._lanes
         self._lanes = {shard: before.get(shard) or self._lane(shard) for shard in self._map.open_shards}
-        for shard, lane in before.items():
-            if shard not in self._lanes:
-                self.add(lane.records)
+        # All of them, because a shard of a stream that was created again may have another range.
+        waiting = [record for lane in before.values() for record in lane.records]
+        for lane in before.values():
+            lane.records.clear()
+        self.add(waiting)
 
     def _give_back(self, shard: str, records: Sequence[Record]) -> None:
         lane = self._lanes.get(shard)

@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain, pairwise
+from itertools import chain, pairwise, takewhile
 from math import inf
 from random import Random
 from typing import Any
@@ -293,7 +293,7 @@ class Run:
         if self.preempted:
             return len(failed_at) > 1 and self.world.now - failed_at[0] > PATIENCE - SLACK
         pauses = [later - earlier for earlier, later in pairwise(failed_at)]
-        return sum(pauses) > PATIENCE - SLACK and max(pauses) < SLACK
+        return sum(takewhile(lambda pause: pause < SLACK, reversed(pauses))) > PATIENCE - SLACK
 
     def verdict(self) -> Outcome:
         if not self.preempted:

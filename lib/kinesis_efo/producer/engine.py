@@ -95,7 +95,8 @@ class Engine:
         self._refresh_lock = asyncio.Lock()
         self._refresh_pause = REFRESH_SECONDS
         self._seen_at = clock.monotonic()
-        self._patience = Patience(RetrySettings(timeout=settings.retry_timeout), clock, random.random)
+        retry = RetrySettings(max_ms=round(settings.backoff_max * 1000), timeout=settings.retry_timeout)
+        self._patience = Patience(retry, clock, random.random)
         self._recheck: asyncio.TimerHandle | None = None
         warn_of_consequences(stream, traits, settings)
         self._look_again()

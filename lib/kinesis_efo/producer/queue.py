@@ -259,8 +259,8 @@ class RecordQueue:
                 if (lane := self._lanes.get(request.shards[0])) is not None:
                     lane.failing = None
                 return settled
-        for parcel, shard in zip(reversed(request.parcels), reversed(request.shards), strict=True):
-            self._give_back(shard, parcel.records)
+        for parcel in reversed(request.parcels):
+            self._give_back(parcel.records)
         if fault.kind is RecordRefusedError:
             # One record makes Kinesis refuse all of them. Halve the next request, until that record is alone and can be named.
             self._most_records = max(1, min(self._most_records, len(request.records)) // 2)
@@ -360,10 +360,9 @@ class RecordQueue:
             lane.records.clear()
         self.add(waiting)
 
-    def _give_back(self, shard: str, records: Sequence[Record]) -> None:
-        lane = self._lanes.get(shard)
+    def _give_back(self, records: Sequence[Record]) -> None:
         for record in reversed(records):
-            (lane or self._lanes[self._map.shard_of(record.hash)]).records.appendleft(record)
+            self._lanes[self._map.shard_of(record.hash)].records.appendleft(record)
 
     def _is_readable(self, parcel: Parcel, shard: str | None, made_for: str | None) -> bool:
         return (
@@ -388,7 +387,7 @@ class RecordQueue:
         outcome.again += parcel.records
 
     def _pace(self, shard: str, outcome: _LaneOutcome, sent_at: float, now: float, settled: RequestOutcome) -> None:
-        self._give_back(shard, outcome.again)
+        self._give_back(outcome.again)
         for record in outcome.again:
             if record.refused_at is None:
                 record.refused_at = now

@@ -196,7 +196,7 @@ class Query:
         if shard in self.positions:
             return self.positions[shard].is_end
         parents = self.stage.shards[shard].parents if shard in self.stage.shards else ()
-        return not any(parent in self.positions and not self.positions[parent].is_end for parent in parents)
+        return all(self._done(parent) for parent in parents)
 
     async def checkpoint(self) -> None:
         rows = (await self.table.scan()).leases

@@ -119,7 +119,7 @@ class BatchScenario:
         self.listing_age = random.choice((0.0, 0.0, 60.0))
         self.way_back = 0.0
         # Cases that the draws above seldom make.
-        match Random(f"{seed}: rare cases").randrange(20):
+        match Random(f"{seed}: rarely").randrange(20):
             case 0:
                 # The only shard ends unlisted, and is gone before it is read.
                 self.shards, self.reshards, self.listing_age, self.waits = 1, 0, 60.0, 100 * 3600.0
@@ -223,8 +223,9 @@ class BatchScenario:
         if self.kind == "consecutive":
             await self._read_consecutive()
             return
-        self._put()
-        await asyncio.sleep(0.01)
+        if self.way_back:
+            self._put()
+            await asyncio.sleep(0.01)
         loaded, here = await self._load(options)
         acknowledged = self.now
         first = await self._action(options, loaded, here, since)

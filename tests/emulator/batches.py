@@ -362,7 +362,9 @@ class BatchScenario:
         with _warnings() as warned:
             try:
                 while left:
-                    begins = partial(check_planned, left[0], topology, ref, "m.json", clock, again=again, fail=self.fail)
+                    begins = partial(
+                        check_planned, left[0], topology, ref, "m.json", clock, again=again, fail=self.fail
+                    )
                     reading = read_stretch(
                         stream,
                         StretchProgress(left[0]),

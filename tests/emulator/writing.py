@@ -343,8 +343,8 @@ class Run:
             sent_at, place = stream.first_sent.get(put.data, (-inf, 0))
             if sent_at >= stream.resharded_at:
                 continue
-            for start, end in gaps:
-                start, end = max(start, put.returned_at + self.settings.linger), min(end, sent_at)
+            for idle_from, idle_to in gaps:
+                start, end = max(idle_from, put.returned_at + self.settings.linger), min(idle_to, sent_at)
                 if end - start > 0.1 and not any(
                     start - BACKOFF <= at <= end and first <= place <= last for at, first, last in stream.failures
                 ):

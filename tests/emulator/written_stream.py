@@ -75,7 +75,9 @@ class WrittenStream:
         self.outages: list[Outage] = []
         for _ in range(random.randint(0, 4)):
             start = begin + random.uniform(0, 20)
-            kind = random.choice(["shard", "shard", "records", "poison", "request", "lost", "unreachable", "key", "lists"])
+            kind = random.choice(
+                ["shard", "shard", "records", "poison", "request", "lost", "unreachable", "key", "lists"]
+            )
             if kind == "key" and random.random() < 0.7:
                 kind = "shard"
             lasts = random.choice([0.5, 3.0, 15.0, 60.0])

@@ -175,7 +175,9 @@ async def _check_moves(
         if shard.shard in application.shards:
             raise UsageError(
                 f"--shard {shard.shard} --to {to}: shards that follow it have begun, so a query would count {shard.shard} as read to its "
-                "end; reset those first: " + " ".join(f"--shard {each}" for each in sorted(begun)) + " --to TRIM_HORIZON"
+                "end; reset those first: "
+                + " ".join(f"--shard {each}" for each in sorted(begun))
+                + " --to TRIM_HORIZON"
             )
         if shard not in ignored_before:
             raise UsageError(

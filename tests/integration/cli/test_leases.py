@@ -434,3 +434,25 @@ def test_ages_are_told_by_the_clock_of_aws(
     found = run("leases", "list", "--manifest", here.manifest)
     assert found.code == 0, found.err
     assert re.search(r" (\d+m)?[\d.]+s ago", found.out), found.out
+
+
+def test_reset_that_a_query_would_ignore_is_refused(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    (parent,) = (each["ShardId"] for each in here.shards())
+    here.kinesis.split_shard(StreamName=here.streams["orders"], ShardToSplit=parent, NewStartingHashKey=str(2**127))
+    here.wait_active()
+    left, right = sorted(each["ShardId"] for each in here.shards() if each["ShardId"] != parent)
+    above = frozenset({parent})
+    _put(here, Lease(f"orders:{parent}", checkpoint=SHARD_END))
+    _put(here, Lease(f"orders:{left}", checkpoint=Position.after(7), parents=above))
+    _put(here, Lease(f"orders:{right}", checkpoint=Position.parse("TRIM_HORIZON"), parents=above))
+    command = ("leases", "reset", "--to", "TRIM_HORIZON", "--manifest", here.manifest, "--yes", "--shard", parent)
+    refused = run(*command)
+    assert refused.code == 2
+    assert f"reset those first: --shard {left} --to TRIM_HORIZON" in refused.err
+    assert _checkpoints(here)[f"orders:{parent}"] == "SHARD_END"
+    assert run(*command, "--shard", left).code == 0
+    assert set(_checkpoints(here).values()) == {"TRIM_HORIZON"}
+    skipped = run("leases", "reset", "--to", "AFTER:9", "--manifest", here.manifest, "--yes", "--shard", left)
+    assert skipped.code == 2
+    assert f"{parent}, which comes before it, is not read to its end" in skipped.err

@@ -157,7 +157,7 @@ def end_before_unlisted_children(patch: pytest.MonkeyPatch) -> None:
         (trust_an_old_filtered_list, play_batches, 103),
         (forget_children_of_a_shard_that_is_gone, play_batches, 0),
         (forget_that_answers_have_whole_seconds, play_batches, 0),
-        (reset_without_a_look_at_other_rows, play_tools, 123),
+        (reset_without_a_look_at_other_rows, play_tools, 54),
         (end_before_unlisted_children, play_ends, 8),
     ],
     ids=lambda each: each.__name__ if callable(each) else "",

@@ -45,10 +45,6 @@ REVERTED: dict[str, tuple[int, list[Edit]]] = {
     "a put does not hold the lock": (4, [
         (ENGINE, "        with self._lock:\n            self.check()\n            try:", "        if True:\n            self.check()\n            try:"),
     ]),
-    "an interrupted abort forgets a flush": (377, [
-        (ENGINE, "        for _, done in self._flushes:\n            _end(done, error)\n", "        while self._flushes:\n            _end(self._flushes.popleft()[1], error)\n"),
-    ]),
-    "records wait for a shard whose range has changed": (426, [(QUEUE, "        for lane in before.values():\n            lane.records.clear()\n        self.add(waiting)\n", "        for lane in before.values():\n            if lane.shard not in self._lanes:\n                self.add(lane.records)\n")]),
     "an outage of requests and one of their shard are counted apart": (10, [
         (QUEUE, "                self._fails(lane, fault.text, now, settled)\n", "                pass\n"),
     ]),

@@ -382,7 +382,9 @@ class Scenario:
 
     async def play(self) -> Played:
         random, clock = self.random, self.stage.clock
-        command = random.choice(["export", "export", "import", "import", "reset", "reset", "reset", "release"])
+        command = random.choice(
+            ["export", "export", "import", "import", "import", "import", "reset", "reset", "release"]
+        )
         writing = asyncio.ensure_future(self._write())
         await clock.sleep(1 + 3 * random.random())
         if command == "import":

@@ -18,9 +18,11 @@ from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.leases import run
 from kinesis_efo.positions import Offset, Position, ShardRange
 from kinesis_efo.run import start
+from kinesis_efo_tools.cli import leases
 from tests.emulator.batches import play_batches
 from tests.emulator.ends import play_ends
 from tests.emulator.scenario import play
+from tests.emulator.tools import play as play_tools
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -110,6 +112,25 @@ def trust_an_old_filtered_list(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Lineage, "is_whole", lambda *_: True)
 
 
+def forget_children_of_a_shard_that_is_gone(patch: pytest.MonkeyPatch) -> None:
+    """A batch read that may lose a shard does not look for the children that the shard's last event would have announced."""
+
+    async def none(*_: Any) -> list[Any]:
+        return []
+
+    patch.setattr(reading, "children_of_gone", none)
+
+
+def forget_that_answers_have_whole_seconds(patch: pytest.MonkeyPatch) -> None:
+    """The time of an answer is that in its header, even if it was nearly a second later, and the answer slow."""
+    patch.setattr(KinesisClock, "latest", property(KinesisClock.time))
+
+
+def reset_without_a_look_at_other_rows(patch: pytest.MonkeyPatch) -> None:
+    """`leases reset --shard` does not check what a query makes of the rows."""
+    patch.setattr(leases, "read_to_end", lambda *_: {})
+
+
 def end_before_unlisted_children(patch: pytest.MonkeyPatch) -> None:
     """A query that ends does not look for children that ListShards did not show yet."""
 
@@ -134,6 +155,9 @@ def end_before_unlisted_children(patch: pytest.MonkeyPatch) -> None:
         (list_before_the_end, play_batches, 0),
         (trust_an_old_list, play_batches, 28),
         (trust_an_old_filtered_list, play_batches, 103),
+        (forget_children_of_a_shard_that_is_gone, play_batches, 0),
+        (forget_that_answers_have_whole_seconds, play_batches, 0),
+        (reset_without_a_look_at_other_rows, play_tools, 54),
         (end_before_unlisted_children, play_ends, 8),
     ],
     ids=lambda each: each.__name__ if callable(each) else "",

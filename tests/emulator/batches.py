@@ -60,7 +60,7 @@ class Read(NamedTuple):
     began: float
     rows: list[str]
     error: KinesisEfoError | None
-    warned: bool
+    warned: list[str]
 
 
 @dataclass
@@ -75,8 +75,8 @@ class BatchOutcome:
 class MemoryClients:
     """In the place of `AsyncClients`."""
 
-    def __init__(self, world: MemoryWorld) -> None:
-        self._world = world
+    def __init__(self, world: MemoryWorld, way_back: float) -> None:
+        self._world, self._way_back = world, way_back
 
     def __call__(self, *_: object) -> MemoryClients:
         return self
@@ -86,7 +86,7 @@ class MemoryClients:
         return self
 
     async def __aenter__(self) -> MemoryClient:
-        return MemoryClient(self._world.kinesis)
+        return MemoryClient(self._world.kinesis, self._way_back)
 
     async def __aexit__(self, *_: object) -> None:
         pass
@@ -117,6 +117,16 @@ class BatchScenario:
         self.burst = random.random() < 0.5
         self.recreate = False
         self.listing_age = random.choice((0.0, 0.0, 60.0))
+        self.way_back = 0.0
+        # Cases that the draws above seldom make.
+        match Random(f"{seed}: rarely").randrange(20):
+            case 0:
+                # The only shard ends unlisted, and is gone before it is read.
+                self.shards, self.reshards, self.listing_age, self.waits = 1, 0, 60.0, 100 * 3600.0
+                self.kind, self.fail, self.quiet, self.skew = "default", False, False, 0.0
+            case 1 | 2 | 3:
+                # It cannot be told that this machine's clock is more than a second slow.
+                self.kind, self.connect, self.skew, self.way_back, self.waits = "default", False, -1.1, 0.25, 0.0
         for name, value in changes.items():
             setattr(self, name, value)
 
@@ -137,7 +147,7 @@ class BatchScenario:
         self.world.kinesis.listing_age = self.listing_age
         writer = asyncio.create_task(self._write())
         try:
-            with patch.object(planning, "AsyncClients", MemoryClients(self.world)):
+            with patch.object(planning, "AsyncClients", MemoryClients(self.world, self.way_back)):
                 await self._play()
         finally:
             writer.cancel()
@@ -213,6 +223,9 @@ class BatchScenario:
         if self.kind == "consecutive":
             await self._read_consecutive()
             return
+        if self.way_back:
+            self._put()
+            await asyncio.sleep(0.01)
         loaded, here = await self._load(options)
         acknowledged = self.now
         first = await self._action(options, loaded, here, since)
@@ -344,12 +357,14 @@ class BatchScenario:
             for batch in decode([portion.event.payload], portion.stretch.key, portion.after, end, deaggregate=True):
                 rows.extend(row.decode() for row in rows_of(portion.stretch, batch)["data"].to_pylist())
 
-        begins = partial(check_planned, stretch, topology, ref, "m.json", clock, again=again, fail=self.fail)
         began, error = self.now, None
         left = [stretch]
         with _warnings() as warned:
             try:
                 while left:
+                    begins = partial(
+                        check_planned, left[0], topology, ref, "m.json", clock, again=again, fail=self.fail
+                    )
                     reading = read_stretch(
                         stream,
                         StretchProgress(left[0]),
@@ -372,11 +387,11 @@ class BatchScenario:
             if not isinstance(error, StreamReplacedError) or rows:
                 self._fail(f"{stretch} of a stream that was created again has {len(rows)} rows: {error!r}")
             self.outcome.losses += 1
-            return Read(stretch, began, [], None, warned=True)
+            return Read(stretch, began, [], None, [str(error)])
         refused = self.kind == "named" and self.listing_age and isinstance(error, SubscriptionError)
         if error is not None and not refused and not isinstance(error, DataLossError):
             self._fail(f"{stretch} fails: {error!r}")
-        return Read(stretch, began, rows, error, bool(warned))
+        return Read(stretch, began, rows, error, warned)
 
     # -- what must hold
 
@@ -424,11 +439,16 @@ class BatchScenario:
         self.outcome.whole += not any(read.error or read.warned for read in reads)
 
     def _read_of(self, shard: str, reads: dict[str, Read]) -> Read | None:
-        """The read of a shard, or of an ancestor that reads its new descendants, too, unless it fails."""
+        """The read of a shard, or of an ancestor that would have read it, too, but fails or warns of its loss."""
         if shard in reads or shard not in self.world.kinesis.state.streams[STREAM].shards:
             return reads.get(shard)
         parents = self.world.kinesis.state.streams[STREAM].shards[shard].parents
-        found = [read for parent in parents if (read := self._read_of(parent, reads)) is not None and read.error]
+        found = [
+            read
+            for parent in parents
+            if (read := self._read_of(parent, reads)) is not None
+            and (read.error or any(shard in warning for warning in read.warned))
+        ]
         return found[0] if found else None
 
     def _is_owed(

@@ -90,10 +90,12 @@ class MemoryClient:
 
     Attributes:
         bodies: Bodies of open subscriptions, and of some that have ended.
+        way_back: Seconds that an answer takes.
     """
 
-    def __init__(self, kinesis: MemoryKinesis) -> None:
+    def __init__(self, kinesis: MemoryKinesis, way_back: float = 0.0) -> None:
         self._kinesis = kinesis
+        self.way_back = way_back
         self._listeners: dict[str, list[Callable[..., None]]] = defaultdict(list)
         self.bodies: set[MemoryBody] = set()
         self.meta = SimpleNamespace(events=SimpleNamespace(register=self._register))
@@ -132,6 +134,8 @@ class MemoryClient:
             return await self._answer(operation, params)
         finally:
             headers = {"date": formatdate(self._kinesis.state.now().wall, usegmt=True)}
+            if self.way_back:
+                await asyncio.sleep(self.way_back)
             for listener in self._listeners["after-call.kinesis"]:
                 listener(parsed={"ResponseMetadata": {"HTTPHeaders": headers}}, context=context)
 

@@ -52,6 +52,8 @@ class World:
         self.in_child = False
         self.interrupted: Strand | None = None
         """Gets KeyboardInterrupt somewhere, as the main thread of a program does."""
+        self.interrupted_in: str | None = None
+        """The only function in which it gets that, or `join`, where Ctrl-C mostly comes; None: everywhere but there."""
         self._traced = traced
         self._preempt = preempt
 
@@ -93,18 +95,19 @@ class World:
     def trace(self, frame: FrameType, _event: str, _argument: object) -> Any:
         if not frame.f_code.co_filename.endswith(self._traced):
             return None
-        self._interrupt()
+        self._interrupt(frame.f_code.co_name)
         return self._line
 
-    def _interrupt(self) -> None:
-        if self.current is self.interrupted and self.random.random() < 0.02:
+    def _interrupt(self, function: str) -> None:
+        often = 0.02 if self.interrupted_in is None else 0.25 * (function == self.interrupted_in)
+        if self.current is self.interrupted and self.random.random() < often:
             self.interrupted = None
             raise KeyboardInterrupt
 
     def _line(self, frame: FrameType, event: str, _argument: object) -> Any:
         # Python checks for signals at calls. An error at the line that ends a `with` would keep the lock, as no signal can.
         if event == "line" and not _has_with(frame.f_code):
-            self._interrupt()
+            self._interrupt(frame.f_code.co_name)
         if event == "line" and self.random.random() < self._preempt:
             # Some stops last, so that the other threads make whole calls meanwhile.
             self.pause(self.random.choice([0.0, 0.0, 0.0, 0.05, 2.0]))
@@ -272,6 +275,9 @@ def threads_of(world: World) -> Iterator[None]:
             self._strand = world.start(self._work)
 
         def join(self, timeout: float | None = None) -> None:
+            if world.interrupted_in == "join" and world.current is world.interrupted:
+                world.interrupted = None
+                raise KeyboardInterrupt
             if not self._strand.done:
                 world.wait(lambda: self._strand.done)
 

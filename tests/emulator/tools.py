@@ -196,7 +196,7 @@ class Query:
         if shard in self.positions:
             return self.positions[shard].is_end
         parents = self.stage.shards[shard].parents if shard in self.stage.shards else ()
-        return not any(parent in self.positions and not self.positions[parent].is_end for parent in parents)
+        return all(self._done(parent) for parent in parents)
 
     async def checkpoint(self) -> None:
         rows = (await self.table.scan()).leases
@@ -377,11 +377,14 @@ class Scenario:
         self.queries: list[Query] = []
         self.kcl: list[Kcl] = []
         self.crashed = False
+        self.chosen: list[str] = []
         self.over = False
 
     async def play(self) -> Played:
         random, clock = self.random, self.stage.clock
-        command = random.choice(["export", "export", "import", "import", "reset", "release"])
+        command = random.choice(
+            ["export", "export", "import", "import", "import", "import", "reset", "reset", "release"]
+        )
         writing = asyncio.ensure_future(self._write())
         await clock.sleep(1 + 3 * random.random())
         if command == "import":
@@ -393,6 +396,8 @@ class Scenario:
             workers = self._runs()
         working = asyncio.ensure_future(workers)
         await clock.sleep(random.choice([2.0, 20.0]) * random.random())
+        if command == "reset" and random.random() < 0.7:
+            await working
         ended = await self._command(command)
         # Everything stops at this moment.
         self.over = True
@@ -453,7 +458,15 @@ class Scenario:
                     await import_into(here, ImportKcl(**given, from_table="OrdersKcl", initial_position=text))
                 case "reset":
                     self.to = random.choice(["TRIM_HORIZON", "LATEST", f"AT_TIMESTAMP:{self.before - 1500}"])
-                    await reset_of(here, Reset(**given, to=self.to))
+                    if (rows := sorted(self._rows(self.rows))) and random.random() < 0.7:
+                        read = [shard for shard, position in self._rows(self.rows).items() if position.is_end]
+                        self.chosen = random.sample(rows, min(len(rows), random.choice([1, 1, 2])))
+                        if read and random.random() < 0.5:
+                            self.chosen = [random.choice(read)]
+                        self.to = random.choice(["TRIM_HORIZON", "SHARD_END", self._after_a_record()])
+                        object.__setattr__(here, "shards", frozenset(self.chosen))
+                        here.table.update = self._watched(here.table.update)  # type: ignore[method-assign]
+                    await reset_of(here, Reset(**given, to=self.to, shard=self.chosen))
                 case "release":
                     await release_of(here, Release(**given))
         except CommandExit as refused:
@@ -483,7 +496,48 @@ class Scenario:
         assert max(read.values(), default=1) == 1, "twice"
         assert read.keys() <= expected, "more than the KCL application would read"
 
+    def _rows(self, items: Mapping[str, Any]) -> dict[str, Position]:
+        """What the shards' rows say, by shard."""
+        rows = [row for item in items.values() if (row := Lease.from_item(item)) is not None and not row.is_run]
+        return {shard.shard: row.position or TRIM_HORIZON for row in rows if (shard := self.stage.keys.decode(row.key))}
+
+    def _after_a_record(self) -> str:
+        records = self.stage.records[self.chosen[0]]
+        return f"AFTER:{self.random.choice(records).number}" if records else "TRIM_HORIZON"
+
+    def _watched(self, update: Any) -> Any:
+        """Remember the rows from before the first update."""
+
+        async def watched(*given: Any) -> Any:
+            if not self.seen:
+                self.seen, self.rows = True, dict(self.stage.ours.items)
+            return await update(*given)
+
+        return watched
+
+    seen = False
+
+    async def _check_reset_of_shards(self) -> None:
+        """The query reads the chosen shards from the new position, and what it would have read of the others."""
+        read = set(await self._query())
+        before, known = self._rows(self.rows), self.stage.shards
+        begun = {shard for shard, position in before.items() if position.is_end or position.sequence_number is not None}
+        passed, ahead = set(), list(begun)
+        while ahead:
+            parents = [parent for parent in known[ahead.pop()].parents if parent not in passed]
+            passed |= set(parents)
+            ahead += parents
+        to = Position.parse(self.to)
+        for shard, position in before.items():
+            start = to if shard in self.chosen else position
+            if shard in self.chosen or shard not in passed:
+                expected = {user for _, users in self.stage.after(shard, start) for user in users}
+                assert expected <= read, f"{shard} is not read from {start}, {'chosen' if shard in self.chosen else ''}"
+
     async def _check_reset(self) -> None:
+        if self.chosen:
+            await self._check_reset_of_shards()
+            return
         read = Counter(await self._query())
         start = {"TRIM_HORIZON": 0, "LATEST": self.before + 20_000}.get(self.to, self.before - 1500)
         expected = {user for record in self._all() if record.arrival >= start for user in record.users}

@@ -16,8 +16,9 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise, takewhile
+from math import inf
 from random import Random
 from typing import Any
 
@@ -27,6 +28,7 @@ from kinesis_efo.errors import (
     ProducerClosedError,
     RecordRefusedError,
     RetriesExhaustedError,
+    StreamNotFoundError,
     WriteError,
 )
 from kinesis_efo.producer import BlockingProducer, Producer, ProducerSettings
@@ -36,6 +38,8 @@ from tests.emulator.written_stream import WrittenStream
 
 TRACED = ("producer/blocking.py", "producer/queue.py", "producer/engine.py")
 PATIENCE = 20.0
+BACKOFF = 2.5
+"""Seconds that the longest backoff and the way of an answer take together."""
 SLACK = 6.0
 """Seconds that the longest pauses, backoff and linger, and the two ways of a request take together."""
 
@@ -52,6 +56,7 @@ class Put:
     number: int
     size: int
     returned: bool = False
+    returned_at: float = inf
     refused: bool = False
     """Whether `put` refused it, or a record before it in the same call."""
 
@@ -92,6 +97,33 @@ class Run:
         self.ended = self.aborted = False
         self.ends = random.random() < 0.5
         self.workers = random.randint(1, 4)
+        self.pauses = (0.0, 0.05, 1.0, 8.0, 20.0)
+        self.rests_until: float | None = None
+        self.interrupted_in: str | None = None
+        # Cases that random faults seldom make.
+        match random.randrange(12):
+            case 0:
+                self.all_idle_while_created_again()
+            case 1:
+                self.one_shard_fails()
+            case 2 | 3 if self.blocking:
+                self.ends = True
+                self.workers = 4
+                self.interrupted_in = random.choice(["join", "_end_flushes"])
+
+    def all_idle_while_created_again(self) -> None:
+        self.ends = False
+        self.settings = replace(self.settings, aggregate=True, max_outstanding_records=1_000, linger=0.1)
+        self.stream.outages, self.stream.changes, self.stream.auto = [], [], False
+        self.stream.smallest, self.stream.unkeyed_from = self.stream.limit, None
+        self.stream.gone = BEGIN + 6, BEGIN + 17
+        self.rests_until = BEGIN + 18
+
+    def one_shard_fails(self) -> None:
+        self.ends = False
+        self.settings = replace(self.settings, max_outstanding_records=1_000, linger=0.1)
+        self.pauses = 0.05, 0.3, 1.0, 1.0
+        self.stream.only_one_fails(BEGIN)
 
     # -- what a caller does; `call` is awaited or not
 
@@ -99,7 +131,9 @@ class Run:
         self, worker: int, call: Callable[..., Awaitable[Any]], pause: Callable[[float], Awaitable[None]]
     ) -> None:
         random = Random(self.random.random())
-        for _ in range(random.randint(3, 12)):
+        for step in range(random.randint(3, 12)):
+            if self.rests_until is not None and step == 3:
+                await pause(max(0.0, self.rests_until - self.world.now))
             match random.choice(["put"] * 6 + ["many"] * 2 + ["flush"] * 2 + ["pause"] * 2 + ["end"] * 2 + ["fork"]):
                 case "put":
                     await self.put(call, [self.record(worker, random)], many=False)
@@ -108,7 +142,7 @@ class Run:
                 case "flush":
                     await self.flush(call)
                 case "pause":
-                    await pause(random.choice([0.0, 0.05, 1.0, 8.0]))
+                    await pause(random.choice(self.pauses))
                 case "end" if self.ends:
                     if random.random() < 0.6:
                         await self.close(call)
@@ -149,7 +183,7 @@ class Run:
             self.interrupted()
         else:
             for put, _ in given:
-                put.returned = True
+                put.returned, put.returned_at = True, self.world.now
 
         try:
             now = self.producer.metrics
@@ -243,21 +277,27 @@ class Run:
             named = re.search(r"(\d+) bytes\)", str(error))
             return named is not None and int(named[1]) > self.stream.smallest and self.settings.fail_on_error
         if isinstance(error, RetriesExhaustedError):
-            failures = [shard.failed_at for shard in self.stream.shards]
-            # If Kinesis distributes records itself, the producer knows of one shard only.
-            return any(
+            failures = [*(shard.failed_at for shard in self.stream.shards), self.stream.lists_failed_at]
+            # If Kinesis distributes records itself, the producer knows of one shard only, and aggregates on their way are refused.
+            return (self.preempted and self.stream.unkeyed_from is not None) or any(
                 map(self.lasted, [sorted(chain(*failures))] if self.stream.unkeyed_from is not None else failures)
             )
         if type(error) is WriteError:
             return self.interrupt and "KeyboardInterrupt" in str(error)
+        if isinstance(error, StreamNotFoundError):
+            return self.stream.gone[0] <= self.world.now
         return isinstance(error, KeyUnusableError) and any(one.kind == "key" for one in self.stream.outages)
 
     def lasted(self, failed_at: list[float]) -> bool:
         """Whether these failures in a row cover `retry_timeout`, less what answers and pauses take."""
+        if self.preempted:
+            return len(failed_at) > 1 and self.world.now - failed_at[0] > PATIENCE - SLACK
         pauses = [later - earlier for earlier, later in pairwise(failed_at)]
-        return sum(pauses) > PATIENCE - SLACK and (max(pauses) < SLACK or self.preempted)
+        return sum(takewhile(lambda pause: pause < SLACK, reversed(pauses))) > PATIENCE - SLACK
 
     def verdict(self) -> Outcome:
+        if not self.preempted:
+            self.check_delays()
         stored = Counter(self.stream.seen)
         missing = [
             put for put in self.puts if put.returned and put.data not in stored and not self.may_be_left_out(put.data)
@@ -287,6 +327,30 @@ class Run:
                 if order != sorted(order):
                     raise BrokenPromiseError(f"records with key {key} are not in order: {order}")
         return Outcome(len(self.puts), len(stored), [str(error) for error in self.errors], len(self.confirmed))
+
+    def check_delays(self) -> None:
+        """Require that a record is sent once it has lingered, unless its shard or a whole request has failed, or requests are in flight."""
+        stream = self.stream
+        if stream.unkeyed_from is not None or stream.lists_failed:
+            return
+        gaps: list[tuple[float, float]] = []
+        busy_until = -inf
+        for began, ended in sorted(stream.requests):
+            if began - busy_until > 0.1:
+                gaps.append((busy_until, began))
+            busy_until = max(busy_until, ended)
+        for put in self.puts:
+            sent_at, place = stream.first_sent.get(put.data, (-inf, 0))
+            if sent_at >= stream.resharded_at:
+                continue
+            for idle_from, idle_to in gaps:
+                start, end = max(idle_from, put.returned_at + self.settings.linger), min(idle_to, sent_at)
+                if end - start > 0.1 and not any(
+                    start - BACKOFF <= at <= end and first <= place <= last for at, first, last in stream.failures
+                ):
+                    raise BrokenPromiseError(
+                        f"{put.data[:12]!r} waits from {start} to {end}, although nothing is sent and its shard is well"
+                    )
 
     def check_counts(self, stored: Counter[bytes]) -> None:
         """Require that the producer counts each record as either written or refused."""
@@ -362,8 +426,9 @@ class Run:
             self.world.start(lambda worker=worker: driven(self.work(worker, call, pause)))  # type: ignore[misc]
             for worker in range(self.workers)
         ]
-        if self.random.random() < 0.3:
+        if self.interrupted_in is not None or self.random.random() < 0.3:
             self.world.interrupted = strands[0]
+            self.world.interrupted_in = self.interrupted_in
         self.world.wait(lambda: all(strand.done for strand in strands))
         driven(self.close(call))
 

@@ -10,9 +10,10 @@ import json
 import re
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import md5
+from math import inf
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -56,7 +57,7 @@ class WrittenStream:
         self.random = random
         self.now = now
         count = random.randint(1, 4)
-        self.shards = [Shard(f"shardId-{n:012d}", RING * n // count, RING * (n + 1) // count - 1) for n in range(count)]
+        self.shards = _shards(count)
         self.limit = 4096
         self.auto = random.random() < 0.1
         self.rate = random.choice([3, 20, 1_000, 1_000])
@@ -74,7 +75,9 @@ class WrittenStream:
         self.outages: list[Outage] = []
         for _ in range(random.randint(0, 4)):
             start = begin + random.uniform(0, 20)
-            kind = random.choice(["shard", "shard", "records", "poison", "request", "lost", "unreachable", "key"])
+            kind = random.choice(
+                ["shard", "shard", "records", "poison", "request", "lost", "unreachable", "key", "lists"]
+            )
             if kind == "key" and random.random() < 0.7:
                 kind = "shard"
             lasts = random.choice([0.5, 3.0, 15.0, 60.0])
@@ -84,16 +87,47 @@ class WrittenStream:
             for _ in range(random.randint(0, 3))
         )
         self.smallest = 2048 if any(what == "limit" for _, what in self.changes) else self.limit
+        self.gone = inf, inf
+        """When it is deleted, and when it is created again, with other shards."""
+        if random.random() < 0.2:
+            start = begin + random.uniform(1, 12)
+            self.gone = start, start + random.uniform(10, 15)
+        self.created = 1
+        self.resharded_at = inf
+        self.lists_failed = False
+        self.lists_failed_at: list[float] = []
+        self.failures: list[tuple[float, int, int]] = []
+        """When the records of a range of hash keys were refused."""
+        self.first_sent: dict[bytes, tuple[float, int]] = {}
+        """When a record was sent first, and its hash."""
+        self.requests: list[list[float]] = []
+        """When each request began and ended."""
         self.meta = SimpleNamespace(events=SimpleNamespace(register=lambda *_, **__: None))
+
+    def only_one_fails(self, begin: float) -> None:
+        """Let one of three shards fail for some time, and nothing else."""
+        self.shards = _shards(3)
+        self.outages, self.changes, self.gone = [Outage(begin, begin + 15, "shard")], [], (inf, inf)
+        self.smallest, self.rate, self.auto, self.unkeyed_from = self.limit, 1_000, False, None
 
     # -- the calls
 
     async def put_records(self, Records: bytes, **_: Any) -> dict[str, Any]:
+        entries = json.loads(Records)["Records"]
+        for entry in entries:
+            for key, hash_key, data in unpacked(entry, b64decode(entry["Data"])):
+                self.first_sent.setdefault(data, (self.now(), hash_of(key, hash_key)))
+        self.requests.append(times := [self.now(), inf])
+        try:
+            return await self._answer(entries)
+        finally:
+            times[1] = self.now()
+
+    async def _answer(self, entries: list[dict[str, str]]) -> dict[str, Any]:
         await asyncio.sleep(self.random.choice([0.001, 0.02, 0.3]))
         stored: list[bytes] = []
         readable: list[bytes] = []
         taken: list[Shard] = []
-        entries = json.loads(Records)["Records"]
         answer = self._carry_out(entries, stored, readable, taken)
         lost = self._now_in("lost") is not None and self.random.random() < 0.6
         await asyncio.sleep(self.random.choice([0.001, 0.02, 0.3]))
@@ -111,12 +145,17 @@ class WrittenStream:
     async def list_shards(self, **_: Any) -> dict[str, Any]:
         await asyncio.sleep(0.01)
         self._change()
+        if self.requests and self._now_in("lists", "unreachable") is not None:
+            self.lists_failed = True
+            self.lists_failed_at.append(self.now())
+            raise EndpointConnectionError(endpoint_url="https://kinesis")
+        self.lists_failed_at = []
         return {
             "Shards": [
                 {
                     "ShardId": shard.name,
                     "HashKeyRange": {"StartingHashKey": str(shard.start), "EndingHashKey": str(shard.end)},
-                    "SequenceNumberRange": {"StartingSequenceNumber": "1"}
+                    "SequenceNumberRange": {"StartingSequenceNumber": str(self.created)}
                     | ({} if shard.open else {"EndingSequenceNumber": "2"}),
                 }
                 for shard in self.shards
@@ -142,6 +181,14 @@ class WrittenStream:
         return next((one for one in self.outages if one.kind in kinds and one.start <= now < one.end), None)
 
     def _change(self) -> None:
+        start, end = self.gone
+        if self.requests and start <= self.now() < end:
+            raise refusal("ResourceNotFoundException", 400)
+        if end <= self.now() and self.created == 1:
+            self.created = 2
+            self.resharded_at = min(self.resharded_at, self.now())
+            failed_at = max((shard.failed_at for shard in self.shards), key=len)
+            self.shards = _shards(self.random.randint(1, 4), failed_at)
         while self.changes and self.changes[0][0] <= self.now():
             _, what = self.changes.pop(0)
             if what == "limit":
@@ -153,6 +200,7 @@ class WrittenStream:
             else:
                 parent = self.random.choice([shard for shard in self.shards if shard.open])
                 parent.open = False
+                self.resharded_at = min(self.resharded_at, self.now())
                 middle = (parent.start + parent.end) // 2
                 for start, end in ((parent.start, middle), (middle + 1, parent.end)):
                     self.shards.append(
@@ -191,7 +239,12 @@ class WrittenStream:
 
     def _fails(self, entries: list[dict[str, str]]) -> None:
         for shard in [self._place(entry) for entry in entries]:
-            shard.failed_at.append(self.now())
+            self._refuses(shard)
+        self.failures.append((self.now(), 0, RING))
+
+    def _refuses(self, shard: Shard) -> None:
+        shard.failed_at.append(self.now())
+        self.failures.append((self.now(), shard.start, shard.end))
 
     def _place(self, entry: dict[str, str]) -> Shard:
         opened = [shard for shard in self.shards if shard.open]
@@ -205,20 +258,20 @@ class WrittenStream:
         shard = self._place(entry)
         down = self._now_in("shard")
         if down is not None and opened.index(shard) == down.shard % len(opened):
-            shard.failed_at.append(self.now())
+            self._refuses(shard)
             return {"ErrorCode": "InternalFailure", "ErrorMessage": "x"}
         keys = {key for key, _, _ in unpacked(entry, data)}
         poison = self._now_in("poison")
         if poison is not None and f"0-{poison.shard}" in keys:
-            shard.failed_at.append(self.now())
+            self._refuses(shard)
             return {"ErrorCode": "InternalFailure", "ErrorMessage": "x"}
         if self._now_in("records") is not None and self.random.random() < 0.5:
-            shard.failed_at.append(self.now())
+            self._refuses(shard)
             return {"ErrorCode": "InternalFailure", "ErrorMessage": "x"}
         if shard.second != int(self.now()):
             shard.second, shard.used = int(self.now()), 0
         if shard.used >= self.rate:
-            shard.failed_at.append(self.now())
+            self._refuses(shard)
             return {"ErrorCode": THROTTLED, "ErrorMessage": "x"}
         shard.used += 1
         taken.append(shard)
@@ -234,6 +287,13 @@ class WrittenStream:
         if len(inside) == len(unpacked(entry, data)):
             readable += inside
         return {"ShardId": shard.name, "SequenceNumber": "1"}
+
+
+def _shards(count: int, failed_at: Sequence[float] = ()) -> list[Shard]:
+    return [
+        Shard(f"shardId-{n:012d}", RING * n // count, RING * (n + 1) // count - 1, failed_at=[*failed_at])
+        for n in range(count)
+    ]
 
 
 def hash_of(key: str, hash_key: str | None) -> int:

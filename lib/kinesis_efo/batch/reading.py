@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final, NamedTuple
@@ -22,7 +22,7 @@ from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.ending import Completion, first_position, rows_of
 from kinesis_efo.batch.stretches import Stretch, trimmed, unlisted
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.decisions.losses import Known
+from kinesis_efo.decisions.losses import Known, written_at
 from kinesis_efo.errors import DataLossError, StreamReplacedError, first_of
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
@@ -177,7 +177,16 @@ async def read_stretch(
         if fail_on_data_loss:
             raise
         logger.warning("%s; going on without it, as option failOnDataLoss=false asks", error)
+        return await children_of_gone(stream, stretch, server_time())
     return unlisted(stretch, sink.children)
+
+
+async def children_of_gone(stream: Stream, stretch: Stretch, now: float) -> list[Stretch]:
+    """Return the stretches that the last event of a shard that is gone would have led to. Their first records may be gone, too."""
+    await stream.refresh(patient=True)
+    found = unlisted(stretch, stream.children(stretch.key.shard))
+    times = [written_at(stream.lineage[each.key.shard].first, each.key.shard, now) for each in found]
+    return [replace(each, horizon=at, created=at or 0.0) for each, at in zip(found, times, strict=True)]
 
 
 async def check_planned(

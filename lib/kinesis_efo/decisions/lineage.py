@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
 from kinesis_efo.records.events import ChildShard
 
 
@@ -312,3 +312,21 @@ def _earliest(positions: Collection[Position]) -> Position:
     if all(position.kind is PositionKind.AT_TIMESTAMP for position in positions):
         return min(positions, key=lambda position: position.value)
     return TRIM_HORIZON
+
+
+def read_to_end(
+    positions: Mapping[ShardKey, Position], lineages: Mapping[str, Lineage], parents: Mapping[ShardKey, Collection[str]]
+) -> dict[ShardKey, list[str]]:
+    """The shards that count as read to their end although their rows say less, each with its descendants that have begun.
+
+    `positions` and `parents` are those of the rows, `lineages` those of their streams. A crash after the children were planned, but before
+    the last checkpoint of the parent was written, leaves such a row.
+    """
+    found: dict[ShardKey, list[str]] = {}
+    for key, position in positions.items():
+        if position.is_end or position.sequence_number is not None:
+            for parent in lineages[key.stream].ancestors((key.shard,)).union(parents[key]):
+                before = ShardKey(key.stream, parent)
+                if not positions.get(before, SHARD_END).is_end:
+                    found.setdefault(before, []).append(key.shard)
+    return found

@@ -69,6 +69,7 @@ class BlockingProducer:
         self._end_lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_ends = False
 
     def open(self) -> Self:
         """Connect and load the shard map. Entering the context does this.
@@ -185,7 +186,9 @@ class BlockingProducer:
             if self._thread.is_alive():
                 atexit.unregister(self._close_at_exit)
                 try:
-                    self._call(end)
+                    # If Ctrl-C ended an earlier call while it waited for the loop's end, a call on the loop would be cancelled.
+                    if not self._loop_ends:
+                        self._call(end)
                 finally:
                     # An interrupted `end` leaves the engine running, and without the loop a flush would wait for ever.
                     engine.halt()
@@ -196,7 +199,11 @@ class BlockingProducer:
     def _end_loop(self) -> None:
         assert self._loop is not None
         assert self._thread is not None
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop_ends = True
+        try:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        except RuntimeError as error:
+            logger.debug("the loop is closed already: %s", error)
         self._thread.join()
 
     def _queue(self, records: Sequence[Record]) -> None:

@@ -18,6 +18,8 @@ from random import Random
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ProducerClosedError, RecordRefusedError, StreamError, WriteError
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.patience import Patience
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import Counts, ProducerMetrics, StallWatch
 from kinesis_efo.producer.queue import PutRecordsRequest, RecordQueue, RequestOutcome, Result
@@ -33,6 +35,8 @@ REFRESH_SECONDS = 1.0
 """Minimum seconds between two loads of the shard map, because ListShards may lag behind responses that name a new shard."""
 MOST_REFRESH_SECONDS = 60.0
 """Maximum seconds between two loads: the pause doubles while the loaded shard map stays the same."""
+REPLACED_SECONDS = 10.0
+"""Kinesis takes longer to delete a stream and create it again. So after each longer pause, ListShards must show that the shards are the same."""
 RECHECK_SECONDS = 300.0
 """Seconds between two checks whether Kinesis still distributes the records of a stream itself, because no response shows that."""
 _BATCH_BYTES = 1 << 20
@@ -90,6 +94,9 @@ class Engine:
         self._refreshing: asyncio.Task[None] | None = None
         self._refresh_lock = asyncio.Lock()
         self._refresh_pause = REFRESH_SECONDS
+        self._seen_at = clock.monotonic()
+        retry = RetrySettings(max_ms=round(settings.backoff_max * 1000), timeout=settings.retry_timeout)
+        self._patience = Patience(retry, clock, random.random)
         self._recheck: asyncio.TimerHandle | None = None
         warn_of_consequences(stream, traits, settings)
         self._look_again()
@@ -263,7 +270,7 @@ class Engine:
             self._counts.waits += 1
         if wait is not None or self.full:
             self._call(self._pump)
-        elif self._timer is None and self._queue.in_flight < self._settings.max_in_flight:
+        elif self._queue.in_flight < self._settings.max_in_flight and self._is_later(self._settings.linger):
             self._call(self._linger)
         return wait
 
@@ -314,9 +321,9 @@ class Engine:
             self._flushes.popleft()
 
     def _end_flushes(self, error: StreamError) -> None:
-        while self._flushes:
-            _end(self._flushes[0][1], error)
-            self._flushes.popleft()
+        # They stay, so that a flush after an interrupted abort waits for their records, too.
+        for _, done in self._flushes:
+            _end(done, error)
 
     def _eager(self) -> bool:
         return bool(self._flushes or self._waits)
@@ -330,16 +337,23 @@ class Engine:
     def _linger(self) -> None:
         with self._lock:
             self._due.discard(self._linger)
-            if self._timer is None and not self._stopped:
-                self._timer = self._loop.call_later(self._settings.linger, self._pump)
+            if not self._stopped and self._is_later(self._settings.linger):
+                self._set_timer(self._settings.linger)
+
+    def _is_later(self, seconds: float) -> bool:
+        """Whether nothing is sent within this time, because the timer is for a shard that backs off, or there is none."""
+        return self._timer is None or self._timer.when() > self._loop.time() + seconds
+
+    def _set_timer(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self._loop.call_later(max(0.0, seconds), self._pump)
 
     def _pump(self) -> None:
         """Send all requests that are due, and set the timer for the rest."""
         with self._lock:
             self._due.discard(self._pump)
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            self._set_timer(None)
             if self._failure is None and not self._stopped:
                 try:
                     self._send_due()
@@ -362,8 +376,7 @@ class Engine:
             task.add_done_callback(self._tasks.discard)
         if self._queue.in_flight < self._settings.max_in_flight:
             due = self._queue.due_at(eager=eager)
-            if due is not None:
-                self._timer = self._loop.call_later(max(0.0, due - now), self._pump)
+            self._set_timer(None if due is None else due - now)
 
     def _conclude(self, settled: RequestOutcome) -> None:
         now = self._clock.monotonic()
@@ -413,7 +426,7 @@ class Engine:
             except Exception as error:
                 settle = partial(self._queue.fault, request, judge(error))
             else:
-                unknown = await self._learn(results)
+                unknown = await self._learn(request, results)
                 settle = partial(self._queue.settle, request, results)
             with self._lock:
                 settled = settle(self._clock.monotonic())
@@ -421,30 +434,47 @@ class Engine:
             self._report(settled)
             if settled.misrouted and not unknown:
                 self._refresh_soon()
+        except StreamError as error:
+            with self._lock:
+                self._fail(error)
         except Exception as error:
             with self._lock:
                 self._break(error)
         self._pump()
 
-    async def _learn(self, results: Sequence[Result]) -> bool:
-        """Refresh the shard map if records were written to shards that it lacks; returns whether it did lack some."""
-        if not self._settings.aggregate or self._knows(results):
+    async def _learn(self, request: PutRecordsRequest, results: Sequence[Result]) -> bool:
+        """Get the ranges of the shards to which aggregates were written, if the shard map may lack them; returns whether there were news."""
+        if not request.aggregated or self._knows(request, results):
             return False
-        # Readers compare an aggregate with the hash range of the shard that has it, so that range must be known here.
-        try:
-            async with self._refresh_lock:
-                if not self._knows(results):
-                    await self._refresh()
-        except Exception as error:
-            # Settle the request anyway, because its records were written, and would be sent again otherwise.
-            logger.warning("the shard map of %s cannot be refreshed: %s", self._stream, error)
-        return True
+        async with self._refresh_lock:
+            if self._knows(request, results):
+                return True
+            asked_at = self._clock.monotonic()
+            try:
+                # The records wait meanwhile: if they were sent again, they would be written twice.
+                listed = await self._patience.call(f"ListShards of stream {self._stream!r}", self._service.shards)
+            except Exception as error:
+                what = f"stream {self._stream} cannot be written to, because ListShards fails"
+                raise judge(error, "kinesis:ListShards").error(what) from error
+            known = self._queue.shards
+            self._adopt(shards := ShardMap(listed, known.distribution), asked_at)
+            return not shards.is_like(known)
 
-    def _knows(self, results: Sequence[Result]) -> bool:
+    def _knows(self, request: PutRecordsRequest, results: Sequence[Result]) -> bool:
+        """Whether the shard map is that of the stream which gave these results, and has all their shards."""
+        if self._clock.monotonic() - self._seen_at > REPLACED_SECONDS:
+            return False
+        self._seen_at = max(self._seen_at, request.sent_at)
         return all(shard is None or self._queue.shards.knows(shard) for shard in {result.shard for result in results})
 
+    def _adopt(self, shards: ShardMap, asked_at: float) -> None:
+        self._seen_at = asked_at
+        if not shards.is_older_than(self._queue.shards):
+            with self._lock:
+                self._queue.adopt(shards)
+
     async def _refresh(self) -> None:
-        known = self._queue.shards
+        known, asked_at = self._queue.shards, self._clock.monotonic()
         listed = await self._service.shards() if known.predicts else None
         shards = known if listed is None else ShardMap(listed, known.distribution)
         news = not shards.is_like(known)
@@ -456,9 +486,7 @@ class Engine:
             warn_of_consequences(self._stream, traits, self._settings)
         # If records go to other shards although the map is right, frequent refreshes would not help.
         self._refresh_pause = REFRESH_SECONDS if news else min(2 * self._refresh_pause, MOST_REFRESH_SECONDS)
-        if not shards.is_older_than(known):
-            with self._lock:
-                self._queue.adopt(shards)
+        self._adopt(shards, asked_at)
         self._look_again()
 
     def _refresh_soon(self) -> None:

@@ -41,6 +41,10 @@ class WriteFault:
     kind: type[StreamError] = RetriesExhaustedError
     remedy: str = ""
 
+    def error(self, what: str) -> StreamError:
+        """Make the exception; `what` begins its message."""
+        return self.kind(f"{what}: {self.text}{f'. To do: {self.remedy}' if self.remedy else ''}")
+
 
 def judge(error: Exception, action: str = "kinesis:PutRecords") -> WriteFault:
     """Classify an exception that an aiobotocore client raised. `action` is the permission that the call needs, for the message."""

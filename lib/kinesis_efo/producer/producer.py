@@ -97,9 +97,8 @@ class Producer:
             await self._stack.aclose()
             if isinstance(error, KinesisEfoError) or not isinstance(error, Exception):
                 raise
-            fault = judge(error, "kinesis:ListShards")
-            remedy = f". To do: {fault.remedy}" if fault.remedy else ""
-            raise fault.kind(f"stream {self.stream} cannot be opened for writing: {fault.text}{remedy}") from error
+            opened = f"stream {self.stream} cannot be opened for writing"
+            raise judge(error, "kinesis:ListShards").error(opened) from error
         engine = Engine(self.stream, service, shards, traits, self.settings, self._clock, self._random)
         self._engine = engine
         self._end_report = report(producer_collector(self.stream, lambda: engine.metrics), self._metrics_settings)

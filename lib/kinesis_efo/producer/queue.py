@@ -93,12 +93,22 @@ class Lane:
 
 @dataclass(slots=True)
 class PutRecordsRequest:
-    """The contents of one PutRecords request: the Kinesis records in order, the lane of each, and the time of sending."""
+    """The contents of one PutRecords request: the Kinesis records in order, the lane of each, the shard map, and the time of sending."""
 
     sent_at: float
-    keyed: bool
+    map: ShardMap
     parcels: list[Parcel] = field(default_factory=list)
     shards: list[str] = field(default_factory=list)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether keys select the shard."""
+        return self.map.predicts
+
+    @property
+    def aggregated(self) -> bool:
+        """Whether it has aggregates, which readers compare with the hash range of the shard that has them."""
+        return any(len(parcel.records) > 1 for parcel in self.parcels)
 
     @property
     def records(self) -> list[Record]:
@@ -183,7 +193,7 @@ class RecordQueue:
         ready = [lane for lane in self._lanes.values() if lane.backoff.until <= now and self._may_send(lane)]
         if not ready or not (eager or self._worth_sending(ready, now)):
             return None
-        request = PutRecordsRequest(now, self._map.predicts)
+        request = PutRecordsRequest(now, self._map)
         bytes_left = MAX_REQUEST_BYTES
         # Another lane begins each time, because the first ones may fill the request.
         self._turn = (self._turn + 1) % len(ready)
@@ -219,11 +229,13 @@ class RecordQueue:
         self._most_records = min(2 * self._most_records, MAX_REQUEST_RECORDS)
         self._backoff.end(request.sent_at)
         settled = RequestOutcome()
+        # A stream that was created again has shards with the same ids, but other ranges. With AUTO, no ranges are known.
+        is_current = request.map is self.shards or not self.shards.predicts
         for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
             outcome = outcomes[shard]
             if result.code is not None:
                 self._refused(parcel, judge_result(result.code, result.message or ""), outcome, settled)
-            elif result.shard == shard or not request.keyed or self._is_readable(parcel, result.shard):
+            elif not request.keyed or self._is_readable(parcel, result.shard, shard if is_current else None):
                 settled.misrouted |= request.keyed and result.shard != shard and self.shards.predicts
                 outcome.taken += 1
                 settled.acknowledged += parcel.records
@@ -247,8 +259,8 @@ class RecordQueue:
                 if (lane := self._lanes.get(request.shards[0])) is not None:
                     lane.failing = None
                 return settled
-        for parcel, shard in zip(reversed(request.parcels), reversed(request.shards), strict=True):
-            self._give_back(shard, parcel.records)
+        for parcel in reversed(request.parcels):
+            self._give_back(parcel.records)
         if fault.kind is RecordRefusedError:
             # One record makes Kinesis refuse all of them. Halve the next request, until that record is alone and can be named.
             self._most_records = max(1, min(self._most_records, len(request.records)) // 2)
@@ -342,18 +354,21 @@ class RecordQueue:
         self._map, self._next_map = self._next_map, None
         before = self._lanes
         self._lanes = {shard: before.get(shard) or self._lane(shard) for shard in self._map.open_shards}
-        for shard, lane in before.items():
-            if shard not in self._lanes:
-                self.add(lane.records)
+        # All of them, because a shard of a stream that was created again may have another range.
+        waiting = [record for lane in before.values() for record in lane.records]
+        for lane in before.values():
+            lane.records.clear()
+        self.add(waiting)
 
-    def _give_back(self, shard: str, records: Sequence[Record]) -> None:
-        lane = self._lanes.get(shard)
+    def _give_back(self, records: Sequence[Record]) -> None:
         for record in reversed(records):
-            (lane or self._lanes[self._map.shard_of(record.hash)]).records.appendleft(record)
+            self._lanes[self._map.shard_of(record.hash)].records.appendleft(record)
 
-    def _is_readable(self, parcel: Parcel, shard: str | None) -> bool:
-        return len(parcel.records) == 1 or all(
-            self.shards.covers(shard or "", record.hash) for record in parcel.records
+    def _is_readable(self, parcel: Parcel, shard: str | None, made_for: str | None) -> bool:
+        return (
+            shard == made_for
+            or len(parcel.records) == 1
+            or all(self.shards.covers(shard or "", record.hash) for record in parcel.records)
         )
 
     def _refused(self, parcel: Parcel, fault: WriteFault, outcome: _LaneOutcome, settled: RequestOutcome) -> None:
@@ -372,7 +387,7 @@ class RecordQueue:
         outcome.again += parcel.records
 
     def _pace(self, shard: str, outcome: _LaneOutcome, sent_at: float, now: float, settled: RequestOutcome) -> None:
-        self._give_back(shard, outcome.again)
+        self._give_back(outcome.again)
         for record in outcome.again:
             if record.refused_at is None:
                 record.refused_at = now
@@ -413,8 +428,7 @@ class RecordQueue:
             )
 
     def _error(self, fault: WriteFault) -> StreamError:
-        remedy = f". To do: {fault.remedy}" if fault.remedy else ""
-        return fault.kind(f"stream {self._stream} cannot be written to: {fault.text}{remedy}")
+        return fault.error(f"stream {self._stream} cannot be written to")
 
 
 def _refusal(record: Record, fault: WriteFault) -> RecordRefusedError:

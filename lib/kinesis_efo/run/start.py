@@ -9,7 +9,7 @@ from typing import Final
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.ending import check_streams, not_listed
-from kinesis_efo.decisions.lineage import Beginning, Side, beginning
+from kinesis_efo.decisions.lineage import Beginning, Side, beginning, read_to_end
 from kinesis_efo.errors import ConfigurationError, LeaseTableError, StreamError, StreamReplacedError
 from kinesis_efo.fetcher.streams import LIST_AGAIN_SECONDS, by_stream
 from kinesis_efo.kinesis.stream import Stream
@@ -155,11 +155,11 @@ async def _from_leases(
         # The KCL keeps LATEST in a row until its first checkpoint, so nothing was read yet.
         positions[shard] = lease.position or now
         parents[shard] = lease.parents
-    passed = _passed(positions, streams, parents)
+    passed = read_to_end(positions, {name: stream.lineage for name, stream in streams.items()}, parents)
     for name in dict.fromkeys(shard.stream for shard in passed):
         shown = [
-            f"shard {shard.shard} ({positions[shard]}; {child})"
-            for shard, child in passed.items()
+            f"shard {shard.shard} ({positions[shard]}; {begun[-1]})"
+            for shard, begun in passed.items()
             if shard.stream == name
         ]
         logger.warning(
@@ -205,25 +205,6 @@ def _refuse_strays(scan: Scan, table: LeaseStore, streams: Mapping[str, Stream],
                 f"kinesis-efo option 'startingPosition' is LEASES, but in {table.label} {what}. Start at TRIM_HORIZON to read all that the "
                 "present stream has; or write its checkpoints anew first, with `kinesis-efo leases reset --to TRIM_HORIZON`"
             )
-
-
-def _passed(
-    positions: Mapping[ShardKey, Position],
-    streams: Mapping[str, Stream],
-    parents: Mapping[ShardKey, Collection[str]],
-) -> dict[ShardKey, str]:
-    """The shards that were read to their end although their rows say less, each with a descendant that has begun.
-
-    A crash after the children were planned, but before the last checkpoint of the parent was written, leaves such a row.
-    """
-    passed: dict[ShardKey, str] = {}
-    for key, position in positions.items():
-        if position.is_end or position.sequence_number is not None:
-            for parent in streams[key.stream].lineage.ancestors((key.shard,)).union(parents[key]):
-                before = ShardKey(key.stream, parent)
-                if not positions.get(before, SHARD_END).is_end:
-                    passed[before] = key.shard
-    return passed
 
 
 def _held_back(

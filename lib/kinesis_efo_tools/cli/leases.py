@@ -11,12 +11,13 @@ from typing import Any
 
 from rich.console import Group
 
+from kinesis_efo.decisions.lineage import Lineage, read_to_end
 from kinesis_efo.errors import UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified, starting_positions
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseInfo, strays
 from kinesis_efo.leases.store import Scan
-from kinesis_efo.positions import Position, PositionKind, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
 from kinesis_efo_tools.cli import output
 from kinesis_efo_tools.cli.commands.leases import List, Release, Reset
 from kinesis_efo_tools.cli.lease_access import Leases, opened, start_position
@@ -130,9 +131,8 @@ async def reset_of(application: Leases, given: Reset) -> None:
         position = target or await application.now()
         rows = application.selected(scan)
         if given.shard:
-            if position.is_end:
-                await _require_closed(application)
             edits = lease_edits.moves(rows.values(), position)
+            await _check_moves(application, scan, edits, position, given.to)
         else:
             edits = lease_edits.replacement(rows, await _initial_leases(application, position))
         return Plan(
@@ -143,17 +143,46 @@ async def reset_of(application: Leases, given: Reset) -> None:
     await change(application.table, plan, application.guards, given.mode, clock=application.clock)
 
 
-async def _require_closed(application: Leases) -> None:
-    """Refuse to skip selected shards that are still open: a query would never read what arrives in them."""
+async def _check_moves(
+    application: Leases, scan: Scan, edits: list[lease_edits.Edit], position: Position, to: str
+) -> None:
+    """Refuse to skip selected shards that are open, and a move that a query would ignore or that would make it skip others.
+
+    A query counts a shard as read to its end if a descendant has begun, whatever the shard's row says.
+    """
     topology = Topology(await application.access.client("kinesis"))
-    for ref in application.manifest.streams.values():
+    lineages: dict[str, Lineage] = {}
+    for name, ref in application.manifest.streams.items():
         listed = await explained(topology.shards(ref.stream_arn), ref, application.manifest.source)
-        if found := sorted(
-            each.shard_id for each in listed if each.last is None and each.shard_id in application.shards
-        ):
+        lineages[name] = Lineage(listed)
+        found = sorted(each.shard_id for each in listed if each.last is None and each.shard_id in application.shards)
+        if found and position.is_end:
             raise UsageError(
-                f"--to SHARD_END: shard {found[0]} of stream {ref.name!r} is open, and what arrives in it would never be read; "
+                f"--to SHARD_END: shard {found[0]} of stream {name!r} is open, and what arrives in it would never be read; "
                 "to skip what it has, give --to LATEST"
+            )
+    rows = {key: row for key, row in application.keys.by_shard(scan.leases).items() if key.stream in lineages}
+    after = rows | {key: edit.after for edit in edits if edit.after and (key := application.keys.decode(edit.key))}
+    ignored_before, ignored = (
+        read_to_end(
+            {key: row.position or TRIM_HORIZON for key, row in each.items()},
+            lineages,
+            {key: row.parents for key, row in each.items()},
+        )
+        for each in (rows, after)
+    )
+    for shard, begun in sorted(ignored.items()):
+        if shard.shard in application.shards:
+            raise UsageError(
+                f"--shard {shard.shard} --to {to}: shards that follow it have begun, so a query would count {shard.shard} as read to its "
+                "end; reset those first: "
+                + " ".join(f"--shard {each}" for each in sorted(begun))
+                + " --to TRIM_HORIZON"
+            )
+        if shard not in ignored_before:
+            raise UsageError(
+                f"--shard {begun[0]} --to {to}: {shard.shard}, which comes before it, is not read to its end, and would count as that: "
+                f"let a query read it first, or skip the rest of it with --shard {shard.shard} --to SHARD_END"
             )
 
 

@@ -419,3 +419,26 @@ def test_ages_follow_the_clock_of_aws(cli: Cli) -> None:
         out, err = running.communicate(timeout=60)
     assert running.returncode == 0, err
     assert re.search(r" (\d+m)?[\d.]+s ago", out), out
+
+
+def test_reset_that_a_query_would_ignore_is_refused(cli: Cli) -> None:
+    here = cli.world()
+    (parent,) = (each["ShardId"] for each in here.shards())
+    here.split()
+    left, right = sorted(each["ShardId"] for each in here.shards() if each["ShardId"] != parent)
+    above = frozenset({parent})
+    here.rows(
+        Lease(f"orders:{parent}", checkpoint=SHARD_END),
+        Lease(f"orders:{left}", checkpoint=Position.after(7), parents=above),
+        Lease(f"orders:{right}", checkpoint=Position.parse("TRIM_HORIZON"), parents=above),
+    )
+    again = ("--to", "TRIM_HORIZON", "--yes", "--shard", parent)
+    refused = here.run("leases reset", *again)
+    assert refused.code == 2
+    assert f"reset those first: --shard {left} --to TRIM_HORIZON" in refused.err
+    assert _checkpoints(here)[f"orders:{parent}"] == "SHARD_END"
+    assert here.run("leases reset", *again, "--shard", left).code == 0
+    assert set(_checkpoints(here).values()) == {"TRIM_HORIZON"}
+    skipped = here.run("leases reset", "--to", "AFTER:9", "--yes", "--shard", left)
+    assert skipped.code == 2
+    assert f"{parent}, which comes before it, is not read to its end" in skipped.err

@@ -294,6 +294,19 @@ def test_the_tip_of_a_slow_host_is_not_before_the_load(skew: float, second: floa
     assert tip.value >= (NOW + second) * 1000
 
 
+def test_the_tip_of_a_host_that_may_be_slow_is_not_before_the_load() -> None:
+    """The answer takes so long that it does not prove that this machine is 1.1 s slow."""
+    here = FixedClock(NOW + 0.9 - 1.1)
+    client, clock = Answers(), KinesisClock(here)
+    clock.watch(client)
+    tip = tip_at(here.time())
+    request = client.send()
+    here.pass_by(0.3)
+    client.answer({"date": "Tue, 14 Nov 2023 22:13:20 GMT"}, request)
+    assert clock.skew == 0
+    assert tip_for_kinesis(tip, clock, here=True).value >= (NOW + 0.9) * 1000
+
+
 def test_a_tip_of_another_machine_never_lies_in_the_future() -> None:
     clock = kinesis_clock(40.0)
     assert tip_for_kinesis(tip_at(NOW - 10), clock, here=False) == tip_at(NOW - 10), "that this one is off says nothing"

@@ -136,6 +136,84 @@ def test_abort_ends_a_close_that_waits_with_an_error() -> None:
     assert len(caught) == 1
 
 
+def test_close_after_ctrl_c_in_another_close_returns() -> None:
+    opened = Opened()
+    producer = BlockingProducer("orders", connect=opened).open()
+    producer.put(b"x", "k")
+    gate = threading.Event()
+    caught: list[BaseException] = []
+
+    def interrupt(frame: FrameType, _event: str, _argument: object) -> None:
+        if frame.f_code.co_name == "_end_loop":
+            # Its thread still runs when Ctrl-C comes.
+            frame.f_locals["self"]._loop.call_soon_threadsafe(gate.wait, SOON)
+        if frame.f_code.co_name == "join":
+            sys.settrace(None)
+            raise KeyboardInterrupt
+
+    def close(trace: Any = None) -> None:
+        sys.settrace(trace)
+        try:
+            producer.close()
+        except BaseException as error:
+            caught.append(error)
+
+    first, second = (threading.Thread(target=close, args=(trace,)) for trace in (interrupt, None))
+    first.start()
+    first.join(SOON)
+    assert [type(error) for error in caught] == [KeyboardInterrupt]
+    second.start()
+    second.join(0.2)
+    gate.set()
+    second.join(SOON)
+    assert len(caught) == 1
+    assert not second.is_alive()
+    assert stored(opened) == {b"x"}
+
+
+def test_flush_after_an_interrupted_abort_waits_for_earlier_records() -> None:
+    opened = Opened()
+    producer = BlockingProducer("orders", connect=opened, settings=ProducerSettings(linger=0)).open()
+    opened.service.gate.clear()
+    producer.put(b"x", "k")
+    found: list[set[bytes]] = []
+    caught: list[BaseException] = []
+
+    def at_return(_frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "return":
+            raise KeyboardInterrupt
+        return at_return
+
+    def interrupt(frame: FrameType, _event: str, _argument: object) -> Any:
+        return at_return if frame.f_code.co_name == "_end_flushes" else None
+
+    def call(work: Callable[[], object], trace: Any = None) -> threading.Thread:
+        def run() -> None:
+            sys.settrace(trace)
+            try:
+                work()
+                found.append(stored(opened))
+            except BaseException as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    first = call(producer.flush)
+    while not opened.service.in_flight or not producer._producer.engine._flushes:
+        pass
+    call(producer.abort, interrupt).join(SOON)
+    first.join(SOON)
+    assert {type(error) for error in caught} == {KeyboardInterrupt, ProducerClosedError}
+    second = call(producer.flush)
+    second.join(0.2)
+    producer._producer.engine.loop.call_soon_threadsafe(opened.service.gate.set)
+    second.join(SOON)
+    assert found == [{b"x"}]
+    producer.close()
+
+
 def test_puts_that_wait_while_another_task_closes_raise() -> None:
     async def main() -> None:
         opened = Opened()

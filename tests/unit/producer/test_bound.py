@@ -14,6 +14,8 @@ import pytest
 
 from kinesis_efo.producer import Producer, ProducerSettings
 from kinesis_efo.producer.aggregation import Parcel
+from kinesis_efo.producer.engine import REPLACED_SECONDS
+from kinesis_efo.producer.routing import HashRange
 from kinesis_efo.producer.service import Service
 from tests.support import virtual_time
 from tests.support.write_model import RING, THROTTLE, Answer, ModelService, ModelStream, even_shards
@@ -192,3 +194,63 @@ def test_a_record_that_is_always_refused_is_named_once_a_minute(caplog: pytest.L
     )
     assert "InternalFailure: x" in named[0]
     assert "secret" not in caplog.text
+
+
+def test_a_record_does_not_wait_for_another_shards_backoff() -> None:
+    service = ModelService(ModelStream(even_shards(2)))
+    sent_at: dict[bytes, float] = {}
+    fails = True
+
+    def some_refused(parcels: Sequence[Parcel]) -> list[Answer]:
+        answers = []
+        for parcel in parcels:
+            if fails and parcel.records[0].hash < RING // 2:
+                answers.append(Answer(code="InternalFailure", message=""))
+            else:
+                sent_at[parcel.data] = asyncio.get_running_loop().time()
+                answers.append(service.stream.store(parcel))
+        return answers
+
+    async def scenario(producer: Producer) -> None:
+        nonlocal fails
+        await producer.put(b"hot", "k", 0)
+        await asyncio.sleep(8)
+        waited = []
+        for number in range(40):
+            put_at = asyncio.get_running_loop().time()
+            await producer.put(b"%d" % number, "k", RING - 1)
+            await asyncio.sleep(2)
+            waited.append(sent_at[b"%d" % number] - put_at)
+        assert max(waited) < 0.2
+        fails = False
+
+    service.script = some_refused
+    run(scenario, service)
+
+
+@pytest.mark.parametrize("fails", [0, 3])
+def test_an_idle_producer_aggregates_by_the_shards_of_a_stream_created_again(fails: int) -> None:
+    service = ModelService(ModelStream(even_shards(1)))
+    lists = service.shards
+
+    async def shards() -> list[HashRange]:
+        nonlocal fails
+        if service.lists and fails:
+            fails -= 1
+            raise TimeoutError("LimitExceededException")
+        return await lists()
+
+    async def scenario(producer: Producer) -> None:
+        await producer.put(b"first", "k")
+        await producer.flush()
+        assert service.lists == 1
+        await asyncio.sleep(REPLACED_SECONDS + 1)
+        service.stream.ranges = even_shards(2)
+        # Aggregates of both halves of the ring, which Kinesis writes to the first shard.
+        await producer.put_many((b"%d" % number, "k", number % 2 * (RING - 1)) for number in range(200))
+        await producer.flush()
+        assert {record.data for record in service.stream.seen} == {b"first", *(b"%d" % number for number in range(200))}
+        assert len(service.stream.seen) == 201, "none is written twice"
+
+    service.shards = shards  # type: ignore[method-assign]
+    run(scenario, service, aggregate=True)

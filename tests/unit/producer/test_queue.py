@@ -565,3 +565,20 @@ def test_records_that_kinesis_distributes_are_taken_wherever_they_go() -> None:
     answers = [Answer("shardId-7"), Answer(code=THROTTLE, message=""), Answer("shardId-8")]
     settled = queue.settle(request, answers, 0.0)
     assert ([each.position for each in settled.acknowledged], settled.misrouted) == ([0, 2], False)
+
+
+def test_records_go_to_the_shards_of_a_stream_created_again() -> None:
+    stream = ModelStream(even_shards(2))
+    queue = queue_of(stream, ordered=True)
+    queue.add([record(number, f"key-{number}") for number in range(40)])
+    request = send(queue)
+    queue.add([record(number, f"key-{number}") for number in range(40, 80)])
+    again = ShardMap(even_shards(4))
+    queue.adopt(again)
+    queue.settle(request, [Answer(code="InternalFailure", message="")] * len(request.parcels), 0.0)
+    resent = queue.next_request(60.0, eager=True)
+    assert resent is not None
+    assert {each.hash: again.shard_of(each.hash) for each in resent.records} == dict(
+        zip([each.hash for each in resent.records], resent.shards, strict=True)
+    )
+    assert sorted(each.position for each in resent.records) == list(range(80))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +21,65 @@ from kinesis_efo_infra.regions import partition
 HEAD = {"environment": "test", "region": "eu-west-1", "account_id": "111122223333", "state_bucket": "state"}
 
 PRICES = Path(__file__).parents[2] / "support" / "prices.json"
+Write = Callable[..., Path]
 Load = Callable[..., Environment]
 Synth = Callable[..., dict[str, Any]]
 
+STREAM = "arn:aws:kinesis:eu-west-1:111122223333:stream/payments"
+FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
+KEY = "arn:aws:kms:eu-west-1:111122223333:key/0123abcd"
+WORDS = {
+    "STREAM": STREAM,
+    "FOREIGN": FOREIGN,
+    "KEY": KEY,
+    "THEIR_KEY": "arn:aws:kms:eu-west-1:777788889999:key/0123abcd",
+    "OIDC": "arn:aws:iam::111122223333:oidc-provider/oidc.eks.eu-west-1.amazonaws.com/id/AB12",
+    "PARTNER": "{kind: other-account, principals: ['arn:aws:iam::777788889999:role/partner']}",
+    "SERVERLESS": "{kind: emr-serverless}",
+    "EC2": "{kind: emr-ec2}",
+    "NETWORK": "{subnets: [subnet-0123456789abcdef0], security_groups: [sg-0123456789abcdef0]}",
+    "PIPELINE": "pipeline: {repository: acme/lake}",
+    "JOB": "emr: {}, applications.lake.access: {kind: emr-serverless}, jobs: [{application: lake, program: a.py}]",
+}
+"""Words that stand for longer texts in changes of an environment file."""
 
-def document(**changes: Any) -> dict[str, Any]:
-    """The smallest valid environment file, with changes."""
-    given = {**HEAD, **changes}
+
+def changes_of(text: str) -> dict[str, Any]:
+    """Changes written as `streams.orders.key: KEY, emr: {}`: YAML without the outer braces."""
+    written = re.sub(r"\b[A-Z][A-Z_2]+\b", lambda found: WORDS.get(found[0], found[0]), text)
+    changes: dict[str, Any] = yaml.safe_load("{" + written + "}")
+    return changes
+
+
+def document(text: str = "", /, **changes: Any) -> dict[str, Any]:
+    """The smallest valid environment file, with changes; a key with dots leads into mappings and lists."""
+    written = changes_of(text)
+    given = {**HEAD, **changes, **written}
     region = given["region"] if re.fullmatch(r"(cn|eu|eusc|us)(-[a-z]+)+-\d", str(given["region"])) else HEAD["region"]
     alarms = {"sns_topic": f"arn:{partition(region)}:sns:{region}:{given['account_id']}:oncall"}
     applications = {"lake": {"streams": ["orders"]}}
-    return {**HEAD, "streams": {"orders": {}}, "applications": applications, "alarms": alarms, **changes}
+    found = deepcopy({**HEAD, "streams": {"orders": {}}, "applications": applications, "alarms": alarms, **changes})
+    for path, value in written.items():
+        *way, last = path.split(".")
+        inner: Any = found
+        for key in way:
+            inner = inner[int(key)] if isinstance(inner, list) else inner.setdefault(key, {})
+        inner[last] = value
+    return found
+
+
+def rows(text: str) -> list[tuple[str, str]]:
+    """The rows of a table whose two columns are parted by an arrow; lines with # are comments."""
+    lines = [line for line in text.strip().splitlines() if line and not line.startswith("#")]
+    return [(left.strip(), right.strip()) for left, _, right in (line.partition(" => ") for line in lines)]
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[..., Path]:
+def write(tmp_path: Path) -> Write:
     """Writes an environment file and returns its path."""
 
-    def writer(**changes: Any) -> Path:
-        content = document(**changes)
+    def writer(text: str = "", /, **changes: Any) -> Path:
+        content = document(text, **changes)
         path = tmp_path / f"{content['environment']}.yaml"
         path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
         return path
@@ -47,17 +88,17 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def load(write: Callable[..., Path]) -> Load:
+def load(write: Write) -> Load:
     """Writes an environment file and loads it."""
-    return lambda **changes: load_environment(write(**changes))
+    return lambda text="", /, **changes: load_environment(write(text, **changes))
 
 
 @pytest.fixture
 def synth(load: Load, tmp_path: Path) -> Synth:
     """The Terraform JSON of an environment, without metadata."""
 
-    def synthesizer(environment: Environment | None = None, /, **changes: Any) -> dict[str, Any]:
-        chosen = environment or load(**changes)
+    def synthesizer(given: Environment | str = "", /, **changes: Any) -> dict[str, Any]:
+        chosen = load(given, **changes) if isinstance(given, str) else given
         if chosen.protected:
             from infra.settings import ledger
 

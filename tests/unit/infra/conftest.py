@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,27 @@ def document(text: str = "", /, **changes: Any) -> dict[str, Any]:
             inner = inner[int(key)] if isinstance(inner, list) else inner.setdefault(key, {})
         inner[last] = value
     return found
+
+
+def arn(action: str, rest: str) -> str:
+    """The ARN of a resource in the environment's account, for an action on it."""
+    service = action.partition(":")[0]
+    places = {"s3": ":", "iam": ":111122223333", "sts": ":111122223333"}
+    return (
+        rest
+        if rest.startswith(("arn:", "*"))
+        else f"arn:aws:{service}:{places.get(service, 'eu-west-1:111122223333')}:{rest}"
+    )
+
+
+def attempts(text: str) -> Iterator[tuple[bool, str, str, str]]:
+    """The rows `+ service:Action,service:Other resource | context` of a table: whether it is allowed, action, ARN, context."""
+    for line in text.strip().splitlines():
+        if line and not line.startswith("#"):
+            attempt, _, context = line.partition(" | ")
+            sign, actions, rest = attempt.split(maxsplit=2)
+            for action in actions.split(","):
+                yield sign == "+", action, arn(action, rest), context
 
 
 def rows(text: str) -> list[tuple[str, str]]:

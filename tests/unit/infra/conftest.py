@@ -39,6 +39,12 @@ WORDS = {
     "EC2": "{kind: emr-ec2}",
     "NETWORK": "{subnets: [subnet-0123456789abcdef0], security_groups: [sg-0123456789abcdef0]}",
     "PIPELINE": "pipeline: {repository: acme/lake}",
+    "SHARED": "pipeline: {repository: acme/data, adopt_state_bucket: true, oidc_provider_arn: "
+    "'arn:aws:iam::111122223333:oidc-provider/token.actions.githubusercontent.com'}",
+    "OURS": "emr: {}, jobs: [{application: lake, program: a.py}], applications.lake: {streams: [orders], output: 's3://lake/raw', checkpoint: 's3://state-of-lake/a/b',"
+    "output_key: 'arn:aws:kms:eu-west-1:111122223333:key/lake', access: {kind: emr-serverless}},"
+    "jobs.0.arguments: ['--output=$output/x', --checkpoint, $checkpoint, $outputs, a$b],"
+    "jobs.0.spark: {spark.sql.warehouse.dir: $output/tables}",
     "JOB": "emr: {}, applications.lake.access: {kind: emr-serverless}, jobs: [{application: lake, program: a.py}]",
 }
 """Words that stand for longer texts in changes of an environment file."""
@@ -46,7 +52,8 @@ WORDS = {
 
 def changes_of(text: str) -> dict[str, Any]:
     """Changes written as `streams.orders.key: KEY, emr: {}`: YAML without the outer braces."""
-    written = re.sub(r"\b[A-Z][A-Z_2]+\b", lambda found: WORDS.get(found[0], found[0]), text)
+    written = text.replace("OURS", WORDS["OURS"])
+    written = re.sub(r"\b[A-Z][A-Z_2]+\b", lambda found: WORDS.get(found[0], found[0]), written)
     changes: dict[str, Any] = yaml.safe_load("{" + written + "}")
     return changes
 

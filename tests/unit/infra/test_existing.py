@@ -11,7 +11,7 @@ import pytest
 from infra.errors import PipelineError, SettingsError
 from infra.pipeline.deployments import deployment_of
 from infra.settings import addresses, ledger, literals, rules
-from infra.settings.load import load_environment, load_environments
+from infra.settings.load import load_environment
 from infra.stacks import permissions
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.cdk import KinesisStream
@@ -107,13 +107,6 @@ def test_imported_table_is_never_replaced(load: Load) -> None:
     ):
         _refuse(deployment_of(load(ALL)), plan)
     _refuse(deployment_of(load()), plan)
-
-
-def test_two_files_that_import_one_stream_are_refused(write: Write, tmp_path: Path) -> None:
-    for name in ("dev", "qa"):
-        write(f"environment: {name}, streams.orders: {{name: old, import_existing: true}}")
-    with pytest.raises(SettingsError, match=r"is declared by dev.yaml streams.orders too; each must be declared once"):
-        load_environments(tmp_path)
 
 
 def test_shards_scaled_elsewhere_are_ignored(synth: Synth, load: Load) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infra.errors import SettingsError
 from infra.settings.literals import literal_deployment, literal_manifest, literal_policy
-from infra.settings.load import load_environments
 from infra.settings.model import Environment
 from infra.settings.names import Names
 from infra.stacks import permissions
@@ -145,32 +143,6 @@ def test_a_manifest_in_s3_may_be_large(load: Load) -> None:
         load(**many, manifest_tier="advanced")
     environment = load(**many, manifest_store="s3", manifest_bucket="manifests")
     assert len(literal_manifest(environment, "lake")) > 8192
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"manifest_store": "s3"}, "manifest_bucket: is missing: manifest_store s3 needs a bucket; .* emr: {}"),
-        ({"manifest_bucket": "manifests"}, "manifest_bucket: must come with manifest_store: s3; got 'manifests'"),
-        ({"manifest_store": "dynamodb"}, "manifest_store: must be 'ssm' or 's3'; got 'dynamodb'"),
-        ({"manifest_store": "s3", "manifest_bucket": "s3://b"}, "manifest_bucket: must match .*; got 's3://b'"),
-    ],
-)
-def test_wrong_stores_are_refused(changes: dict[str, Any], message: str, load: Load) -> None:
-    with pytest.raises(SettingsError, match=message):
-        load(**changes)
-
-
-def test_manifests_are_neither_in_the_bucket_of_states_nor_where_a_job_writes(
-    write: Callable[..., Path], tmp_path: Path
-) -> None:
-    write(manifest_store="s3", manifest_bucket="state")
-    with pytest.raises(SettingsError, match=r"test.yaml: must not be used by jobs, because it holds the state of test"):
-        load_environments(tmp_path)
-    application = {"streams": ["orders"], "output": "s3://lake/kinesis-efo"}
-    write(manifest_store="s3", manifest_bucket="lake", applications={"lake": application})
-    with pytest.raises(SettingsError, match=r"lake.output: must be apart .* test.yaml manifest_store is s3://lake/kin"):
-        load_environments(tmp_path)
 
 
 def test_jobs_are_described_with_the_location_of_their_manifest(load: Load) -> None:

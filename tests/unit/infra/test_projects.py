@@ -19,7 +19,7 @@ from infra.settings.access import EmrServerless
 from infra.settings.first import write_first
 from infra.settings.ledger import accept
 from infra.settings.literals import literal_manifest, literal_policy
-from infra.settings.load import load_environment, load_environments
+from infra.settings.load import load_environment
 from infra.settings.model import Application, Environment, OwnStream, Pipeline
 from infra.settings.names import Names, environment_of
 from infra.settings.values import ProjectName
@@ -239,25 +239,6 @@ def test_a_name_that_its_project_makes_too_long_is_a_fault(load: Load) -> None:
     with pytest.raises(SettingsError, match=r"an IAM role's name has at most 64 characters.*got 'lake-test-a"):
         load(project="lake", applications=applications)
     assert load(project="lak", applications=applications).project == "lak"
-
-
-def test_a_directory_may_have_environments_of_several_projects(write: Callable[..., Path], tmp_path: Path) -> None:
-    pipeline = {"pipeline": SHARED}
-    # In one project `dev-2` would be refused beside `dev`.
-    write(environment="dev", project="lake", **pipeline)
-    write(environment="dev-2", project="pond", **pipeline)
-    write(environment="lake", **pipeline)
-    assert [each.project for each in load_environments(tmp_path)] == ["pond", "lake", "kinesis-efo"]
-    write(environment="dev-2", project="lake", **pipeline)
-    with pytest.raises(SettingsError, match=r"dev-2.yaml environment: begins like dev"):
-        load_environments(tmp_path)
-
-
-def test_what_two_projects_declare_under_one_given_name_is_a_fault(write: Callable[..., Path], tmp_path: Path) -> None:
-    write(environment="one", project="lake", streams={"orders": {"name": "shop"}})
-    write(environment="two", project="pond", streams={"orders": {"name": "shop"}})
-    with pytest.raises(SettingsError, match=r"two.yaml streams.orders: is declared by one.yaml streams.orders too"):
-        load_environments(tmp_path)
 
 
 def test_another_project_is_another_ledger(load: Load, tmp_path: Path) -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.errors import SettingsError
 from infra.settings.literals import literal_policy
-from infra.settings.load import load_environments
 from infra.settings.model import Environment
 from infra.settings.names import Names
 from infra.stacks import permissions
@@ -204,38 +201,6 @@ def test_roles_and_policies_are_changed_by_their_tags_as_a_sister_s_names_begin_
         assert "iam:TagRole" not in changed_in_iam(role, sister, {**tags(sister), **requested, **ours})
     foreign = {name.replace("Resource", "Request"): value for name, value in tags(sister).items()}
     assert changed_in_iam(role, sister, {**foreign, **ours}) == set(), "made as the sister's own"
-
-
-@pytest.mark.parametrize("region", REGIONS)
-@pytest.mark.parametrize("short_has_pipeline", [True, False])
-def test_names_that_begin_alike_are_refused_in_one_account_whatever_their_regions(
-    region: str, short_has_pipeline: bool, write: Callable[..., Path], tmp_path: Path
-) -> None:
-    write(environment="dev", **({"pipeline": PIPELINE} if short_has_pipeline else {}))
-    write(environment="dev-2", region=region)
-    if not short_has_pipeline:
-        assert len(load_environments(tmp_path)) == 2, "nobody has permissions by a prefix"
-        return
-    with pytest.raises(SettingsError, match=r"dev-2.yaml environment: begins like dev.*use another name or account"):
-        load_environments(tmp_path)
-    write(environment="dev-2", region=region, account_id="444455556666")
-    assert len(load_environments(tmp_path)) == 2
-
-
-def test_a_role_or_policy_of_one_name_is_declared_once_in_an_account_whatever_the_region(
-    write: Callable[..., Path], tmp_path: Path
-) -> None:
-    access = {"streams": ["orders"], "access": {"kind": "emr-ec2", "role_name": "reader"}}
-    write(environment="one", applications={"a": access})
-    write(environment="two", region="us-east-1", applications={"a": access})
-    write(environment="x-y", applications={"z": {"streams": ["orders"]}})
-    write(environment="x", region="us-east-1", applications={"y-z": {"streams": ["orders"]}})
-    with pytest.raises(SettingsError) as caught:
-        load_environments(tmp_path)
-    assert {str(fault.value).partition("::")[2] for fault in caught.value.faults} == {
-        f"{ACCOUNT}:role/reader",
-        f"{ACCOUNT}:policy/kinesis-efo-x-y-z",
-    }
 
 
 @pytest.fixture

@@ -160,6 +160,38 @@ applications.lake.writes: [orders], applications.lake.access: PARTNER => applica
 applications.lake.batch: true, applications.lake.access: PARTNER => applications.lake.batch: must not be given with access other-account
 streams.orders.existing_arn: FOREIGN, streams.orders.consumers: {lake: 'FOREIGN/consumer/lake:1'}, applications.lake.writes: [orders] => applications.lake.writes: must be in this account
 environment: prod, protected: false => protected: must not be false in prod, which is always protected; say protected: true; got False
+applications.lake.polling: 'yes' => applications.lake.polling: must be True, False or 'only'
+applications.lake.polling: always => applications.lake.polling: must be True, False or 'only'
+applications.lake.polling: 2 => applications.lake.polling: must be True, False or 'only'
+applications.lake.polling: only, streams.orders: {existing_arn: FOREIGN, consumers: {lake: 'FOREIGN/consumer/lake:1'}} => streams.orders.consumers.lake: must not be given: lake says polling: only
+# Manifests.
+manifest_store: s3 => manifest_bucket: is missing: manifest_store s3 needs a bucket; .* emr: {}
+manifest_bucket: manifests => manifest_bucket: must come with manifest_store: s3; got 'manifests'
+manifest_store: dynamodb => manifest_store: must be 'ssm' or 's3'; got 'dynamodb'
+manifest_store: s3, manifest_bucket: 's3://b' => manifest_bucket: must match .*; got 's3://b'
+# Locations: OURS has an output, a checkpoint and a key for them, which its job's arguments name.
+OURS, applications.lake.output: lake/raw => applications.lake.output: must be s3://bucket/prefix.*; got 'lake/raw'
+OURS, applications.lake.output: 's3://lake' => applications.lake.output: must be s3://bucket/prefix
+OURS, applications.lake.output: 's3://lake/raw/' => applications.lake.output: .*no '/' at the end; got 's3://lake/raw/'
+OURS, applications.lake.output: 's3://lake/*' => applications.lake.output: must be
+OURS, applications.lake.output: 's3://lake/${aws:username}' => applications.lake.output: must be
+OURS, applications.lake.output: 's3://lake/a/../b' => applications.lake.output: must be
+OURS, applications.lake.output: 's3a://lake/raw' => applications.lake.output: must be
+OURS, applications.lake.output: 7 => applications.lake.output: must be a text \(put it in quotes\); got 7
+OURS, applications.lake.output_key: alias/lake => applications.lake.output_key: must match
+OURS, applications.lake.output_key: 'arn:aws:kms:us-east-1:111122223333:key/lake' => applications.lake.output_key: must be in region eu-west-1, as the environment
+OURS, applications.lake.output: null, applications.lake.checkpoint: null => applications.lake.output_key: must come with output or checkpoint
+OURS, applications.lake.checkpoint: 's3://lake/raw' => applications.lake.checkpoint: must not be the output itself; give it a prefix
+OURS, applications.lake.checkpoint: null => jobs.0.arguments: refers to what applications.lake does not have: say checkpoint: s3://
+OURS, applications.lake.output: null => jobs.0.spark.spark.sql.warehouse.dir: refers to what applications.lake does not have: say output: s3://
+OURS, applications.lake.access: PARTNER => applications.lake.output: must not be given with access other-account
+# Places of two applications are apart.
+OURS, applications.pond: {streams: [orders], output: 's3://lake/raw'} => applications.pond.output: must be apart .*; got 's3://lake/raw'
+OURS, applications.pond: {streams: [orders], checkpoint: 's3://lake/raw'} => applications.pond.checkpoint: must be apart .*; got 's3://lake/raw'
+OURS, applications.pond: {streams: [orders], output: 's3://lake/raw/_checkpoints'} => applications.pond.output: must be apart
+OURS, applications.pond: {streams: [orders], checkpoint: 's3://lake/raw/_checkpoints'} => applications.pond.checkpoint: must be apart
+OURS, applications.pond: {streams: [orders], output: 's3://state-of-lake/a'} => applications.pond.output: must be apart
+OURS, applications.pond: {streams: [orders], checkpoint: 's3://state-of-lake/a'} => applications.pond.checkpoint: must be apart
 protect: true => protect: is called protected; got True
 environment: pipeline => environment: must not be pipeline, as what pipelines need is called; use another name
 """
@@ -270,12 +302,58 @@ def test_faults_of_all_files_come_together(write: Write, tmp_path: Path) -> None
     assert str(caught.value).startswith("2 faults:\n")
 
 
-def test_two_files_with_one_stream_are_refused(write: Write, tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        write(f"environment: {name}, streams.orders.name: orders")
-    with pytest.raises(SettingsError, match=r"declared by one.yaml streams.orders too") as caught:
+FILES = r"""
+# A stream, a consumer, a table, a role or a policy is declared once.
+environment: one, streams.orders.name: orders; environment: two, streams.orders.name: orders => two.yaml streams.orders: is declared by one.yaml streams.orders too; each must be declared once
+environment: dev, streams.orders: {name: old, import_existing: true}; environment: qa, streams.orders: {name: old, import_existing: true} => is declared by dev.yaml streams.orders too
+environment: one, project: lake, streams.orders.name: shop; environment: two, project: pond, streams.orders.name: shop => two.yaml streams.orders: is declared by one.yaml streams.orders too
+environment: dev, streams.orders.existing_arn: STREAM, applications.lake.polling: only; environment: qa, streams.orders.existing_arn: STREAM, applications.lake.polling: only => valid
+environment: one, applications: {a: READER}; environment: two, region: us-east-1, applications: {a: READER} => 111122223333:role/reader'$
+environment: x-y, applications: {z: {streams: [orders]}}; environment: x, region: us-east-1, applications: {y-z: {streams: [orders]}} => 111122223333:policy/kinesis-efo-x-y-z'$
+environment: dev, streams.orders.existing_arn: STREAM; environment: qa, streams.orders.existing_arn: STREAM => qa.yaml applications.lake.streams orders: is declared by dev.yaml applications.lake.streams orders
+environment: dev, streams.orders.existing_arn: STREAM; environment: qa, streams.orders.existing_arn: STREAM, applications.lake.name: lake-qa => valid
+environment: dev, streams.orders.name: payments; environment: qa, streams.orders.existing_arn: STREAM => a stream has one consumer of a name; give one of the applications another `name:`
+# A consumer has one reader.
+environment: dev, GIVEN; environment: qa, GIVEN => qa.yaml streams.orders.consumers.lake: is read by dev.yaml streams.orders.consumers.lake too
+environment: dev, streams.orders.name: payments; environment: qa, GIVEN => qa.yaml streams.orders.consumers.lake: is read by dev.yaml applications.lake.streams orders too
+environment: owner, streams.orders.name: payments, applications.lake.access: PARTNER; environment: reader, account_id: '777788889999', GIVEN => valid
+streams.orders: {existing_arn: STREAM, consumers: {lake: 'STREAM/consumer/lake:1', pond: 'STREAM/consumer/lake:1'}}, applications.pond: {streams: [orders]} => streams.orders.consumers.pond: is given to streams.orders.consumers.lake too.*got 'STREAM/consumer/lake'$
+streams.orders: {existing_arn: STREAM, consumers: {lake: 'STREAM/consumer/lake:1', pond: 'STREAM/consumer/lake:2'}}, applications.pond: {streams: [orders]} => streams.orders.consumers.pond: is given to streams.orders.consumers.lake too.*got 'STREAM/consumer/lake'$
+streams.orders: {existing_arn: STREAM, consumers: {pond: 'STREAM/consumer/lake:1'}}, applications: {lake: {streams: [orders]}, pond: {streams: [orders]}} => streams.orders.consumers.pond: is declared by applications.lake.streams orders too
+streams.orders: {existing_arn: STREAM, consumers: {pond: 'STREAM/consumer/lake:1'}}, applications: {pond: {streams: [orders]}, lake: {streams: [orders]}} => streams.orders.consumers.pond: is declared by applications.lake.streams orders too
+# Permissions by a prefix of names keep names of one account apart, whatever the region.
+environment: dev, PIPELINE; environment: dev-2 => dev-2.yaml environment: begins like dev.*use another name or account
+environment: dev, PIPELINE; environment: dev-2, region: us-east-1 => dev-2.yaml environment: begins like dev
+environment: dev, PIPELINE; environment: dev-2, account_id: '444455556666' => valid
+environment: dev; environment: dev-2 => valid
+environment: dev, project: lake, SHARED; environment: dev-2, project: pond, SHARED; environment: lake, SHARED => valid
+environment: dev, project: lake, SHARED; environment: dev-2, project: lake, SHARED => dev-2.yaml environment: begins like dev
+# What jobs write is apart from states, programs and what other jobs write.
+environment: one, state_bucket: states, emr.artifacts_bucket: jobs; environment: two, state_bucket: states, emr.artifacts_bucket: jobs => ^two.yaml emr.artifacts_bucket: must be a bucket of its own; one has the same; got 'jobs'$
+environment: two, state_bucket: states; environment: three, emr.artifacts_bucket: states => ^three.yaml: must not be used by jobs, because it holds the state of two; use another bucket; got 'states'$
+environment: one, applications.lake.output: 's3://lake/raw', state_bucket: s-1; environment: two, applications.lake.output: 's3://lake/raw/two', state_bucket: s-2 => two.yaml applications.lake.output: must be apart .* one.yaml
+environment: one, applications.lake.checkpoint: 's3://lake/raw', state_bucket: s-1; environment: two, applications.lake.checkpoint: 's3://lake/raw', state_bucket: s-2 => two.yaml applications.lake.checkpoint: must be apart .* one.yaml
+emr.artifacts_bucket: artifacts, applications.lake.output: 's3://artifacts/raw' => test.yaml applications.lake.output: must be in another bucket: .* programs and logs of test
+applications.lake.output: 's3://state/raw' => test.yaml: must not be used by jobs, because it holds the state of test
+manifest_store: s3, manifest_bucket: state => test.yaml: must not be used by jobs, because it holds the state of test
+manifest_store: s3, manifest_bucket: lake, applications.lake.output: 's3://lake/kinesis-efo' => lake.output: must be apart .* test.yaml manifest_store is s3://lake/kin
+"""
+GIVEN = "streams.orders: {existing_arn: STREAM, consumers: {lake: 'STREAM/consumer/lake:1'}}"
+READER = "{streams: [orders], access: {kind: emr-ec2, role_name: reader}}"
+
+
+@pytest.mark.parametrize(("texts", "message"), rows(FILES))
+def test_files_of_an_account_go_together(texts: str, message: str, write: Write, tmp_path: Path) -> None:
+    files = [each.replace("GIVEN", GIVEN).replace("READER", READER) for each in texts.split("; ")]
+    for text in files:
+        write(text)
+    if message == "valid":
+        assert len(load_environments(tmp_path)) == len(files)
+        return
+    with pytest.raises(SettingsError) as caught:
         load_environments(tmp_path)
-    assert len(caught.value.faults) == 1
+    (fault,) = caught.value.faults
+    assert re.search(message.replace("STREAM", WORDS["STREAM"]), str(fault))
 
 
 @pytest.mark.parametrize(
@@ -286,18 +364,6 @@ def test_two_files_with_one_stream_are_refused(write: Write, tmp_path: Path) -> 
 def test_protection_follows_the_file(name: str, protected: bool | None, load: Load) -> None:
     given = {} if protected is None else {"protected": protected}
     assert load(environment=name, **given).protected is bool(protected)
-
-
-def test_artifacts_need_their_own_bucket(write: Write, tmp_path: Path) -> None:
-    write("environment: one, state_bucket: states, emr.artifacts_bucket: jobs")
-    write("environment: two, state_bucket: states, emr.artifacts_bucket: jobs")
-    write("environment: three, emr.artifacts_bucket: states")
-    with pytest.raises(SettingsError) as caught:
-        load_environments(tmp_path)
-    assert [str(fault) for fault in caught.value.faults] == [
-        "three.yaml: must not be used by jobs, because it holds the state of two; use another bucket; got 'states'",
-        "two.yaml emr.artifacts_bucket: must be a bucket of its own; one has the same; got 'jobs'",
-    ]
 
 
 def test_unknown_environment_lists_existing_ones(write: Write, tmp_path: Path) -> None:
@@ -344,6 +410,11 @@ VALID = r"""
 JOB, applications.lake.output: 's3://lake/raw', jobs.0.arguments: [--output, 's3a://lake/raw', 's3://lake/raw/a,s3://lake/raw/b/', $output/c, 's3://kinesis-efo-test-111122223333/programs/x.jar']
 JOB, applications.lake.access.policies: ['arn:aws:iam::111122223333:policy/extra'], jobs.0.arguments: ['s3://elsewhere/x']
 JOB, applications.lake.access: {kind: policy}, jobs.0.arguments: ['s3://elsewhere/x'], jobs.0.target: 'cluster:j-1'
+# Places of applications are apart; a checkpoint may lie below its own output.
+OURS, applications.pond: {streams: [orders], output: 's3://lake/raw-2', checkpoint: 's3://lake/_checkpoints'}
+OURS, applications.pond: {streams: [orders], output: 's3://state-of-lake/a/c', checkpoint: 's3://lake/raw-2'}
+OURS, applications.pond: {streams: [orders], output: 's3://lake/_checkpoints', checkpoint: 's3://state-of-lake/a/c'}
+OURS, applications.lake.checkpoint: 's3://lake/raw/_checkpoints'
 # It assumes a role without a pipeline, or within a boundary of its own.
 JOB, jobs.0.arguments: ['roleArn=arn:aws:iam::777788889999:role/x']
 JOB, jobs.0.arguments: ['roleArn=arn:aws:iam::777788889999:role/x'], PIPELINE, applications.lake.access.permissions_boundary: 'arn:aws:iam::111122223333:policy/bound'

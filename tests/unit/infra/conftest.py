@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,11 @@ import yaml
 from infra.settings.load import load_environment
 from infra.settings.model import Environment
 from infra.settings.names import Names
+from infra.stacks import permissions
 from infra.stacks.app import synthesize
+from kinesis_efo_infra import iam
 from kinesis_efo_infra.regions import partition
+from tests.support.iam import Statement, allowed
 
 HEAD = {"environment": "test", "region": "eu-west-1", "account_id": "111122223333", "state_bucket": "state"}
 
@@ -94,6 +97,28 @@ def attempts(text: str) -> Iterator[tuple[bool, str, str, str]]:
             sign, actions, rest = attempt.split(maxsplit=2)
             for action in actions.split(","):
                 yield sign == "+", action, arn(action, rest), context
+
+
+def policy(environment: Environment, *kinds: str) -> list[Statement]:
+    """The statements of policies as AWS gets them; by default of all that the role that applies has."""
+    policies = permissions.policies(environment)
+    return in_json([each for kind in kinds or set(policies) - {"boundary"} for each in policies[kind]])
+
+
+def in_json(statements: Sequence[iam.Statement]) -> list[Statement]:
+    return list(json.loads(iam.policy_json(list(statements)))["Statement"])
+
+
+def attempt(statements: list[Statement], table: str, **contexts: Mapping[str, str]) -> None:
+    """Check a table of `attempts`, whose contexts are names joined by a plus."""
+    for expected, action, resource, names in attempts(table):
+        context = {key: each for name in names.split(" + ") if name for key, each in contexts[name].items()}
+        assert allowed(statements, action, resource, context) == expected, f"{action} {resource} {names}"
+
+
+def tags(kind: str, environment: str = "test", managed_by: str = "kinesis-efo") -> dict[str, str]:
+    """The context of a request with tags, or on a resource that has them."""
+    return {f"aws:{kind}Tag/environment": environment, f"aws:{kind}Tag/managed-by": managed_by}
 
 
 def rows(text: str) -> list[tuple[str, str]]:

@@ -14,8 +14,9 @@ import yaml
 from botocore.session import Session
 
 import infra
-from infra.settings import addresses
-from infra.settings.literals import literal_policy
+from infra.pipeline.deployments import _declared
+from infra.settings import addresses, ledger
+from infra.settings.literals import literal_consumer_arn, literal_manifest, literal_policy
 from infra.settings.load import load_environment, load_environments
 from infra.stacks import permissions
 from infra.stacks.app import synthesize
@@ -208,6 +209,66 @@ polling is watched by metrics of the stream | streams.clicks: {}, applications: 
     aws_cloudwatch_metric_alarm.orders_retention.metric_name: GetRecords.IteratorAgeMilliseconds
     aws_cloudwatch_metric_alarm.* has: orders_well_age
     aws_cloudwatch_metric_alarm.* lacks: [orders_pond_age, clicks_pond_age, clicks_reads, clicks_retention]
+application that only polls has no consumer | applications.lake: {streams: [orders], polling: only, lag_threshold_seconds: 90}, protected: true
+    aws_kinesis_stream_consumer: null
+    output.consumer_arns.value: {}
+    lake_reader.ReadStreams.actions: GETTING
+    lake_reader.DecryptStreams.resources: [<aws_kms_key.orders.arn>]
+    lake_reader.NeverRegisterConsumers.effect: Deny
+    lake_reader.SubscribeToConsumers: null
+    aws_ssm_parameter.lake.value has: aws_kinesis_stream.orders.arn
+    aws_ssm_parameter.lake.value lacks: consumerArn
+    aws_cloudwatch_metric_alarm.*: [lake_leases, lake_leases_failing, orders_lake_age, orders_reads, orders_retention, orders_writes, orders_writes_failing]
+    aws_cloudwatch_metric_alarm.orders_lake_age with: {metric_name: GetRecords.IteratorAgeMilliseconds, threshold: 90000}
+    aws_cloudwatch_dashboard.applications.dashboard_body has: [GetRecords.IteratorAgeMilliseconds, aws_cloudwatch_metric_alarm.orders_lake_age.arn]
+    aws_cloudwatch_dashboard.applications.dashboard_body lacks: ConsumerName
+application with a consumer beside one that polls | applications: {lake: {streams: [orders], polling: only}, pond: {streams: [orders]}}
+    aws_kinesis_stream_consumer.*: [orders_pond]
+    pond_reader.SubscribeToConsumers.effect: Allow
+polling in another account needs the stream alone | applications.lake: {streams: [orders], polling: only, access: PARTNER}
+    aws_kinesis_resource_policy.*: [orders]
+    aws_kinesis_resource_policy.orders.resource_arn: <aws_kinesis_stream.orders.arn>
+    orders_shared.ReadLake.actions: GETTING
+stream of another account is polled without a consumer | streams.orders.existing_arn: FOREIGN, applications.lake.polling: only
+    lake_reader.ReadStreams.resources: [FOREIGN]
+    aws_kinesis_stream: null
+    aws_kinesis_stream_consumer: null
+# An object has ten tags at most, so those of the provider must not be on it.
+manifest in S3 is an encrypted object | manifest_store: s3, emr: {}
+    aws_s3_object.lake with: {bucket: <aws_s3_bucket.artifacts.bucket>, key: kinesis-efo/test/lake, content_type: application/json, server_side_encryption: 'aws:kms', kms_key_id: <aws_kms_key.environment_key.arn>, override_provider: {default_tags: {tags: {}}}}
+    aws_s3_object.lake.*: [bucket, content, content_type, key, kms_key_id, override_provider, server_side_encryption]
+    aws_s3_object.lake.content has: aws_dynamodb_table.lake.arn
+    output.manifests.value: {lake: 's3://${aws_s3_bucket.artifacts.bucket}/${aws_s3_object.lake.key}'}
+    aws_ssm_parameter.*: [lake_job]
+    aws_ssm_parameter.lake_job.value has: s3://kinesis-efo-test-111122223333/kinesis-efo/test/lake
+manifest in S3 may have a given bucket | manifest_store: s3, manifest_bucket: manifests, applications.lake: {streams: [orders], batch: true, access: EC2}
+    aws_s3_object.lake.bucket: manifests
+    aws_s3_bucket: null
+    lake_reader.LoadManifest with: {actions: ['s3:GetObject'], resources: ['arn:aws:s3:::manifests/kinesis-efo/test/lake']}
+    lake_reader.DecryptManifest.condition.0.values: [s3.eu-west-1.amazonaws.com]
+    lake_batch.LoadManifest.resources: ['arn:aws:s3:::manifests/kinesis-efo/test/lake']
+pods of a service account get a role | applications.lake.access: {kind: eks, cluster: analytics, namespace: jobs, service_account: lake}
+    aws_eks_pod_identity_association: {lake_pods: {cluster_name: analytics, namespace: jobs, service_account: lake, role_arn: <aws_iam_role.lake.arn>}}
+pods with an OIDC provider are not associated | applications.lake.access: {kind: eks, oidc_provider_arn: OIDC, namespace: jobs, service_account: lake}
+    aws_eks_pod_identity_association: null
+schedule has a group, a role and an alarm | JOB, applications.lake.continuous: false, jobs.0.schedule: 'cron(0 6 * * ? *)', jobs.0.time_zone: Europe/Berlin
+    aws_scheduler_schedule_group.schedules.name: kinesis-efo-test
+    aws_iam_role.schedules.name: kinesis-efo-test-jobs@schedules
+    aws_iam_role.schedules.permissions_boundary: <aws_iam_policy.roles_boundary.arn>
+    schedules_trust.Scheduler.principals: [{type: Service, identifiers: [scheduler.amazonaws.com]}]
+    schedules_trust.Scheduler.condition has: ['aws:SourceAccount', '111122223333', 'aws:SourceArn', 'arn:aws:scheduler:eu-west-1:111122223333:schedule-group/kinesis-efo-test']
+    schedules.StartRuns with: {actions: ['emr-serverless:StartJobRun'], resources: [<aws_emrserverless_application.jobs.arn>]}
+    schedules.TagRuns.resources: [<aws_emrserverless_application.jobs.arn>/jobruns/*]
+    schedules.PassRolesToRuns.resources: ['arn:aws:iam::111122223333:role/kinesis-efo-test-lake']
+    schedules.PassRolesToRuns.condition.0.values: [emr-serverless.amazonaws.com]
+    aws_cloudwatch_metric_alarm.schedules_failures.metric_query has: [TargetErrorCount, InvocationDroppedCount, AWS/Scheduler, ScheduleGroup]
+    aws_ssm_parameter.lake_job.value has: ['"schedule" = "cron(0 6 * * ? *)"', '"timeZone" = "Europe/Berlin"', '"scheduleGroup" = aws_scheduler_schedule_group.schedules.name', '"scheduleRoleArn" = aws_iam_role.schedules.arn']
+without a schedule, none is declared | JOB
+    aws_scheduler_schedule_group: null
+    aws_iam_role.schedules: null
+    aws_ssm_parameter.lake_job.value lacks: chedule
+application of others is started there | JOB, applications.lake: {streams: [orders], continuous: false, access: {kind: emr-serverless, application_id: 00def}}, jobs.0.target: 'serverless:00def', jobs.0.schedule: rate(1 hour)
+    schedules.StartRuns.resources: ['arn:aws:emr-serverless:eu-west-1:111122223333:/applications/00def']
 # Metrics Insights adds all samples of a period, so that capacity is one sum a minute.
 EMR is watched for failures and capacity | emr: {serverless: {maximum_vcpu: 40}}
     aws_cloudwatch_metric_alarm.jobs_capacity.metric_query.0.expression has: SELECT SUM(CPUAllocated) FROM "AWS/EMRServerless" WHERE ApplicationId =
@@ -261,6 +322,16 @@ def test_settings_become_resources(changes: str, expected: str, synth: Synth) ->
                 assert (part in str(at(stack, place))) == (relation == "has"), f"{path}: {part}"
         else:
             assert at(stack, place) == value, path
+
+
+def test_polling_counts_for_no_consumer(load: Load, tmp_path: Path) -> None:
+    many = {f"app{n}": {"streams": ["orders"], "polling": "only"} for n in range(21)}
+    environment = load(applications=many)
+    assert list(_declared(environment)) == []
+    assert literal_consumer_arn(environment, "orders", "app0") is None
+    assert "consumerArn" not in literal_manifest(environment, "app0")
+    assert "Subscribe" not in literal_policy(environment, "app0").json()
+    assert "consumer" not in ledger.accept(tmp_path, environment).read_text(encoding="utf-8")
 
 
 def test_expiring_objects_go_after_their_days(synth: Synth) -> None:

@@ -3,54 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from infra.settings.literals import literal_deployment, literal_policy
 from infra.settings.model import Environment
 from infra.settings.names import Names
-from infra.stacks import permissions
 from kinesis_efo_infra import ArgumentError, iam
 from kinesis_efo_infra.locations import Location
 from tests.support.iam import Statement, allowed
+from tests.unit.infra.conftest import Load, Synth, policy
 
-Load = Callable[..., Environment]
-Synth = Callable[..., dict[str, Any]]
 KEY = "arn:aws:kms:eu-west-1:111122223333:key/lake"
 LAKE = "arn:aws:s3:::lake"
-OURS: dict[str, Any] = {
-    "streams": ["orders"],
-    "output": "s3://lake/raw",
-    "checkpoint": "s3://state-of-lake/a/b",
-    "output_key": KEY,
-    "access": {"kind": "emr-serverless"},
-}
-JOB = {
-    "application": "lake",
-    "program": "jobs/archive.py",
-    "arguments": ["--output=$output/x", "--checkpoint", "$checkpoint", "$outputs", "a$b"],
-    "spark": {"spark.sql.warehouse.dir": "$output/tables"},
-}
 
 
 @pytest.fixture
 def writing(load: Load) -> Environment:
     """An environment with a pipeline, and an application that says where it writes."""
-    return load(applications={"lake": OURS}, jobs=[JOB], emr={}, pipeline={"repository": "acme/lake"})
-
-
-def statements(policy: str) -> list[Statement]:
-    return list(json.loads(policy)["Statement"])
+    return load("OURS, PIPELINE")
 
 
 def limits(environment: Environment) -> list[list[Statement]]:
     """The application's policy, and its boundary: AWS allows what both do."""
-    return [
-        statements(literal_policy(environment, "lake").json()),
-        statements(iam.policy_json(permissions.boundary(environment))),
-    ]
+    own = json.loads(literal_policy(environment, "lake").json())["Statement"]
+    return [own, policy(environment, "boundary")]
 
 
 def may(environment: Environment, action: str, resource: str, **context: str) -> bool:
@@ -58,7 +35,7 @@ def may(environment: Environment, action: str, resource: str, **context: str) ->
 
 
 @pytest.mark.parametrize("bucket_and_prefix", ["lake/raw", "state-of-lake/a/b"])
-def test_an_application_uses_what_lies_below_its_locations(bucket_and_prefix: str, writing: Environment) -> None:
+def test_application_uses_objects_below_its_locations(bucket_and_prefix: str, writing: Environment) -> None:
     bucket, _, prefix = bucket_and_prefix.partition("/")
     arn = f"arn:aws:s3:::{bucket}"
     for key in (prefix, f"{prefix}/", f"{prefix}/date=2026/part-0.parquet"):
@@ -70,7 +47,7 @@ def test_an_application_uses_what_lies_below_its_locations(bucket_and_prefix: st
 
 
 @pytest.mark.parametrize("key", ["", "other/x", "raw-2/x", "rawx", "a", "a/b/x", "x/raw/y"])
-def test_an_application_uses_nothing_beside_its_locations(key: str, writing: Environment) -> None:
+def test_application_uses_nothing_else(key: str, writing: Environment) -> None:
     for action in iam.USE_OBJECTS:
         assert not may(writing, action, f"{LAKE}/{key}"), action
     assert not may(writing, "s3:ListBucket", LAKE, **{"s3:prefix": key})
@@ -78,7 +55,7 @@ def test_an_application_uses_nothing_beside_its_locations(key: str, writing: Env
     assert not may(writing, "s3:ListBucket", f"{LAKE}-2", **{"s3:prefix": "raw/"})
 
 
-def test_a_request_that_names_no_prefix_lists_nothing(writing: Environment) -> None:
+def test_request_without_prefix_lists_nothing(writing: Environment) -> None:
     assert not allowed(limits(writing)[0], "s3:ListBucket", LAKE, {})
 
 
@@ -92,7 +69,7 @@ def test_the_key_is_used_through_s3_only(writing: Environment) -> None:
 
 
 def test_without_locations_an_application_writes_nowhere(load: Load) -> None:
-    text = literal_policy(load(applications={"lake": {"streams": ["orders"]}}), "lake").json()
+    text = literal_policy(load(), "lake").json()
     assert "s3:" not in text
 
 

@@ -313,6 +313,9 @@ environment: x-y, applications: {z: {streams: [orders]}}; environment: x, region
 environment: dev, streams.orders.existing_arn: STREAM; environment: qa, streams.orders.existing_arn: STREAM => qa.yaml applications.lake.streams orders: is declared by dev.yaml applications.lake.streams orders
 environment: dev, streams.orders.existing_arn: STREAM; environment: qa, streams.orders.existing_arn: STREAM, applications.lake.name: lake-qa => valid
 environment: dev, streams.orders.name: payments; environment: qa, streams.orders.existing_arn: STREAM => a stream has one consumer of a name; give one of the applications another `name:`
+# A service account has one role; those of EMR on EKS are named after the role.
+environment: one, POD, state_bucket: s-1; environment: two, POD, state_bucket: s-2 => two.yaml applications.lake: is declared by one.yaml .*c/n/s
+environment: one, EMR, state_bucket: s-1; environment: two, EMR, state_bucket: s-2 => valid
 # A consumer has one reader.
 environment: dev, GIVEN; environment: qa, GIVEN => qa.yaml streams.orders.consumers.lake: is read by dev.yaml streams.orders.consumers.lake too
 environment: dev, streams.orders.name: payments; environment: qa, GIVEN => qa.yaml streams.orders.consumers.lake: is read by dev.yaml applications.lake.streams orders too
@@ -339,12 +342,17 @@ manifest_store: s3, manifest_bucket: state => test.yaml: must not be used by job
 manifest_store: s3, manifest_bucket: lake, applications.lake.output: 's3://lake/kinesis-efo' => lake.output: must be apart .* test.yaml manifest_store is s3://lake/kin
 """
 GIVEN = "streams.orders: {existing_arn: STREAM, consumers: {lake: 'STREAM/consumer/lake:1'}}"
+EMR = "applications.lake.access: {kind: eks, cluster: c, namespace: n}"
+POD = f"{EMR}, applications.lake.access.service_account: s"
 READER = "{streams: [orders], access: {kind: emr-ec2, role_name: reader}}"
 
 
 @pytest.mark.parametrize(("texts", "message"), rows(FILES))
 def test_files_of_an_account_go_together(texts: str, message: str, write: Write, tmp_path: Path) -> None:
-    files = [each.replace("GIVEN", GIVEN).replace("READER", READER) for each in texts.split("; ")]
+    files = [
+        each.replace("GIVEN", GIVEN).replace("READER", READER).replace("POD", POD).replace("EMR", EMR)
+        for each in texts.split("; ")
+    ]
     for text in files:
         write(text)
     if message == "valid":

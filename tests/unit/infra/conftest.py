@@ -70,12 +70,17 @@ def document(text: str = "", /, **changes: Any) -> dict[str, Any]:
     applications = {"lake": {"streams": ["orders"]}}
     found = deepcopy({**HEAD, "streams": {"orders": {}}, "applications": applications, "alarms": alarms, **changes})
     for path, value in written.items():
-        *way, last = path.split(".")
-        inner: Any = found
-        for key in way:
-            inner = inner[int(key)] if isinstance(inner, list) else inner.setdefault(key, {})
-        inner[last] = value
+        put(found, path, value)
     return found
+
+
+def put(document: dict[str, Any], path: str, value: Any) -> None:
+    """Set what a path with dots leads to, through mappings and lists."""
+    *way, last = path.split(".")
+    inner: Any = document
+    for key in way:
+        inner = inner[int(key)] if isinstance(inner, list) else inner.setdefault(key, {})
+    inner[last] = value
 
 
 def arn(action: str, rest: str) -> str:

@@ -331,6 +331,15 @@ environment: dev, PIPELINE; environment: dev-2, account_id: '444455556666' => va
 environment: dev; environment: dev-2 => valid
 environment: dev, project: lake, SHARED; environment: dev-2, project: pond, SHARED; environment: lake, SHARED => valid
 environment: dev, project: lake, SHARED; environment: dev-2, project: lake, SHARED => dev-2.yaml environment: begins like dev
+environment: dev, PIPELINE; environment: dev-eu, streams: {o: {}}, applications.lake.streams: [o], PIPELINE, SHARED => begins like dev, whose role for applying could change what belongs to dev-eu
+# One bootstrap stack declares a bucket and an account's provider.
+environment: dev, PIPELINE; environment: int, SHARED => valid
+environment: dev, PIPELINE; environment: int, SHARED, pipeline.oidc_provider_arn: null => int.yaml pipeline.oidc_provider_arn: is missing: the bootstrap stack of dev declares the OIDC provider
+environment: dev, PIPELINE; environment: int, SHARED, pipeline.adopt_state_bucket: false => int.yaml pipeline.adopt_state_bucket: is missing: the bootstrap stack of dev declares state
+# An environment is deployed after another one.
+environment: dev, PIPELINE, pipeline.after: test => dev.yaml pipeline.after: must be another environment with a pipeline, which does not come after this one; got 'test'
+environment: dev, PIPELINE, pipeline.after: dev => dev.yaml pipeline.after: must be another environment with a pipeline, which does not come after this one; got 'dev'
+environment: dev, PIPELINE, pipeline.after: qa; environment: qa, SHARED, pipeline.after: dev => pipeline.after: must be another environment with a pipeline, .*; got '(dev|qa)'
 # What jobs write is apart from states, programs and what other jobs write.
 environment: one, state_bucket: states, emr.artifacts_bucket: jobs; environment: two, state_bucket: states, emr.artifacts_bucket: jobs => ^two.yaml emr.artifacts_bucket: must be a bucket of its own; one has the same; got 'jobs'$
 environment: two, state_bucket: states; environment: three, emr.artifacts_bucket: states => ^three.yaml: must not be used by jobs, because it holds the state of two; use another bucket; got 'states'$
@@ -360,8 +369,8 @@ def test_files_of_an_account_go_together(texts: str, message: str, write: Write,
         return
     with pytest.raises(SettingsError) as caught:
         load_environments(tmp_path)
-    (fault,) = caught.value.faults
-    assert re.search(message.replace("STREAM", WORDS["STREAM"]), str(fault))
+    for fault in caught.value.faults:
+        assert re.search(message.replace("STREAM", WORDS["STREAM"]), str(fault))
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,7 @@ def synthesized(declare: Callable[..., Environment], tmp_path: Path) -> Path:
 
 
 def test_a_stack_is_applied_and_its_directory_stays_as_it_is(
-    synthesized: Path,
-    provider: Mapping[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    synthesized: Path, provider: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TF_REATTACH_PROVIDERS", provider["TF_REATTACH_PROVIDERS"])
     stack = synthesized / "stacks" / STACK

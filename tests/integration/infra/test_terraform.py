@@ -104,10 +104,7 @@ def assert_jobs_can_be_submitted(environment: Environment, key: str, state: dict
         stubber.add_response("get_parameter", {"Parameter": {"Name": name, "Value": text}}, asked)
         found = load_deployment(environment.environment, application, ssm)
     ssm.close()
-    assert (found.application, found.manifest) == (
-        application,
-        names.manifest_location(key),
-    )
+    assert (found.application, found.manifest) == (application, names.manifest_location(key))
     assert found.artifacts == f"s3://{state['aws_s3_bucket.artifacts']['bucket']}"
     assert found.logs_key_arn == state["aws_kms_key.environment_key"]["arn"]
     assert (found.program, list(found.arguments)) == ((job.program, names.job_arguments(job)) if job else (None, []))
@@ -129,9 +126,7 @@ def assert_jobs_can_be_submitted(environment: Environment, key: str, state: dict
 def test_adding_a_consumer_replaces_nothing(deploy: Deploy) -> None:
     deploy(applications=apps()).apply()
     shared = {"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]}
-    changes = deploy(
-        applications={"aaa": {"streams": ["orders"], "access": shared}, **apps()},
-    ).changes()
+    changes = deploy(applications={"aaa": {"streams": ["orders"], "access": shared}, **apps()}).changes()
     consumers = {address: actions for address, actions in changes.items() if "stream_consumer" in address}
     assert consumers == {"aws_kinesis_stream_consumer.orders_aaa": ["create"]}
     assert all(actions in (["create"], ["update"]) for actions in changes.values()), changes

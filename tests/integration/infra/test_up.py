@@ -132,10 +132,7 @@ def test_a_second_time_changes_nothing(declare: Callable[..., Environment], aws:
 
 
 def test_terraform_and_the_api_end_in_the_same(
-    declare: Callable[..., Environment],
-    provider: Mapping[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    declare: Callable[..., Environment], provider: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = {key: each for key, each in EVERYTHING["applications"].items() if key != "partner"}
     environment = localized(declare(**{**EVERYTHING, "applications": own}))

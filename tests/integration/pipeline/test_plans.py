@@ -291,11 +291,7 @@ def test_an_environment_does_not_go_on_with_the_state_of_one_in_another_account(
 
 @pytest.mark.long
 def test_an_old_run_that_is_started_again_does_not_undo_what_came_after_it(
-    aws: LocalAws,
-    checkout: Checkout,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    aws: LocalAws, checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its plan was reviewed, and would do exactly that again once it was reverted."""
     monkeypatch.chdir(tmp_path)

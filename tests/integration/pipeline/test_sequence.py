@@ -43,7 +43,7 @@ DECLARED = {
             "output": "s3://lake/raw",
             "checkpoint": "s3://lake/checkpoints",
             "access": {"kind": "emr-serverless", "application_id": APPLICATION},
-        },
+        }
     },
     "jobs": [
         {

@@ -72,11 +72,7 @@ class Account:
     """
 
     def __init__(
-        self,
-        repository: Repository,
-        aws: LocalAws,
-        monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
+        self, repository: Repository, aws: LocalAws, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         self.repository, self.aws, self.monkeypatch, self.caplog = repository, aws, monkeypatch, caplog
         self.environment = repository.environment

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,12 @@ import yaml
 from infra.errors import SettingsError
 from infra.settings import extra
 from infra.settings.load import load_environments
-from infra.settings.model import Environment
 from infra.stacks.app import synthesize
 from kinesis_efo_infra.gate import allowed
 from kinesis_efo_infra.gate.excuses import excused, load_excuses
 from kinesis_efo_infra.gate.failures import Failure
 from kinesis_efo_infra.pipeline.report import comment
-from tests.unit.infra.conftest import Synth
+from tests.unit.infra.conftest import Load, Synth, Write
 
 QUEUE = """
 TYPES = ["aws_sqs_queue"]
@@ -79,7 +77,7 @@ def test_what_can_never_be_added_is_a_fault(text: str, says: str, tmp_path: Path
         extra.types(tmp_path)
 
 
-def test_a_file_without_the_function_is_a_fault(load: Callable[..., Environment], tmp_path: Path) -> None:
+def test_a_file_without_the_function_is_a_fault(load: Load, tmp_path: Path) -> None:
     environment = load()
     (tmp_path / "extra.py").write_text("TYPES = []", encoding="utf-8")
     with pytest.raises(SettingsError, match=r"extra: is missing: def extra\(stack, environment, parts\)"):
@@ -155,7 +153,7 @@ def test_without_a_file_nothing_is_excused(tmp_path: Path) -> None:
         load_excuses(tmp_path, TODAY)
 
 
-def test_the_excuses_beside_environment_files_are_no_environment(write: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_excuses_beside_environment_files_are_no_environment(write: Write, tmp_path: Path) -> None:
     write()
     (tmp_path / "excuses.yaml").write_text("[]", encoding="utf-8")
     assert [each.environment for each in load_environments(tmp_path)] == ["test"]

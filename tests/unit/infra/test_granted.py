@@ -301,10 +301,7 @@ def test_named_workloads_topics_images_and_roles_pass(load: Load, synth: Synth) 
 
 def test_app_names_workloads_and_roles_in_its_file() -> None:
     head = {"environment": "dev", "region": "eu-west-1", "account_id": ACCOUNT, "state_bucket": "acme-state"}
-    for change, faults in (
-        ({}, 1),
-        ({"identities": [f"{GITHUB}:repo:acme/x:*"], "roles": ["etl"]}, 0),
-    ):
+    for change, faults in (({}, 1), ({"identities": [f"{GITHUB}:repo:acme/x:*"], "roles": ["etl"]}, 0)):
         named = AppEnvironment.model_validate({**head, "boundaries": [BOUNDARY], **change}).deployment.named
         assert count("aws_iam_role_policy", {"role": "etl"}, named) == faults
         assert count("aws_iam_role", role(**trusts("repo:acme/x:y")), named) == faults

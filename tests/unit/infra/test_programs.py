@@ -6,7 +6,7 @@ import ast
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from infra.settings.programs import Option, command_line
 from jobs import archive
 from tests.support.environments import DIRECTORY, EXAMPLE
 from tests.support.pages import ROOT, blocks
+from tests.unit.infra.conftest import Write
 
-Write = Callable[..., Path]
 LAKE = {"streams": ["orders"], "output": "s3://lake/raw", "access": {"kind": "emr-serverless"}}
 PROGRAM = "jobs/archive.py"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import permutations
 from pathlib import Path
@@ -28,8 +28,8 @@ from infra.stacks.permissions.scope import Scope
 from kinesis_efo_tools.emr.job import job_name
 from tests.support.environments import EXAMPLE
 from tests.support.iam import allowed
+from tests.unit.infra.conftest import Load
 
-Load = Callable[..., Environment]
 HEAD = {"region": "eu-west-1", "account_id": "111122223333", "state_bucket": "states"}
 PROVIDER = "arn:aws:iam::111122223333:oidc-provider/token.actions.githubusercontent.com"
 # The state bucket and GitHub's provider are the account's.
@@ -137,21 +137,13 @@ def arns(environment: Environment) -> set[str]:
     keys = (names.state_key, names.bootstrap_state_key, names.record_key)
     found = {f"{bucket}/{key}" for key in keys}
     found |= {names.pipeline_role_arn(kind) for kind in ("plan", "apply")}
-    found |= {
-        names.boundary_arn,
-        names.iam_arn(f"policy/{names.roles_boundary_name}"),
-    }
+    found |= {names.boundary_arn, names.iam_arn(f"policy/{names.roles_boundary_name}")}
     found |= {names.stream_arn(key) for key in environment.streams}
     found |= {names.arn("kms", f"alias/{path}{each}") for each in ("", "/orders")}
     found |= {names.arn("cloudwatch", f"alarm:{path}/orders/throttled")}
     found |= {f"arn:aws:cloudwatch::{environment.account_id}:dashboard/{names.prefix}"}
     for key in environment.applications:
-        found |= {
-            names.lease_table_arn(key),
-            names.parameter_arn(key),
-            names.policy_arn(key),
-            names.role_arn(key),
-        }
+        found |= {names.lease_table_arn(key), names.parameter_arn(key), names.policy_arn(key), names.role_arn(key)}
     return found
 
 

@@ -414,12 +414,10 @@ def addresses_in(stack: dict[str, Any]) -> dict[str, Any]:
 
 def test_moved_entry_moves_every_resource(synth: Synth) -> None:
     terraform()
-    before = synth(
-        "streams: {shop: {name: orders}}, applications: {pond: {streams: [shop], name: lake, access: EC2}}",
-    )
+    before = synth("streams: {shop: {name: orders}}, applications: {pond: {streams: [shop], name: lake, access: EC2}}")
     after = synth(
         "streams: {orders: {name: orders, moved_from: shop}},"
-        "applications: {lake: {streams: [orders], name: lake, moved_from: pond, access: EC2}}",
+        "applications: {lake: {streams: [orders], name: lake, moved_from: pond, access: EC2}}"
     )
     moved = {each["from"]: each["to"] for each in after["moved"]}
     assert {moved.get(address, address) for address in addresses_in(before)} == set(addresses_in(after))

@@ -10,13 +10,7 @@ import pytest
 import kinesis_efo
 import kinesis_efo_infra
 from scripts.site_html import strange_tags
-from scripts.site_pages import (
-    GROUPS,
-    constructs,
-    python_api,
-    with_indents_of_mkdocs,
-    with_links_of_the_site,
-)
+from scripts.site_pages import GROUPS, constructs, python_api, with_indents_of_mkdocs, with_links_of_the_site
 
 
 @pytest.mark.parametrize(

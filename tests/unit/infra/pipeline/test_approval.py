@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from infra.pipeline.deployments import deployment_of
 from infra.settings.model import Environment
 from kinesis_efo_infra.pipeline.approval import decide
 from kinesis_efo_infra.pipeline.comparison import digest
+from tests.unit.infra.conftest import Load
 
 Json = dict[str, Any]
 
@@ -21,7 +21,7 @@ def plan(hours: int) -> Json:
 
 
 @pytest.fixture
-def environment(load: Callable[..., Environment]) -> Environment:
+def environment(load: Load) -> Environment:
     return load(pipeline={"repository": "acme/lake", "branch": "trunk"})
 
 

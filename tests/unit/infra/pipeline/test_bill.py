@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ from infra.errors import LedgerError
 from infra.pipeline.__main__ import main as pipeline
 from infra.settings import budget, ledger
 from infra.settings.load import load_environment
-from infra.settings.model import Environment
 from infra.stacks.app import synthesize
 from kinesis_efo_infra.pipeline import cost
 from kinesis_efo_infra.pipeline.bill import HOURS, Bill, Line, bill, commitment, of_plan, of_stack, table
 from kinesis_efo_infra.pipeline.prices import elsewhere, prices_of
 from tests.support.environments import EXAMPLE
-from tests.unit.infra.conftest import Synth, document
+from tests.unit.infra.conftest import Load, Synth, Write, document
 
 KNOWN = Path(__file__).parents[3] / "support" / "prices.json"
 PRICES, OTHERS = prices_of("us-east-1", KNOWN), elsewhere(KNOWN)
@@ -140,7 +138,7 @@ LARGE = {"streams": {"orders": {"mode": "provisioned", "shards": 5000}}}
 
 @pytest.mark.slow
 def test_above_its_budget_an_environment_must_be_accepted(
-    write: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CDKTF_OUTDIR", str(tmp_path / "out"))
     run = ["--directory", str(tmp_path), "--programs", str(tmp_path)]
@@ -166,7 +164,7 @@ def test_above_its_budget_an_environment_must_be_accepted(
     assert not (tmp_path / "test.budget").exists()
 
 
-def test_a_damaged_acceptance_is_an_error(load: Callable[..., Environment], tmp_path: Path) -> None:
+def test_a_damaged_acceptance_is_an_error(load: Load, tmp_path: Path) -> None:
     environment = load(**LARGE, budget_usd=100)
     (tmp_path / "test.budget").write_text("# nothing\n", encoding="utf-8")
     with pytest.raises(LedgerError, match=r"test.budget must have one line, with dollars; got \[\]"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from infra.errors import PipelineError, UnhealthyError
 from infra.pipeline.__main__ import main
 from infra.pipeline.jobs import Answer, Commands, keep_running, pack
 from infra.settings.model import Environment
+from tests.unit.infra.conftest import Load, Write
 
 BEHIND = 4
 
@@ -56,7 +56,7 @@ class FakeEmr:
 
 
 @pytest.fixture
-def environment(load: Callable[..., Environment]) -> Environment:
+def environment(load: Load) -> Environment:
     def job(application: str) -> dict[str, object]:
         arguments = ["--option", "leaseTimeout=30s"] if application == "pond" else []
         return {"application": application, "program": "jobs/a.py", "arguments": arguments, "target": "cluster:j-1"}
@@ -130,7 +130,7 @@ def test_what_was_packed_without_keys_is_submitted_and_nothing_is_built_beside_t
 
 
 def test_what_was_packed_is_what_was_handed_over(
-    write: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = {"application": "lake", "program": "jobs/a.py", "target": "cluster:j-1"}
     lake = {"streams": ["orders"], "access": {"kind": "emr-ec2"}}
@@ -145,9 +145,7 @@ def test_what_was_packed_is_what_was_handed_over(
     assert "cdktf.out is not what was handed over: its digest is" in caplog.text
 
 
-def test_a_job_with_a_schedule_is_not_waited_for(
-    load: Callable[..., Environment], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_job_with_a_schedule_is_not_waited_for(load: Load, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     job = {"application": "lake", "program": "jobs/a.py", "schedule": "cron(0 6 * * ? *)", "time_zone": "Europe/Berlin"}
     lake = {"streams": ["orders"], "continuous": False, "access": {"kind": "emr-serverless"}}
@@ -213,7 +211,7 @@ def test_a_job_that_does_not_catch_up_in_time_is_an_error(environment: Environme
     assert 600 <= time.seconds < 630
 
 
-def test_without_jobs_nothing_is_run(load: Callable[..., Environment]) -> None:
+def test_without_jobs_nothing_is_run(load: Load) -> None:
     emr = FakeEmr()
     keep_running(load(), Path(), emr, FakeTime(), 600)
     assert emr.ran == []

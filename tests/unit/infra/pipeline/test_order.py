@@ -32,8 +32,7 @@ def test_environments_without_a_pipeline_are_left_out(write: Write, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("branch", "expected"),
-    [("develop", ["dev"]), ("main", ["stable"]), ("feature", []), (None, ["dev", "stable"])],
+    ("branch", "expected"), [("develop", ["dev"]), ("main", ["stable"]), ("feature", []), (None, ["dev", "stable"])]
 )
 def test_environments_of_other_branches_are_left_out(
     branch: str | None, expected: list[str], write: Write, tmp_path: Path

@@ -72,11 +72,7 @@ def changes(draw: st.DrawFn, values: st.SearchStrategy[Any], *, output: bool = F
     if isinstance(after, dict) and isinstance(unknown, dict):
         after = {name: each for name, each in after.items() if unknown.get(name) is not True}
     found = {"actions": actions, "before": before, "after": after}
-    found |= {
-        "after_unknown": unknown,
-        "before_sensitive": marks(before),
-        "after_sensitive": marks(after),
-    }
+    found |= {"after_unknown": unknown, "before_sensitive": marks(before), "after_sensitive": marks(after)}
     found |= draw(
         st.fixed_dictionaries(
             {},

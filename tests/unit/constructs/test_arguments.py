@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-import kinesis_efo_infra
 from kinesis_efo_infra import ArgumentError, LeaseTable, Manifest, Stream, StreamConsumer
 from kinesis_efo_infra.cdk import TerraformStack
+from tests.unit.constructs.conftest import evaluated
 from tests.unit.infra.conftest import rows
 
 ORDERS = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
@@ -23,12 +23,6 @@ def manifest(stack: TerraformStack, **changes: Any) -> Manifest:
     table = LeaseTable(stack, "table", name="leases", encryption_key="aws-managed")
     consumer = StreamConsumer.from_arn(stack, "consumer", CONSUMER, stream=orders(stack))
     return Manifest(stack, "m", **{"application": "lake", "table": table, "streams": {"orders": consumer}, **changes})
-
-
-def evaluated(text: str, stack: TerraformStack) -> Any:
-    """An expression that may use all public names, some of this file, and the scope `s`."""
-    names = {name: getattr(kinesis_efo_infra, name) for name in kinesis_efo_infra.__all__}
-    return eval(text, {**names, **globals(), "s": stack})
 
 
 WRONG = r"""
@@ -70,7 +64,7 @@ ServiceAccount('my-cluster', 'spark', 'lake') => oidc_provider_arn must match .*
 @pytest.mark.parametrize(("wrong", "message"), rows(WRONG))
 def test_wrong_argument_is_refused(wrong: str, message: str, stack: TerraformStack) -> None:
     with pytest.raises(ArgumentError, match=message):
-        evaluated(wrong, stack)
+        evaluated(wrong, stack, globals())
 
 
 KEYWORDS = r"""
@@ -82,7 +76,7 @@ StreamConsumer(s, 'c', stream=orders(s), name='lake', retention=1) => StreamCons
 @pytest.mark.parametrize(("wrong", "message"), rows(KEYWORDS))
 def test_wrong_keyword_is_refused_with_the_right_ones(wrong: str, message: str, stack: TerraformStack) -> None:
     with pytest.raises(TypeError, match=message):
-        evaluated(wrong, stack)
+        evaluated(wrong, stack, globals())
 
 
 def test_derived_construct_may_pass_keywords_on(stack: TerraformStack) -> None:

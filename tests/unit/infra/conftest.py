@@ -126,6 +126,65 @@ def tags(kind: str, environment: str = "test", managed_by: str = "kinesis-efo") 
     return {f"aws:{kind}Tag/environment": environment, f"aws:{kind}Tag/managed-by": managed_by}
 
 
+LISTING = ["kinesis:DescribeStreamSummary", "kinesis:ListShards"]
+GETTING = ["kinesis:DescribeStreamSummary", "kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards"]
+
+
+def statements(stack: dict[str, Any], document: str) -> dict[str, dict[str, Any]]:
+    return {each["sid"]: each for each in stack["data"]["aws_iam_policy_document"][document]["statement"]}
+
+
+def scenarios(text: str) -> list[Any]:
+    """The scenarios of a table: a name, a bar and what is given; then, indented, what is expected at each path."""
+    found = []
+    for block in re.split(r"\n(?=\S)", text.strip()):
+        head, _, expected = block.partition("\n")
+        if not head.startswith("#"):
+            name, _, changes = head.partition(" | ")
+            found.append(pytest.param(changes, expected, id=name))
+    return found
+
+
+def expected_at(text: str) -> dict[str, Any]:
+    text = re.sub(r"<([a-z][^>]+)>([^\s,\]}]*)", r"'${\1}\2'", text)
+    text = re.sub(r"\b(STREAM|FOREIGN|KEY)\b", lambda name: WORDS[name[0]], text)
+    text = text.replace("GETTING", json.dumps(GETTING)).replace("LISTING", json.dumps(LISTING))
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+def at(stack: dict[str, Any], path: str) -> Any:
+    data = stack.get("data", {})
+    documents = {name: statements(stack, name) for name in data.get("aws_iam_policy_document", ())}
+    found: Any = {**stack, **data, **stack["resource"], **documents, "documents": documents}
+    for key in path.split("."):
+        if key == "*":
+            return sorted(found or ())
+        if key == "?":
+            (found,) = found.values()
+            continue
+        found = found[int(key)] if isinstance(found, list) else (found or {}).get(key)
+    return found
+
+
+def check(stack: dict[str, Any], expected: str) -> None:
+    """Check what a stack has at each path: resources, data, policy documents by statement id, and the rest of the file.
+
+    `*` is the sorted keys there, `?` the only value, `null` that nothing is there, `with` some of what is there, `has` and `lacks` a
+    part of the text, <a.b> Terraform's ${a.b}.
+    """
+    for path, value in expected_at(expected).items():
+        place, _, relation = path.partition(" ")
+        if relation == "with":
+            inner = at(stack, place)
+            assert {key: inner[key] for key in value} == value, path
+        elif relation:
+            for part in value if isinstance(value, list) else [value]:
+                assert (part in str(at(stack, place))) == (relation == "has"), f"{path}: {part}"
+        else:
+            assert at(stack, place) == value, path
+
+
 def rows(text: str) -> list[tuple[str, str]]:
     """The rows of a table whose two columns are parted by an arrow; lines with # are comments."""
     lines = [line for line in text.strip().splitlines() if line and not line.startswith("#")]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from botocore.session import Session
 
 import infra
@@ -25,19 +24,25 @@ from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.pipeline.known_regions import known_regions
 from tests.support.environments import DIRECTORY, EXAMPLE
 from tests.support.missing import terraform
-from tests.unit.infra.conftest import KEY, WORDS, Load, Synth, without_metadata
+from tests.unit.infra.conftest import (
+    GETTING,
+    KEY,
+    LISTING,
+    WORDS,
+    Load,
+    Synth,
+    at,
+    check,
+    scenarios,
+    statements,
+    without_metadata,
+)
 
 PARTITIONS = {"eusc-de-east-1": ("aws-eusc", "amazonaws.eu"), "us-iso-east-1": ("aws-iso", "c2s.ic.gov")}
-LISTING = ["kinesis:DescribeStreamSummary", "kinesis:ListShards"]
-GETTING = ["kinesis:DescribeStreamSummary", "kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards"]
-
-
-def statements(stack: dict[str, Any], document: str) -> dict[str, dict[str, Any]]:
-    return {each["sid"]: each for each in stack["data"]["aws_iam_policy_document"][document]["statement"]}
 
 
 # A scenario and its settings; then what the stack has at each path: resources, policy documents by statement id, and the rest of the file.
-# `*` is the sorted keys there, `null` that nothing is there, `with` some of what is there, `has` and `lacks` a part of the text, <a.b> Terraform's ${a.b}.
+# See `check` for the form of paths.
 STACKS = r"""
 without emr, no jobs are declared | applications.lake.access: SERVERLESS
     resource lacks: [aws_s3, aws_emr]
@@ -281,47 +286,9 @@ dashboard shows applications against their thresholds | applications.lake.lag_th
 """
 
 
-def scenarios() -> list[Any]:
-    found = []
-    for block in re.split(r"\n(?=\S)", STACKS.strip()):
-        head, _, expected = block.partition("\n")
-        if not head.startswith("#"):
-            name, _, changes = head.partition(" | ")
-            found.append(pytest.param(changes, expected, id=name))
-    return found
-
-
-def expected_at(text: str) -> dict[str, Any]:
-    text = re.sub(r"<([a-z][^>]+)>([^\s,\]}]*)", r"'${\1}\2'", text)
-    text = re.sub(r"\b(STREAM|FOREIGN|KEY)\b", lambda name: WORDS[name[0]], text)
-    text = text.replace("GETTING", json.dumps(GETTING)).replace("LISTING", json.dumps(LISTING))
-    found: dict[str, Any] = yaml.safe_load(text)
-    return found
-
-
-def at(stack: dict[str, Any], path: str) -> Any:
-    documents = {name: statements(stack, name) for name in stack["data"].get("aws_iam_policy_document", ())}
-    found: Any = {**stack, **stack["data"], **stack["resource"], **documents}
-    for key in path.split("."):
-        if key == "*":
-            return sorted(found or ())
-        found = found[int(key)] if isinstance(found, list) else (found or {}).get(key)
-    return found
-
-
-@pytest.mark.parametrize(("changes", "expected"), scenarios())
+@pytest.mark.parametrize(("changes", "expected"), scenarios(STACKS))
 def test_settings_become_resources(changes: str, expected: str, synth: Synth) -> None:
-    stack = synth(changes)
-    for path, value in expected_at(expected).items():
-        place, _, relation = path.partition(" ")
-        if relation == "with":
-            found = at(stack, place)
-            assert {key: found[key] for key in value} == value, path
-        elif relation:
-            for part in value if isinstance(value, list) else [value]:
-                assert (part in str(at(stack, place))) == (relation == "has"), f"{path}: {part}"
-        else:
-            assert at(stack, place) == value, path
+    check(synth(changes), expected)
 
 
 def test_polling_counts_for_no_consumer(load: Load, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def put(document: dict[str, Any], path: str, value: Any) -> None:
     inner: Any = document
     for key in way:
         inner = inner[int(key)] if isinstance(inner, list) else inner.setdefault(key, {})
-    inner[last] = value
+    inner[int(last) if isinstance(inner, list) else last] = value
 
 
 def arn(action: str, rest: str) -> str:

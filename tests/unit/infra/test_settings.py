@@ -192,6 +192,12 @@ OURS, applications.pond: {streams: [orders], output: 's3://lake/raw/_checkpoints
 OURS, applications.pond: {streams: [orders], checkpoint: 's3://lake/raw/_checkpoints'} => applications.pond.checkpoint: must be apart
 OURS, applications.pond: {streams: [orders], output: 's3://state-of-lake/a'} => applications.pond.output: must be apart
 OURS, applications.pond: {streams: [orders], checkpoint: 's3://state-of-lake/a'} => applications.pond.checkpoint: must be apart
+# What is handed over or kept is not declared.
+handed_over: [orders] => handed_over: is still declared here; .* existing_arn there.*; got 'orders'
+handed_over: [gone, gone] => handed_over: must name each stream once; got 'gone'
+retain: [orders] => retain: is still declared here; .* got 'orders'
+retain: [gone], handed_over: [gone] => handed_over: must name each stream once; got 'gone'
+handed_over: [shop], streams.orders: {name: o, moved_from: shop} => handed_over: must not be a key that an entry is moved from; got 'shop'
 protect: true => protect: is called protected; got True
 environment: pipeline => environment: must not be pipeline, as what pipelines need is called; use another name
 """

@@ -110,7 +110,7 @@ class Account:
 
 
 @pytest.mark.long
-def test_what_a_version_before_deployed_is_changed_in_place_and_back(
+def test_stack_of_an_earlier_version_changes_in_place(
     checkout: Callable[[str], Repository],
     aws: LocalAws,
     monkeypatch: pytest.MonkeyPatch,

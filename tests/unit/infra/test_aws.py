@@ -31,7 +31,7 @@ def no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
-def test_a_plan_without_credentials_is_one_line_with_the_remedy(
+def test_plan_without_credentials_names_the_remedy(
     load: Load, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     load(pipeline=PIPELINE, account_id="222233334444")
@@ -43,7 +43,7 @@ def test_a_plan_without_credentials_is_one_line_with_the_remedy(
     )
 
 
-def test_a_bootstrap_without_credentials_is_one_line_with_the_remedy(load: Load, tmp_path: Path) -> None:
+def test_bootstrap_without_credentials_names_the_remedy(load: Load, tmp_path: Path) -> None:
     environment = load(pipeline=PIPELINE, account_id="222233334444")
     s3, iam = (client(service, environment.region, environment.account_id) for service in ("s3", "iam"))
 
@@ -74,7 +74,7 @@ def test_aws_that_cannot_be_reached_is_another_line(
     assert "look at the network, the proxy and AWS_ENDPOINT_URL" in caplog.text
 
 
-def test_a_look_for_consumers_of_others_without_credentials_blames_no_permission(load: Load) -> None:
+def test_missing_credentials_are_no_missing_permission(load: Load) -> None:
     environment = load(account_id="222233334444")
     kinesis = client("kinesis", environment.region, environment.account_id)
     with pytest.raises(AwsError, match=r"^there are no credentials: .*; give credentials of account 222233334444"):
@@ -113,7 +113,7 @@ def test_nor_do_they_for_an_administrator(
     assert "account_id: is the account of the examples" in caplog.records[-1].getMessage()
 
 
-def test_in_local_aws_the_template_is_as_good_as_any(load: Load) -> None:
+def test_template_may_be_used_in_local_aws(load: Load) -> None:
     environment = load(account_id=filled_in.ACCOUNT, state_bucket="acme-terraform-state-test")
     filled_in.refuse(environment, {"AWS_ENDPOINT_URL": "http://127.0.0.1:4566"})
     with pytest.raises(SettingsError, match="account_id"):

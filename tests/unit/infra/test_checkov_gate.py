@@ -141,7 +141,7 @@ def test_what_is_excused_is_counted_and_listed_when_asked(
     assert "access logs need a bucket of the account's own" in caplog.messages[0]
 
 
-def test_what_is_excused_in_a_bootstrap_stack_is_not_in_an_environment_s() -> None:
+def test_excuses_of_bootstrap_do_not_hold_for_environments() -> None:
     faulty = report()
     faulty["results"]["failed_checks"].append(check("CKV_EFO_1", "data.pipeline_change_data", "dev"))
     for kinds, failures in (({"dev": BOOTSTRAP}, 0), ({"dev": ENVIRONMENTS}, 1), ({}, 1)):

@@ -71,7 +71,7 @@ def test_a_missing_bucket_is_an_error(s3: Any, load: Load) -> None:
         Records(s3).load(deployment_of(load(state_bucket="elsewhere")))
 
 
-def test_a_mark_is_in_the_record_until_a_deployment_succeeds(s3: Any, load: Load) -> None:
+def test_record_is_marked_until_a_deployment_succeeds(s3: Any, load: Load) -> None:
     environment, records = load(), Records(s3)
     records.load(deployment_of(environment))
     records.save(deployment_of(environment), Deployed("one", "digest", under_way="two"))
@@ -81,7 +81,7 @@ def test_a_mark_is_in_the_record_until_a_deployment_succeeds(s3: Any, load: Load
     assert json.loads(s3.get_object(Bucket="state", Key=KEY)["Body"].read()) == {"commit": "two", "stack": "other"}
 
 
-def test_a_key_is_made_once_and_kept_beside_the_record(s3: Any, load: Load) -> None:
+def test_key_is_made_once_beside_the_record(s3: Any, load: Load) -> None:
     deployment, records = deployment_of(load()), Records(s3)
     key = records.key(deployment)
     assert len(key) == 64
@@ -92,9 +92,7 @@ def test_a_key_is_made_once_and_kept_beside_the_record(s3: Any, load: Load) -> N
 
 
 @pytest.mark.parametrize("refused", ["get_object", "put_object"])
-def test_where_there_is_no_key_and_none_can_be_written_it_says_who_writes_it(
-    refused: str, s3: Any, load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_key_names_who_writes_it(refused: str, s3: Any, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: Any) -> None:
         raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "any")
 

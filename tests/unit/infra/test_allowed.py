@@ -89,6 +89,7 @@ files, or calls => resource.aws_kinesis_stream.orders.tags: {'${file("/etc/hostn
 or calls a provider => resource.aws_kinesis_stream.orders.tags: {x: '${templatestring(aws_kms_key.x.id, {})}'}
 aws_s3_object.x.source => resource.aws_s3_object: {x: {bucket: x, key: x, source: /proc/self/environ}}
 dynamic: blocks must be written out => data.aws_iam_policy_document.x: {statement: {dynamic: {principals: {for_each: ['*'], content: {}}}}}
+dynamic: blocks must be written out => data.aws_iam_policy_document.x: {statement: [{effect: Allow}, {dynamic: {principals: {for_each: ['*'], content: {}}}}]}
 terraform.backend: must be an object => terraform.backend: [{http: {}}]
 terraform.required_providers: must => terraform.required_providers: [{'null': {}}]
 ignore_changes => resource.aws_dynamodb_table.a.lifecycle: {ignore_changes: all}

@@ -11,6 +11,7 @@ from kinesis_efo_infra import (
     CustomerKey,
     ReaderAccess,
     Stream,
+    StreamConsumer,
     StreamingApplication,
     pin_account,
     policy_for,
@@ -119,6 +120,16 @@ def access(stack: TerraformStack, trust: Trust) -> ReaderAccess:
     return ReaderAccess(
         stack, "lake", application="lake", policy=policy, trust=trust, role_policies=[KEY], permissions_boundary=KEY
     )
+
+
+def test_parts_of_an_application_are_public(stack: TerraformStack) -> None:
+    orders = Stream.from_arn(stack, "orders", ORDERS, encryption_key=KEY)
+    assert (orders.name, orders.arn, orders.key_arn) == ("orders", ORDERS, KEY)
+    given = StreamConsumer.from_arn(stack, "given", CONSUMER, stream=orders)
+    application = lake(stack, streams={"orders": given})
+    assert application.consumers["orders"] is given
+    assert application.access.role_name is None
+    assert application.manifest.location == "ssm:///kinesis-efo/streaming/lake"
 
 
 @pytest.mark.parametrize(("program", "expected"), scenarios(PROGRAMS))

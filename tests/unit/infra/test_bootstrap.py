@@ -359,3 +359,13 @@ def test_permissions_too_long_for_policies_are_refused(load: Load, tmp_path: Pat
     environment = load(f"{PIPELINE}, applications.lake.streams: [s0]", streams=streams)
     with pytest.raises(SettingsError, match=r"pipeline: what it may do must fit managed policies \(6144 characters\)"):
         synthesize_bootstrap([environment], tmp_path)
+
+
+def test_excepted_resources_are_in_the_stack(load: Load, tmp_path: Path) -> None:
+    environment = load(f"{PIPELINE}, key: KEY, streams.orders: {{existing_arn: STREAM, key: KEY}}")
+    documents = synthesized(environment, tmp_path)["data"]["aws_iam_policy_document"].values()
+    written = {
+        tuple(each["not_resources"]) for one in documents for each in one["statement"] if "not_resources" in each
+    }
+    policies = permissions.policies(environment).values()
+    assert written == {each.excepted for policy in policies for each in policy if each.excepted} != set()

@@ -22,11 +22,8 @@ def synthesized(declare: Callable[..., Environment], tmp_path: Path) -> Path:
     return synthesize([declare()], tmp_path, outdir=tmp_path / "out")
 
 
-def test_a_stack_is_applied_and_its_directory_stays_as_it_is(
-    synthesized: Path,
-    provider: Mapping[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_applied_stack_keeps_its_directory(
+    synthesized: Path, provider: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TF_REATTACH_PROVIDERS", provider["TF_REATTACH_PROVIDERS"])
     stack = synthesized / "stacks" / STACK
@@ -55,7 +52,7 @@ def test_what_is_not_local_or_not_synthesized_is_refused(
     assert says in caplog.text
 
 
-def test_every_provider_of_aws_is_pointed_to_the_local_one() -> None:
+def test_every_provider_uses_local_aws() -> None:
     blocks = [{"region": "eu-west-1"}, {"alias": "north", "region": "eu-north-1"}]
     written = override({"provider": {"aws": blocks, "random": [{}]}}, "http://127.0.0.1:1")["provider"]["aws"]
     assert [each.get("alias") for each in written] == [None, "north"]

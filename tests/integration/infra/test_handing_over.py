@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.errors import LedgerError, SettingsError
+from infra.errors import LedgerError
 from infra.settings import ledger
 from infra.settings.model import Environment
 from kinesis_efo_infra.pipeline.limits import notes
@@ -23,7 +23,7 @@ THEIRS = {
 
 
 @pytest.mark.long
-def test_it_is_forgotten_and_its_consumers_stay(deploy: Deploy) -> None:
+def test_handed_over_stream_is_forgotten(deploy: Deploy) -> None:
     before = {
         "streams": {"orders": ORDERS, "clicks": {}},
         "applications": {
@@ -60,7 +60,7 @@ def test_it_is_forgotten_and_its_consumers_stay(deploy: Deploy) -> None:
     assert deploy(protected=True, **after).changes() == {}
 
 
-def test_what_is_protected_is_handed_over_with_a_word(declare: Callable[..., Environment], tmp_path: Path) -> None:
+def test_ledger_lists_the_handed_over_stream(declare: Callable[..., Environment], tmp_path: Path) -> None:
     ledger.accept(tmp_path, declare(streams={"orders": ORDERS}, protected=True))
     adopted = {"orders": THEIRS}
     path = tmp_path / "test.declared"
@@ -71,23 +71,3 @@ def test_what_is_protected_is_handed_over_with_a_word(declare: Callable[..., Env
         ledger.check(tmp_path, environment)
     assert "aws_kinesis_stream.orders (shop-orders) is handed over: Terraform forgets it" in str(caught.value)
     assert "would destroy it" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"handed_over": ["orders"]}, "handed_over: is still declared here; .* existing_arn there.*; got 'orders'"),
-        ({"handed_over": ["gone", "gone"]}, "handed_over: must name each stream once; got 'gone'"),
-        ({"retain": ["orders"]}, "retain: is still declared here; .* got 'orders'"),
-        ({"retain": ["gone"], "handed_over": ["gone"]}, "handed_over: must name each stream once; got 'gone'"),
-        (
-            {"handed_over": ["shop"], "streams": {"orders": {"name": "o", "moved_from": "shop"}}},
-            "handed_over: must not be a key that an entry is moved from; got 'shop'",
-        ),
-    ],
-)
-def test_what_cannot_be_handed_over_is_a_fault(
-    changes: dict[str, Any], says: str, declare: Callable[..., Environment]
-) -> None:
-    with pytest.raises(SettingsError, match=says):
-        declare(**changes)

@@ -47,31 +47,22 @@ from tests.support.terraform.harness import Terraform
 
 REGION, ACCOUNT = "eu-west-1", "123456789012"
 SIDS = (
-    "ReadStreams",
-    "SubscribeToConsumers",
-    "DecryptStreams",
-    "KeepLeases",
-    "DecryptLeasesAndManifest",
-    "LoadManifest",
-)
+    "ReadStreams", "SubscribeToConsumers", "DecryptStreams", "KeepLeases", "DecryptLeasesAndManifest", "LoadManifest",
+)  # fmt: skip
 WRITING = ("WriteStreams", "EncryptStreams")
 
 
 @dataclass
-class Writer:
-    """A stream that an application writes to, the policy of that application, and the stream's key."""
+class Policy:
+    """The policy of an application, and the keys of what it uses."""
 
-    stream: str
-    policy: str
+    text: str
     keys: Mapping[str, str]
 
-
-@dataclass
-class Narrow:
-    """The policy of an application that may not get records, and the keys of what it uses."""
-
-    policy: str
-    keys: Mapping[str, str]
+    @property
+    def granted(self) -> set[str]:
+        statements = [each for each in json.loads(self.text)["Statement"] if each["Effect"] == "Allow"]
+        return {action for each in statements for action in many(each["Action"])}
 
 
 @dataclass
@@ -79,13 +70,15 @@ class World:
     """An environment that Terraform declared in local AWS, and the policies it evaluated."""
 
     aws: LocalAws
-    policy: str
-    keys: Mapping[str, str]
     gate: Enforced
-    writer: Writer
-    batch_policy: str
-    polling_policy: str
-    narrow: Narrow
+    lake: Policy
+    narrow: Policy
+    polling: Policy
+    batch: Policy
+    writer: Policy
+
+    def enforce(self, policy: Policy, without: str | None = None) -> None:
+        self.gate.enforce(policy.text, policy.keys, without=without)
 
     @property
     def settings(self) -> AwsSettings:
@@ -123,23 +116,22 @@ def declared(provider: Mapping[str, str], tmp_path_factory: pytest.TempPathFacto
         terraform = Terraform(stack, provider)
         terraform.apply()
         state = terraform.state()
-        stream = state["aws_kinesis_stream.orders"]["arn"]
-        own, shared = state["aws_kms_key.orders"]["arn"], state["aws_kms_key.environment_key"]["arn"]
-        keys, narrow_keys = (
-            {
-                state[f"aws_kinesis_stream_consumer.orders_{name}"]["arn"]: own,
-                state[f"aws_dynamodb_table.{name}"]["arn"]: shared,
-                f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/kinesis-efo/test/{name}": shared,
+        stream, clicks = (state[f"aws_kinesis_stream.{name}"]["arn"] for name in ("orders", "clicks"))
+        own, shared, other = (state[f"aws_kms_key.{name}"]["arn"] for name in ("orders", "environment_key", "clicks"))
+
+        def policy(name: str, reads: str = "", reader: str = "") -> Policy:
+            """The policy `name` of an application that reads a stream or by a consumer, and has a table and a manifest."""
+            keys = {
+                reads or state[f"aws_kinesis_stream_consumer.orders_{name}"]["arn"]: own,
+                state[f"aws_dynamodb_table.{reader or name}"]["arn"]: shared,
+                f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/kinesis-efo/test/{reader or name}": shared,
             }
-            for name in ("lake", "narrow")
-        )
+            return Policy(state[f"aws_iam_policy.{name}"]["policy"], keys)
+
         aws.client("kinesis").put_record(StreamARN=stream, PartitionKey="k", Data=b"event")
-        clicks = state["aws_kinesis_stream.clicks"]["arn"]
-        writer = Writer(clicks, state["aws_iam_policy.copy"]["policy"], {clicks: state["aws_kms_key.clicks"]["arn"]})
-        batch_policy, polling_policy = (state[f"aws_iam_policy.{name}"]["policy"] for name in ("lake_batch", "poll"))
-        policy, narrow_policy = (state[f"aws_iam_policy.{name}"]["policy"] for name in ("lake", "narrow"))
-        narrow = Narrow(narrow_policy, narrow_keys)
-        yield World(aws, policy, keys, gate, writer, batch_policy, polling_policy, narrow)
+        writer = Policy(state["aws_iam_policy.copy"]["policy"], {clicks: other})
+        batch = policy("lake_batch", stream, "lake")
+        yield World(aws, gate, policy("lake"), policy("narrow"), policy("poll", stream), batch, writer)
 
 
 @pytest.fixture
@@ -229,72 +221,41 @@ async def read(manifest: Manifest, table: LeaseTable, topology: Topology, transp
     return received
 
 
-def test_the_whole_life_of_a_reader_passes_under_the_policy(world: World) -> None:
-    world.gate.enforce(world.policy, world.keys)
-    assert asyncio.run(life(world)) > 0
+@pytest.mark.parametrize("application", ["lake", "poll"])
+def test_policy_grants_exactly_what_a_reader_calls(application: str, world: World) -> None:
+    policy = world.lake if application == "lake" else world.polling
+    world.enforce(policy)
+    assert asyncio.run(life(world, application)) > 0
     assert world.gate.refused == set()
-    granted = {
-        action
-        for statement in json.loads(world.policy)["Statement"]
-        if statement["Effect"] == "Allow"
-        for action in many(statement["Action"])
-    }
-    used = {action for action, _ in world.gate.calls}
-    assert granted - used == set(), "everything that is granted is needed"
+    assert policy.granted <= {action for action, _ in world.gate.calls}, "everything that is granted is needed"
+    subscribes = {action for action in policy.granted if "Consumer" in action or "Subscribe" in action}
+    assert bool(subscribes) == (application == "lake")
 
 
-def test_a_reader_that_only_polls_passes_under_the_policy_of_polling_only(world: World) -> None:
-    (stream,) = (arn.partition("/consumer/")[0] for arn in world.keys if "/consumer/" in arn)
-    keys = {stream: next(iter(world.keys.values()))}
-    shared = next(key for arn, key in world.keys.items() if ":parameter/" in arn)
-    for arn in list(world.keys)[1:]:
-        keys[arn.replace("-lake", "-poll").replace("/lake", "/poll")] = shared
-    world.gate.enforce(world.polling_policy, keys)
-    assert asyncio.run(life(world, "poll")) > 0
-    assert world.gate.refused == set()
-    granted = {
-        action
-        for statement in json.loads(world.polling_policy)["Statement"]
-        if statement["Effect"] == "Allow"
-        for action in many(statement["Action"])
-    }
-    assert {action for action, _ in world.gate.calls} == granted, "everything that is granted is needed"
-    assert not {action for action in granted if "Consumer" in action or "Subscribe" in action}
-
-
-@pytest.mark.parametrize("sid", SIDS)
-def test_without_any_one_statement_something_fails(sid: str, world: World) -> None:
-    assert sid in {statement["Sid"] for statement in json.loads(world.policy)["Statement"]}
-    world.gate.enforce(world.policy, world.keys, without=sid)
-    with pytest.raises(Exception, match=r"AccessDenied|not authorized"):
-        asyncio.run(life(world))
-    assert world.gate.refused
-
-
-def test_consumers_are_not_registered_whatever_else_the_role_may_do(world: World) -> None:
-    document = json.loads(world.policy)
+def test_careless_role_registers_no_consumers(world: World) -> None:
+    document = json.loads(world.lake.text)
     document["Statement"].append({"Sid": "Careless", "Effect": "Allow", "Action": "kinesis:*", "Resource": "*"})
-    careless = json.dumps(document)
-    (consumer,) = [arn for arn in world.keys if "/consumer/" in arn]
+    careless = replace(world.lake, text=json.dumps(document))
+    (consumer,) = [arn for arn in world.lake.keys if "/consumer/" in arn]
     stream = consumer.partition("/consumer/")[0]
     kinesis = world.aws.client("kinesis")
 
     def register() -> None:
         kinesis.register_stream_consumer(StreamARN=stream, ConsumerName="intruder")
 
-    world.gate.enforce(careless, world.keys)
+    world.enforce(careless)
     with pytest.raises(ClientError, match=r"not authorized to perform: kinesis:RegisterStreamConsumer"):
         register()
     with pytest.raises(ClientError, match=r"not authorized to perform: kinesis:DeregisterStreamConsumer"):
         kinesis.deregister_stream_consumer(ConsumerARN=consumer)
-    world.gate.enforce(careless, world.keys, without="NeverRegisterConsumers")
+    world.enforce(careless, without="NeverRegisterConsumers")
     register()
     world.gate.statements = None
     kinesis.deregister_stream_consumer(StreamARN=stream, ConsumerName="intruder")
 
 
-def test_the_policy_reaches_nothing_that_belongs_to_another_application(world: World) -> None:
-    world.gate.enforce(world.policy, world.keys)
+def test_policy_reaches_nothing_of_other_applications(world: World) -> None:
+    world.enforce(world.lake)
     with pytest.raises(ClientError, match="not authorized to perform: ssm:GetParameter"):
         world.aws.client("ssm").get_parameter(Name="/kinesis-efo/test/other")
     with pytest.raises(ClientError, match="not authorized to perform: dynamodb:Scan"):
@@ -307,18 +268,17 @@ def test_the_policy_reaches_nothing_that_belongs_to_another_application(world: W
         )
 
 
-def test_what_polling_false_takes_away_is_needed_to_catch_up_and_for_nothing_else(world: World) -> None:
-    narrow = world.narrow
-    world.gate.enforce(narrow.policy, narrow.keys)
+def test_catching_up_needs_what_polling_false_removes(world: World) -> None:
+    world.enforce(world.narrow)
     assert asyncio.run(life(world, "narrow", catches_up=False)) > 0
     assert world.gate.refused == set()
     with pytest.raises(ClientError, match="not authorized to perform: kinesis:GetShardIterator"):
         asyncio.run(life(world, "narrow"))
-    document = json.loads(narrow.policy)
+    document = json.loads(world.narrow.text)
     (reading,) = (statement for statement in document["Statement"] if statement["Sid"] == "ReadStreams")
     assert not set(many(reading["Action"])) & set(POLL_STREAM)
     reading["Action"] = [*many(reading["Action"]), *POLL_STREAM]
-    world.gate.enforce(json.dumps(document), narrow.keys)
+    world.enforce(replace(world.narrow, text=json.dumps(document)))
     assert asyncio.run(life(world, "narrow")) > 0
     assert world.gate.refused == set()
 
@@ -342,62 +302,55 @@ def read_batch(world: World) -> int:
     return sum(batch.num_rows for batch in Reading(planned, manifest, options.source).batches())
 
 
-def test_a_batch_read_needs_exactly_what_batch_true_declares(world: World) -> None:
-    # The stream's key and that of the manifest.
-    keys = {arn: key for arn, key in world.keys.items() if "/consumer/" not in arn}
-    keys |= {arn.partition("/consumer/")[0]: key for arn, key in world.keys.items() if "/consumer/" in arn}
-    world.gate.enforce(world.batch_policy, keys)
+def test_batch_read_needs_exactly_its_policy(world: World) -> None:
+    world.enforce(world.batch)
     assert read_batch(world) == 1
     assert world.gate.refused == set()
-    granted = {
-        action
-        for statement in json.loads(world.batch_policy)["Statement"]
-        if statement["Effect"] == "Allow"
-        for action in many(statement["Action"])
-    }
-    assert {action for action, _ in world.gate.calls} == granted
-    world.gate.enforce(world.policy, keys)
+    assert {action for action, _ in world.gate.calls} == world.batch.granted
+    world.enforce(replace(world.lake, keys=world.batch.keys))
     assert read_batch(world) == 1, "the application's own policy allows it, too"
-    world.gate.enforce(world.batch_policy, world.keys)
+    world.enforce(replace(world.batch, keys=world.lake.keys))
     with pytest.raises((LeaseError, ClientError), match=r"AccessDenied|not authorized"):
         asyncio.run(life(world))
 
 
-@pytest.mark.parametrize("sid", ["ReadStreams", "DecryptStreams", "LoadManifest", "DecryptLeasesAndManifest"])
-def test_without_a_statement_of_batch_true_a_batch_read_fails(sid: str, world: World) -> None:
-    keys = {arn.partition("/consumer/")[0]: key for arn, key in world.keys.items()}
-    world.gate.enforce(world.batch_policy, keys, without=sid)
-    with pytest.raises(Exception, match=r"AccessDenied|not authorized"):
-        read_batch(world)
-
-
 def write(world: World) -> int:
     """Make all calls of a producer; returns the number of records written."""
-    with BlockingProducer(world.writer.stream, aws=world.settings) as producer:
+    with BlockingProducer(next(iter(world.writer.keys)), aws=world.settings) as producer:
         producer.put_many([(b"click", "k"), (b"click", "l")])
         producer.flush()
         return producer.metrics.records_written
 
 
-def test_a_producer_needs_exactly_what_writing_grants(world: World) -> None:
-    world.gate.enforce(world.writer.policy, world.writer.keys)
+def test_producer_needs_exactly_what_writing_grants(world: World) -> None:
+    world.enforce(world.writer)
     assert write(world) == 2
-    statements = [each for each in json.loads(world.writer.policy)["Statement"] if each["Sid"] in WRITING]
-    assert {action for each in statements for action in many(each["Action"])} == {
-        action for action, _ in world.gate.calls
-    }
-    world.gate.enforce(world.policy, world.writer.keys)
+    statements = [each for each in json.loads(world.writer.text)["Statement"] if each["Sid"] in WRITING]
+    granted = {action for each in statements for action in many(each["Action"])}
+    assert granted == {action for action, _ in world.gate.calls}
+    world.enforce(replace(world.lake, keys=world.writer.keys))
     with pytest.raises(AccessRefusedError, match=r"needs kinesis:ListShards on the stream"):
         write(world)
 
 
-@pytest.mark.parametrize("sid", WRITING)
-def test_without_a_statement_of_writing_the_producer_says_what_it_needs(sid: str, world: World) -> None:
-    world.gate.enforce(world.writer.policy, world.writer.keys, without=sid)
-    with pytest.raises(
-        AccessRefusedError, match=r"not authorized to perform: (kinesis:ListShards|kms:GenerateDataKey)"
-    ):
-        write(world)
+@pytest.mark.parametrize(
+    ("what", "sid"),
+    [("lake", sid) for sid in SIDS]
+    + [("batch", sid) for sid in ("ReadStreams", "DecryptStreams", "LoadManifest", "DecryptLeasesAndManifest")]
+    + [("writer", sid) for sid in WRITING],
+)
+def test_without_any_one_statement_something_fails(what: str, sid: str, world: World) -> None:
+    policy: Policy = getattr(world, what)
+    assert sid in {statement["Sid"] for statement in json.loads(policy.text)["Statement"]}
+    world.enforce(policy, without=sid)
+    calls = {
+        "lake": lambda: asyncio.run(life(world)),
+        "batch": lambda: read_batch(world),
+        "writer": lambda: write(world),
+    }
+    expected = AccessRefusedError if what == "writer" else Exception
+    with pytest.raises(expected, match=r"AccessDenied|not authorized"):
+        calls[what]()
     assert world.gate.refused
 
 
@@ -416,7 +369,7 @@ def _resource_of(handler: Any) -> str:
     return str(params.get("ConsumerARN") or params.get("StreamARN") or f"{arn}:stream/{params['StreamName']}")
 
 
-def test_moto_accepts_the_policy_and_enforces_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moto_enforces_the_policy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from moto import settings
     from moto.core.authorization import ActionAuthenticatorMixin
     from moto.dynamodb.responses import DynamoHandler
@@ -438,7 +391,7 @@ def test_moto_accepts_the_policy_and_enforces_it(world: World, monkeypatch: pyte
 
         iam = client("iam")
         iam.create_user(UserName="runtime")
-        policy = iam.create_policy(PolicyName="reader", PolicyDocument=world.policy)["Policy"]["Arn"]
+        policy = iam.create_policy(PolicyName="reader", PolicyDocument=world.lake.text)["Policy"]["Arn"]
         iam.attach_user_policy(UserName="runtime", PolicyArn=policy)
         key = iam.create_access_key(UserName="runtime")["AccessKey"]
         client("kinesis").create_stream(StreamName="test-orders", ShardCount=1)

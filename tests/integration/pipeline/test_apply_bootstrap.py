@@ -58,7 +58,7 @@ def addresses(state: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.long
-def test_the_first_time_the_state_moves_into_the_bucket_and_later_it_is_there(
+def test_first_bootstrap_moves_its_state_into_the_bucket(
     aws: LocalAws, checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = checkout("boot")
@@ -153,7 +153,7 @@ def test_an_environment_that_cannot_be_prepared_is_an_error(aws: LocalAws, check
 
 
 @pytest.mark.long
-def test_the_rules_of_the_repository_are_looked_at_that_the_environment_files_are_in(
+def test_rules_are_those_of_the_files_repository(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     repository = checkout("theirs")
@@ -175,7 +175,7 @@ def test_the_rules_of_the_repository_are_looked_at_that_the_environment_files_ar
 
 
 @pytest.mark.long
-def test_a_name_that_begins_like_that_of_another_pipeline_in_the_account_is_refused(
+def test_name_like_another_pipelines_is_refused(
     aws: LocalAws, checkout: Checkout, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     iam = aws.client("iam")
@@ -238,7 +238,7 @@ def test_a_name_that_begins_like_that_of_another_pipeline_in_the_account_is_refu
 
 @pytest.mark.long
 @pytest.mark.parametrize("issuer", [GITHUB_ISSUER, f"{GITHUB_ISSUER}/acme"])
-def test_the_one_provider_of_an_account_is_whose_tags_it_has(
+def test_provider_of_an_account_belongs_to_its_tags(
     issuer: str, aws: LocalAws, checkout: Checkout, tmp_path: Path
 ) -> None:
     tags = [{"Key": "environment", "Value": "first"}, {"Key": "managed-by", "Value": "kinesis-efo-bootstrap"}]

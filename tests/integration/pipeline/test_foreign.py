@@ -82,7 +82,7 @@ def planned(*consumers: tuple[str | None, str]) -> Any:
     return {"resource_changes": changes, "configuration": {"root_module": {"resources": resources}}}
 
 
-def test_more_consumers_than_aws_allows_are_refused_before_the_first_is_registered(
+def test_too_many_consumers_are_refused_before_registering(
     aws: LocalAws, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinesis, deployment = aws.client("kinesis"), deployment_of(load(account_id=ACCOUNT))

@@ -45,9 +45,7 @@ def forge(repository: Repository, scratch: Path, change: Callable[[Json], None])
     (bundle / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
 
 
-def test_a_plan_of_more_than_the_reviewed_configuration_is_not_applied(
-    aws: LocalAws, checkout: Checkout, tmp_path: Path
-) -> None:
+def test_plan_beyond_the_reviewed_stack_is_not_applied(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
     repository = checkout("forged")
     repository.commit()
     planner, environment = repository.planner(aws), repository.environment
@@ -83,9 +81,7 @@ def test_no_command_of_a_forged_plan_is_run(aws: LocalAws, checkout: Checkout, t
 
 
 @pytest.mark.long
-def test_nothing_is_run_of_a_stack_that_is_handed_over_with_a_command_in_it(
-    aws: LocalAws, checkout: Checkout, tmp_path: Path
-) -> None:
+def test_command_in_a_handed_over_stack_is_not_run(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
     repository = checkout("handed")
     repository.commit()
     planner, environment = repository.planner(aws), repository.environment
@@ -113,7 +109,7 @@ def test_nothing_is_run_of_a_stack_that_is_handed_over_with_a_command_in_it(
 
 
 @pytest.mark.long
-def test_a_stack_keeps_its_state_and_takes_over_what_its_environment_says(aws: LocalAws, checkout: Checkout) -> None:
+def test_stack_keeps_the_state_of_its_environment(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("elsewhere")
     repository.commit()
     path = configuration(repository)
@@ -135,7 +131,7 @@ def test_a_stack_keeps_its_state_and_takes_over_what_its_environment_says(aws: L
 
 
 @pytest.mark.long
-def test_an_approval_is_of_one_digest_that_was_scanned_where_it_was_made(aws: LocalAws, checkout: Checkout) -> None:
+def test_approval_is_of_one_scanned_digest(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("approved")
     repository.commit()
     scanned: list[object] = []
@@ -151,7 +147,7 @@ def test_an_approval_is_of_one_digest_that_was_scanned_where_it_was_made(aws: Lo
 
 
 @pytest.mark.long
-def test_what_is_scanned_without_keys_is_the_plan_that_was_approved(
+def test_scan_without_keys_is_of_the_approved_plan(
     aws: LocalAws, checkout: Checkout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     repository, scanned = checkout("scanned"), list[Json]()
@@ -185,7 +181,7 @@ def test_what_is_scanned_without_keys_is_the_plan_that_was_approved(
 
 
 @pytest.mark.long
-def test_another_program_has_another_digest_though_it_refers_to_the_same(aws: LocalAws, checkout: Checkout) -> None:
+def test_another_program_has_another_digest(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("forms")
     repository.commit()
     planner, deployment = repository.planner(aws), deployment_of(repository.environment)

@@ -59,7 +59,7 @@ def succeeds(ran: subprocess.CompletedProcess[str]) -> str:
     return ran.stdout.strip()
 
 
-def test_a_repository_goes_from_an_empty_folder_to_a_deployed_stack(
+def test_new_repository_deploys_a_stack(
     aws: LocalAws, repository: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     synthesized = repository("synth", "SARIF=checkov.sarif")

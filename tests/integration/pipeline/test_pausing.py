@@ -180,7 +180,7 @@ def test_a_refusal_by_emr_is_an_error(emr: FakeEmr, environment: Environment) ->
 
 
 @pytest.mark.long
-def test_a_reviewed_change_of_the_application_is_told_and_applied_between_two_runs_of_its_job(
+def test_application_changes_between_two_runs_of_its_job(
     aws: LocalAws, emr: FakeEmr, checkout: Checkout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kinesis_efo_infra.pipeline.plans.scan_plans", lambda *_: type("Result", (), {"failed": []}))

@@ -32,9 +32,7 @@ MORE = {"orders": {"mode": "provisioned", "shards": 2}, "clicks": {"mode": "prov
 
 
 @pytest.mark.slow
-def test_a_reviewed_plan_is_applied_once_and_then_counts_as_deployed(
-    aws: LocalAws, checkout: Checkout, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reviewed_plan_is_applied_once(aws: LocalAws, checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> None:
     repository = checkout("dev")
     repository.commit()
     assert repository.step("plan", "--commit", "head", scanned=True) == 0
@@ -62,9 +60,7 @@ def test_a_reviewed_plan_is_applied_once_and_then_counts_as_deployed(
 
 
 @pytest.mark.long
-def test_the_plan_of_every_setting_there_is_has_its_bill_in_dollars_and_says_whose_prices_these_are(
-    aws: LocalAws, checkout: Checkout
-) -> None:
+def test_plan_of_all_settings_has_its_bill(aws: LocalAws, checkout: Checkout) -> None:
     written = yaml.safe_load((ROOT / "infra" / "example.yaml").read_text(encoding="utf-8"))
     assert written["region"] == "eu-west-1"
     # What exists elsewhere is not here to be taken over, and its pipeline has no environment before it.
@@ -84,7 +80,7 @@ def test_the_plan_of_every_setting_there_is_has_its_bill_in_dollars_and_says_who
 
 
 @pytest.mark.long
-def test_a_plan_is_refused_when_something_else_was_applied_first(aws: LocalAws, checkout: Checkout) -> None:
+def test_plan_is_refused_after_another_deployment(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("stale")
     repository.commit()
     environment = repository.environment
@@ -148,7 +144,7 @@ def test_terraform_refuses_a_stale_plan_if_we_do_not(aws: LocalAws, checkout: Ch
 
 
 @pytest.mark.long
-def test_a_plan_of_another_configuration_or_with_other_bytes_is_refused(aws: LocalAws, checkout: Checkout) -> None:
+def test_plan_with_other_contents_is_refused(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("other")
     repository.commit()
     environment = repository.environment
@@ -183,7 +179,7 @@ def test_a_finding_of_checkov_stops_the_plan(aws: LocalAws, checkout: Checkout) 
 
 
 @pytest.mark.long
-def test_what_aws_would_refuse_half_way_is_refused_before_there_is_a_plan(aws: LocalAws, checkout: Checkout) -> None:
+def test_change_that_aws_would_refuse_is_not_planned(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("shards")
     repository.commit()
     planner = repository.planner(aws)
@@ -202,7 +198,7 @@ def test_what_aws_would_refuse_half_way_is_refused_before_there_is_a_plan(aws: L
 
 
 @pytest.mark.long
-def test_a_change_by_hand_is_drift_and_so_is_a_consumer_that_no_plan_shows(aws: LocalAws, checkout: Checkout) -> None:
+def test_change_by_hand_and_foreign_consumer_are_drift(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("hand")
     repository.commit(account_id="123456789012")
     assert repository.step("drift", "--commit", "one") == 1, "nothing is deployed"
@@ -249,9 +245,7 @@ def test_the_bundle_holds_what_the_plan_was_made_of(aws: LocalAws, checkout: Che
 
 
 @pytest.mark.long
-def test_the_lock_file_of_the_provider_is_the_committed_one_for_plans_and_deployments(
-    aws: LocalAws, checkout: Checkout
-) -> None:
+def test_lock_file_of_the_provider_is_the_committed_one(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("locked")
     repository.commit()
     planner = repository.planner(aws)
@@ -275,9 +269,7 @@ def test_the_lock_file_of_the_provider_is_the_committed_one_for_plans_and_deploy
 
 
 @pytest.mark.long
-def test_an_environment_does_not_go_on_with_the_state_of_one_in_another_account(
-    aws: LocalAws, checkout: Checkout
-) -> None:
+def test_state_of_another_account_is_not_used(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("same")
     repository.commit()
     planner = repository.planner(aws)
@@ -290,12 +282,8 @@ def test_an_environment_does_not_go_on_with_the_state_of_one_in_another_account(
 
 
 @pytest.mark.long
-def test_an_old_run_that_is_started_again_does_not_undo_what_came_after_it(
-    aws: LocalAws,
-    checkout: Checkout,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_rerun_of_an_old_run_undoes_nothing(
+    aws: LocalAws, checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its plan was reviewed, and would do exactly that again once it was reverted."""
     monkeypatch.chdir(tmp_path)
@@ -326,9 +314,7 @@ def test_an_old_run_that_is_started_again_does_not_undo_what_came_after_it(
     assert "again-clicks" not in aws.client("kinesis").list_streams()["StreamNames"]
 
 
-def test_whether_a_commit_is_older_is_asked_of_the_whole_history(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_age_of_a_commit_needs_the_whole_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (whole := tmp_path / "whole").mkdir()
     monkeypatch.chdir(whole)
     first, second, third = commits("first", "second", "third")
@@ -359,7 +345,7 @@ def commits(*messages: str) -> list[str]:
 
 
 @pytest.mark.long
-def test_no_secret_is_in_a_plan_that_is_handed_on(aws: LocalAws, checkout: Checkout) -> None:
+def test_handed_on_plan_has_no_secret(aws: LocalAws, checkout: Checkout) -> None:
     """Who reads the repository reads the artifact."""
     repository = checkout("secret")
     repository.commit()

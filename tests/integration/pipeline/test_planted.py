@@ -65,9 +65,7 @@ def plant(aws: LocalAws, key: str, text: str) -> None:
 
 
 @pytest.mark.long
-def test_a_provider_that_the_state_names_is_neither_installed_nor_run(
-    aws: LocalAws, checkout: Checkout, ran: Path, tmp_path: Path
-) -> None:
+def test_provider_named_by_the_state_is_not_run(aws: LocalAws, checkout: Checkout, ran: Path, tmp_path: Path) -> None:
     repository = checkout("planted")
     repository.commit()
     deployment, planner = deployment_of(repository.environment), repository.planner(aws)
@@ -84,9 +82,7 @@ def test_a_provider_that_the_state_names_is_neither_installed_nor_run(
 
 
 @pytest.mark.long
-def test_a_provider_that_comes_into_the_state_after_the_look_at_it_is_not_run(
-    aws: LocalAws, checkout: Checkout, ran: Path
-) -> None:
+def test_provider_that_enters_the_state_later_is_not_run(aws: LocalAws, checkout: Checkout, ran: Path) -> None:
     repository = checkout("late")
     repository.commit()
     deployment = deployment_of(repository.environment)
@@ -121,9 +117,7 @@ def test_a_provider_that_comes_into_the_state_after_the_look_at_it_is_not_run(
 
 
 @pytest.mark.long
-def test_an_administrator_s_bootstrap_runs_no_provider_that_its_state_names(
-    aws: LocalAws, checkout: Checkout, ran: Path
-) -> None:
+def test_bootstrap_runs_no_provider_of_its_state(aws: LocalAws, checkout: Checkout, ran: Path) -> None:
     repository = checkout("boot")
     repository.commit(pipeline=None)
     environment = repository.environment
@@ -136,7 +130,7 @@ def test_an_administrator_s_bootstrap_runs_no_provider_that_its_state_names(
 
 
 @pytest.mark.long
-def test_the_lock_file_that_is_written_lets_one_provider_run_and_no_other_bytes_of_its_name(
+def test_written_lock_file_allows_one_provider(
     aws: LocalAws, checkout: Checkout, ran: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = checkout("locks")

@@ -43,7 +43,7 @@ DECLARED = {
             "output": "s3://lake/raw",
             "checkpoint": "s3://lake/checkpoints",
             "access": {"kind": "emr-serverless", "application_id": APPLICATION},
-        },
+        }
     },
     "jobs": [
         {
@@ -108,7 +108,7 @@ def aws_has(dynamodb: object, table: str) -> bool:
     return table in dynamodb.list_tables()["TableNames"]  # type: ignore[attr-defined]
 
 
-def test_from_a_pull_request_to_a_running_job_and_on(
+def test_pull_request_becomes_a_running_job(
     aws: LocalAws,
     emr: FakeEmr,
     checkout: Checkout,

@@ -72,11 +72,7 @@ class Account:
     """
 
     def __init__(
-        self,
-        repository: Repository,
-        aws: LocalAws,
-        monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
+        self, repository: Repository, aws: LocalAws, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         self.repository, self.aws, self.monkeypatch, self.caplog = repository, aws, monkeypatch, caplog
         self.environment = repository.environment
@@ -114,7 +110,7 @@ class Account:
 
 
 @pytest.mark.long
-def test_what_a_version_before_deployed_is_changed_in_place_and_back(
+def test_stack_of_an_earlier_version_changes_in_place(
     checkout: Callable[[str], Repository],
     aws: LocalAws,
     monkeypatch: pytest.MonkeyPatch,

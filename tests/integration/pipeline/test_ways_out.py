@@ -41,9 +41,7 @@ def consumers(aws: LocalAws, stream: str) -> set[str]:
 
 
 @pytest.mark.long
-def test_an_application_of_a_protected_environment_is_retired_and_then_removed(
-    aws: LocalAws, checkout: Checkout
-) -> None:
+def test_protected_application_is_retired_then_removed(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("kept")
     both = {"lake": LAKE, "old": LAKE}
     repository.commit(protected=True, streams=ORDERS, applications=both)
@@ -85,7 +83,7 @@ def ledger_of(repository: Repository) -> str:
 
 
 @pytest.mark.long
-def test_what_a_failed_deployment_left_is_undone_by_reverting_its_commit(aws: LocalAws, checkout: Checkout) -> None:
+def test_failed_deployment_is_undone_by_a_revert(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("half")
     repository.commit(streams=ORDERS)
     deploy(repository, aws, "one")
@@ -117,7 +115,7 @@ def test_what_a_failed_deployment_left_is_undone_by_reverting_its_commit(aws: Lo
 
 
 @pytest.mark.long
-def test_what_was_stopped_before_it_was_recorded_is_planned_again(aws: LocalAws, checkout: Checkout) -> None:
+def test_unrecorded_deployment_is_planned_again(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("stopped")
     repository.commit(streams=ORDERS)
     planner, environment = repository.planner(aws), repository.environment
@@ -139,7 +137,7 @@ def test_what_was_stopped_before_it_was_recorded_is_planned_again(aws: LocalAws,
 
 
 @pytest.mark.long
-def test_a_change_by_hand_is_undone_by_a_plan_that_is_reviewed(aws: LocalAws, checkout: Checkout) -> None:
+def test_reviewed_plan_undoes_a_change_by_hand(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("repair")
     repository.commit(streams=ORDERS)
     deploy(repository, aws, "one")
@@ -173,22 +171,7 @@ def hours(kinesis: Any) -> int:
 
 
 @pytest.mark.long
-def test_a_plan_that_registers_one_consumer_too_many_is_refused(
-    aws: LocalAws, checkout: Checkout, caplog: pytest.LogCaptureFixture
-) -> None:
-    kinesis, repository = aws.client("kinesis"), checkout("quota")
-    kinesis.create_stream(StreamName="full", ShardCount=1)
-    kinesis.get_waiter("stream_exists").wait(StreamName="full")
-    arn = kinesis.describe_stream_summary(StreamName="full")["StreamDescriptionSummary"]["StreamARN"]
-    for number in range(20):
-        kinesis.register_stream_consumer(StreamARN=arn, ConsumerName=f"theirs-{number}")
-    repository.commit(account_id=arn.split(":")[4], streams={"orders": {"existing_arn": arn}})
-    assert repository.step("plan", "--commit", "one") == 1
-    assert f"{arn}: has 20 consumers; this plan registers 1 and removes 0, and AWS allows 20" in caplog.text
-
-
-@pytest.mark.long
-def test_a_lock_that_something_killed_has_left_says_how_it_is_removed(
+def test_leftover_lock_names_its_removal(
     aws: LocalAws, checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkout("locked")

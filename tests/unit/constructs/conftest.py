@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import kinesis_efo_infra
 from kinesis_efo_infra.cdk import TerraformStack
 
 # isort: split
@@ -17,6 +18,12 @@ from cdktf import App
 from cdktf_cdktf_provider_aws.provider import AwsProvider
 
 Synth = Callable[[], dict[str, Any]]
+
+
+def evaluated(text: str, stack: TerraformStack, names: dict[str, Any]) -> Any:
+    """An expression that may use all public names, others that are given, and the scope `s`."""
+    public = {name: getattr(kinesis_efo_infra, name) for name in kinesis_efo_infra.__all__}
+    return eval(text, {**public, **names, "s": stack})
 
 
 @pytest.fixture

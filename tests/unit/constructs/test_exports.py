@@ -16,39 +16,20 @@ import kinesis_efo_infra
 HERE = Path(kinesis_efo_infra.__file__).parent
 
 
-def test_the_names() -> None:
+def test_public_names() -> None:
     """A change here is one that users notice."""
-    assert set(kinesis_efo_infra.__all__) == {
-        "ArgumentError",
-        "BatchAccess",
-        "ConsumerAlarms",
-        "CustomerKey",
-        "Dashboard",
-        "EmrOnEc2",
-        "EmrServerless",
-        "InfraError",
-        "LeaseTable",
-        "Manifest",
-        "MissingError",
-        "Place",
-        "PodIdentity",
-        "Policy",
-        "ReaderAccess",
-        "ServiceAccount",
-        "Statement",
-        "Stream",
-        "StreamConsumer",
-        "StreamingApplication",
-        "__version__",
-        "pin_account",
-        "policy_for",
-    }
+    names = (
+        "ArgumentError BatchAccess ConsumerAlarms CustomerKey Dashboard EmrOnEc2 EmrServerless InfraError LeaseTable Manifest MissingError "
+        "Place PodIdentity Policy ReaderAccess ServiceAccount Statement Stream StreamConsumer StreamingApplication __version__ pin_account "
+        "policy_for"
+    )
+    assert sorted(kinesis_efo_infra.__all__) == names.split()
     assert set(kinesis_efo_infra.__all__) <= set(dir(kinesis_efo_infra))
     with pytest.raises(AttributeError, match="has no attribute 'Streem'"):
         _ = kinesis_efo_infra.Streem
 
 
-def test_what_is_loaded_on_first_use_is_what_type_checkers_are_told() -> None:
+def test_lazy_names_are_those_of_type_checkers() -> None:
     (told,) = (node for node in ast.parse(inspect.getsource(kinesis_efo_infra)).body if isinstance(node, ast.If))
     homes = {alias.name: node.module for node in told.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert homes == kinesis_efo_infra._HOMES
@@ -57,12 +38,12 @@ def test_what_is_loaded_on_first_use_is_what_type_checkers_are_told() -> None:
 
 
 @pytest.mark.parametrize("name", kinesis_efo_infra.__all__)
-def test_every_public_name_says_what_it_is(name: str) -> None:
+def test_public_names_have_docstrings(name: str) -> None:
     if not name.startswith("__"):
         assert inspect.getdoc(getattr(kinesis_efo_infra, name))
 
 
-def test_without_cdktf_what_needs_no_engine_works_and_the_rest_says_what_to_install() -> None:
+def test_without_cdktf_the_package_is_named() -> None:
     """`make up` has neither CDKTF nor anything else that is installed."""
     program = """
 import kinesis_efo_infra, kinesis_efo_infra.document, kinesis_efo_infra.trust

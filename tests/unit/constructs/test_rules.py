@@ -18,7 +18,8 @@ from kinesis_efo_infra import (
     policy_for,
 )
 from kinesis_efo_infra.cdk import TerraformStack
-from tests.unit.constructs.conftest import Synth
+from tests.unit.constructs.conftest import Synth, evaluated
+from tests.unit.infra.conftest import rows
 
 # isort: split
 
@@ -38,38 +39,39 @@ def application(stack: TerraformStack, name: str, **changes: Any) -> StreamingAp
     return StreamingApplication(stack, name, **{"name": name, "encryption_key": "aws-managed", **changes})
 
 
-def test_a_consumer_is_read_by_one_application(stack: TerraformStack, synth: Synth) -> None:
-    lake = StreamConsumer(stack, "consumer", stream=Stream(stack, "orders", name="orders"), name="lake")
-    for name in ("lake", "pond"):
-        application(stack, name, streams={"orders": lake})
-    with pytest.raises(
-        RuntimeError,
-        match=r"\[streaming/consumer\] consumer lake is read by lake in streaming and by pond in streaming, "
-        "which would take its subscriptions from each other: give each application a consumer of its own",
-    ):
-        synth()
+# A program, and what is refused at once or when it is synthesized.
+REFUSED = r"""
+(c := StreamConsumer(s, 'consumer', stream=Stream(s, 'orders', name='orders'), name='lake'), [application(s, each, streams={'o': c}) for each in ('lake', 'pond')]) => \[streaming/consumer\] consumer lake is read by lake in streaming and by pond in streaming, which would take its subscriptions from each other: give each application a consumer of its own
+[application(s, each, streams={'o': StreamConsumer.from_arn(s, f'given-{each}', CONSUMER, stream=Stream.from_arn(s, f'o-{each}', ORDERS))}) for each in ('lake', 'pond')] => consumer lake is read by lake in streaming and by pond in streaming
+(o := Stream(s, 'orders', name='orders'), [StreamConsumer(s, each, stream=o, name='reader') for each in ('lake', 'pond')]) => 'reader' is declared by streaming/lake and by streaming/pond: .* one of a name
+application(s, 'lake', streams=many(s, 20)) => Manifest 'manifest': streams must fit a standard parameter of 4096 bytes; got 20 streams, which take \d+ at least: give tier='advanced', which holds 8 KB, or a `bucket`
+(pin_account(s, '111122223333', 'eu-west-1'), application(s, 'lake', streams={'orders': elsewhere(s, 'us-east-1')}, polling='only')) => stream 'orders' must be in eu-west-1, .*us-east-1.*: declare an application in us
+(pin_account(s, '111122223333', 'eu-west-1'), StreamConsumer(s, 'c', stream=elsewhere(s, 'us-east-1'), name='lake')) => StreamConsumer 'c': stream must be of the region that it is deployed to, eu-west-1; got 'arn:.*': correct the ARN, or give StreamConsumer.from_arn, since its owner registers the consumer there
+(pin_account(s, '999922223333', 'eu-west-1'), StreamConsumer(s, 'c', stream=elsewhere(s, 'eu-west-1'), name='lake')) => StreamConsumer 'c': stream must be of the account that it is deployed to, 999922223333; got 'arn:
+application(s, 'lake', streams={'orders': Stream(s, 'orders', name='orders')}, output=S3Bucket(s, 'b', bucket='lake').bucket) => ^(?!.*TfToken).*'lake': a location .* must still begin with s3://.*: give f's3://
+(pin_account(s, '999922223333', 'eu-west-1'), StreamConsumer.from_arn(s, 'given', CONSUMER, stream=elsewhere(s, 'eu-west-1')).alarms()) => alarms of streaming/given: stream must be of the account .*: declare them there
+StreamConsumer(s, 'c', stream=Stream(s, 'orders', name='orders'), name='lake').alarms(lag_threshold_seconds=0) => lag_threshold_seconds must be a whole number from 1 to .*; got 0: give seconds
+StreamConsumer(s, 'c', stream=Stream(s, 'orders', name='orders'), name='lake').alarms(retention_hours=12) => retention_hours must be a whole number from 24
+"""
 
 
-def test_a_consumer_that_is_given_twice_is_still_one(stack: TerraformStack, synth: Synth) -> None:
-    for name in ("lake", "pond"):
-        orders = Stream.from_arn(stack, f"orders-{name}", ORDERS)
-        given = StreamConsumer.from_arn(stack, f"given-{name}", CONSUMER, stream=orders)
-        application(stack, name, streams={"orders": given})
-    with pytest.raises(RuntimeError, match="consumer lake is read by lake in streaming and by pond in streaming"):
-        synth()
+def elsewhere(stack: TerraformStack, region: str) -> Stream:
+    return Stream.from_arn(stack, "theirs", ORDERS.replace("eu-west-1", region))
 
 
-def test_a_stream_has_one_consumer_of_a_name(stack: TerraformStack, synth: Synth) -> None:
-    orders = Stream(stack, "orders", name="orders")
-    for name in ("lake", "pond"):
-        StreamConsumer(stack, name, stream=orders, name="reader")
-    with pytest.raises(
-        RuntimeError, match=r"'reader' is declared by streaming/lake and by streaming/pond: .* one of a name"
-    ):
-        synth()
+@pytest.mark.parametrize(("program", "message"), rows(REFUSED))
+def test_contradicting_constructs_are_refused(program: str, message: str, stack: TerraformStack, synth: Synth) -> None:
+    with pytest.raises((ArgumentError, RuntimeError), match=message):
+        (evaluated(program, stack, globals()), synth())
 
 
-def test_consumers_of_one_name_on_two_streams_are_two(stack: TerraformStack, synth: Synth) -> None:
+def test_foreign_consumer_may_be_given(stack: TerraformStack) -> None:
+    pin_account(stack, "111122223333", "eu-west-1")
+    arn = ORDERS.replace("eu-west-1", "us-east-1")
+    StreamConsumer.from_arn(stack, "given", f"{arn}/consumer/lake:1", stream=elsewhere(stack, "us-east-1"))
+
+
+def test_consumers_of_one_name_may_be_on_two_streams(stack: TerraformStack, synth: Synth) -> None:
     streams = {name: Stream(stack, name, name=name) for name in ("orders", "clicks")}
     lake = application(stack, "lake", streams=streams)
     # Two manifests of one application are no two applications.
@@ -92,22 +94,13 @@ def many(stack: TerraformStack, count: int) -> dict[str, Stream]:
     }
 
 
-def test_a_manifest_fits_a_parameter(stack: TerraformStack) -> None:
-    with pytest.raises(
-        ArgumentError,
-        match=r"Manifest 'manifest': streams must fit a standard parameter of 4096 bytes; got 20 streams, which take \d+ at least"
-        ": give tier='advanced', which holds 8 KB, or a `bucket`",
-    ):
-        application(stack, "lake", streams=many(stack, 20))
-
-
-def test_a_manifest_of_any_size_is_an_object(stack: TerraformStack, synth: Synth) -> None:
+def test_manifest_of_any_size_may_be_an_object(stack: TerraformStack, synth: Synth) -> None:
     application(stack, "lake", streams=many(stack, 20), manifest_bucket="manifests")
     content = next(iter(synth()["resource"]["aws_s3_object"].values()))["content"]
     assert content.count("consumerArn") == 20
 
 
-def test_the_size_is_that_of_what_terraform_writes(stack: TerraformStack) -> None:
+def test_size_is_what_terraform_writes(stack: TerraformStack) -> None:
     pin_account(stack, "111122223333", "eu-central-1")
     here = "eu-central-1:111122223333"
     with pytest.raises(ArgumentError) as caught:
@@ -134,23 +127,7 @@ def test_the_size_is_that_of_what_terraform_writes(stack: TerraformStack) -> Non
     assert f"which take {size} at least" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("arn", "what", "ours"),
-    [(ORDERS.replace("eu-west-1", "us-east-1"), "region", "eu-west-1"), (ORDERS.replace("1111", "9999"), "account", "111122223333")],
-)  # fmt: skip
-def test_a_consumer_is_declared_where_its_stream_is(arn: str, what: str, ours: str, stack: TerraformStack) -> None:
-    pin_account(stack, "111122223333", "eu-west-1")
-    theirs = Stream.from_arn(stack, "theirs", arn)
-    with pytest.raises(
-        ArgumentError,
-        match=rf"StreamConsumer 'c': stream must be of the {what} that it is deployed to, {ours}; got '{arn}': "
-        "correct the ARN, or give StreamConsumer.from_arn, since its owner registers the consumer there",
-    ):
-        StreamConsumer(stack, "c", stream=theirs, name="lake")
-    StreamConsumer.from_arn(stack, "given", f"{arn}/consumer/lake:1", stream=theirs)
-
-
-def test_where_only_terraform_knows_the_account_terraform_refuses(stack: TerraformStack, synth: Synth) -> None:
+def test_terraform_refuses_foreign_accounts(stack: TerraformStack, synth: Synth) -> None:
     StreamConsumer(stack, "c", stream=Stream.from_arn(stack, "theirs", ORDERS), name="lake", protected=True)
     (consumer,) = synth()["resource"]["aws_kinesis_stream_consumer"].values()
     region, account = consumer["lifecycle"]["precondition"]
@@ -160,16 +137,6 @@ def test_where_only_terraform_knows_the_account_terraform_refuses(stack: Terrafo
         "StreamConsumer 'c': stream must be of the account that it is deployed to;"
     )
     assert consumer["lifecycle"]["prevent_destroy"] is True
-
-
-def test_a_manifest_is_of_one_region(stack: TerraformStack, synth: Synth) -> None:
-    pin_account(stack, "111122223333", "eu-west-1")
-    theirs = Stream.from_arn(stack, "theirs", ORDERS.replace("eu-west-1", "us-east-1"))
-    application(stack, "lake", streams={"orders": theirs}, polling="only")
-    with pytest.raises(
-        RuntimeError, match=r"stream 'orders' must be in eu-west-1, .*us-east-1.*: declare an application in us"
-    ):
-        synth()
 
 
 @pytest.mark.parametrize(("region", "refused"), [("us-east-1", True), ("eu-west-1", False), (None, False)])
@@ -212,7 +179,7 @@ def test_a_wider_grant_adds_to_a_narrower_one(stack: TerraformStack, synth: Synt
 
 
 @pytest.mark.parametrize(("said", "gets"), [({}, True), ({"polling": False}, False)])
-def test_who_reads_gets_records_to_catch_up_unless_that_is_taken_away(
+def test_readers_get_records_unless_polling_is_false(
     said: dict[str, bool], gets: bool, stack: TerraformStack, synth: Synth
 ) -> None:
     orders = Stream.from_arn(stack, "orders", ORDERS)
@@ -223,7 +190,7 @@ def test_who_reads_gets_records_to_catch_up_unless_that_is_taken_away(
     )
 
 
-def test_what_is_granted_on_one_stream_is_not_granted_on_another(stack: TerraformStack) -> None:
+def test_grant_is_for_one_stream(stack: TerraformStack) -> None:
     orders, clicks = (Stream.from_arn(stack, name, ORDERS.replace("orders", name)) for name in ("orders", "clicks"))
     policy = policy_for(stack)
     orders.grant_read(policy, StreamConsumer.from_arn(stack, "c", CONSUMER, stream=orders), polling=False)
@@ -232,19 +199,9 @@ def test_what_is_granted_on_one_stream_is_not_granted_on_another(stack: Terrafor
     assert polled == [(clicks.arn,)]
 
 
-def test_output_may_be_in_a_bucket_that_is_declared(stack: TerraformStack, synth: Synth) -> None:
+def test_output_may_be_in_a_declared_bucket(stack: TerraformStack, synth: Synth) -> None:
     bucket = S3Bucket(stack, "lake-bucket", bucket="lake")
     orders = Stream(stack, "orders", name="orders")
     application(stack, "lake", streams={"orders": orders}, output=f"s3://{bucket.bucket}/raw")
     documents = json.dumps(synth()["data"]["aws_iam_policy_document"])
     assert ":s3:::${aws_s3_bucket.lake-bucket.bucket}/raw/*" in documents
-
-
-def test_a_whole_output_that_only_terraform_knows_is_refused_with_the_way(stack: TerraformStack) -> None:
-    bucket = S3Bucket(stack, "lake-bucket", bucket="lake")
-    orders = Stream(stack, "orders", name="orders")
-    with pytest.raises(
-        ArgumentError, match=r"'lake': a location .* must still begin with s3://.*: give f's3://"
-    ) as caught:
-        application(stack, "lake", streams={"orders": orders}, output=bucket.bucket)
-    assert "TfToken" not in str(caught.value)

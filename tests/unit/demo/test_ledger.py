@@ -26,40 +26,28 @@ def _verdict(archived: Rows) -> tuple[int, int, bool, str]:
     return verdicts[0].lost, verdicts[0].surplus, verdicts[0].exact, sentence(verdicts, kills=1)
 
 
-def test_order_does_not_matter() -> None:
-    shuffled = random.Random(1).sample(ROWS, len(ROWS))
-    assert _verdict(shuffled) == (
-        0, 0, True, "EXACTLY ONCE: all 50 events are archived, none lost, none twice, with the job killed once on the way",
-    )  # fmt: skip
+(A, KEY_A, DATA_A), (B, KEY_B, DATA_B) = ROWS[:2]
 
 
-def test_a_lost_event_is_seen() -> None:
-    assert _verdict(ROWS[1:])[:3] == (1, 0, False)
-    assert _verdict(ROWS[1:])[3].startswith("BROKEN: a: 1 lost")
+@pytest.mark.parametrize(
+    ("archived", "lost", "surplus", "exact", "text"),
+    [
+        (random.Random(1).sample(ROWS, len(ROWS)), 0, 0, True, "EXACTLY ONCE: all 50 events are archived, none lost, none twice, with the job killed once on the way"),
+        (ROWS[1:], 1, 0, False, "BROKEN: a: 1 lost"),
+        ([*ROWS, ROWS[3]], 0, 1, False, "1 too many"),
+        ([*ROWS[1:], ROWS[3]], 1, 1, False, "1 lost, 1 too many"),
+        ([(A, KEY_A, DATA_A + b" "), *ROWS[1:]], 0, 0, False, "content altered"),
+        ([(A, KEY_B, DATA_A), (B, KEY_A, DATA_B), *ROWS[2:]], 0, 0, False, "content altered"),
+    ],
+    ids=["another order", "lost", "doubled", "one lost and one doubled", "altered payload", "swapped partition keys"],
+)  # fmt: skip
+def test_every_wrong_archive_is_seen(archived: Rows, lost: int, surplus: int, exact: bool, text: str) -> None:
+    *found, told = _verdict(archived)
+    assert found == [lost, surplus, exact]
+    assert text in told
 
 
-def test_a_doubled_event_is_seen() -> None:
-    assert _verdict([*ROWS, ROWS[3]])[:3] == (0, 1, False)
-
-
-def test_one_lost_and_one_doubled_do_not_cancel_out() -> None:
-    assert _verdict([*ROWS[1:], ROWS[3]]) == (1, 1, False, _verdict([*ROWS[1:], ROWS[3]])[3])
-    assert "1 lost, 1 too many" in _verdict([*ROWS[1:], ROWS[3]])[3]
-
-
-def test_an_altered_payload_is_seen() -> None:
-    name, key, payload = ROWS[0]
-    lost, surplus, exact, said = _verdict([(name, key, payload + b" "), *ROWS[1:]])
-    assert (lost, surplus, exact) == (0, 0, False)
-    assert "content altered" in said
-
-
-def test_swapped_partition_keys_are_seen() -> None:
-    (a, key_a, data_a), (b, key_b, data_b) = ROWS[:2]
-    assert _verdict([(a, key_b, data_a), (b, key_a, data_b), *ROWS[2:]])[2] is False
-
-
-def test_a_stream_that_is_missing_or_unknown_is_seen() -> None:
+def test_missing_or_unknown_stream_is_seen() -> None:
     missing = compare({"a": _tally(ROWS), "b": _tally(ROWS)}, {"a": _tally(ROWS)})
     assert [verdict.lost for verdict in missing] == [0, 50]
     unknown = compare({"a": _tally(ROWS)}, {"a": _tally(ROWS), "b": _tally(ROWS)})
@@ -70,7 +58,7 @@ def test_nothing_put_proves_nothing() -> None:
     assert sentence(compare({"a": Tally()}, {"a": Tally()}), kills=1).startswith("NOT PROVEN")
 
 
-def test_a_line_for_each_stream_says_what_differs() -> None:
+def test_each_stream_has_a_line() -> None:
     same, other = compare({"a": _tally(ROWS), "b": _tally(ROWS)}, {"a": _tally(ROWS), "b": _tally(ROWS[1:])})
     put = same.put.checksum
     assert line(same) == f"a: 50 put, 50 archived, 50 distinct, 0 lost, 0 too many, checksum = {put:016x}"
@@ -95,7 +83,7 @@ def test_exact_means_the_same_multiset(put: Rows, archived: Rows) -> None:
         ([*ROWS, ROWS[0]], "BROKEN: the batch read is not the archive: a: 1 too many"),
     ],
 )
-def test_a_batch_read_is_compared_with_the_archive(read: Rows, said: str) -> None:
+def test_batch_read_is_compared_with_the_archive(read: Rows, said: str) -> None:
     assert sentence_of_read(compare({"a": _tally(ROWS)}, {"a": _tally(read)}), 2.6) == said
 
 

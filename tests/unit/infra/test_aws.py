@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,13 @@ from infra.errors import AwsError, SettingsError
 from infra.pipeline.__main__ import main
 from infra.pipeline.apply_bootstrap import apply_bootstrap
 from infra.pipeline.deployments import deployment_of
-from infra.settings.model import Environment
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo_infra.pipeline import filled_in
 from kinesis_efo_infra.pipeline.aws import client
 from kinesis_efo_infra.pipeline.foreign import foreign_consumers
 from kinesis_efo_infra.pipeline.terraform import Terraform
 from kinesis_efo_tools.emr.deployment import load_deployment
+from tests.unit.infra.conftest import Load, Write
 
 PIPELINE = {"repository": "acme/lake"}
 
@@ -32,8 +31,8 @@ def no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
-def test_a_plan_without_credentials_is_one_line_with_the_remedy(
-    load: Callable[..., Environment], tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_plan_without_credentials_names_the_remedy(
+    load: Load, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     load(pipeline=PIPELINE, account_id="222233334444")
     assert main(["--directory", str(tmp_path), "plan", "test", "--commit", "c0ffee"]) == 1
@@ -44,9 +43,7 @@ def test_a_plan_without_credentials_is_one_line_with_the_remedy(
     )
 
 
-def test_a_bootstrap_without_credentials_is_one_line_with_the_remedy(
-    load: Callable[..., Environment], tmp_path: Path
-) -> None:
+def test_bootstrap_without_credentials_names_the_remedy(load: Load, tmp_path: Path) -> None:
     environment = load(pipeline=PIPELINE, account_id="222233334444")
     s3, iam = (client(service, environment.region, environment.account_id) for service in ("s3", "iam"))
 
@@ -66,7 +63,7 @@ def test_a_profile_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_aws_that_cannot_be_reached_is_another_line(
-    load: Callable[..., Environment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     load(pipeline=PIPELINE, account_id="222233334444")
     for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "s"), ("MAX_ATTEMPTS", "1")):
@@ -77,9 +74,7 @@ def test_aws_that_cannot_be_reached_is_another_line(
     assert "look at the network, the proxy and AWS_ENDPOINT_URL" in caplog.text
 
 
-def test_a_look_for_consumers_of_others_without_credentials_blames_no_permission(
-    load: Callable[..., Environment],
-) -> None:
+def test_missing_credentials_are_no_missing_permission(load: Load) -> None:
     environment = load(account_id="222233334444")
     kinesis = client("kinesis", environment.region, environment.account_id)
     with pytest.raises(AwsError, match=r"^there are no credentials: .*; give credentials of account 222233334444"):
@@ -96,7 +91,7 @@ def test_a_job_s_description_without_credentials_says_so() -> None:
 
 @pytest.mark.parametrize("command", ["plan", "apply", "drift", "jobs"])
 def test_values_of_the_template_never_reach_aws(
-    command: str, write: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    command: str, write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(pipeline=PIPELINE, account_id=filled_in.ACCOUNT, state_bucket="acme-terraform-state-test")
     extra = [] if command == "jobs" else ["--commit", "c0ffee"]
@@ -111,14 +106,14 @@ def test_values_of_the_template_never_reach_aws(
 
 @pytest.mark.parametrize("command", ["bootstrap", "doctor"])
 def test_nor_do_they_for_an_administrator(
-    command: str, write: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    command: str, write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(pipeline=PIPELINE, account_id=filled_in.ACCOUNT)
     assert infra(["--directory", str(tmp_path), command, "test"]) == 1
     assert "account_id: is the account of the examples" in caplog.records[-1].getMessage()
 
 
-def test_in_local_aws_the_template_is_as_good_as_any(load: Callable[..., Environment]) -> None:
+def test_template_may_be_used_in_local_aws(load: Load) -> None:
     environment = load(account_id=filled_in.ACCOUNT, state_bucket="acme-terraform-state-test")
     filled_in.refuse(environment, {"AWS_ENDPOINT_URL": "http://127.0.0.1:4566"})
     with pytest.raises(SettingsError, match="account_id"):
@@ -127,7 +122,7 @@ def test_in_local_aws_the_template_is_as_good_as_any(load: Callable[..., Environ
 
 
 def test_success_is_quiet(
-    write: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`make synth` runs these two: a warning is told once."""
     monkeypatch.setenv("CDKTF_OUTDIR", str(tmp_path / "out"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,11 @@ import pytest
 from infra.errors import GateError
 from infra.gate import __main__ as command
 from infra.gate.scan import ACCEPTED, EXCUSED, FLOOR, named
-from infra.settings.model import Environment
 from kinesis_efo_infra.gate import scan as checkov_gate
 from kinesis_efo_infra.gate.failures import Failure, Result
 from kinesis_efo_infra.gate.planted import CANARY, PLANTED
 from kinesis_efo_infra.gate.scan import BOOTSTRAP, ENVIRONMENTS, scan_plans, scan_stacks
+from tests.unit.infra.conftest import Load
 
 
 def check(identifier: str, resource: str, origin: str) -> dict[str, str]:
@@ -142,14 +141,14 @@ def test_what_is_excused_is_counted_and_listed_when_asked(
     assert "access logs need a bucket of the account's own" in caplog.messages[0]
 
 
-def test_what_is_excused_in_a_bootstrap_stack_is_not_in_an_environment_s() -> None:
+def test_excuses_of_bootstrap_do_not_hold_for_environments() -> None:
     faulty = report()
     faulty["results"]["failed_checks"].append(check("CKV_EFO_1", "data.pipeline_change_data", "dev"))
     for kinds, failures in (({"dev": BOOTSTRAP}, 0), ({"dev": ENVIRONMENTS}, 1), ({}, 1)):
         assert len(checkov_gate._judge([faulty], ["dev"], PLANTED, kinds, ACCEPTED).failed) == failures
 
 
-def test_a_stack_of_no_environment_file_is_a_failure(load: Callable[..., Environment]) -> None:
+def test_a_stack_of_no_environment_file_is_a_failure(load: Load) -> None:
     ours = checkov_gate._ours({"kinesis-efo-other": {}}, {"kinesis-efo-other": ENVIRONMENTS}, named([load()]))
     assert [str(each) for each in ours] == [
         "EFO_ALLOWED Ensure that a stack is one of an environment file: kinesis-efo-other in kinesis-efo-other"

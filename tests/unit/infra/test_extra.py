@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,12 @@ import yaml
 from infra.errors import SettingsError
 from infra.settings import extra
 from infra.settings.load import load_environments
-from infra.settings.model import Environment
 from infra.stacks.app import synthesize
 from kinesis_efo_infra.gate import allowed
 from kinesis_efo_infra.gate.excuses import excused, load_excuses
 from kinesis_efo_infra.gate.failures import Failure
 from kinesis_efo_infra.pipeline.report import comment
-from tests.unit.infra.conftest import Synth
+from tests.unit.infra.conftest import Load, Synth, Write, rows
 
 QUEUE = """
 TYPES = ["aws_sqs_queue"]
@@ -35,7 +33,7 @@ def extra(stack, environment, parts):
 TODAY = date(2026, 11, 24)
 
 
-def test_resources_of_a_team_are_in_each_stack(synth: Synth, tmp_path: Path) -> None:
+def test_own_resources_are_in_each_stack(synth: Synth, tmp_path: Path) -> None:
     (tmp_path / "extra.py").write_text(QUEUE, encoding="utf-8")
     stack = synth()
     (queue,) = stack["resource"]["aws_sqs_queue"].values()
@@ -58,35 +56,35 @@ def test_types_are_read_without_running_the_file(tmp_path: Path) -> None:
     assert extra.types(tmp_path / "nowhere") == frozenset()
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("TYPES = ['terraform_data']", "TYPES: must be a type of the AWS provider.*; got 'terraform_data'"),
-        ("TYPES = ['external']", "TYPES: must be a type of the AWS provider"),
-        ("TYPES = [1]", "TYPES: must be a type of the AWS provider.*; got 1"),
-        ("TYPES = ['aws_iam_access_key']", "TYPES: can never be added: it hands out keys"),
-        ("TYPES = ['aws_cloudformation_stack']", "or makes resources that nobody looks at"),
-        ("TYPES = ['aws_cloudcontrolapi_resource']", "or makes resources that nobody looks at"),
-        ("TYPES = [each for each in NAMES]", "cannot be read: malformed node"),
-        ("TYPES: list = []", "TYPES: is missing: list the types"),
-        ("def extra(): ...", "TYPES: is missing: list the types"),
-        ("def", "cannot be read: invalid syntax"),
-    ],
-)
-def test_what_can_never_be_added_is_a_fault(text: str, says: str, tmp_path: Path) -> None:
+NEVER = r"""
+TYPES = ['terraform_data'] => TYPES: must be a type of the AWS provider.*; got 'terraform_data'
+TYPES = ['external'] => TYPES: must be a type of the AWS provider
+TYPES = [1] => TYPES: must be a type of the AWS provider.*; got 1
+TYPES = ['aws_iam_access_key'] => TYPES: can never be added: it hands out keys
+TYPES = ['aws_cloudformation_stack'] => or makes resources that nobody looks at
+TYPES = ['aws_cloudcontrolapi_resource'] => or makes resources that nobody looks at
+TYPES = [each for each in NAMES] => cannot be read: malformed node
+TYPES: list = [] => TYPES: is missing: list the types
+def extra(): ... => TYPES: is missing: list the types
+def => cannot be read: invalid syntax
+"""
+
+
+@pytest.mark.parametrize(("text", "message"), rows(NEVER))
+def test_forbidden_types_are_refused(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "extra.py").write_text(text, encoding="utf-8")
-    with pytest.raises(SettingsError, match=says):
+    with pytest.raises(SettingsError, match=message):
         extra.types(tmp_path)
 
 
-def test_a_file_without_the_function_is_a_fault(load: Callable[..., Environment], tmp_path: Path) -> None:
+def test_file_without_the_function_is_refused(load: Load, tmp_path: Path) -> None:
     environment = load()
     (tmp_path / "extra.py").write_text("TYPES = []", encoding="utf-8")
     with pytest.raises(SettingsError, match=r"extra: is missing: def extra\(stack, environment, parts\)"):
         synthesize([environment], tmp_path, outdir=tmp_path / "out")
 
 
-def test_added_types_are_at_the_head_of_the_comment() -> None:
+def test_comment_begins_with_added_types() -> None:
     lines = comment([], ["dev"], all_planned=True, extra={"aws_sqs_queue"}).splitlines()
     assert lines[2] == "**`extra.py` adds types of resources to those that a stack may have: `aws_sqs_queue`.**"
     assert "extra.py" not in comment([], ["dev"], all_planned=True)
@@ -105,47 +103,42 @@ def excuses(directory: Path, *entries: Any, today: date = TODAY) -> Any:
     return load_excuses(directory, today)
 
 
-def test_an_excuse_has_a_reason_and_an_end(tmp_path: Path) -> None:
-    failure = Failure("CKV_AWS_27", "Ensure encryption", "aws_sqs_queue.dead", "kinesis-efo-dev")
-    other = Failure("CKV_AWS_27", "Ensure encryption", "aws_sqs_queue.other", "kinesis-efo-dev")
+def test_excuse_has_a_reason_and_an_end(tmp_path: Path) -> None:
+    def failed(resource: str) -> Failure:
+        return Failure("CKV_AWS_27", "Ensure encryption", resource, "kinesis-efo-dev")
+
+    failure, other, topic = map(failed, ("aws_sqs_queue.dead", "aws_sqs_queue.other", "aws_sns_topic.dead"))
     loaded = excuses(tmp_path, EXCUSE)
-    still, not_any_more = excused([failure, other], loaded, TODAY, lambda _: "dev")
-    assert still == [other]
     # Some checks report no type.
-    untyped = Failure("CKV_AWS_27", "Ensure encryption", "resource.dead", "kinesis-efo-dev")
-    assert excused([untyped], loaded, TODAY, lambda _: "dev")[0] == []
-    topic = Failure("CKV_AWS_27", "Ensure encryption", "aws_sns_topic.dead", "kinesis-efo-dev")
-    assert excused([topic], loaded, TODAY, lambda _: "dev")[0] == [topic]
-    assert not_any_more == [(failure, "messages are not secret (until 2027-03-31)")]
+    untyped = failed("resource.dead")
+    still, excuse = excused([failure, other, topic, untyped], loaded, TODAY, lambda _: "dev")
+    assert still == [other, topic]
+    assert excuse == [(each, "messages are not secret (until 2027-03-31)") for each in (failure, untyped)]
     # The day after.
     (ended,), none = excused([failure], loaded, date(2027, 4, 1), lambda _: "dev")
     assert none == []
     assert ended.name == "Ensure encryption (its excuse ended on 2027-03-31)"
+    of_dev = excuses(tmp_path, {**EXCUSE, "environment": "dev"})
+    for name, left in (("prod", [failure]), ("dev", [])):
+        assert excused([failure], of_dev, TODAY, lambda _, name=name: name)[0] == left
 
 
-def test_an_excuse_may_be_for_one_environment(tmp_path: Path) -> None:
-    failure = Failure("CKV_AWS_27", "x", "aws_sqs_queue.dead", "kinesis-efo-prod")
-    loaded = excuses(tmp_path, {**EXCUSE, "environment": "dev"})
-    assert excused([failure], loaded, TODAY, lambda _: "prod")[0] == [failure]
-    assert excused([failure], loaded, TODAY, lambda _: "dev")[0] == []
+BAD = r"""
+check: CKV_EFO_1 => 0.check: cannot be excused: it is what this project is for; got 'CKV_EFO_1'
+check: EFO_ALLOWED => 0.check: String should match
+reason: well => 0.reason: String should have at least 10 characters
+until: 2028-01-01 => 0.until: must be a year from now at most; got '2028-01-01'
+until: soon => 0.until: Input should be a valid date
+until: null => 0.until: Input should be a valid date
+why: so => 0.why: Extra inputs are not permitted
+resource: queue => 0.resource: String should match
+"""
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"check": "CKV_EFO_1"}, "0.check: cannot be excused: it is what this project is for; got 'CKV_EFO_1'"),
-        ({"check": "EFO_ALLOWED"}, "0.check: String should match"),
-        ({"reason": "well"}, "0.reason: String should have at least 10 characters"),
-        ({"until": date(2028, 1, 1)}, "0.until: must be a year from now at most; got '2028-01-01'"),
-        ({"until": "soon"}, "0.until: Input should be a valid date"),
-        ({"until": None}, "0.until: Input should be a valid date"),
-        ({"why": "so"}, "0.why: Extra inputs are not permitted"),
-        ({"resource": "queue"}, "0.resource: String should match"),
-    ],
-)
-def test_a_bad_excuse_is_a_fault(changes: dict[str, Any], says: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=says):
-        excuses(tmp_path, {**EXCUSE, **changes})
+@pytest.mark.parametrize(("changes", "message"), rows(BAD))
+def test_bad_excuse_is_refused(changes: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=message):
+        excuses(tmp_path, {**EXCUSE, **yaml.safe_load(changes)})
 
 
 def test_without_a_file_nothing_is_excused(tmp_path: Path) -> None:
@@ -155,7 +148,7 @@ def test_without_a_file_nothing_is_excused(tmp_path: Path) -> None:
         load_excuses(tmp_path, TODAY)
 
 
-def test_the_excuses_beside_environment_files_are_no_environment(write: Callable[..., Path], tmp_path: Path) -> None:
+def test_excuses_are_no_environment(write: Write, tmp_path: Path) -> None:
     write()
     (tmp_path / "excuses.yaml").write_text("[]", encoding="utf-8")
     assert [each.environment for each in load_environments(tmp_path)] == ["test"]

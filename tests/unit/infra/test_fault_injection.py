@@ -11,8 +11,7 @@ import botocore.session
 from botocore.validate import ParamValidator
 
 from kinesis_efo.aws_errors import Cause, cause_of_code
-from kinesis_efo.metrics import METRICS
-from kinesis_efo.options import SOURCE_OPTIONS
+from tests.support.iam import many
 from tests.unit.infra.conftest import Synth
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,7 +30,7 @@ FIS_ACTIONS = {
 """By action, as the reference of FIS has them in 2026: the kind of target, its resource type, the permission, the error."""
 
 
-def test_it_fits_the_api() -> None:
+def test_experiment_fits_the_api() -> None:
     service = botocore.session.get_session().get_service_model("fis")
     shape = service.operation_model("CreateExperimentTemplate").input_shape
     # AWS' command line makes the token.
@@ -45,58 +44,31 @@ def test_it_fits_the_api() -> None:
             assert not each.keys() - members.keys(), name
 
 
-def test_its_actions_are_those_of_fis() -> None:
+def test_actions_are_those_of_fis() -> None:
+    operations = set(botocore.session.get_session().get_service_model("kinesis").operation_names)
+    allowed = {action for statement in ROLE["Statement"] for action in many(statement["Action"])}
     assert {action["actionId"] for action in EXPERIMENT["actions"].values()} == FIS_ACTIONS.keys()
     for action in EXPERIMENT["actions"].values():
-        kind, resource_type, _, error = FIS_ACTIONS[action["actionId"]]
+        kind, resource_type, permission, error = FIS_ACTIONS[action["actionId"]]
         ((target_kind, target),) = action["targets"].items()
-        assert target_kind == kind
-        assert EXPERIMENT["targets"][target]["resourceType"] == resource_type
+        assert (target_kind, EXPERIMENT["targets"][target]["resourceType"]) == (kind, resource_type)
         parameters = action["parameters"]
         assert 1 <= int(parameters["percentage"]) <= 100
         assert re.fullmatch(r"PT\d+M", parameters["duration"])
-        roles_only = {"service", "operations"} if kind == "Roles" else set()
-        assert parameters.keys() == {"percentage", "duration"} | roles_only
+        named = set(parameters.get("operations", "GetRecords").split(","))
+        assert named <= operations
+        assert named & {"SubscribeToShard", "GetRecords"}
+        assert permission in allowed
         assert f"`{action['actionId']}`" in PAGE
-        assert f"`{error}`" in PAGE
-
-
-def test_one_action_follows_the_other() -> None:
-    """At a time there is one fault, so that what is seen can be told apart."""
+        # That of an iterator is mended by asking for another one: tests/unit/kinesis/test_polling.py.
+        assert kind == "KinesisStreams" or cause_of_code(error) is Cause.PASSING
+    # At a time there is one fault, so that what is seen can be told apart.
     before = [action.get("startAfter") for action in EXPERIMENT["actions"].values()]
     assert before == [None, *([name] for name in list(EXPERIMENT["actions"])[:-1])]
 
 
-def test_its_operations_are_those_that_a_reader_calls() -> None:
-    operations = set(botocore.session.get_session().get_service_model("kinesis").operation_names)
-    for action in EXPERIMENT["actions"].values():
-        named = set(action["parameters"].get("operations", "GetRecords").split(","))
-        assert named <= operations
-        assert named & {"SubscribeToShard", "GetRecords"}
-
-
-def test_the_role_may_do_what_the_actions_need() -> None:
-    allowed = {
-        action
-        for statement in ROLE["Statement"]
-        for action in ([statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"])
-    }
-    assert {permission for _, _, permission, _ in FIS_ACTIONS.values()} <= allowed
-
-
-def test_what_is_injected_passes() -> None:
-    for action, (_, _, _, error) in FIS_ACTIONS.items():
-        # That of an iterator is mended by asking for another one: tests/unit/kinesis/test_polling.py.
-        if not action.startswith("aws:kinesis:stream-expired"):
-            assert cause_of_code(error) is Cause.PASSING
-
-
-def test_role_and_alarm_are_those_that_an_environment_declares(synth: Synth) -> None:
-    declared = synth(
-        streams={"orders": {}},
-        applications={"lake": {"streams": ["orders"], "access": {"kind": "emr-serverless"}}},
-        emr={},
-    )["resource"]
+def test_experiment_names_what_an_environment_declares(synth: Synth) -> None:
+    declared = synth("emr: {}, applications.lake.access: SERVERLESS")["resource"]
     # The environment of these tests is `test`.
     experiment = json.loads(json.dumps(EXPERIMENT).replace("dev", "test"))
     (role,) = experiment["targets"]["reader"]["resourceArns"]
@@ -106,9 +78,3 @@ def test_role_and_alarm_are_those_that_an_environment_declares(synth: Synth) -> 
     assert condition["value"].rpartition(":alarm:")[2] in alarms
     (stream,) = experiment["targets"]["stream"]["resourceArns"]
     assert stream.rpartition("/")[2] in {each["name"] for each in declared["aws_kinesis_stream"].values()}
-
-
-def test_the_page_names_what_exists() -> None:
-    metrics = {metric.name for metric in METRICS}
-    assert set(re.findall(r"`(kinesis_efo\.[a-z0-9_.]+)`", PAGE)) <= metrics
-    assert "subscribe.retryTimeout" in {option.name for option in SOURCE_OPTIONS}

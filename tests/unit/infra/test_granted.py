@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 import json
-from collections.abc import Callable
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from infra.gate.named import named_by, named_by_bootstrap_of
 from infra.settings.load import load_environments
-from infra.settings.model import Environment
 from infra.stacks.app import synthesize, synthesize_bootstrap
 from kinesis_efo_infra.errors import SettingsError
 from kinesis_efo_infra.gate import granted
 from kinesis_efo_infra.pipeline.environment import Environment as AppEnvironment
 from kinesis_efo_infra.pipeline.environment import load
 from tests.support.environments import DIRECTORY
+from tests.unit.infra.conftest import Load, Synth, rows
 
 Json = dict[str, Any]
-Load = Callable[..., Environment]
 PIPELINE = {"repository": "acme/lake"}
 ACCOUNT, FOREIGN = "111122223333", "777788889999"
 BOUNDARY = f"arn:aws:iam::{ACCOUNT}:policy/kinesis-efo-pipeline/kinesis-efo-pipeline-test-boundary"
@@ -39,14 +38,25 @@ def role(**changes: Any) -> Json:
     return {"name": "x", "permissions_boundary": BOUNDARY, "assume_role_policy": '{"Statement": []}', **changes}
 
 
-GITHUB, EKS = "token.actions.githubusercontent.com", "oidc.eks.eu-west-1.amazonaws.com/id/"
-POD = {"cluster_name": "analytics", "namespace": "lake", "service_account": "etl"}
-PODS = {
-    "oidc": {"kind": "eks", "oidc_provider_arn": f"arn:aws:iam::{ACCOUNT}:oidc-provider/{EKS}A", "namespace": "lake",
-             "service_account": "etl"},
-    "pods": {"kind": "eks", "cluster": "analytics", "namespace": "lake", "service_account": "etl"},
-    "emr": {"kind": "eks", "cluster": "emr", "namespace": "lake"},
-}  # fmt: skip
+GITHUB = "token.actions.githubusercontent.com"
+WORDS = {
+    "OURS": ACCOUNT,
+    "THEIRS": FOREIGN,
+    "ADMIN": "arn:aws:iam::aws:policy/AdministratorAccess",
+    "GITHUB": GITHUB,
+    "EKS": "oidc.eks.eu-west-1.amazonaws.com/id",
+    "POD": "cluster_name: analytics, namespace: lake, service_account: etl",
+}
+PODS = """
+pipeline: {repository: acme/lake}, applications:
+  {oidc: {streams: [orders], access: {kind: eks, oidc_provider_arn: 'arn:aws:iam::OURS:oidc-provider/EKS/A', namespace: lake, service_account: etl}},
+  pods: {streams: [orders], access: {kind: eks, cluster: analytics, namespace: lake, service_account: etl}},
+  emr: {streams: [orders], access: {kind: eks, cluster: emr, namespace: lake}}}
+"""
+
+
+def written(text: str) -> str:
+    return re.sub(r"\b[A-Z]+\b", lambda found: WORDS.get(found[0], found[0]), text)
 
 
 def trusts(*subjects: str, test: str = "StringLike") -> Json:
@@ -60,256 +70,85 @@ def trusts(*subjects: str, test: str = "StringLike") -> Json:
     }
 
 
-def with_pods(load: Load) -> Environment:
-    applications = {key: {"streams": ["orders"], "access": access} for key, access in PODS.items()}
-    return load(pipeline=PIPELINE, streams={"orders": {}}, applications=applications)
-
-
-AWS = "arn:aws:iam::aws:policy/AdministratorAccess"
-# By what is said of it: the type, and the body.
-PLANTED: dict[str, tuple[str, Json]] = {
-    f"its permissions boundary is {AWS}": ("aws_iam_role", role(permissions_boundary=AWS)),
-    "its permissions boundary is none": ("aws_iam_role", role(permissions_boundary=None)),
-    "boundary is none": ("aws_iam_role", role(permissions_boundary=None, path="/kinesis-efo-pipeline/")),
-    "is none, and the settings name": ("aws_iam_role", role(permissions_boundary=None, path="/lake-pipeline/")),
-    "lets pass every role": ("aws_iam_policy", {"policy": statement(Action="iam:PassRole")}),
-    "every role; name": (
-        "aws_iam_policy",
-        {"policy": statement(Action="iam:*", Resource=f"arn:aws:iam::{ACCOUNT}:role/*")},
-    ),
-    "pass every role; name them": ("data.aws_iam_policy_document", document(actions=["iam:Pass*"], resources=["*"])),
-    "lets read every stream": ("aws_iam_policy", {"policy": statement(Action=["kinesis:Get*", "s3:GetObject"])}),
-    "read every stream; name them": (
-        "data.aws_iam_policy_document",
-        document(actions=["kinesis:SubscribeToShard"], resources=["arn:aws:kinesis:*:*:stream/*"]),
-    ),
-    "every stream; name": (
-        "aws_iam_role",
-        role(inline_policy=[{"name": "x", "policy": statement(NotAction=["s3:*", "iam:*"])}]),
-    ),
-    f"lets account {FOREIGN} in": ("aws_kms_key", {"policy": statement(Action="kms:*", Principal={"AWS": FOREIGN})}),
-    f"account {FOREIGN} in, which": (
-        "aws_kinesis_resource_policy",
-        {"policy": statement(Action="kinesis:PutRecord", Principal={"AWS": [f"arn:aws:iam::{FOREIGN}:root"]})},
-    ),
-    f"{FOREIGN} in, which the environment's": (
-        "data.aws_iam_policy_document",
-        document(
-            actions=["sts:AssumeRole"],
-            principals=[{"type": "AWS", "identifiers": [f"arn:aws:sts::{FOREIGN}:assumed-role/x/y"]}],
-        ),
-    ),
-    "lets everybody in": ("aws_s3_bucket_policy", {"policy": statement(Action="s3:GetObject", Principal="*")}),
-    "everybody in": ("aws_kms_key", {"policy": statement(Action="kms:*", NotPrincipal={"AWS": FOREIGN})}),
-    f"lets account {FOREIGN} in, which the environment's file": ("aws_lambda_permission", {"principal": FOREIGN}),
-    "x: lets everybody in": ("aws_lambda_permission", {"principal": "*"}),
-    "lets account of ${aws_ssm": ("aws_kms_grant", {"grantee_principal": "${aws_ssm_parameter.x.value}"}),
-    "account of ${": ("aws_kms_key", {"policy": statement(Action="kms:*", Principal={"AWS": '${join("", ["77"])}'})}),
-    "its policy cannot be read": ("aws_iam_policy", {"policy": '${jsonencode({"Statement": []})}'}),
-    "cannot be read: it must be JSON": ("aws_iam_role", role(assume_role_policy="[]")),
-    # AWS may take the first of two keys, where Python takes the last.
-    "ValueError: a key is written twice among Statement, Statement": (
-        "aws_iam_policy",
-        {"policy": statement(Action="iam:PassRole")[:-1] + ', "Statement": []}'},
-    ),
-    "a key is written twice among Effect, Action, Action": (
-        "aws_iam_policy",
-        {"policy": '{"Statement": {"Effect": "Allow", "Action": "iam:PassRole", "Action": "s3:GetObject"}}'},
-    ),
-    "ValueError: unknown keys: principal": (
-        "aws_kms_key",
-        {"policy": statement(Action="kms:*", principal={"AWS": FOREIGN})},
-    ),
-    "ValueError: unknown keys: statement": ("aws_iam_policy", {"policy": '{"statement": [], "Statement": []}'}),
-    "Effect 'allow' is neither Allow nor Deny": (
-        "aws_iam_policy",
-        {"policy": '{"Statement": {"Effect": "allow", "Action": "iam:PassRole", "Resource": "*"}}'},
-    ),
-    "lets token.actions.githubusercontent.com:repo:evil/fork:* in": (
-        "aws_iam_role",
-        role(**trusts("repo:evil/fork:*")),
-    ),
-    "githubusercontent.com:repo:* in": ("aws_iam_role", role(**trusts("repo:*"))),
-    "githubusercontent.com:repo:acme/lake:ref:refs/heads/main in": (
-        "aws_iam_role",
-        role(**trusts("repo:acme/lake:ref:refs/heads/main")),
-    ),
-    "lets all for whom arn:aws:iam::111122223333:oidc-provider/token": ("aws_iam_role", role(**trusts())),
-    "for whom arn:aws:iam::111122223333:oidc-provider/token.actions.githubusercontent.com vouches": (
-        "aws_iam_role",
-        role(**trusts("repo:evil/fork:*", test="StringEqualsIfExists")),
-    ),
-    "lets oidc.eks.eu-west-1.amazonaws.com/id/B:system:serviceaccount:lake:etl in": (
-        "data.aws_iam_policy_document",
-        document(
-            actions=["sts:AssumeRoleWithWebIdentity"],
-            principals=[{"type": "Federated", "identifiers": [f"arn:aws:iam::{ACCOUNT}:oidc-provider/{EKS}B"]}],
-            condition=[{"test": "StringLike", "variable": f"{EKS}B:sub", "values": ["system:serviceaccount:lake:etl"]}],
-        ),
-    ),
-    f"lets all for whom arn:aws:iam::{ACCOUNT}:saml-provider/x vouches in": (
-        "aws_iam_role",
-        role(
-            assume_role_policy=statement(
-                Action="sts:AssumeRoleWithSAML", Principal={"Federated": f"arn:aws:iam::{ACCOUNT}:saml-provider/x"}
-            )
-        ),
-    ),
-    "lets CanonicalUser 79a5 in": (
-        "aws_s3_bucket_policy",
-        {"policy": statement(Action="s3:GetObject", Principal={"CanonicalUser": "79a5"})},
-    ),
-    "lets others in by its grant": ("aws_s3_bucket", {"grant": [{"id": "79a5", "permissions": ["READ"]}]}),
-    "lets others in by its access_control_policy": (
-        "aws_s3_bucket_acl",
-        {"access_control_policy": [{"grant": [{"grantee": [{"id": "79a5"}]}]}]},
-    ),
-    "lets others in by its acl": ("aws_s3_bucket", {"acl": "authenticated-read"}),
-    "its action arn:aws:automate:eu-west-1:ec2:terminate is no topic": (
-        "aws_cloudwatch_metric_alarm",
-        {"alarm_actions": ["arn:aws:automate:eu-west-1:ec2:terminate"]},
-    ),
-    f"its action arn:aws:lambda:eu-west-1:{ACCOUNT}:function:x is no topic": (
-        "aws_cloudwatch_composite_alarm",
-        {"ok_actions": [f"arn:aws:lambda:eu-west-1:{ACCOUNT}:function:x"]},
-    ),
-    f"its action arn:aws:sns:eu-west-1:{FOREIGN}:x is no topic": (
-        "aws_cloudwatch_metric_alarm",
-        {"insufficient_data_actions": [f"arn:aws:sns:eu-west-1:{FOREIGN}:x"]},
-    ),
-    f"its image {FOREIGN}.dkr.ecr": (
-        "aws_emrserverless_application",
-        {"image_configuration": [{"image_uri": f"{FOREIGN}.dkr.ecr.eu-west-1.amazonaws.com/x:1"}]},
-    ),
-    f"its image {ACCOUNT}.dkr.ecr.evil.com": (
-        "aws_emrserverless_application",
-        {"image_configuration": [{"image_uri": f"{ACCOUNT}.dkr.ecr.evil.com/x:1"}]},
-    ),
-    **{
-        f"lets {service}.amazonaws.com{end} assume it": (
-            "aws_iam_role",
-            role(assume_role_policy=statement(Action=action, Principal={"Service": f"{service}.amazonaws.com{end}"})),
-        )
-        for service, action, end in (
-            ("ec2", "sts:AssumeRole", ""),
-            ("ssm", "sts:Assume?ole", ""),
-            ("codebuild", "sts:*", ""),
-            ("lambda", "sts:TagSession", ".cn"),
-        )
-    },
-    "lets glue.amazonaws.com assume it": (
-        "data.aws_iam_policy_document",
-        document(actions=["sts:Assume*"], principals=[{"type": "Service", "identifiers": ["glue.amazonaws.com"]}]),
-    ),
-    **{
-        f"its {name} is of account {FOREIGN}": (kind, body)
-        for kind, name, body in (
-            ("aws_kinesis_stream", "kms_key_id", {"kms_key_id": f"arn:aws:kms:eu-west-1:{FOREIGN}:key/x"}),
-            (
-                "aws_dynamodb_table",
-                "kms_key_arn",
-                {"server_side_encryption": [{"kms_key_arn": f"arn:aws:kms:eu-west-1:{FOREIGN}:key/x"}]},
-            ),
-            (
-                "aws_s3_bucket_server_side_encryption_configuration",
-                "kms_master_key_id",
-                {
-                    "rule": [
-                        {
-                            "apply_server_side_encryption_by_default": [
-                                {"kms_master_key_id": f"arn:aws:kms:eu-west-1:{FOREIGN}:key/x"}
-                            ]
-                        }
-                    ]
-                },
-            ),
-            (
-                "aws_kinesis_stream_consumer",
-                "stream_arn",
-                {"stream_arn": f"arn:aws:kinesis:eu-west-1:{FOREIGN}:stream/x"},
-            ),
-            (
-                "aws_emrserverless_application",
-                "encryption_key_arn",
-                {
-                    "monitoring_configuration": [
-                        {
-                            "managed_persistence_monitoring_configuration": [
-                                {"encryption_key_arn": f"arn:aws:kms:eu-west-1:{FOREIGN}:key/x"}
-                            ]
-                        }
-                    ]
-                },
-            ),
-        )
-    },
-    "its target_role_arn is": (
-        "aws_eks_pod_identity_association",
-        {**POD, "target_role_arn": f"arn:aws:iam::{ACCOUNT}:role/Admin"},
-    ),
-    "its livy_endpoint_enabled lets others run code": (
-        "aws_emrserverless_application",
-        {"interactive_configuration": [{"livy_endpoint_enabled": True}]},
-    ),
-    "its studio_enabled lets others run code": (
-        "aws_emrserverless_application",
-        {"interactive_configuration": {"studio_enabled": "true"}},
-    ),
-    **{
-        f"lets everybody in, from {cidr}": (
-            "aws_security_group",
-            {
-                "ingress": [
-                    {"cidr_blocks": [cidr] if "." in cidr else [], "ipv6_cidr_blocks": [cidr] if ":" in cidr else []}
-                ]
-            },
-        )
-        for cidr in ("128.0.0.0/1", "0.0.0.0/1", "2000::/3")
-    },
-    "its role_name is Admin, which": ("aws_iam_role_policy_attachments_exclusive", {"role_name": "Admin"}),
-    "its image public.ecr.aws/x/y:1": (
-        "aws_emrserverless_application",
-        {"image_configuration": {"image_uri": "public.ecr.aws/x/y:1"}},
-    ),
-    "its setting spark.jars.packages brings code": (
-        "aws_emrserverless_application",
-        {
-            "runtime_configuration": [
-                {"classification": "spark-defaults", "properties": {"spark.jars.packages": "a:b:1"}}
-            ]
-        },
-    ),
-    "its setting spark.driver.extraClassPath brings code": (
-        "aws_emrserverless_application",
-        {"runtime_configuration": {"properties": {"spark.driver.extraClassPath": "s3://x/y.jar"}}},
-    ),
-    "its replica copies elsewhere": ("aws_dynamodb_table", {"replica": [{"region_name": "us-east-1"}]}),
-    "its replication_configuration copies elsewhere": (
-        "aws_s3_bucket",
-        {"replication_configuration": [{"role": "x", "rules": []}]},
-    ),
-    "x: replicates elsewhere": ("aws_s3_bucket_replication_configuration", {"bucket": "x"}),
-    "its role is Admin, which neither the stack": ("aws_iam_instance_profile", {"role": "Admin"}),
-    "its roles is Admin, which neither": ("aws_iam_policy_attachment", {"roles": ["Admin"], "policy_arn": "x"}),
-    "its role is Admin, which neither the stack declares nor": ("aws_iam_role_policy_attachment", {"role": "Admin"}),
-    "its user is root-like, which": ("aws_iam_user_policy", {"user": "root-like"}),
-    f"its role_arn is arn:aws:iam::{ACCOUNT}:role/Admin, which": (
-        "aws_eks_pod_identity_association",
-        {"role_arn": f"arn:aws:iam::{ACCOUNT}:role/Admin", **POD},
-    ),
-    "lets pods of analytics/attacker/etl in": (
-        "aws_eks_pod_identity_association",
-        {"role_arn": "${aws_iam_role.x.arn}", **POD, "namespace": "attacker"},
-    ),
-    "lets everybody in, from 0.0.0.0/0": (
-        "aws_security_group",
-        {"ingress": [{"cidr_blocks": ["10.0.0.0/8", "0.0.0.0/0"], "from_port": 0}]},
-    ),
-    "lets everybody in, from ::/0": ("aws_vpc_security_group_ingress_rule", {"cidr_ipv6": "::/0"}),
-    "everybody in, from 0.0.0.0/0": ("aws_security_group_rule", {"type": "ingress", "cidr_blocks": ["0.0.0.0/0"]}),
-}
-
-
+# What is found, and the resource. A policy that is a mapping is one statement in JSON; `subjects` are trusted on GitHub.
+PLANTED = rows(
+    r"""
+its permissions boundary is ADMIN => aws_iam_role {permissions_boundary: 'ADMIN'}
+its permissions boundary is none => aws_iam_role {permissions_boundary: null}
+boundary is none => aws_iam_role {permissions_boundary: null, path: /kinesis-efo-pipeline/}
+is none, and the settings name => aws_iam_role {permissions_boundary: null, path: /lake-pipeline/}
+lets pass every role => aws_iam_policy {policy: {Action: 'iam:PassRole'}}
+every role; name => aws_iam_policy {policy: {Resource: 'arn:aws:iam::OURS:role/*', Action: 'iam:*'}}
+pass every role; name them => data.aws_iam_policy_document {actions: ['iam:Pass*'], resources: ['*']}
+lets read every stream => aws_iam_policy {policy: {Action: ['kinesis:Get*', 's3:GetObject']}}
+read every stream; name them => data.aws_iam_policy_document {actions: ['kinesis:SubscribeToShard'], resources: ['arn:aws:kinesis:*:*:stream/*']}
+every stream; name => aws_iam_role {inline_policy: [{name: x, policy: {NotAction: ['s3:*', 'iam:*']}}]}
+lets account THEIRS in => aws_kms_key {policy: {Action: 'kms:*', Principal: {AWS: 'THEIRS'}}}
+account THEIRS in, which => aws_kinesis_resource_policy {policy: {Action: 'kinesis:PutRecord', Principal: {AWS: ['arn:aws:iam::THEIRS:root']}}}
+THEIRS in, which the environment's => data.aws_iam_policy_document {actions: ['sts:AssumeRole'], principals: [{type: AWS, identifiers: ['arn:aws:sts::THEIRS:assumed-role/x/y']}]}
+lets everybody in => aws_s3_bucket_policy {policy: {Action: 's3:GetObject', Principal: '*'}}
+everybody in => aws_kms_key {policy: {Action: 'kms:*', NotPrincipal: {AWS: 'THEIRS'}}}
+lets account THEIRS in, which the environment's file => aws_lambda_permission {principal: 'THEIRS'}
+x: lets everybody in => aws_lambda_permission {principal: '*'}
+lets account of ${aws_ssm => aws_kms_grant {grantee_principal: '${aws_ssm_parameter.x.value}'}
+account of ${ => aws_kms_key {policy: {Action: 'kms:*', Principal: {AWS: '${join("", ["77"])}'}}}
+its policy cannot be read => aws_iam_policy {policy: '${jsonencode({"Statement": []})}'}
+cannot be read: it must be JSON => aws_iam_role {assume_role_policy: '[]'}
+ValueError: a key is written twice among Statement, Statement => aws_iam_policy {policy: '{"Statement": {"Effect": "Allow", "Resource": "*", "Action": "iam:PassRole"}, "Statement": []}'}
+a key is written twice among Effect, Action, Action => aws_iam_policy {policy: '{"Statement": {"Effect": "Allow", "Action": "iam:PassRole", "Action": "s3:GetObject"}}'}
+ValueError: unknown keys: principal => aws_kms_key {policy: {Action: 'kms:*', principal: {AWS: 'THEIRS'}}}
+ValueError: unknown keys: statement => aws_iam_policy {policy: '{"statement": [], "Statement": []}'}
+Effect 'allow' is neither Allow nor Deny => aws_iam_policy {policy: '{"Statement": {"Effect": "allow", "Action": "iam:PassRole", "Resource": "*"}}'}
+lets GITHUB:repo:evil/fork:* in => aws_iam_role {subjects: ['repo:evil/fork:*']}
+githubusercontent.com:repo:* in => aws_iam_role {subjects: ['repo:*']}
+githubusercontent.com:repo:acme/lake:ref:refs/heads/main in => aws_iam_role {subjects: ['repo:acme/lake:ref:refs/heads/main']}
+lets all for whom arn:aws:iam::OURS:oidc-provider/token => aws_iam_role {subjects: []}
+for whom arn:aws:iam::OURS:oidc-provider/GITHUB vouches => aws_iam_role {subjects: ['repo:evil/fork:*'], test: StringEqualsIfExists}
+lets oidc.eks.eu-west-1.amazonaws.com/id/B:system:serviceaccount:lake:etl in => data.aws_iam_policy_document {actions: ['sts:AssumeRoleWithWebIdentity'], principals: [{type: Federated, identifiers: ['arn:aws:iam::OURS:oidc-provider/EKS/B']}], condition: [{test: StringLike, variable: 'EKS/B:sub', values: ['system:serviceaccount:lake:etl']}]}
+lets all for whom arn:aws:iam::OURS:saml-provider/x vouches in => aws_iam_role {assume_role_policy: {Action: 'sts:AssumeRoleWithSAML', Principal: {Federated: 'arn:aws:iam::OURS:saml-provider/x'}}}
+lets CanonicalUser 79a5 in => aws_s3_bucket_policy {policy: {Action: 's3:GetObject', Principal: {CanonicalUser: 79a5}}}
+lets others in by its grant => aws_s3_bucket {grant: [{id: 79a5, permissions: [READ]}]}
+lets others in by its access_control_policy => aws_s3_bucket_acl {access_control_policy: [{grant: [{grantee: [{id: 79a5}]}]}]}
+lets others in by its acl => aws_s3_bucket {acl: authenticated-read}
+its action arn:aws:automate:eu-west-1:ec2:terminate is no topic => aws_cloudwatch_metric_alarm {alarm_actions: ['arn:aws:automate:eu-west-1:ec2:terminate']}
+its action arn:aws:lambda:eu-west-1:OURS:function:x is no topic => aws_cloudwatch_composite_alarm {ok_actions: ['arn:aws:lambda:eu-west-1:OURS:function:x']}
+its action arn:aws:sns:eu-west-1:THEIRS:x is no topic => aws_cloudwatch_metric_alarm {insufficient_data_actions: ['arn:aws:sns:eu-west-1:THEIRS:x']}
+its image THEIRS.dkr.ecr => aws_emrserverless_application {image_configuration: [{image_uri: 'THEIRS.dkr.ecr.eu-west-1.amazonaws.com/x:1'}]}
+its image OURS.dkr.ecr.evil.com => aws_emrserverless_application {image_configuration: [{image_uri: 'OURS.dkr.ecr.evil.com/x:1'}]}
+lets ec2.amazonaws.com assume it => aws_iam_role {assume_role_policy: {Action: 'sts:AssumeRole', Principal: {Service: ec2.amazonaws.com}}}
+lets ssm.amazonaws.com assume it => aws_iam_role {assume_role_policy: {Action: 'sts:Assume?ole', Principal: {Service: ssm.amazonaws.com}}}
+lets codebuild.amazonaws.com assume it => aws_iam_role {assume_role_policy: {Action: 'sts:*', Principal: {Service: codebuild.amazonaws.com}}}
+lets lambda.amazonaws.com.cn assume it => aws_iam_role {assume_role_policy: {Action: 'sts:TagSession', Principal: {Service: lambda.amazonaws.com.cn}}}
+lets glue.amazonaws.com assume it => data.aws_iam_policy_document {actions: ['sts:Assume*'], principals: [{type: Service, identifiers: [glue.amazonaws.com]}]}
+its kms_key_id is of account THEIRS => aws_kinesis_stream {kms_key_id: 'arn:aws:kms:eu-west-1:THEIRS:key/x'}
+its kms_key_arn is of account THEIRS => aws_dynamodb_table {server_side_encryption: [{kms_key_arn: 'arn:aws:kms:eu-west-1:THEIRS:key/x'}]}
+its kms_master_key_id is of account THEIRS => aws_s3_bucket_server_side_encryption_configuration {rule: [{apply_server_side_encryption_by_default: [{kms_master_key_id: 'arn:aws:kms:eu-west-1:THEIRS:key/x'}]}]}
+its stream_arn is of account THEIRS => aws_kinesis_stream_consumer {stream_arn: 'arn:aws:kinesis:eu-west-1:THEIRS:stream/x'}
+its encryption_key_arn is of account THEIRS => aws_emrserverless_application {monitoring_configuration: [{managed_persistence_monitoring_configuration: [{encryption_key_arn: 'arn:aws:kms:eu-west-1:THEIRS:key/x'}]}]}
+its target_role_arn is => aws_eks_pod_identity_association {POD, target_role_arn: 'arn:aws:iam::OURS:role/Admin'}
+its livy_endpoint_enabled lets others run code => aws_emrserverless_application {interactive_configuration: [{livy_endpoint_enabled: true}]}
+its studio_enabled lets others run code => aws_emrserverless_application {interactive_configuration: {studio_enabled: 'true'}}
+lets everybody in, from 128.0.0.0/1 => aws_security_group {ingress: [{cidr_blocks: [128.0.0.0/1], ipv6_cidr_blocks: []}]}
+lets everybody in, from 0.0.0.0/1 => aws_security_group {ingress: [{cidr_blocks: [0.0.0.0/1], ipv6_cidr_blocks: []}]}
+lets everybody in, from 2000::/3 => aws_security_group {ingress: [{cidr_blocks: [], ipv6_cidr_blocks: ['2000::/3']}]}
+its role_name is Admin, which => aws_iam_role_policy_attachments_exclusive {role_name: Admin}
+its image public.ecr.aws/x/y:1 => aws_emrserverless_application {image_configuration: {image_uri: 'public.ecr.aws/x/y:1'}}
+its setting spark.jars.packages brings code => aws_emrserverless_application {runtime_configuration: [{classification: spark-defaults, properties: {spark.jars.packages: 'a:b:1'}}]}
+its setting spark.driver.extraClassPath brings code => aws_emrserverless_application {runtime_configuration: {properties: {spark.driver.extraClassPath: 's3://x/y.jar'}}}
+its replica copies elsewhere => aws_dynamodb_table {replica: [{region_name: us-east-1}]}
+its replication_configuration copies elsewhere => aws_s3_bucket {replication_configuration: [{role: x, rules: []}]}
+x: replicates elsewhere => aws_s3_bucket_replication_configuration {bucket: x}
+its role is Admin, which neither the stack => aws_iam_instance_profile {role: Admin}
+its roles is Admin, which neither => aws_iam_policy_attachment {roles: [Admin], policy_arn: x}
+its role is Admin, which neither the stack declares nor => aws_iam_role_policy_attachment {role: Admin}
+its user is root-like, which => aws_iam_user_policy {user: root-like}
+its role_arn is arn:aws:iam::OURS:role/Admin, which => aws_eks_pod_identity_association {role_arn: 'arn:aws:iam::OURS:role/Admin', POD}
+lets pods of analytics/attacker/etl in => aws_eks_pod_identity_association {role_arn: '${aws_iam_role.x.arn}', cluster_name: analytics, namespace: attacker, service_account: etl}
+lets everybody in, from 0.0.0.0/0 => aws_security_group {ingress: [{cidr_blocks: [10.0.0.0/8, 0.0.0.0/0], from_port: 0}]}
+lets everybody in, from ::/0 => aws_vpc_security_group_ingress_rule {cidr_ipv6: '::/0'}
+everybody in, from 0.0.0.0/0 => aws_security_group_rule {type: ingress, cidr_blocks: [0.0.0.0/0]}
+"""
+)
 OURS = f"{ACCOUNT}:role"
 # Resources by the statement's action: patterns of partitions, regions and accounts, and of whatever name.
 PATTERNS = {
@@ -341,21 +180,16 @@ PLAIN = {
 
 
 @pytest.mark.parametrize(("wanted", "faults"), [(PATTERNS, 1), (PLAIN, 0)])
-def test_resources_are_named_with_partition_region_and_account(
-    wanted: dict[str, list[str]], faults: int, load: Load
-) -> None:
+def test_resources_have_partition_region_and_account(wanted: dict[str, list[str]], faults: int, load: Load) -> None:
     named = named_by(load(pipeline=PIPELINE))
-    for action, resources in wanted.items():
-        for each in resources:
-            policy = "aws_iam_policy", {"policy": statement(Action=action, Resource=each)}
-            written = "data.aws_iam_policy_document", document(actions=[action], resources=[each])
-            for planted in (policy, written):
-                for found in (
-                    granted.in_stack(stack_of(*planted), named),
-                    granted.in_plan(plan_of(*planted), named),
-                ):
-                    assert len(found) == faults, each
-                    assert all(fault.endswith(f"region and account: {each}") for fault in found)
+    for action, each in ((action, each) for action, resources in wanted.items() for each in resources):
+        for planted in (
+            ("aws_iam_policy", {"policy": statement(Action=action, Resource=each)}),
+            ("data.aws_iam_policy_document", document(actions=[action], resources=[each])),
+        ):
+            for found in (granted.in_stack(stack_of(*planted), named), granted.in_plan(plan_of(*planted), named)):
+                assert len(found) == faults, each
+                assert all(fault.endswith(f"region and account: {each}") for fault in found)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +202,7 @@ def test_resources_are_named_with_partition_region_and_account(
         {"Action": "iam:Pass????"},
     ],
 )
-def test_whatever_is_left_out_and_however_it_is_written_every_role_is_seen(changes: Json, load: Load) -> None:
+def test_passing_every_role_is_seen_however_written(changes: Json, load: Load) -> None:
     policy = {"policy": statement(**changes)}
     (fault,) = granted.in_stack(stack_of("aws_iam_policy", policy), named_by(load(pipeline=PIPELINE)))
     assert "lets pass every role" in fault
@@ -379,19 +213,40 @@ def stack_of(kind: str, body: Json) -> Json:
     return {section or "resource": {bare: {"x": body}}}
 
 
-def plan_of(kind: str, body: Json) -> Json:
-    address = f"{kind}.x"
-    change = {"actions": ["create"], "after": body, "after_unknown": {}}
-    return {"resource_changes": [{"address": address, "type": kind.removeprefix("data."), "change": change}]}
+def plan_of(kind: str, body: Json, *, unknown: Json | None = None, address: str = "", refers: str = "") -> Json:
+    change = {"actions": ["create"], "after": body, "after_unknown": unknown or {}}
+    changed = {"address": address or f"{kind}.x", "type": kind.removeprefix("data."), "change": change}
+    expressions = {"permissions_boundary": {"references": [refers, refers.removesuffix(".arn")]}}
+    resources = [{"address": f"{kind}.x", "expressions": expressions}] if refers else []
+    return {"resource_changes": [changed], "configuration": {"root_module": {"resources": resources}}}
 
 
-@pytest.mark.parametrize("said", PLANTED)
-def test_what_grants_more_is_found_in_stacks_and_in_plans(said: str, load: Load) -> None:
-    named = named_by(with_pods(load))
-    for found in (granted.in_stack(stack_of(*PLANTED[said]), named), granted.in_plan(plan_of(*PLANTED[said]), named)):
-        (fault,) = found
-        assert said in fault
-        assert fault.startswith(PLANTED[said][0])
+def with_policies(body: Any) -> Any:
+    """A body whose policies are JSON."""
+    if isinstance(body, list):
+        return [with_policies(each) for each in body]
+    if not isinstance(body, dict):
+        return body
+    return {
+        name: statement(**each) if name.endswith("policy") and isinstance(each, dict) else with_policies(each)
+        for name, each in body.items()
+    }
+
+
+@pytest.mark.parametrize(("found", "resource"), PLANTED)
+def test_grant_of_more_is_found_in_stack_and_plan(found: str, resource: str, load: Load) -> None:
+    kind, _, text = resource.partition(" ")
+    body = with_policies(yaml.safe_load(written(text)))
+    if kind == "data.aws_iam_policy_document":
+        body = document(**body)
+    if kind == "aws_iam_role":
+        given = trusts(*body.pop("subjects"), test=body.pop("test", "StringLike")) if "subjects" in body else {}
+        body = role(**body, **given)
+    named = named_by(load(written(PODS)))
+    for faults in (granted.in_stack(stack_of(kind, body), named), granted.in_plan(plan_of(kind, body), named)):
+        (fault,) = faults
+        assert written(found) in fault
+        assert fault.startswith(kind)
 
 
 @pytest.mark.slow
@@ -414,129 +269,95 @@ def test_every_stack_of_ours_passes(tmp_path_factory: pytest.TempPathFactory) ->
         assert {each.partition(":")[0] for each in found} == {"aws_iam_role.plan", "aws_iam_role.apply", *trusts}
 
 
-def test_accounts_and_boundaries_that_the_file_names_pass(load: Load) -> None:
+def count(kind: str, body: Json, named: Any) -> int:
+    return len(granted.in_stack(stack_of(kind, body), named))
+
+
+def test_named_accounts_and_boundaries_pass(load: Load) -> None:
     bound = f"arn:aws:iam::{ACCOUNT}:policy/bound"
-    environment = load(
-        pipeline=PIPELINE,
-        streams={"orders": {}},
-        applications={
-            "theirs": {
-                "streams": ["orders"],
-                "access": {"kind": "other-account", "principals": [f"arn:aws:iam::{FOREIGN}:role/reader"]},
-            },
-            "lake": {"streams": ["orders"], "access": {"kind": "emr-ec2", "permissions_boundary": bound}},
-        },
-    )
-    named = named_by(environment)
-    let_in = {"policy": statement(Action="kms:Decrypt", Principal={"AWS": f"arn:aws:iam::{FOREIGN}:root"})}
-    assert granted.in_stack(stack_of("aws_kms_key", let_in), named) == []
+    theirs = "theirs: {streams: [orders], access: PARTNER}"
+    lake = f"lake: {{streams: [orders], access: {{kind: emr-ec2, permissions_boundary: '{bound}'}}}}"
+    named = named_by(load(f"PIPELINE, applications: {{{theirs}, {lake}}}"))
+    let_in = statement(Action="kms:Decrypt", Principal={"AWS": f"arn:aws:iam::{FOREIGN}:root"})
+    assert count("aws_kms_key", {"policy": let_in}, named) == 0
     for each in (bound, BOUNDARY):
-        assert granted.in_stack(stack_of("aws_iam_role", role(permissions_boundary=each)), named) == []
-    third = let_in["policy"].replace(FOREIGN, "000000000000")
-    assert len(granted.in_stack(stack_of("aws_kms_key", {"policy": third}), named)) == 1
+        assert count("aws_iam_role", role(permissions_boundary=each), named) == 0
+    assert count("aws_kms_key", {"policy": let_in.replace(FOREIGN, "000000000000")}, named) == 1
 
 
-def test_workloads_topics_images_and_roles_that_the_file_or_the_stack_names_pass(
-    load: Load, synth: Callable[..., Json]
-) -> None:
+def test_named_workloads_topics_images_and_roles_pass(load: Load, synth: Synth) -> None:
     topic = f"arn:aws:sns:eu-west-1:{FOREIGN}:oncall"
-    applications = {key: {"streams": ["orders"], "access": access} for key, access in PODS.items()}
-    applications["ec2"] = {"streams": ["orders"], "access": {"kind": "emr-ec2"}}
-    changes: Json = {
-        "pipeline": PIPELINE,
-        "alarms": {"sns_topic": topic},
-        "streams": {"orders": {}},
-        "applications": applications,
-    }
-    stack, named = synth(**changes), named_by(load(**changes))
+    changes = f"{written(PODS)}, alarms.sns_topic: '{topic}', applications.ec2: {{streams: [orders], access: EC2}}"
+    stack, named = synth(changes), named_by(load(changes))
     assert granted.in_stack(stack, named) == []
     assert stack["resource"].keys() >= {"aws_eks_pod_identity_association", "aws_iam_instance_profile"}
     # What the stack declares is known by its name in a plan.
-    declares = [("aws_iam_role", "lake", role(name="lake")), ("aws_iam_instance_profile", "x", {"role": "lake"}),
-                ("aws_emrserverless_application", "x", {"image_configuration": [{"image_uri": f"{ACCOUNT}.dkr.ecr.eu-west-1.amazonaws.com/x:1"}]}),
-                ("aws_cloudwatch_metric_alarm", "x", {"alarm_actions": [topic, None], "ok_actions": []})]  # fmt: skip
-    plan = {"resource_changes": [plan_of(kind, body)["resource_changes"][0] for kind, _, body in declares]}
+    declares = [("aws_iam_role", role(name="lake")), ("aws_iam_instance_profile", {"role": "lake"}),
+                ("aws_emrserverless_application", {"image_configuration": [{"image_uri": f"{ACCOUNT}.dkr.ecr.eu-west-1.amazonaws.com/x:1"}]}),
+                ("aws_cloudwatch_metric_alarm", {"alarm_actions": [topic, None], "ok_actions": []})]  # fmt: skip
+    plan = {"resource_changes": [plan_of(*each)["resource_changes"][0] for each in declares]}
     assert granted.in_plan(plan, named) == []
 
 
-def test_an_app_names_workloads_and_roles_in_its_environment_file() -> None:
+def test_app_names_workloads_and_roles_in_its_file() -> None:
     head = {"environment": "dev", "region": "eu-west-1", "account_id": ACCOUNT, "state_bucket": "acme-state"}
-    profile, trusting = (
-        stack_of("aws_iam_role_policy", {"role": "etl"}),
-        stack_of("aws_iam_role", role(**trusts("repo:acme/x:y"))),
-    )
-    for change, faults in (
-        ({}, 1),
-        ({"identities": [f"{GITHUB}:repo:acme/x:*"], "roles": ["etl"], "boundaries": [BOUNDARY]}, 0),
-    ):
+    for change, faults in (({}, 1), ({"identities": [f"{GITHUB}:repo:acme/x:*"], "roles": ["etl"]}, 0)):
         named = AppEnvironment.model_validate({**head, "boundaries": [BOUNDARY], **change}).deployment.named
-        for stack in (profile, trusting):
-            assert len(granted.in_stack(stack, named)) == faults
+        assert count("aws_iam_role_policy", {"role": "etl"}, named) == faults
+        assert count("aws_iam_role", role(**trusts("repo:acme/x:y")), named) == faults
 
 
-def test_the_bootstrap_trusts_its_own_repository_only(load: Load) -> None:
+def test_bootstrap_trusts_its_own_repository_only(load: Load) -> None:
     named = named_by_bootstrap_of(load(pipeline=PIPELINE))
     for subject, faults in (
         ("repo:acme/lake:pull_request", 0),
         ("repo:acme/lake2:pull_request", 1),
         ("repo:acme/*", 1),
     ):
-        stack = stack_of("aws_iam_role", role(path="/kinesis-efo-pipeline/", **trusts(subject)))
-        assert len(granted.in_stack(stack, named)) == faults
+        assert count("aws_iam_role", role(path="/kinesis-efo-pipeline/", **trusts(subject)), named) == faults
 
 
-def test_a_boundary_of_aws_is_none_even_if_the_file_names_it(load: Load) -> None:
-    access = {"kind": "emr-ec2", "permissions_boundary": AWS}
-    named = named_by(load(pipeline=PIPELINE, applications={"lake": {"streams": ["orders"], "access": access}}))
-    assert len(granted.in_stack(stack_of("aws_iam_role", role(permissions_boundary=AWS)), named)) == 1
+def test_boundary_of_aws_is_none_even_if_named(load: Load) -> None:
+    boundary = WORDS["ADMIN"]
+    named = named_by(load(f"PIPELINE, applications.lake.access: {{kind: emr-ec2, permissions_boundary: '{boundary}'}}"))
+    assert count("aws_iam_role", role(permissions_boundary=boundary), named) == 1
 
 
-def test_nothing_else_has_the_name_by_which_checks_of_a_boundary_are_excused(load: Load) -> None:
+# With `count` or `for_each`, a plan has an index, of whatever letters.
+@pytest.mark.parametrize("index", [None, "", "[0]", '["a.b"]'])
+def test_name_of_the_excused_boundary_is_reserved(index: str | None, load: Load) -> None:
     policy = {"name": "x", "policy": statement(Action="s3:GetObject", Resource="arn:aws:s3:::x/*")}
-    stack = {"resource": {"aws_iam_policy": {"roles_boundary": policy}}}
-    (fault,) = granted.in_stack(stack, named_by(load(pipeline=PIPELINE)))
-    assert fault.startswith("aws_iam_policy.roles_boundary: has the name of the boundary")
-    assert granted.in_stack(stack, named_by(load())) == []
-    # With `count` or `for_each`, a plan has an index, of whatever letters.
-    for index in ("", "[0]", '["a.b"]'):
-        plan = plan_of("aws_iam_policy", policy)
-        plan["resource_changes"][0]["address"] = f"aws_iam_policy.roles_boundary{index}"
-        (fault,) = granted.in_plan(plan, named_by(load(pipeline=PIPELINE)))
-        assert fault.startswith(f"aws_iam_policy.roles_boundary{index}: has the name of the boundary")
-        assert granted.in_plan(plan, named_by(load())) == []
+    address = f"aws_iam_policy.roles_boundary{index or ''}"
+
+    def found(**changes: Any) -> list[str]:
+        if index is None:
+            return granted.in_stack(
+                {"resource": {"aws_iam_policy": {"roles_boundary": policy}}}, named_by(load(**changes))
+            )
+        return granted.in_plan(plan_of("aws_iam_policy", policy, address=address), named_by(load(**changes)))
+
+    (fault,) = found(pipeline=PIPELINE)
+    assert fault.startswith(f"{address}: has the name of the boundary")
+    assert found() == []
 
 
-def test_what_a_plan_has_several_of_is_held_against_what_the_stack_says_of_them(load: Load) -> None:
-    several = plan_of("aws_iam_role", role(permissions_boundary=None))
-    (change,) = several["resource_changes"]
-    change["address"], change["change"]["after_unknown"] = "aws_iam_role.x[1]", {"permissions_boundary": True}
-    named = named_by(
-        load(applications={"lake": {"streams": ["orders"], "access": {"kind": "emr-serverless"}}}),
-    )
-    for refers, faults in (("aws_iam_policy.roles_boundary.arn", 0), ("aws_iam_policy.lake.arn", 1)):
-        expressions = {"permissions_boundary": {"references": [refers]}}
-        resources = [{"address": "aws_iam_role.x", "expressions": expressions}]
-        plan = {**several, "configuration": {"root_module": {"resources": resources}}}
-        assert len(granted.in_plan(plan, named)) == faults
+# Before the boundary exists, a plan does not know its ARN, and has what it refers to.
+@pytest.mark.parametrize("address", ["aws_iam_role.x", "aws_iam_role.x[1]"])
+@pytest.mark.parametrize(
+    ("refers", "faults"), [("aws_iam_policy.roles_boundary.arn", 0), ("aws_iam_policy.lake.arn", 1)]
+)
+def test_unknown_boundary_is_what_the_stack_refers_to(address: str, refers: str, faults: int, load: Load) -> None:
+    body, unknown = role(permissions_boundary=None), {"permissions_boundary": True}
+    plan = plan_of("aws_iam_role", body, unknown=unknown, address=address, refers=refers)
+    assert len(granted.in_plan(plan, named_by(load("applications.lake.access: SERVERLESS")))) == faults
 
 
-def test_without_a_pipeline_the_boundary_is_the_one_that_the_stack_declares(
-    load: Load, synth: Callable[..., Json]
-) -> None:
-    changes: Json = {"applications": {"lake": {"streams": ["orders"], "access": {"kind": "emr-serverless"}}}}
-    stack, named = synth(**changes), named_by(load(**changes))
+def test_without_pipeline_the_stack_declares_the_boundary(load: Load, synth: Synth) -> None:
+    changes = "applications.lake.access: SERVERLESS"
+    stack, named = synth(changes), named_by(load(changes))
     assert granted.in_stack(stack, named) == []
-    other = copy.deepcopy(stack)
-    other["resource"]["aws_iam_role"]["lake"]["permissions_boundary"] = "${aws_iam_policy.lake.arn}"
-    assert len(granted.in_stack(other, named)) == 1
-    # Before it exists, a plan does not know its ARN, and says what it refers to.
-    created = plan_of("aws_iam_role", role(permissions_boundary=None))
-    created["resource_changes"][0]["change"]["after_unknown"] = {"permissions_boundary": True}
-    for refers, faults in (("aws_iam_policy.roles_boundary.arn", 0), ("aws_iam_policy.lake.arn", 1)):
-        expressions = {"permissions_boundary": {"references": [refers, refers.removesuffix(".arn")]}}
-        resources = [{"address": "aws_iam_role.x", "expressions": expressions}]
-        plan = {**created, "configuration": {"root_module": {"resources": resources}}}
-        assert len(granted.in_plan(plan, named)) == faults
+    stack["resource"]["aws_iam_role"]["lake"]["permissions_boundary"] = "${aws_iam_policy.lake.arn}"
+    assert len(granted.in_stack(stack, named)) == 1
 
 
 def test_folder_without_environment_files_names_the_remedy(tmp_path: Path) -> None:

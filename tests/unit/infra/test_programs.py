@@ -6,7 +6,7 @@ import ast
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from infra.settings.programs import Option, command_line
 from jobs import archive
 from tests.support.environments import DIRECTORY, EXAMPLE
 from tests.support.pages import ROOT, blocks
+from tests.unit.infra.conftest import Write, rows
 
-Write = Callable[..., Path]
 LAKE = {"streams": ["orders"], "output": "s3://lake/raw", "access": {"kind": "emr-serverless"}}
 PROGRAM = "jobs/archive.py"
 
@@ -57,7 +57,7 @@ def parse(program: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(("place", "program", "arguments"), list(documented()), ids=[each[0] for each in documented()])
-def test_the_program_of_a_documented_job_takes_its_arguments(
+def test_documented_job_has_arguments_of_its_program(
     place: str, program: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parse(program, arguments, monkeypatch)
@@ -69,7 +69,7 @@ def test_there_are_documented_jobs() -> None:
     }  # fmt: skip
 
 
-def test_what_the_archive_refuses_is_told_from_its_source() -> None:
+def test_options_of_the_archive_are_read_from_its_source() -> None:
     """The command line that is read from the source is that of the program."""
     usage = archive.command_line().format_usage()
     real = {
@@ -103,7 +103,7 @@ BOTH = ["--output", "$output", "--checkpoint=$checkpoint"]
         ({"program": "jobs/other.py"}, r"jobs\.0\.program: must take --manifest.*; it takes --output"),
     ],
 )  # fmt: skip
-def test_what_a_program_would_refuse_is_a_fault(
+def test_arguments_that_a_program_refuses_are_faults(
     write: Write, tmp_path: Path, changes: dict[str, Any], says: str
 ) -> None:
     project(tmp_path)
@@ -121,42 +121,42 @@ def project(directory: Path) -> None:
     (directory / "jobs" / "other.py").write_text("p.add_argument('--output')\np.add_argument('--checkpoint')\n")
 
 
-def test_what_a_program_takes_is_no_fault(write: Write, tmp_path: Path) -> None:
+def test_arguments_of_a_program_are_valid(write: Write, tmp_path: Path) -> None:
     project(tmp_path)
     write(**declared([*BOTH, "--available-now", "--option", "a=b", "--option=c=d"]))
     assert len(load_environments(tmp_path, project=tmp_path)) == 1
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("p.add_argument('-o', '--output')", [Option(("--output", "-o"))]),
-        ("p.add_argument('--now', action='store_true')", [Option(("--now",), takes_value=False)]),
-        ("def f(now: Annotated[bool | None, typer.Option()] = None): ...", [Option(("--now", "--no-now"), False)]),
-        ("def f(on: Annotated[bool, Option('--on/--off')]): ...", [Option(("--on", "--off"), False, True)]),
-        ("def f(*, my_file: Annotated[str, Option()]): ...", [Option(("--my-file",), True, True)]),
-        # Of these, nothing can be told.
-        ("p.add_argument(name)", None),
-        ("p.add_argument('file')", None),
-        ("p.add_argument('--files', nargs='+')", None),
-        ("p.add_argument('--x', **more)", None),
-        ("p.add_argument('--x', action=MyAction)", None),
-        ("p.add_argument('--x', required=needed)", None),
-        ("p.add_argument('--x')\np.parse_known_args()", None),
-        ("p.add_argument('--x')\np.add_subparsers()", None),
-        ("def f(file: Annotated[str, typer.Argument()]): ...", None),
-        ("def f(x: Annotated[str, typer.Option()], ctx: typer.Context): ...", None),
-        ("def f(x: Annotated[tuple[int, int], typer.Option()]): ...", None),
-        ("def f(x: Annotated[int, typer.Option(count=True)]): ...", None),
-        ("def f(x: Annotated[int, Option()]): ...\ndef g(x: Annotated[int, Option()]): ...", None),
-        ("print('no command line')", None),
-    ],
-)
-def test_a_command_line_is_read_or_nothing_is_said_of_it(source: str, expected: list[Option] | None) -> None:
-    assert command_line(source) == expected
+SOURCES = r"""
+p.add_argument('-o', '--output') => [Option(('--output', '-o'))]
+p.add_argument('--now', action='store_true') => [Option(('--now',), takes_value=False)]
+def f(now: Annotated[bool | None, typer.Option()] = None): ... => [Option(('--now', '--no-now'), False)]
+def f(on: Annotated[bool, Option('--on/--off')]): ... => [Option(('--on', '--off'), False, True)]
+def f(*, my_file: Annotated[str, Option()]): ... => [Option(('--my-file',), True, True)]
+# Of these, nothing can be told.
+p.add_argument(name) => None
+p.add_argument('file') => None
+p.add_argument('--files', nargs='+') => None
+p.add_argument('--x', **more) => None
+p.add_argument('--x', action=MyAction) => None
+p.add_argument('--x', required=needed) => None
+p.add_argument('--x'); p.parse_known_args() => None
+p.add_argument('--x'); p.add_subparsers() => None
+def f(file: Annotated[str, typer.Argument()]): ... => None
+def f(x: Annotated[str, typer.Option()], ctx: typer.Context): ... => None
+def f(x: Annotated[tuple[int, int], typer.Option()]): ... => None
+def f(x: Annotated[int, typer.Option(count=True)]): ... => None
+print('no command line') => None
+"""
+TWO = "def f(x: Annotated[int, Option()]): ...\ndef g(x: Annotated[int, Option()]): ..."
 
 
-def test_a_program_that_cannot_be_told_takes_anything(write: Write, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("source", "expected"), [*rows(SOURCES), (TWO, "None")])
+def test_command_line_is_read_from_the_source(source: str, expected: str) -> None:
+    assert command_line(source) == eval(expected, {"Option": Option})
+
+
+def test_unreadable_command_line_has_any_arguments(write: Write, tmp_path: Path) -> None:
     (tmp_path / "free.py").write_text("import sys\nprint(sys.argv)\n", encoding="utf-8")
     environment: Environment = load_environment(write(**declared(["whatever"], program="free.py")), tmp_path)
     assert environment.jobs[0].arguments == ["whatever"]

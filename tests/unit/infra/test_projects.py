@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import permutations
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +18,7 @@ from infra.settings.access import EmrServerless
 from infra.settings.first import write_first
 from infra.settings.ledger import accept
 from infra.settings.literals import literal_manifest, literal_policy
-from infra.settings.load import load_environment, load_environments
+from infra.settings.load import load_environment
 from infra.settings.model import Application, Environment, OwnStream, Pipeline
 from infra.settings.names import Names, environment_of
 from infra.settings.values import ProjectName
@@ -28,22 +27,15 @@ from infra.stacks.permissions.scope import Scope
 from kinesis_efo_tools.emr.job import job_name
 from tests.support.environments import EXAMPLE
 from tests.support.iam import allowed
+from tests.unit.infra.conftest import Load
 
-Load = Callable[..., Environment]
 HEAD = {"region": "eu-west-1", "account_id": "111122223333", "state_bucket": "states"}
-PROVIDER = "arn:aws:iam::111122223333:oidc-provider/token.actions.githubusercontent.com"
 # The state bucket and GitHub's provider are the account's.
-SHARED = {"repository": "acme/data", "adopt_state_bucket": True, "oidc_provider_arn": PROVIDER}
-EVERYTHING: dict[str, Any] = {
-    **HEAD,
-    "emr": {"serverless": {"subnets": ["subnet-0123456789abcdef0"], "security_groups": ["sg-0123456789abcdef0"]}},
-    "streams": {"orders": {}, "clicks": {}},
-    "applications": {
-        "lake": {"streams": ["orders", "clicks"], "batch": True, "access": {"kind": "emr-serverless"}},
-        "reports": {"streams": ["orders"], "access": {"kind": "emr-ec2"}},
-    },
-    "jobs": [{"application": "lake", "program": "jobs/archive.py"}],
-}
+EVERYTHING = (
+    "SHARED, region: eu-west-1, state_bucket: states, emr.serverless: NETWORK, streams: {orders: {}, clicks: {}}, applications: {lake:"
+    "{streams: [orders, clicks], batch: true, access: SERVERLESS}, reports: {streams: [orders], access: EC2}},"
+    "jobs: [{application: lake, program: jobs/archive.py}]"
+)
 # A consumer is its stream's, and a statement its policy's.
 NAMES = ("name", "alarm_name", "dashboard_name", "bucket")
 NOT_THE_ACCOUNTS = ("aws_kinesis_stream_consumer",)
@@ -80,12 +72,9 @@ def declared(environments: list[Environment], out: Path) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("one", "other"), [("kinesis-efo", "lake"), ("lake", "pond")])
-def test_two_projects_with_an_environment_of_one_name_have_no_name_in_common(
-    one: str, other: str, load: Load, tmp_path: Path
-) -> None:
+def test_projects_have_no_name_in_common(one: str, other: str, load: Load, tmp_path: Path) -> None:
     ours, theirs = (
-        declared([load(environment="dev", project=each, pipeline=SHARED, **EVERYTHING)], tmp_path / each)
-        for each in (one, other)
+        declared([load(f"{EVERYTHING}, environment: dev, project: {each}")], tmp_path / each) for each in (one, other)
     )
     assert not ours & theirs
     # All hold the project, but for these of the default one.
@@ -98,9 +87,9 @@ def test_two_projects_with_an_environment_of_one_name_have_no_name_in_common(
     assert len(ours) == len(theirs) > 30
 
 
-def test_the_default_project_may_be_named_and_changes_nothing(load: Load, tmp_path: Path) -> None:
-    named = load(environment="dev", project="kinesis-efo", pipeline=SHARED, **EVERYTHING)
-    assert named == load(environment="dev", pipeline=SHARED, **EVERYTHING)
+def test_named_default_project_changes_nothing(load: Load, tmp_path: Path) -> None:
+    named = load(f"{EVERYTHING}, environment: dev, project: kinesis-efo")
+    assert named == load(f"{EVERYTHING}, environment: dev")
     assert load_environment(EXAMPLE).project == "kinesis-efo", "its names are those of earlier releases"
 
 
@@ -137,22 +126,13 @@ def arns(environment: Environment) -> set[str]:
     keys = (names.state_key, names.bootstrap_state_key, names.record_key)
     found = {f"{bucket}/{key}" for key in keys}
     found |= {names.pipeline_role_arn(kind) for kind in ("plan", "apply")}
-    found |= {
-        names.boundary_arn,
-        names.iam_arn(f"policy/{names.roles_boundary_name}"),
-    }
+    found |= {names.boundary_arn, names.iam_arn(f"policy/{names.roles_boundary_name}")}
     found |= {names.stream_arn(key) for key in environment.streams}
     found |= {names.arn("kms", f"alias/{path}{each}") for each in ("", "/orders")}
     found |= {names.arn("cloudwatch", f"alarm:{path}/orders/throttled")}
     found |= {f"arn:aws:cloudwatch::{environment.account_id}:dashboard/{names.prefix}"}
-    for key in environment.applications:
-        found |= {
-            names.lease_table_arn(key),
-            names.parameter_arn(key),
-            names.policy_arn(key),
-            names.role_arn(key),
-        }
-    return found
+    of_key = (names.lease_table_arn, names.parameter_arn, names.policy_arn, names.role_arn)
+    return found | {each(key) for key in environment.applications for each in of_key}
 
 
 def reach(environment: Environment) -> set[str]:
@@ -165,7 +145,7 @@ def reach(environment: Environment) -> set[str]:
 
 
 @given(environments(), environments())
-def test_no_name_of_a_project_is_or_begins_like_one_of_another(one: Environment, other: Environment) -> None:
+def test_no_name_begins_like_one_of_another_project(one: Environment, other: Environment) -> None:
     if one.project == other.project:
         return
     assert not arns(one) & arns(other)
@@ -176,7 +156,7 @@ def test_no_name_of_a_project_is_or_begins_like_one_of_another(one: Environment,
 
 
 @given(environments())
-def test_the_environment_of_a_stack_is_found_by_its_name(environment: Environment) -> None:
+def test_stack_name_has_its_environment(environment: Environment) -> None:
     names = Names(environment)
     if not environment.environment.endswith("-bootstrap"):
         assert environment_of(names.stack_name) == environment.environment
@@ -194,7 +174,7 @@ def test_the_environment_of_a_stack_is_found_by_its_name(environment: Environmen
         *((each, "must be another name: AWS keeps it") for each in ("aws", "awslake", "ssm", "sg", "amzn", "sthree")),
     ],
 )
-def test_a_project_that_would_not_keep_apart_is_refused(project: str, rule: str, load: Load, tmp_path: Path) -> None:
+def test_ambiguous_project_is_refused(project: str, rule: str, load: Load, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=rf"project: {rule}.*got '{project}'"):
         load(project=project)
     with pytest.raises(SettingsError, match="no project can have this name: it must "):
@@ -212,8 +192,8 @@ def test_other_names_are_projects(project: str) -> None:
         assert not reserved
 
 
-def test_the_longest_names_are_within_the_limits_of_aws(load: Load) -> None:
-    environment = load(environment="e" * 32, project="p" * 16, pipeline=SHARED, **EVERYTHING)
+def test_longest_names_are_within_limits(load: Load) -> None:
+    environment = load(EVERYTHING, environment="e" * 32, project="p" * 16)
     for kind in ("plan", "apply"):
         assert len(Names(environment).pipeline_role_name(kind)) <= 64
     assert max(len(Names(environment).pipeline_policy_name(kind)) for kind in ("change-access", "boundary")) <= 128
@@ -222,8 +202,8 @@ def test_the_longest_names_are_within_the_limits_of_aws(load: Load) -> None:
 
 
 @pytest.mark.parametrize("project", ["kinesis-efo", "lake", "p" * 16])
-def test_a_job_may_look_for_the_marker_that_stops_it(project: str, load: Load) -> None:
-    environment = load(environment="e" * 32, project=project, **EVERYTHING)
+def test_job_may_read_its_stop_marker(project: str, load: Load) -> None:
+    environment = load(EVERYTHING, environment="e" * 32, project=project)
     document = json.loads(literal_policy(environment, "lake").json())
     name = job_name(json.loads(literal_manifest(environment, "lake"))["environment"], "lake" * 20)
     bucket = Names(environment).bucket_arn(Names(environment).artifacts_bucket)
@@ -232,7 +212,7 @@ def test_a_job_may_look_for_the_marker_that_stops_it(project: str, load: Load) -
     assert not allowed(document["Statement"], "s3:GetObject", f"{bucket}/stops/{other}/token", {})
 
 
-def test_a_name_that_its_project_makes_too_long_is_a_fault(load: Load) -> None:
+def test_name_too_long_with_its_project_is_refused(load: Load) -> None:
     # 50 and 15 characters go with the default project: 64 is the most that a role's name has.
     key = "a" * (64 - len("lake-test-") + 1)
     applications = {key: {"streams": ["orders"], "access": {"kind": "emr-ec2"}}}
@@ -241,28 +221,9 @@ def test_a_name_that_its_project_makes_too_long_is_a_fault(load: Load) -> None:
     assert load(project="lak", applications=applications).project == "lak"
 
 
-def test_a_directory_may_have_environments_of_several_projects(write: Callable[..., Path], tmp_path: Path) -> None:
-    pipeline = {"pipeline": SHARED}
-    # In one project `dev-2` would be refused beside `dev`.
-    write(environment="dev", project="lake", **pipeline)
-    write(environment="dev-2", project="pond", **pipeline)
-    write(environment="lake", **pipeline)
-    assert [each.project for each in load_environments(tmp_path)] == ["pond", "lake", "kinesis-efo"]
-    write(environment="dev-2", project="lake", **pipeline)
-    with pytest.raises(SettingsError, match=r"dev-2.yaml environment: begins like dev"):
-        load_environments(tmp_path)
-
-
-def test_what_two_projects_declare_under_one_given_name_is_a_fault(write: Callable[..., Path], tmp_path: Path) -> None:
-    write(environment="one", project="lake", streams={"orders": {"name": "shop"}})
-    write(environment="two", project="pond", streams={"orders": {"name": "shop"}})
-    with pytest.raises(SettingsError, match=r"two.yaml streams.orders: is declared by one.yaml streams.orders too"):
-        load_environments(tmp_path)
-
-
-def test_another_project_is_another_ledger(load: Load, tmp_path: Path) -> None:
+def test_projects_have_their_own_ledgers(load: Load, tmp_path: Path) -> None:
     lists = [
-        accept(tmp_path, load(environment="dev", project=each, protected=True, **EVERYTHING)).read_text(
+        accept(tmp_path, load(f"{EVERYTHING}, environment: dev, project: {each}, protected: true")).read_text(
             encoding="utf-8"
         )
         for each in ("kinesis-efo", "lake")

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.errors import SettingsError
 from infra.settings.literals import literal_policy
-from infra.settings.load import load_environments
 from infra.settings.model import Environment
 from infra.settings.names import Names
 from infra.stacks import permissions
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.iam import REGISTRATION
 from tests.support.iam import Statement, allowed
+from tests.unit.infra.conftest import Load, attempt, in_json, policy, tags
 
-Load = Callable[..., Environment]
 REGIONS = ("eu-west-1", "us-east-1")
 PIPELINE = {"repository": "acme/lake"}
 ACCOUNT = "111122223333"
@@ -54,26 +50,13 @@ def database(name: str) -> str:
     return f"lake_{name}".replace(".", "_")
 
 
-def json_of(policy: list[iam.Statement]) -> list[Statement]:
-    document: dict[str, Any] = json.loads(iam.policy_json(policy))
-    return list(document["Statement"])
-
-
 def boundary(environment: Environment) -> list[Statement]:
-    return json_of(permissions.boundary(environment))
+    return policy(environment, "boundary")
 
 
-def applies(environment: Environment) -> list[Statement]:
-    policies = permissions.policies(environment).items()
-    return json_of([statement for kind, policy in policies if kind != "boundary" for statement in policy])
-
-
-def tags(environment: Environment) -> dict[str, str]:
+def own_tags(environment: Environment) -> dict[str, str]:
     """The context of a request for one of its resources."""
-    return {
-        "aws:ResourceTag/environment": Names(environment).qualified,
-        "aws:ResourceTag/managed-by": "kinesis-efo",
-    }
+    return tags("Resource", Names(environment).qualified)
 
 
 def used_by_jobs(environment: Environment) -> dict[str, tuple[str, ...]]:
@@ -145,30 +128,26 @@ PLACES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("one", "other", "here", "there"), PLACES)
-def test_an_environment_reaches_its_own_and_nothing_of_another(
-    one: str, other: str, here: str, there: str, load: Load
-) -> None:
+def test_environment_reaches_nothing_of_another(one: str, other: str, here: str, there: str, load: Load) -> None:
     ours, theirs = declared(load, one, here), declared(load, other, there)
-    for statements, things in ((boundary, used_by_jobs), (applies, changed_by_the_pipeline)):
-        assert reached(statements(ours), things(ours), tags(ours)) == everything(things(ours))
-        assert reached(statements(ours), things(theirs), tags(theirs)) == set(), statements.__name__
+    for statements, things in ((boundary, used_by_jobs), (policy, changed_by_the_pipeline)):
+        assert reached(statements(ours), things(ours), own_tags(ours)) == everything(things(ours))
+        assert reached(statements(ours), things(theirs), own_tags(theirs)) == set(), statements.__name__
     # They have one bucket of states.
     state = Names(theirs).bucket_arn(theirs.state_bucket)
     for key in (Names(theirs).state_key, Names(theirs).bootstrap_state_key, Names(theirs).record_key):
         for action in ("s3:GetObject", "s3:PutObject", "s3:DeleteObject"):
             assert not allowed(boundary(ours), action, f"{state}/{key}", {})
-            assert not allowed(applies(ours), action, f"{state}/{key}", {})
+            assert not allowed(policy(ours), action, f"{state}/{key}", {})
 
 
 # `dev` beside `dev-2` is refused, as names alone do not keep them apart.
 @pytest.mark.slow
 @pytest.mark.parametrize(("one", "other", "here", "there"), [each for each in PLACES if each[:2] != ("dev", "dev-2")])
-def test_names_alone_keep_environments_apart_where_iam_is_told_no_tags(
-    one: str, other: str, here: str, there: str, load: Load
-) -> None:
+def test_names_alone_keep_environments_apart(one: str, other: str, here: str, there: str, load: Load) -> None:
     ours, theirs = declared(load, one, here), declared(load, other, there)
     assert reached(boundary(ours), used_by_jobs(theirs), {}) == set()
-    assert reached(applies(ours), changed_by_the_pipeline(theirs), {}) == set()
+    assert reached(policy(ours), changed_by_the_pipeline(theirs), {}) == set()
 
 
 ROLES_AND_POLICIES = (
@@ -189,124 +168,85 @@ def changed_in_iam(mine: list[Statement], theirs: Environment, context: dict[str
     return {each.split()[0] for each in reached(mine, things, told)}
 
 
-def test_roles_and_policies_are_changed_by_their_tags_as_a_sister_s_names_begin_alike(load: Load) -> None:
+def test_tags_keep_names_that_begin_alike_apart(load: Load) -> None:
     dev, sister = declared(load, "dev"), declared(load, "dev-2")
-    role = applies(dev)
+    role = policy(dev)
     # A boundary of the sister's is none of ours; here, only tags are to decide.
     ours = {"iam:PermissionsBoundary": Names(dev).boundary_arn}
-    requested = {name.replace("Resource", "Request"): value for name, value in tags(dev).items()}
+    requested = {name.replace("Resource", "Request"): value for name, value in own_tags(dev).items()}
     create = {"iam:CreatePolicy", "iam:CreateRole"}
-    assert changed_in_iam(role, dev, tags(dev)) == set(ROLES_AND_POLICIES) - create
+    assert changed_in_iam(role, dev, own_tags(dev)) == set(ROLES_AND_POLICIES) - create
     assert changed_in_iam(role, dev, requested) == {*create, "iam:TagPolicy", "iam:TagRole"}
-    for told in (tags(sister), {}):
+    for told in (own_tags(sister), {}):
         assert changed_in_iam(role, sister, {**told, **ours}) == set()
         # Taking it over by tagging it.
-        assert "iam:TagRole" not in changed_in_iam(role, sister, {**tags(sister), **requested, **ours})
-    foreign = {name.replace("Resource", "Request"): value for name, value in tags(sister).items()}
+        assert "iam:TagRole" not in changed_in_iam(role, sister, {**own_tags(sister), **requested, **ours})
+    foreign = {name.replace("Resource", "Request"): value for name, value in own_tags(sister).items()}
     assert changed_in_iam(role, sister, {**foreign, **ours}) == set(), "made as the sister's own"
-
-
-@pytest.mark.parametrize("region", REGIONS)
-@pytest.mark.parametrize("short_has_pipeline", [True, False])
-def test_names_that_begin_alike_are_refused_in_one_account_whatever_their_regions(
-    region: str, short_has_pipeline: bool, write: Callable[..., Path], tmp_path: Path
-) -> None:
-    write(environment="dev", **({"pipeline": PIPELINE} if short_has_pipeline else {}))
-    write(environment="dev-2", region=region)
-    if not short_has_pipeline:
-        assert len(load_environments(tmp_path)) == 2, "nobody has permissions by a prefix"
-        return
-    with pytest.raises(SettingsError, match=r"dev-2.yaml environment: begins like dev.*use another name or account"):
-        load_environments(tmp_path)
-    write(environment="dev-2", region=region, account_id="444455556666")
-    assert len(load_environments(tmp_path)) == 2
-
-
-def test_a_role_or_policy_of_one_name_is_declared_once_in_an_account_whatever_the_region(
-    write: Callable[..., Path], tmp_path: Path
-) -> None:
-    access = {"streams": ["orders"], "access": {"kind": "emr-ec2", "role_name": "reader"}}
-    write(environment="one", applications={"a": access})
-    write(environment="two", region="us-east-1", applications={"a": access})
-    write(environment="x-y", applications={"z": {"streams": ["orders"]}})
-    write(environment="x", region="us-east-1", applications={"y-z": {"streams": ["orders"]}})
-    with pytest.raises(SettingsError) as caught:
-        load_environments(tmp_path)
-    assert {str(fault.value).partition("::")[2] for fault in caught.value.faults} == {
-        f"{ACCOUNT}:role/reader",
-        f"{ACCOUNT}:policy/kinesis-efo-x-y-z",
-    }
 
 
 @pytest.fixture
 def adopting(load: Load) -> Environment:
     """An environment with given keys and streams, one of them of another environment, and jobs with and without roles."""
+    given = "arn:aws:kms:eu-west-1:111122223333:key"
+    streams = (
+        "orders: {}, named: {name: shop}, events: {existing_arn: FOREIGN, consumers: {lake: 'FOREIGN/consumer/lake:1'}}"
+    )
     return load(
-        pipeline=PIPELINE,
-        emr={},
-        key=GIVEN_KEY,
-        streams={
-            "orders": {},
-            "named": {"name": "shop"},
-            "payments": {"existing_arn": ADOPTED, "key": GIVEN_KEY.replace("given", "others")},
-            "events": {"existing_arn": FOREIGN, "consumers": {"lake": f"{FOREIGN}/consumer/lake:1"}},
-        },
-        applications={
-            "lake": {"streams": ["orders", "named", "payments", "events"], "access": {"kind": "emr-serverless"}},
-            "own": {"streams": ["orders"], "writes": ["named"], "polling": True, "lease_table": "OldTable"},
-        },
+        f"PIPELINE, emr: {{}}, key: '{given}/given', streams: {{{streams}, payments: {{existing_arn: STREAM, key: '{given}/others'}}}},"
+        "applications: {lake: {streams: [orders, named, payments, events], access: SERVERLESS},"
+        "own: {streams: [orders], writes: [named], polling: true, lease_table: OldTable}}"
     )
 
 
 @pytest.mark.parametrize("key", ["lake", "own"])
-def test_the_boundary_leaves_a_job_what_its_policy_grants(key: str, adopting: Environment) -> None:
+def test_boundary_leaves_a_job_what_its_policy_grants(key: str, adopting: Environment) -> None:
     bound = boundary(adopting)
     others = {"aws:ResourceTag/environment": "prod", "aws:ResourceTag/managed-by": "kinesis-efo"}
     given = ("stream/payments", "stream/events", "key/given", "key/others")
-    for statement in json_of(list(literal_policy(adopting, key).statements.values())):
+    for statement in in_json(list(literal_policy(adopting, key).statements.values())):
         via = statement.get("Condition", {}).get("StringEquals", {}).get("kms:ViaService", [""])
         for action in statement["Action"]:
             for resource in statement["Resource"]:
-                context = others if any(each in resource for each in given) else tags(adopting)
+                context = others if any(each in resource for each in given) else own_tags(adopting)
                 answer = allowed(bound, action, resource, {**context, "kms:ViaService": via[0]})
                 assert answer == (statement["Effect"] == "Allow"), (action, resource)
 
 
-def test_whatever_it_is_allowed_a_job_registers_no_consumers_and_reads_no_state(adopting: Environment) -> None:
-    bound = boundary(adopting)
-    for action in REGISTRATION:
-        for arn in (Names(adopting).stream_arn("orders"), ADOPTED, f"{ADOPTED}/consumer/lake:1"):
-            assert not allowed(bound, action, arn, tags(adopting))
-    assert not allowed(bound, "s3:GetObject", "arn:aws:s3:::state/kinesis-efo/test.tfstate", {})
-    key = Names(adopting).arn("kms", "key/state")
-    bootstrap = {"aws:ResourceTag/environment": "test", "aws:ResourceTag/managed-by": "kinesis-efo-bootstrap"}
-    assert not allowed(bound, "kms:Decrypt", key, bootstrap)
+def test_job_registers_no_consumers_and_reads_no_state(adopting: Environment) -> None:
+    never = ",".join(REGISTRATION)
+    table = f"""
+- {never} {Names(adopting).stream_arn("orders")} | ours
+- {never} {ADOPTED} | ours
+- {never} {ADOPTED}/consumer/lake:1 | ours
+- s3:GetObject state/kinesis-efo/test.tfstate
+- kms:Decrypt key/state | bootstrap
+"""
+    contexts = {"ours": tags("Resource"), "bootstrap": tags("Resource", managed_by="kinesis-efo-bootstrap")}
+    attempt(boundary(adopting), table, **contexts)
 
 
-def test_without_a_pipeline_a_job_may_do_what_its_policies_say_and_register_nothing(load: Load) -> None:
-    bound = json_of(permissions.boundary_without_pipeline(load()))
-    prod = {"aws:ResourceTag/environment": "prod", "aws:ResourceTag/managed-by": "kinesis-efo"}
-    assert allowed(bound, "s3:PutObject", "arn:aws:s3:::anywhere/x", {})
-    for action in REGISTRATION:
-        assert not allowed(bound, action, ADOPTED, {})
-    assert not allowed(bound, "dynamodb:PutItem", "arn:aws:dynamodb:eu-west-1:111122223333:table/t", prod)
+def test_without_pipeline_a_job_may_not_register(load: Load) -> None:
+    table = f"""
++ s3:PutObject anywhere/x
+- {",".join(REGISTRATION)} {ADOPTED}
+- dynamodb:PutItem table/t | prod
+"""
+    attempt(in_json(permissions.boundary_without_pipeline(load())), table, prod=tags("Resource", "prod"))
 
 
-def test_buckets_of_jobs_are_those_of_their_arguments_and_those_that_the_pipeline_is_told(load: Load) -> None:
-    arguments = ["--output", "s3://raw/x", "--checkpoint=s3a://checks/y", "--option", "manifest=ssm:///m"]
+def test_job_buckets_are_those_of_arguments_and_settings(load: Load) -> None:
     environment = load(
-        pipeline={**PIPELINE, "buckets": ["told"]},
-        emr={"artifacts_bucket": "programs"},
-        applications={"lake": {"streams": ["orders"], "access": ACCESS}},
-        jobs=[
-            {"application": "lake", "program": "a.py", "arguments": arguments, "spark": {"spark.jars": "s3://jars/a"}}
-        ],
+        "JOB, pipeline: {repository: acme/lake, buckets: [told]}, emr.artifacts_bucket: programs,"
+        "applications.lake.access: {kind: emr-serverless, policies: ['arn:aws:iam::111122223333:policy/lake-output']},"
+        "jobs.0.spark: {spark.jars: 's3://jars/a'},"
+        "jobs.0.arguments: [--output, 's3://raw/x', '--checkpoint=s3a://checks/y', --option, 'manifest=ssm:///m']"
     )
     assert Names(environment).job_buckets == ("checks", "jars", "programs", "raw", "told")
-    for bucket in Names(environment).job_buckets:
-        assert allowed(boundary(environment), "s3:PutObject", f"arn:aws:s3:::{bucket}/x", {})
-    assert not allowed(boundary(environment), "s3:PutObject", "arn:aws:s3:::rawer/x", {})
-    via = {"kms:ViaService": "s3.eu-west-1.amazonaws.com"}
-    somebodys = "arn:aws:kms:eu-west-1:999999999999:key/1"
-    assert allowed(boundary(environment), "kms:GenerateDataKey", somebodys, via)
-    assert not allowed(boundary(environment), "kms:GenerateDataKey", somebodys, {})
+    table = "\n".join(f"+ s3:PutObject {each}/x" for each in Names(environment).job_buckets)
+    table += """
+- s3:PutObject rawer/x
++ kms:GenerateDataKey arn:aws:kms:eu-west-1:999999999999:key/1 | s3
+- kms:GenerateDataKey arn:aws:kms:eu-west-1:999999999999:key/1
+"""
+    attempt(boundary(environment), table, s3={"kms:ViaService": "s3.eu-west-1.amazonaws.com"})

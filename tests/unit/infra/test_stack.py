@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable
 from dataclasses import asdict
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,10 @@ import pytest
 from botocore.session import Session
 
 import infra
-from infra.settings import addresses
-from infra.settings.literals import literal_policy
+from infra.pipeline.deployments import _declared
+from infra.settings import addresses, ledger
+from infra.settings.literals import literal_consumer_arn, literal_manifest, literal_policy
 from infra.settings.load import load_environment, load_environments
-from infra.settings.model import Environment
 from infra.stacks import permissions
 from infra.stacks.app import synthesize
 from kinesis_efo_infra import regions
@@ -26,245 +24,334 @@ from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.pipeline.known_regions import known_regions
 from tests.support.environments import DIRECTORY, EXAMPLE
 from tests.support.missing import terraform
-from tests.unit.infra.conftest import without_metadata
+from tests.unit.infra.conftest import (
+    GETTING,
+    KEY,
+    LISTING,
+    WORDS,
+    Load,
+    Synth,
+    at,
+    check,
+    scenarios,
+    statements,
+    without_metadata,
+)
 
-Synth = Callable[..., dict[str, Any]]
-Load = Callable[..., Environment]
-
-ADOPTED = "arn:aws:kinesis:eu-west-1:111122223333:stream/payments"
-FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
-KEY = "arn:aws:kms:eu-west-1:111122223333:key/0123abcd"
 PARTITIONS = {"eusc-de-east-1": ("aws-eusc", "amazonaws.eu"), "us-iso-east-1": ("aws-iso", "c2s.ic.gov")}
-PARTNER = "arn:aws:iam::777788889999:role/partner"
-THEIR_ACCOUNT = {"kind": "other-account", "principals": [PARTNER]}
-LISTING = ["kinesis:DescribeStreamSummary", "kinesis:ListShards"]
-GETTING = ["kinesis:DescribeStreamSummary", "kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards"]
 
 
-def apps(**changes: Any) -> dict[str, Any]:
-    return {"lake": {"streams": ["orders"], **changes}}
+# A scenario and its settings; then what the stack has at each path: resources, policy documents by statement id, and the rest of the file.
+# See `check` for the form of paths.
+STACKS = r"""
+without emr, no jobs are declared | applications.lake.access: SERVERLESS
+    resource lacks: [aws_s3, aws_emr]
+    aws_ssm_parameter.*: [lake]
+    lake_reader.LoadPrograms: null
+    lake_reader.WriteLogs: null
+bucket of artifacts is private | emr: {log_days: 5}, protected: true
+    aws_s3_bucket.artifacts: {bucket: kinesis-efo-test-111122223333, lifecycle: {prevent_destroy: true}}
+    aws_s3_bucket_public_access_block.artifacts with: {block_public_acls: true, block_public_policy: true, ignore_public_acls: true, restrict_public_buckets: true}
+    aws_s3_bucket_server_side_encryption_configuration.artifacts.rule.0.apply_server_side_encryption_by_default with: {sse_algorithm: aws:kms, kms_master_key_id: <aws_kms_key.environment_key.arn>}
+    artifacts_bucket.TlsOnly.effect: Deny
+EMR application is bounded and trusted alone | applications.lake.access: SERVERLESS, emr: {architecture: x86_64, serverless: {maximum_vcpu: 8, maximum_memory_gb: 32, subnets: [subnet-0123456789abcdef0], security_groups: [sg-0123456789abcdef0]}}
+    aws_emrserverless_application.jobs with: {maximum_capacity: {cpu: 8 vCPU, memory: 32 GB}, architecture: X86_64, release_label: emr-spark-8.0.0}
+    aws_emrserverless_application.jobs.network_configuration with: {subnet_ids: [subnet-0123456789abcdef0], security_group_ids: [sg-0123456789abcdef0, <aws_security_group.workers.id>]}
+    aws_security_group.workers.vpc_id: <data.aws_subnet.workers.vpc_id>
+    aws_subnet.workers.id: subnet-0123456789abcdef0
+    lake_trust.EmrServerless.condition has: <aws_emrserverless_application.jobs.arn>
+    output.emr_serverless_application.value: <aws_emrserverless_application.jobs.id>
+EMR application outside of a network has no group | emr: {}
+    aws_security_group: null
+    aws_emrserverless_application.jobs.network_configuration: null
+role for another application trusts that one | emr: {}, applications.lake.access: {kind: emr-serverless, application_id: 00f1}
+    lake_trust.EmrServerless.principals: [{type: Service, identifiers: [emr-serverless.amazonaws.com]}]
+    lake_trust.EmrServerless.condition with: {0: {test: StringEquals, variable: 'aws:SourceAccount', values: ['111122223333']}, 1: {test: ArnLike, variable: 'aws:SourceArn', values: ['arn:aws:emr-serverless:eu-west-1:111122223333:/applications/00f1']}}
+    aws_iam_instance_profile: null
+    aws_ssm_parameter.lake_job.value lacks: target
+jobs load artifacts and write their own logs | emr.serverless: null, applications.reports: {streams: [orders]}
+    aws_emrserverless_application: null
+    lake_reader.WriteLogs.resources: [<aws_s3_bucket.artifacts.arn>/logs/lake/*]
+    lake_reader.LoadPrograms.resources: [<aws_s3_bucket.artifacts.arn>/environments/*, <aws_s3_bucket.artifacts.arn>/programs/*, <aws_s3_bucket.artifacts.arn>/stops/kinesis-efo-test-*]
+    aws_ssm_parameter.*: [lake, lake_job, reports, reports_job]
+    aws_cloudwatch_metric_alarm.jobs_failures: null
+stream has its settings | streams.orders: {mode: provisioned, shards: 4, retention_hours: 48, max_record_kib: 2048, shard_metrics: [IncomingBytes], tags: {domain: shop}}
+    aws_kinesis_stream.*: [orders]
+    aws_kinesis_stream.orders: {name: test-orders, stream_mode_details: {stream_mode: PROVISIONED}, shard_count: 4, retention_period: 48, encryption_type: KMS, enforce_consumer_deletion: true, kms_key_id: <aws_kms_key.orders.arn>, max_record_size_in_kib: 2048, shard_level_metrics: [IncomingBytes], tags: {domain: shop}}
+on-demand stream has no shard count | tags: {owner: us}, state_region: eu-central-1
+    aws_kinesis_stream.orders.stream_mode_details: {stream_mode: ON_DEMAND}
+    aws_kinesis_stream.orders.shard_count: null
+    terraform.backend.s3: {bucket: state, key: kinesis-efo/test.tfstate, region: eu-central-1, encrypt: true, use_lockfile: true}
+    terraform.required_version: '>= 1.10'
+    provider.aws.0 with: {allowed_account_ids: ['111122223333'], default_tags: [{tags: {environment: test, managed-by: kinesis-efo, owner: us}}]}
+    aws_iam_role: null
+    output.role_arns.value: {}
+    aws_iam_policy.lake_batch: null
+    import: null
+    lake_reader.EncryptStreams: null
+    aws_ssm_parameter.lake.tier: Standard
+stream uses the key of AWS | streams.orders.key: aws-managed
+    aws_kinesis_stream.orders.kms_key_id: alias/aws/kinesis
+    aws_kms_key.*: [environment_key]
+    lake_reader.DecryptStreams: null
+stream uses a given key | streams.orders.key: KEY
+    aws_kinesis_stream.orders.kms_key_id: KEY
+    aws_kms_key.*: [environment_key]
+    lake_reader.DecryptStreams.resources: [KEY]
+adopted stream is decrypted with former keys | streams.orders: {existing_arn: STREAM, former_keys: {KEY: 2027-02-03}}
+    lake_reader.DecryptStreams.resources: [KEY]
+aliases follow the names | streams.orders.name: shop.orders
+    aws_kms_alias.*: [environment_key, orders]
+    aws_kms_alias.orders.name: alias/kinesis-efo/test/shop/orders
+    aws_kms_alias.environment_key.name: alias/kinesis-efo/test
+adopted stream gets consumers only | streams.orders: {existing_arn: STREAM, key: KEY}
+    aws_kinesis_stream: null
+    aws_kms_key.*: [environment_key]
+    aws_kinesis_stream_consumer: {orders_lake: {name: lake, stream_arn: STREAM}}
+    lake_reader.ReadStreams.resources: [STREAM]
+    lake_reader.DecryptStreams.resources: [KEY]
+    # A stream that others size may have the shortest retention.
+    aws_cloudwatch_metric_alarm.orders_lake_retention.threshold: 43200000
+# Metrics of a stream stay in its account.
+given consumer of another account is used | streams.orders: {existing_arn: FOREIGN, consumers: {lake: 'FOREIGN/consumer/lake:1700000000'}}
+    aws_kinesis_stream_consumer: null
+    lake_reader.SubscribeToConsumers.resources: [FOREIGN/consumer/lake:1700000000]
+    aws_ssm_parameter.lake.value has: FOREIGN/consumer/lake:1700000000
+    aws_cloudwatch_metric_alarm.*: [lake_leases, lake_leases_failing]
+given consumer is watched under its name | streams.orders: {existing_arn: STREAM, consumers: {lake: 'STREAM/consumer/before:1700000000'}}
+    aws_cloudwatch_metric_alarm.orders_lake_lag.dimensions: {StreamName: payments, ConsumerName: before}
+    aws_cloudwatch_dashboard.applications.dashboard_body has: '"ConsumerName", "before"'
+dashboard leaves out streams of other accounts | streams: {orders: {existing_arn: FOREIGN, consumers: {lake: 'FOREIGN/consumer/lake:1'}}, clicks: {}}, applications.pond: {streams: [clicks]}
+    aws_cloudwatch_dashboard.applications.dashboard_body has: 'pond: milliseconds behind'
+    aws_cloudwatch_dashboard.applications.dashboard_body lacks: ['lake: milliseconds behind', '"events"']
+consumer is called as its application | applications.lake.name: Lake.v2
+    aws_kinesis_stream_consumer.orders_lake.name: Lake.v2
+    aws_ssm_parameter.lake.name: /kinesis-efo/test/Lake.v2
+lease table is encrypted and can be restored | manifest_tier: standard
+    aws_dynamodb_table.lake: {name: kinesis-efo-test-lake, billing_mode: PAY_PER_REQUEST, hash_key: leaseKey, attribute: [{name: leaseKey, type: S}], point_in_time_recovery: {enabled: true}, server_side_encryption: {enabled: true, kms_key_arn: <aws_kms_key.environment_key.arn>}, deletion_protection_enabled: false}
+    aws_ssm_parameter.lake with: {name: /kinesis-efo/test/lake, description: kinesis-efo manifest /kinesis-efo/test/lake, type: SecureString, key_id: <aws_kms_key.environment_key.arn>}
+    aws_ssm_parameter.lake.value has: ['${jsonencode({', aws_dynamodb_table.lake.arn, aws_dynamodb_table.lake.name, aws_kinesis_stream.orders.arn, aws_kinesis_stream.orders.name, aws_kinesis_stream_consumer.orders_lake.arn]
+KCL table is imported | applications.lake: {streams: [orders], lease_table: LakeRestored, import_lease_table: true}
+    import: [{id: LakeRestored, to: aws_dynamodb_table.lake}]
+    aws_dynamodb_table.lake.name: LakeRestored
+manifest may be larger | manifest_tier: advanced
+    aws_ssm_parameter.lake.tier: Advanced
+batch reads need neither consumers nor leases | applications.lake.batch: true
+    lake_batch.*: [DecryptLeasesAndManifest, DecryptStreams, LoadManifest, NeverRegisterConsumers, ReadStreams]
+    lake_batch.ReadStreams.actions: GETTING
+    aws_iam_policy.lake_batch with: {name: 'kinesis-efo-test-lake@batch', policy: <data.aws_iam_policy_document.lake_batch.json>}
+    output.batch_policy_arns.value: {lake: <aws_iam_policy.lake_batch.arn>}
+writes go to the named streams only | streams.clicks: {}, applications.lake.writes: [clicks]
+    lake_reader.WriteStreams with: {resources: [<aws_kinesis_stream.clicks.arn>], actions: ['kinesis:DescribeStreamSummary', 'kinesis:ListShards', 'kinesis:PutRecords']}
+    lake_reader.EncryptStreams with: {actions: ['kms:GenerateDataKey'], resources: [<aws_kms_key.clicks.arn>]}
+China has its own ARNs and hosts | region: cn-north-1, applications.lake.access: EC2
+    lake_reader.LoadManifest.resources: ['arn:aws-cn:ssm:cn-north-1:111122223333:parameter/kinesis-efo/test/lake']
+    lake_reader.DecryptStreams.condition.0.values: [kinesis.cn-north-1.amazonaws.com.cn]
+    lake_trust.EmrOnEc2.principals.0.identifiers: [ec2.amazonaws.com.cn]
+role for EMR on EC2 has a profile | applications.lake.access: EC2
+    aws_iam_instance_profile.lake.role: <aws_iam_role.lake.name>
+    aws_iam_role_policy_attachment: {lake_reader: {role: <aws_iam_role.lake.name>, policy_arn: <aws_iam_policy.lake.arn>}}
+    lake_trust.EmrOnEc2.principals: [{type: Service, identifiers: [ec2.amazonaws.com]}]
+    lake_trust.EmrOnEc2.resources: null
+    output.stream_arns.value: {orders: <aws_kinesis_stream.orders.arn>}
+    output.consumer_arns.value: {orders/lake: <aws_kinesis_stream_consumer.orders_lake.arn>}
+    output.manifests.value: {lake: 'ssm://${aws_ssm_parameter.lake.name}'}
+    output.policy_arns.value: {lake: <aws_iam_policy.lake.arn>}
+    output.role_arns.value: {lake: <aws_iam_role.lake.arn>}
+    output.*: [consumer_arns, manifests, policy_arns, role_arns, stream_arns]
+role has given policies and boundary | applications.lake.access: {kind: emr-ec2, role_name: lake-runtime, policies: ['arn:aws:iam::111122223333:policy/reader', 'arn:aws:iam::111122223333:policy/other/reader'], permissions_boundary: 'arn:aws:iam::111122223333:policy/reader'}
+    aws_iam_role_policy_attachment has: [aws_iam_policy.lake.arn, 'arn:aws:iam::111122223333:policy/reader', 'arn:aws:iam::111122223333:policy/other/reader']
+    aws_iam_role_policy_attachment.*: [lake_343ad91c, lake_52004517, lake_reader]
+    aws_iam_role.lake with: {name: lake-runtime, permissions_boundary: arn:aws:iam::111122223333:policy/reader}
+stream, consumer and key are shared with another account | applications: {lake: {streams: [orders], lag_threshold_seconds: 90, access: PARTNER}, home: {streams: [orders]}}
+    aws_dynamodb_table.*: [home]
+    aws_iam_policy.*: [home]
+    aws_kinesis_resource_policy.*: [orders, orders_lake]
+    orders_shared.ReadLake with: {actions: GETTING, resources: [<aws_kinesis_stream.orders.arn>]}
+    orders_lake_shared.Subscribe with: {actions: ['kinesis:DescribeStreamConsumer', 'kinesis:SubscribeToShard'], resources: [<aws_kinesis_stream_consumer.orders_lake.arn>]}
+    output.consumer_arns.value has: aws_kinesis_stream_consumer.orders_lake.arn
+    aws_cloudwatch_metric_alarm.orders_lake_lag.dimensions.ConsumerName: lake
+    aws_cloudwatch_metric_alarm.orders_lake_rate.dimensions.ConsumerName: lake
+    aws_cloudwatch_metric_alarm.orders_lake_retention.dimensions.ConsumerName: lake
+    aws_cloudwatch_metric_alarm.orders_lake_lag with: {threshold: 90000, treat_missing_data: breaching}
+    aws_cloudwatch_metric_alarm.lake_leases: null
+    aws_cloudwatch_dashboard.applications.dashboard_body has: orders_lake_lag.arn
+other account that reads now and then may be silent | applications.lake: {streams: [orders], continuous: false, access: PARTNER}
+    aws_cloudwatch_metric_alarm.orders_lake_lag.treat_missing_data: notBreaching
+owner of an adopted stream sets its policy | streams.orders: {existing_arn: STREAM}, applications.lake.access: PARTNER
+    aws_kinesis_resource_policy.*: [orders_lake]
+    aws_cloudwatch_metric_alarm.*: [orders_lake_lag, orders_lake_rate, orders_lake_retention]
+# Silence means that nobody reads. A disabled key shows as failing writes, and a retention half gone is the last call.
+alarms watch enhanced fan-out | applications.lake.lag_threshold_seconds: 90, streams.orders.retention_hours: 168
+    aws_cloudwatch_metric_alarm.*: [lake_leases, lake_leases_failing, orders_lake_lag, orders_lake_rate, orders_lake_retention, orders_writes, orders_writes_failing]
+    aws_cloudwatch_metric_alarm lacks: [GetRecords, IteratorAge]
+    aws_cloudwatch_metric_alarm.orders_lake_lag with: {metric_name: SubscribeToShardEvent.MillisBehindLatest, dimensions: {StreamName: <aws_kinesis_stream.orders.name>, ConsumerName: lake}, threshold: 90000, statistic: Maximum, evaluation_periods: 5, treat_missing_data: breaching}
+    aws_cloudwatch_metric_alarm.orders_lake_rate.metric_name: SubscribeToShard.RateExceeded
+    aws_cloudwatch_metric_alarm.orders_lake_retention.metric_name: SubscribeToShardEvent.MillisBehindLatest
+    aws_cloudwatch_metric_alarm.orders_lake_retention.dimensions.ConsumerName: lake
+    aws_cloudwatch_metric_alarm.orders_lake_retention.threshold: 302400000
+    aws_cloudwatch_metric_alarm.orders_writes.metric_name: WriteProvisionedThroughputExceeded
+    aws_cloudwatch_metric_alarm.lake_leases.metric_query.0.metric.metric_name: ReadThrottleEvents
+    aws_cloudwatch_metric_alarm.lake_leases.metric_query.1.metric.metric_name: WriteThrottleEvents
+    aws_cloudwatch_metric_alarm.lake_leases.metric_query.0.return_data: null
+    aws_cloudwatch_metric_alarm.lake_leases.metric_query.1.return_data: null
+    aws_cloudwatch_metric_alarm.lake_leases.metric_query.2.return_data: true
+    aws_cloudwatch_metric_alarm.orders_writes_failing.metric_query.0.metric has: "'PutRecord.Success'"
+    aws_cloudwatch_metric_alarm.orders_writes_failing.metric_query.1.metric has: "'PutRecords.Success'"
+    aws_cloudwatch_metric_alarm.orders_writes_failing.metric_query.2.expression: IF(FILL(one, 1) < 0.5 OR FILL(many, 1) < 0.5, 1, 0)
+    aws_cloudwatch_metric_alarm.orders_writes_failing with: {threshold: 0, evaluation_periods: 3, datapoints_to_alarm: 2}
+    aws_cloudwatch_metric_alarm.lake_leases_failing.metric_query has: [SystemErrors, DeleteItem, PutItem, Scan, UpdateItem]
+retention of a day alarms after twelve hours | applications.pond: {streams: [orders]}, alarms.dashboard: false
+    aws_cloudwatch_metric_alarm.orders_lake_retention.threshold: 43200000
+    aws_cloudwatch_dashboard: null
+job that runs now and then may be silent | applications.lake.continuous: false
+    aws_cloudwatch_metric_alarm.orders_lake_lag.treat_missing_data: notBreaching
+# While it polls, it has no subscription; no consumer has the age of an iterator; it may read through its consumer instead.
+polling is watched by metrics of the stream | streams.clicks: {}, applications: {lake: {streams: [orders], polling: true, lag_threshold_seconds: 90}, pond: {streams: [orders, clicks]}, well: {streams: [orders], polling: true}}
+    aws_cloudwatch_metric_alarm.orders_lake_lag.treat_missing_data: notBreaching
+    aws_cloudwatch_metric_alarm.orders_lake_age with: {metric_name: GetRecords.IteratorAgeMilliseconds, threshold: 90000, dimensions: {StreamName: <aws_kinesis_stream.orders.name>}, treat_missing_data: notBreaching}
+    aws_cloudwatch_metric_alarm.orders_reads.metric_name: ReadProvisionedThroughputExceeded
+    aws_cloudwatch_metric_alarm.orders_retention.metric_name: GetRecords.IteratorAgeMilliseconds
+    aws_cloudwatch_metric_alarm.* has: orders_well_age
+    aws_cloudwatch_metric_alarm.* lacks: [orders_pond_age, clicks_pond_age, clicks_reads, clicks_retention]
+application that only polls has no consumer | applications.lake: {streams: [orders], polling: only, lag_threshold_seconds: 90}, protected: true
+    aws_kinesis_stream_consumer: null
+    output.consumer_arns.value: {}
+    lake_reader.ReadStreams.actions: GETTING
+    lake_reader.DecryptStreams.resources: [<aws_kms_key.orders.arn>]
+    lake_reader.NeverRegisterConsumers.effect: Deny
+    lake_reader.SubscribeToConsumers: null
+    aws_ssm_parameter.lake.value has: aws_kinesis_stream.orders.arn
+    aws_ssm_parameter.lake.value lacks: consumerArn
+    aws_cloudwatch_metric_alarm.*: [lake_leases, lake_leases_failing, orders_lake_age, orders_reads, orders_retention, orders_writes, orders_writes_failing]
+    aws_cloudwatch_metric_alarm.orders_lake_age with: {metric_name: GetRecords.IteratorAgeMilliseconds, threshold: 90000}
+    aws_cloudwatch_dashboard.applications.dashboard_body has: [GetRecords.IteratorAgeMilliseconds, aws_cloudwatch_metric_alarm.orders_lake_age.arn]
+    aws_cloudwatch_dashboard.applications.dashboard_body lacks: ConsumerName
+application with a consumer beside one that polls | applications: {lake: {streams: [orders], polling: only}, pond: {streams: [orders]}}
+    aws_kinesis_stream_consumer.*: [orders_pond]
+    pond_reader.SubscribeToConsumers.effect: Allow
+polling in another account needs the stream alone | applications.lake: {streams: [orders], polling: only, access: PARTNER}
+    aws_kinesis_resource_policy.*: [orders]
+    aws_kinesis_resource_policy.orders.resource_arn: <aws_kinesis_stream.orders.arn>
+    orders_shared.ReadLake.actions: GETTING
+stream of another account is polled without a consumer | streams.orders.existing_arn: FOREIGN, applications.lake.polling: only
+    lake_reader.ReadStreams.resources: [FOREIGN]
+    aws_kinesis_stream: null
+    aws_kinesis_stream_consumer: null
+# An object has ten tags at most, so those of the provider must not be on it.
+manifest in S3 is an encrypted object | manifest_store: s3, emr: {}
+    aws_s3_object.lake with: {bucket: <aws_s3_bucket.artifacts.bucket>, key: kinesis-efo/test/lake, content_type: application/json, server_side_encryption: 'aws:kms', kms_key_id: <aws_kms_key.environment_key.arn>, override_provider: {default_tags: {tags: {}}}}
+    aws_s3_object.lake.*: [bucket, content, content_type, key, kms_key_id, override_provider, server_side_encryption]
+    aws_s3_object.lake.content has: aws_dynamodb_table.lake.arn
+    output.manifests.value: {lake: 's3://${aws_s3_bucket.artifacts.bucket}/${aws_s3_object.lake.key}'}
+    aws_ssm_parameter.*: [lake_job]
+    aws_ssm_parameter.lake_job.value has: s3://kinesis-efo-test-111122223333/kinesis-efo/test/lake
+manifest in S3 may have a given bucket | manifest_store: s3, manifest_bucket: manifests, applications.lake: {streams: [orders], batch: true, access: EC2}
+    aws_s3_object.lake.bucket: manifests
+    aws_s3_bucket: null
+    lake_reader.LoadManifest with: {actions: ['s3:GetObject'], resources: ['arn:aws:s3:::manifests/kinesis-efo/test/lake']}
+    lake_reader.DecryptManifest.condition.0.values: [s3.eu-west-1.amazonaws.com]
+    lake_batch.LoadManifest.resources: ['arn:aws:s3:::manifests/kinesis-efo/test/lake']
+pods of a service account get a role | applications.lake.access: {kind: eks, cluster: analytics, namespace: jobs, service_account: lake}
+    aws_eks_pod_identity_association: {lake_pods: {cluster_name: analytics, namespace: jobs, service_account: lake, role_arn: <aws_iam_role.lake.arn>}}
+pods with an OIDC provider are not associated | applications.lake.access: {kind: eks, oidc_provider_arn: OIDC, namespace: jobs, service_account: lake}
+    aws_eks_pod_identity_association: null
+schedule has a group, a role and an alarm | JOB, applications.lake.continuous: false, jobs.0.schedule: 'cron(0 6 * * ? *)', jobs.0.time_zone: Europe/Berlin
+    aws_scheduler_schedule_group.schedules.name: kinesis-efo-test
+    aws_iam_role.schedules.name: kinesis-efo-test-jobs@schedules
+    aws_iam_role.schedules.permissions_boundary: <aws_iam_policy.roles_boundary.arn>
+    schedules_trust.Scheduler.principals: [{type: Service, identifiers: [scheduler.amazonaws.com]}]
+    schedules_trust.Scheduler.condition has: ['aws:SourceAccount', '111122223333', 'aws:SourceArn', 'arn:aws:scheduler:eu-west-1:111122223333:schedule-group/kinesis-efo-test']
+    schedules.StartRuns with: {actions: ['emr-serverless:StartJobRun'], resources: [<aws_emrserverless_application.jobs.arn>]}
+    schedules.TagRuns.resources: [<aws_emrserverless_application.jobs.arn>/jobruns/*]
+    schedules.PassRolesToRuns.resources: ['arn:aws:iam::111122223333:role/kinesis-efo-test-lake']
+    schedules.PassRolesToRuns.condition.0.values: [emr-serverless.amazonaws.com]
+    aws_cloudwatch_metric_alarm.schedules_failures.metric_query has: [TargetErrorCount, InvocationDroppedCount, AWS/Scheduler, ScheduleGroup]
+    aws_ssm_parameter.lake_job.value has: ['"schedule" = "cron(0 6 * * ? *)"', '"timeZone" = "Europe/Berlin"', '"scheduleGroup" = aws_scheduler_schedule_group.schedules.name', '"scheduleRoleArn" = aws_iam_role.schedules.arn']
+without a schedule, none is declared | JOB
+    aws_scheduler_schedule_group: null
+    aws_iam_role.schedules: null
+    aws_ssm_parameter.lake_job.value lacks: chedule
+application of others is started there | JOB, applications.lake: {streams: [orders], continuous: false, access: {kind: emr-serverless, application_id: 00def}}, jobs.0.target: 'serverless:00def', jobs.0.schedule: rate(1 hour)
+    schedules.StartRuns.resources: ['arn:aws:emr-serverless:eu-west-1:111122223333:/applications/00def']
+# Metrics Insights adds all samples of a period, so that capacity is one sum a minute.
+EMR is watched for failures and capacity | emr: {serverless: {maximum_vcpu: 40}}
+    aws_cloudwatch_metric_alarm.jobs_capacity.metric_query.0.expression has: SELECT SUM(CPUAllocated) FROM "AWS/EMRServerless" WHERE ApplicationId =
+    aws_cloudwatch_metric_alarm.jobs_capacity.metric_query.0.period: 60
+    aws_cloudwatch_metric_alarm.jobs_capacity with: {threshold: 36, datapoints_to_alarm: 8, evaluation_periods: 15}
+    aws_cloudwatch_metric_alarm.jobs_failures.metric_query.0 with: {expression: 'SELECT SUM(FailedJobs) FROM "AWS/EMRServerless" WHERE ApplicationId = ''${aws_emrserverless_application.jobs.id}''', return_data: true, period: 300}
+    aws_cloudwatch_metric_alarm.jobs_failures.threshold: 0
+dashboard shows applications against their thresholds | applications.lake.lag_threshold_seconds: 90, applications.pond: {streams: [orders]}
+    aws_cloudwatch_dashboard.applications.dashboard_body has: ['lake: milliseconds behind', 'pond: milliseconds behind', 'Is each application keeping up?', '"value" = 90000', aws_cloudwatch_metric_alarm.orders_lake_lag.arn]
+"""
 
 
-def shared(**changes: Any) -> dict[str, Any]:
-    return apps(access=THEIR_ACCOUNT, **changes)
+@pytest.mark.parametrize(("changes", "expected"), scenarios(STACKS))
+def test_settings_become_resources(changes: str, expected: str, synth: Synth) -> None:
+    check(synth(changes), expected)
 
 
-def statements(stack: dict[str, Any], document: str) -> dict[str, dict[str, Any]]:
-    return {each["sid"]: each for each in stack["data"]["aws_iam_policy_document"][document]["statement"]}
+def test_polling_counts_for_no_consumer(load: Load, tmp_path: Path) -> None:
+    many = {f"app{n}": {"streams": ["orders"], "polling": "only"} for n in range(21)}
+    environment = load(applications=many)
+    assert list(_declared(environment)) == []
+    assert literal_consumer_arn(environment, "orders", "app0") is None
+    assert "consumerArn" not in literal_manifest(environment, "app0")
+    assert "Subscribe" not in literal_policy(environment, "app0").json()
+    assert "consumer" not in ledger.accept(tmp_path, environment).read_text(encoding="utf-8")
 
 
-# -- jobs
-
-SERVERLESS = {"kind": "emr-serverless"}
-
-
-def test_without_emr_nothing_about_jobs_is_declared(synth: Synth) -> None:
-    stack = synth(applications=apps(access=SERVERLESS))
-    assert not any("s3" in kind or "emr" in kind for kind in stack["resource"])
-    assert set(stack["resource"]["aws_ssm_parameter"]) == {"lake"}
-    assert not {"LoadPrograms", "WriteLogs"} & set(statements(stack, "lake_reader"))
-
-
-def test_the_bucket_of_artifacts_is_private(synth: Synth) -> None:
-    stack = synth(emr={"log_days": 5}, protected=True)
-    (bucket,) = stack["resource"]["aws_s3_bucket"].values()
-    assert bucket == {"bucket": "kinesis-efo-test-111122223333", "lifecycle": {"prevent_destroy": True}}
-    access = stack["resource"]["aws_s3_bucket_public_access_block"]["artifacts"]
-    assert [value for name, value in access.items() if name != "bucket"] == [True] * 4
-    (encryption,) = stack["resource"]["aws_s3_bucket_server_side_encryption_configuration"]["artifacts"]["rule"]
-    by_default = encryption["apply_server_side_encryption_by_default"]
-    assert by_default == {"kms_master_key_id": "${aws_kms_key.environment_key.arn}", "sse_algorithm": "aws:kms"}
-    assert statements(stack, "artifacts_bucket")["TlsOnly"]["effect"] == "Deny"
-    rules = stack["resource"]["aws_s3_bucket_lifecycle_configuration"]["artifacts"]["rule"]
-    expiring = {rule["filter"][0]["prefix"]: rule["expiration"][0]["days"] for rule in rules if "expiration" in rule}
-    assert expiring == {"logs/": 5, "stops/": 7, "environments/": 730, "programs/": 730}
+def test_expiring_objects_go_after_their_days(synth: Synth) -> None:
+    defaults = {"logs/": 5, "stops/": 7, "environments/": 730, "programs/": 730}
+    for emr, expected in (
+        ("log_days: 5", defaults),
+        ("log_days: 5, artifact_days: 90", defaults | {"environments/": 90, "programs/": 90}),
+    ):
+        rules = at(synth(f"emr: {{{emr}}}"), "aws_s3_bucket_lifecycle_configuration.artifacts.rule")
+        expiring = {
+            rule["filter"][0]["prefix"]: rule["expiration"][0]["days"] for rule in rules if "expiration" in rule
+        }
+        assert expiring == expected
 
 
-def test_an_application_of_emr_serverless_has_bounds_and_its_role_trusts_no_other(synth: Synth) -> None:
-    network = {"subnets": ["subnet-0123456789abcdef0"], "security_groups": ["sg-0123456789abcdef0"]}
-    emr = {"architecture": "x86_64", "serverless": {"maximum_vcpu": 8, "maximum_memory_gb": 32, **network}}
-    stack = synth(emr=emr, applications=apps(access=SERVERLESS))
-    application = stack["resource"]["aws_emrserverless_application"]["jobs"]
-    assert application["maximum_capacity"] == {"cpu": "8 vCPU", "memory": "32 GB"}
-    assert (application["architecture"], application["release_label"]) == ("X86_64", "emr-spark-8.0.0")
-    assert application["network_configuration"]["subnet_ids"] == network["subnets"]
-    groups = [*network["security_groups"], "${aws_security_group.workers.id}"]
-    assert application["network_configuration"]["security_group_ids"] == groups
-    (trust,) = stack["data"]["aws_iam_policy_document"]["lake_trust"]["statement"]
-    assert ["${aws_emrserverless_application.jobs.arn}"] in [each["values"] for each in trust["condition"]]
-    assert stack["output"]["emr_serverless_application"]["value"] == "${aws_emrserverless_application.jobs.id}"
-
-
-def test_the_workers_of_emr_serverless_reach_each_other_and_nobody_else_reaches_them(synth: Synth) -> None:
+def test_workers_of_emr_reach_each_other_only(synth: Synth) -> None:
     """Executors fetch from a port beside the driver; given security groups may not allow that, and are left alone."""
-    subnets = ["subnet-0123456789abcdef0", "subnet-0123456789abcdef1"]
-    network = {"subnets": subnets, "security_groups": ["sg-0123456789abcdef0"]}
-    stack = synth(emr={"serverless": network})
-    (group,) = stack["resource"]["aws_security_group"].values()
-    assert group["vpc_id"] == "${data.aws_subnet.workers.vpc_id}"
-    assert stack["data"]["aws_subnet"]["workers"]["id"] == subnets[0]
+    (group,) = synth("emr.serverless: NETWORK")["resource"]["aws_security_group"].values()
     for rule in (*group["ingress"], *group["egress"]):
         given = {name: value for name, value in rule.items() if value and name != "description"}
         assert given == {"to_port": 65_535, "protocol": "tcp", "self": True}
         assert (rule["from_port"], rule["cidr_blocks"], rule["security_groups"]) == (0, [], [])
     assert (len(group["ingress"]), len(group["egress"])) == (1, 1)
-    outside = synth(emr={})
-    assert "aws_security_group" not in outside["resource"]
-    assert "network_configuration" not in outside["resource"]["aws_emrserverless_application"]["jobs"]
 
 
-def test_a_role_for_another_application_trusts_that_one(synth: Synth) -> None:
-    stack = synth(emr={}, applications=apps(access={**SERVERLESS, "application_id": "00f1"}))
-    (trust,) = stack["data"]["aws_iam_policy_document"]["lake_trust"]["statement"]
-    assert any(
-        each["values"] == ["arn:aws:emr-serverless:eu-west-1:111122223333:/applications/00f1"]
-        for each in trust["condition"]
-    )
-    assert "target" not in stack["resource"]["aws_ssm_parameter"]["lake_job"]["value"]
-
-
-def test_jobs_may_load_artifacts_and_write_only_their_own_logs(synth: Synth) -> None:
-    stack = synth(emr={"serverless": None}, applications={**apps(), "reports": {"streams": ["orders"]}})
-    assert "aws_emrserverless_application" not in stack["resource"]
-    reader = statements(stack, "lake_reader")
-    bucket = "${aws_s3_bucket.artifacts.arn}"
-    assert reader["WriteLogs"]["resources"] == [f"{bucket}/logs/lake/*"]
-    loaded = [f"{bucket}/environments/*", f"{bucket}/programs/*", f"{bucket}/stops/kinesis-efo-test-*"]
-    assert reader["LoadPrograms"]["resources"] == loaded
-    assert set(stack["resource"]["aws_ssm_parameter"]) == {"lake", "lake_job", "reports", "reports_job"}
-
-
-# -- streams and consumers
-
-
-def test_a_declared_stream(synth: Synth) -> None:
-    stack = synth(
-        streams={
-            "orders": {
-                "mode": "provisioned",
-                "shards": 4,
-                "retention_hours": 48,
-                "max_record_kib": 2048,
-                "shard_metrics": ["IncomingBytes"],
-                "tags": {"domain": "shop"},
-            }
-        }
-    )
-    assert stack["resource"]["aws_kinesis_stream"] == {
-        "orders": {
-            "name": "test-orders",
-            "stream_mode_details": {"stream_mode": "PROVISIONED"},
-            "shard_count": 4,
-            "retention_period": 48,
-            "encryption_type": "KMS",
-            "enforce_consumer_deletion": True,
-            "kms_key_id": "${aws_kms_key.orders.arn}",
-            "max_record_size_in_kib": 2048,
-            "shard_level_metrics": ["IncomingBytes"],
-            "tags": {"domain": "shop"},
-        }
-    }
-
-
-def test_an_on_demand_stream_has_no_shard_count(synth: Synth) -> None:
-    stream = synth()["resource"]["aws_kinesis_stream"]["orders"]
-    assert stream["stream_mode_details"] == {"stream_mode": "ON_DEMAND"}
-    assert "shard_count" not in stream
-
-
-@pytest.mark.parametrize(("key", "expected"), [("aws-managed", "alias/aws/kinesis"), (KEY, KEY)])
-def test_a_stream_takes_a_given_key_or_the_one_of_aws(key: str, expected: str, synth: Synth) -> None:
-    stack = synth(streams={"orders": {"key": key}})
-    assert stack["resource"]["aws_kinesis_stream"]["orders"]["kms_key_id"] == expected
-    assert "orders" not in stack["resource"]["aws_kms_key"]
-    decrypt = statements(stack, "lake_reader").get("DecryptStreams", {"resources": []})
-    assert decrypt["resources"] == ([KEY] if key == KEY else [])
-
-
-@pytest.mark.parametrize("polling", [True, "only"])
-def test_readers_decrypt_with_former_keys(polling: object, synth: Synth, load: Load) -> None:
-    given = {
-        "streams": {"orders": {"key": KEY, "former_keys": {"own": date(2027, 2, 3), f"{KEY}2": date(2027, 2, 3)}}},
-        "applications": {
-            "lake": {"streams": ["orders"], "batch": True, "polling": polling},
-            "loader": {"streams": ["orders"], "writes": ["orders"]},
-        },
-    }
-    stack = synth(**given)
+@pytest.mark.parametrize("polling", ["true", "only"])
+def test_readers_decrypt_with_former_keys(polling: str, synth: Synth, load: Load) -> None:
+    streams = f"streams: {{orders: {{key: KEY, former_keys: {{own: 2027-02-03, {KEY}2: 2027-02-03}}}}}}"
+    lake = f"lake: {{streams: [orders], batch: true, polling: {polling}}}"
+    given = f"{streams}, applications: {{{lake}, loader: {{streams: [orders], writes: [orders]}}}}"
+    stack = synth(given)
     assert stack["resource"]["aws_kinesis_stream"]["orders"]["kms_key_id"] == KEY
     former = ["${aws_kms_key.orders.arn}", f"{KEY}2"]
     for document in ("lake_reader", "lake_batch", "loader_reader"):
         assert statements(stack, document)["DecryptStreams"]["resources"] == [KEY, *former]
     assert statements(stack, "loader_reader")["EncryptStreams"]["resources"] == [KEY], "new records need no former key"
-    environment = load(**given)
+    environment = load(given)
     assert len(literal_policy(environment, "lake").statements["DecryptStreams"].resources) == 3
     assert "aws_kms_key.orders" in {each.address for each in addresses.identities(environment)}
-    boundary = json.dumps([asdict(each) for each in permissions.boundary(environment)])
-    assert f'"{KEY}2"' in boundary
-
-
-def test_readers_of_an_adopted_stream_decrypt_with_former_keys(synth: Synth) -> None:
-    stack = synth(streams={"orders": {"existing_arn": ADOPTED, "former_keys": {KEY: date(2027, 2, 3)}}})
-    assert statements(stack, "lake_reader")["DecryptStreams"]["resources"] == [KEY]
+    assert f'"{KEY}2"' in json.dumps([asdict(each) for each in permissions.boundary(environment)])
 
 
 def test_own_keys_rotate_and_belong_to_the_account(synth: Synth) -> None:
-    stack = synth(streams={"orders": {"name": "shop.orders"}})
-    assert set(stack["resource"]["aws_kms_key"]) == {"orders", "environment_key"}
-    for key in stack["resource"]["aws_kms_key"].values():
+    keys = synth()["resource"]["aws_kms_key"]
+    assert set(keys) == {"orders", "environment_key"}
+    for key in keys.values():
         assert key["enable_key_rotation"] is True
         (statement,) = json.loads(key["policy"])["Statement"]
         assert statement["Principal"] == {"AWS": ["arn:aws:iam::111122223333:root"]}
-    aliases = {name: alias["name"] for name, alias in stack["resource"]["aws_kms_alias"].items()}
-    assert aliases == {"orders": "alias/kinesis-efo/test/shop/orders", "environment_key": "alias/kinesis-efo/test"}
-
-
-def test_only_the_consumers_of_an_adopted_stream_are_declared(synth: Synth) -> None:
-    stack = synth(streams={"orders": {"existing_arn": ADOPTED, "key": KEY}})
-    assert "aws_kinesis_stream" not in stack["resource"]
-    assert set(stack["resource"]["aws_kms_key"]) == {"environment_key"}
-    assert stack["resource"]["aws_kinesis_stream_consumer"] == {"orders_lake": {"name": "lake", "stream_arn": ADOPTED}}
-    reader = statements(stack, "lake_reader")
-    assert reader["ReadStreams"]["resources"] == [ADOPTED]
-    assert reader["DecryptStreams"]["resources"] == [KEY]
-
-
-def test_a_given_consumer_is_used_and_not_declared(synth: Synth) -> None:
-    consumer = f"{FOREIGN}/consumer/lake:1700000000"
-    stack = synth(streams={"orders": {"existing_arn": FOREIGN, "consumers": {"lake": consumer}}})
-    assert "aws_kinesis_stream_consumer" not in stack["resource"]
-    assert statements(stack, "lake_reader")["SubscribeToConsumers"]["resources"] == [consumer]
-    assert consumer in stack["resource"]["aws_ssm_parameter"]["lake"]["value"]
-    assert set(stack["resource"]["aws_cloudwatch_metric_alarm"]) == {"lake_leases", "lake_leases_failing"}, (
-        "metrics of a stream stay in its account"
-    )
-
-
-def test_a_given_consumer_is_watched_under_its_own_name(synth: Synth) -> None:
-    consumer = f"{ADOPTED}/consumer/before:1700000000"
-    stack = synth(streams={"orders": {"existing_arn": ADOPTED, "consumers": {"lake": consumer}}})
-    lag = stack["resource"]["aws_cloudwatch_metric_alarm"]["orders_lake_lag"]
-    assert lag["dimensions"] == {"StreamName": "payments", "ConsumerName": "before"}
-    assert '"ConsumerName", "before"' in stack["resource"]["aws_cloudwatch_dashboard"]["applications"]["dashboard_body"]
-
-
-def test_the_dashboard_leaves_out_streams_of_other_accounts(synth: Synth) -> None:
-    streams = {"orders": {"existing_arn": FOREIGN, "consumers": {"lake": f"{FOREIGN}/consumer/lake:1"}}, "clicks": {}}
-    stack = synth(streams=streams, applications=apps() | {"pond": {"streams": ["clicks"]}})
-    body = stack["resource"]["aws_cloudwatch_dashboard"]["applications"]["dashboard_body"]
-    assert "pond: milliseconds behind" in body
-    assert "lake: milliseconds behind" not in body
-    assert '"events"' not in body
-
-
-def test_consumers_are_called_as_their_application(synth: Synth) -> None:
-    stack = synth(applications=apps(name="Lake.v2"))
-    assert stack["resource"]["aws_kinesis_stream_consumer"]["orders_lake"]["name"] == "Lake.v2"
-    assert stack["resource"]["aws_ssm_parameter"]["lake"]["name"] == "/kinesis-efo/test/Lake.v2"
 
 
 @pytest.mark.slow
-def test_adding_removing_and_reordering_consumers_changes_no_other(synth: Synth) -> None:
+def test_changing_a_consumer_changes_no_other(synth: Synth) -> None:
     streams: dict[str, Any] = {"orders": {}, "clicks": {}}
 
     def declared(*order: str) -> dict[str, Any]:
@@ -288,61 +375,43 @@ def test_adding_removing_and_reordering_consumers_changes_no_other(synth: Synth)
     assert removed == {address: resource for address, resource in before.items() if "fraud" not in address}
 
 
-def test_a_moved_entry_moves_every_resource(synth: Synth) -> None:
+def addresses_in(stack: dict[str, Any]) -> dict[str, Any]:
+    return {f"{kind}.{name}": each for kind, found in stack["resource"].items() for name, each in found.items()}
+
+
+def test_moved_entry_moves_every_resource(synth: Synth) -> None:
     terraform()
-    before = synth(
-        streams={"shop": {"name": "orders"}},
-        applications={"pond": {"streams": ["shop"], "name": "lake", "access": {"kind": "emr-ec2"}}},
-    )
+    before = synth("streams: {shop: {name: orders}}, applications: {pond: {streams: [shop], name: lake, access: EC2}}")
     after = synth(
-        streams={"orders": {"name": "orders", "moved_from": "shop"}},
-        applications={
-            "lake": {"streams": ["orders"], "name": "lake", "moved_from": "pond", "access": {"kind": "emr-ec2"}}
-        },
+        "streams: {orders: {name: orders, moved_from: shop}},"
+        "applications: {lake: {streams: [orders], name: lake, moved_from: pond, access: EC2}}"
     )
-
-    def addresses(stack: dict[str, Any]) -> set[str]:
-        return {f"{kind}.{name}" for kind, resources in stack["resource"].items() for name in resources}
-
     moved = {each["from"]: each["to"] for each in after["moved"]}
-    assert {moved.get(address, address) for address in addresses(before)} == addresses(after)
-    assert set(moved) <= addresses(before), "nothing is moved from where nothing was"
+    assert {moved.get(address, address) for address in addresses_in(before)} == set(addresses_in(after))
+    assert set(moved) <= set(addresses_in(before)), "nothing is moved from where nothing was"
     assert moved["aws_kinesis_stream_consumer.shop_pond"] == "aws_kinesis_stream_consumer.orders_lake"
 
 
-# -- protection
+def protected_in(stack: dict[str, Any]) -> set[str]:
+    found = addresses_in(stack).items()
+    return {address for address, each in found if each.get("lifecycle", {}).get("prevent_destroy")}
 
 
-def lifecycle(stack: dict[str, Any]) -> dict[str, bool]:
-    return {
-        f"{kind}.{name}": resource.get("lifecycle", {}).get("prevent_destroy", False)
-        for kind, resources in stack["resource"].items()
-        for name, resource in resources.items()
-    }
-
-
-def test_statements_that_share_a_stream_have_ids_of_their_own(synth: Synth) -> None:
-    other = {"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]}
+def test_statements_on_one_stream_have_their_own_ids(synth: Synth) -> None:
     keys = ("a-1", "a1", "ax1", "a--1", "a-b", "ab", "a-x", "a-")
-    stack = synth(applications={key: {"streams": ["orders"], "access": other} for key in keys})
+    stack = synth("applications: {" + ", ".join(f"{key}: {{streams: [orders], access: PARTNER}}" for key in keys) + "}")
     sids = list(statements(stack, "orders_shared"))
     assert len(sids) == len(keys)
     assert all(re.fullmatch(r"[A-Za-z0-9]+", sid) for sid in sids)
 
 
-@pytest.mark.parametrize("changes", [{"environment": "prod", "protected": True}, {"protected": True, "emr": {}}])
-def test_resources_with_an_identity_are_protected(changes: dict[str, Any], load: Load, synth: Synth) -> None:
-    environment = load(**changes)
+@pytest.mark.parametrize("changes", ["environment: prod, protected: true", "protected: true, emr: {}"])
+def test_resources_with_an_identity_are_protected(changes: str, load: Load, synth: Synth) -> None:
+    environment = load(changes)
     stack = synth(environment)
-    protected = {address for address, kept in lifecycle(stack).items() if kept}
-    assert protected == {identity.address for identity in addresses.identities(environment)}
+    assert protected_in(stack) == {identity.address for identity in addresses.identities(environment)}
     assert stack["resource"]["aws_dynamodb_table"]["lake"]["deletion_protection_enabled"] is True
-
-
-def test_in_other_environments_nothing_is_protected(synth: Synth) -> None:
-    stack = synth()
-    assert not any(lifecycle(stack).values())
-    assert stack["resource"]["aws_dynamodb_table"]["lake"]["deletion_protection_enabled"] is False
+    assert not protected_in(synth())
 
 
 @pytest.mark.slow
@@ -355,198 +424,80 @@ def test_identities_are_what_the_stack_declares(load: Load, synth: Synth) -> Non
     assert declared == {identity.address for identity in addresses.identities(environment)}
 
 
-# -- lease tables, manifests, access
-
-
-def test_the_lease_table(synth: Synth) -> None:
-    assert synth()["resource"]["aws_dynamodb_table"]["lake"] == {
-        "name": "kinesis-efo-test-lake",
-        "billing_mode": "PAY_PER_REQUEST",
-        "hash_key": "leaseKey",
-        "attribute": [{"name": "leaseKey", "type": "S"}],
-        "point_in_time_recovery": {"enabled": True},
-        "server_side_encryption": {"enabled": True, "kms_key_arn": "${aws_kms_key.environment_key.arn}"},
-        "deletion_protection_enabled": False,
-    }
-
-
-def test_a_kcl_table_is_imported(synth: Synth) -> None:
-    terraform()
-    stack = synth(applications=apps(lease_table="LakeRestored", import_lease_table=True))
-    assert stack["import"] == [{"id": "LakeRestored", "to": "aws_dynamodb_table.lake"}]
-    assert stack["resource"]["aws_dynamodb_table"]["lake"]["name"] == "LakeRestored"
-    assert "import" not in synth()
-
-
-def test_the_manifest_is_made_of_references(synth: Synth) -> None:
-    parameter = synth()["resource"]["aws_ssm_parameter"]["lake"]
-    value = parameter.pop("value")
-    assert parameter == {
-        "name": "/kinesis-efo/test/lake",
-        "description": "kinesis-efo manifest /kinesis-efo/test/lake",
-        "type": "SecureString",
-        "key_id": "${aws_kms_key.environment_key.arn}",
-        "tier": "Standard",
-    }
-    assert value.startswith("${jsonencode({")
-    for reference in (
-        "aws_dynamodb_table.lake.arn",
-        "aws_dynamodb_table.lake.name",
-        "aws_kinesis_stream.orders.arn",
-        "aws_kinesis_stream.orders.name",
-        "aws_kinesis_stream_consumer.orders_lake.arn",
-    ):
-        assert reference in value
-
-
-def test_a_larger_tier_can_be_asked_for(synth: Synth) -> None:
-    assert synth(manifest_tier="advanced")["resource"]["aws_ssm_parameter"]["lake"]["tier"] == "Advanced"
-
-
-def test_the_reader_policy_says_exactly_what_a_reader_does(synth: Synth) -> None:
-    stack = synth(streams={"orders": {}, "clicks": {}}, applications=apps(streams=["orders", "clicks"]))
+def test_policy_of_a_reader_is_complete(synth: Synth) -> None:
+    stack = synth("streams.clicks: {}, applications.lake.streams: [orders, clicks]")
+    assert stack["resource"]["aws_iam_policy"]["lake"]["policy"] == "${data.aws_iam_policy_document.lake_reader.json}"
+    reader = statements(stack, "lake_reader")
+    written = {f"{sid}.{name}": value for sid, each in reader.items() for name, value in each.items() if name != "sid"}
     via = [{"test": "StringEquals", "variable": "kms:ViaService", "values": ["kinesis.eu-west-1.amazonaws.com"]}]
     state = ["dynamodb.eu-west-1.amazonaws.com", "ssm.eu-west-1.amazonaws.com"]
-    assert statements(stack, "lake_reader") == {
-        each["sid"]: {"effect": "Allow", **each}
-        for each in (
-            {
-                "sid": "ReadStreams",
-                "actions": GETTING,
-                "resources": ["${aws_kinesis_stream.orders.arn}", "${aws_kinesis_stream.clicks.arn}"],
-            },
-            {
-                "sid": "SubscribeToConsumers",
-                "actions": ["kinesis:DescribeStreamConsumer", "kinesis:SubscribeToShard"],
-                "resources": [
-                    "${aws_kinesis_stream_consumer.orders_lake.arn}",
-                    "${aws_kinesis_stream_consumer.clicks_lake.arn}",
-                ],
-            },
-            {
-                "sid": "DecryptStreams",
-                "actions": ["kms:Decrypt"],
-                "resources": ["${aws_kms_key.orders.arn}", "${aws_kms_key.clicks.arn}"],
-                "condition": via,
-            },
-            {
-                "sid": "KeepLeases",
-                "actions": [
-                    "dynamodb:DeleteItem",
-                    "dynamodb:DescribeTable",
-                    "dynamodb:PutItem",
-                    "dynamodb:Scan",
-                    "dynamodb:UpdateItem",
-                ],
-                "resources": ["${aws_dynamodb_table.lake.arn}"],
-            },
-            {
-                "sid": "DecryptLeasesAndManifest",
-                "actions": ["kms:Decrypt"],
-                "resources": ["${aws_kms_key.environment_key.arn}"],
-                "condition": [via[0] | {"values": state}],
-            },
-            {
-                "sid": "LoadManifest",
-                "actions": ["ssm:GetParameter"],
-                "resources": ["arn:aws:ssm:eu-west-1:111122223333:parameter/kinesis-efo/test/lake"],
-            },
-            {
-                "sid": "NeverRegisterConsumers",
-                "effect": "Deny",
-                "actions": ["kinesis:DeregisterStreamConsumer", "kinesis:RegisterStreamConsumer"],
-                "resources": ["*"],
-            },
-        )
+    manifest = "arn:aws:ssm:eu-west-1:111122223333:parameter/kinesis-efo/test/lake"
+    streams, keys, consumers = (
+        [f"${{aws_{kind.replace('*', each)}.arn}}" for each in ("orders", "clicks")]
+        for kind in ("kinesis_stream.*", "kms_key.*", "kinesis_stream_consumer.*_lake")
+    )
+    leases = [f"dynamodb:{each}" for each in ("DeleteItem", "DescribeTable", "PutItem", "Scan", "UpdateItem")]
+    assert written == {
+        **{f"{sid}.effect": "Deny" if sid == "NeverRegisterConsumers" else "Allow" for sid in reader},
+        "ReadStreams.actions": GETTING,
+        "ReadStreams.resources": streams,
+        "SubscribeToConsumers.actions": ["kinesis:DescribeStreamConsumer", "kinesis:SubscribeToShard"],
+        "SubscribeToConsumers.resources": consumers,
+        "DecryptStreams.actions": ["kms:Decrypt"],
+        "DecryptStreams.resources": keys,
+        "DecryptStreams.condition": via,
+        "KeepLeases.actions": leases,
+        "KeepLeases.resources": ["${aws_dynamodb_table.lake.arn}"],
+        "DecryptLeasesAndManifest.actions": ["kms:Decrypt"],
+        "DecryptLeasesAndManifest.resources": ["${aws_kms_key.environment_key.arn}"],
+        "DecryptLeasesAndManifest.condition": [via[0] | {"values": state}],
+        "LoadManifest.actions": ["ssm:GetParameter"],
+        "LoadManifest.resources": [manifest],
+        "NeverRegisterConsumers.actions": ["kinesis:DeregisterStreamConsumer", "kinesis:RegisterStreamConsumer"],
+        "NeverRegisterConsumers.resources": ["*"],
     }
-    assert stack["resource"]["aws_iam_policy"]["lake"]["policy"] == "${data.aws_iam_policy_document.lake_reader.json}"
 
 
-def test_a_policy_for_batch_reads_has_neither_consumers_nor_leases(synth: Synth) -> None:
-    stack = synth(applications=apps(batch=True))
-    batch = statements(stack, "lake_batch")
-    assert set(batch) == {
-        "ReadStreams",
-        "DecryptStreams",
-        "LoadManifest",
-        "DecryptLeasesAndManifest",
-        "NeverRegisterConsumers",
-    }
-    assert batch["ReadStreams"]["actions"] == GETTING
-    policy = stack["resource"]["aws_iam_policy"]["lake_batch"]
-    assert policy["name"] == "kinesis-efo-test-lake@batch"
-    assert policy["policy"] == "${data.aws_iam_policy_document.lake_batch.json}"
-    assert stack["output"]["batch_policy_arns"]["value"] == {"lake": "${aws_iam_policy.lake_batch.arn}"}
-    assert "lake_batch" not in synth()["resource"]["aws_iam_policy"]
+THERE = "applications.there: {streams: [orders], access: PARTNER"
 
 
-@pytest.mark.parametrize(("said", "gets"), [({}, True), ({"polling": True}, True), ({"polling": False}, False)])
-def test_records_are_got_to_catch_up_unless_that_is_taken_away(
-    said: dict[str, bool], gets: bool, synth: Synth, load: Load
-) -> None:
-    stack = synth(applications=apps(**said) | {"there": {"streams": ["orders"], "access": THEIR_ACCOUNT, **said}})
+@pytest.mark.parametrize(("polling", "gets"), [("", True), ("polling: true", True), ("polling: false", False)])
+def test_records_are_got_unless_polling_is_false(polling: str, gets: bool, synth: Synth, load: Load) -> None:
+    lake = f"applications.lake: {{streams: [orders], {polling}}}"
+    stack = synth(f"{lake}, {THERE}, {polling}}}")
     reader = statements(stack, "lake_reader")
     assert reader["ReadStreams"]["actions"] == (GETTING if gets else LISTING)
     assert "SubscribeToConsumers" in reader
-    literal = literal_policy(load(applications=apps(**said)), "lake").statements["ReadStreams"]
+    literal = literal_policy(load(lake), "lake").statements["ReadStreams"]
     assert list(literal.actions) == reader["ReadStreams"]["actions"]
     assert statements(stack, "orders_shared")["ReadThere"]["actions"] == (GETTING if gets else LISTING)
 
 
 def test_getting_records_changes_two_policies_and_no_alarm(synth: Synth) -> None:
     """A query that catches up is watched as any other with a consumer."""
-
-    def declared(**said: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-        stack = synth(applications=apps(**said) | {"there": {"streams": ["orders"], "access": THEIR_ACCOUNT, **said}})
-        return stack["data"].pop("aws_iam_policy_document"), stack
-
-    (narrow, rest), (wide, same) = declared(polling=False), declared()
-    assert rest == same
-    assert {name for name in narrow | wide if narrow.get(name) != wide.get(name)} == {"lake_reader", "orders_shared"}
-
-
-def test_writing_only_where_it_is_allowed(synth: Synth) -> None:
-    stack = synth(streams={"orders": {}, "clicks": {}}, applications=apps(writes=["clicks"]))
-    reader = statements(stack, "lake_reader")
-    assert reader["WriteStreams"]["resources"] == ["${aws_kinesis_stream.clicks.arn}"]
-    assert reader["WriteStreams"]["actions"] == [
-        "kinesis:DescribeStreamSummary",
-        "kinesis:ListShards",
-        "kinesis:PutRecords",
-    ]
-    assert reader["EncryptStreams"]["actions"] == ["kms:GenerateDataKey"]
-    assert reader["EncryptStreams"]["resources"] == ["${aws_kms_key.clicks.arn}"]
-
-
-def test_other_partitions_have_other_arns_and_hosts(synth: Synth) -> None:
-    stack = synth(region="cn-north-1", applications=apps(access={"kind": "emr-ec2"}))
-    reader = statements(stack, "lake_reader")
-    assert reader["LoadManifest"]["resources"] == [
-        "arn:aws-cn:ssm:cn-north-1:111122223333:parameter/kinesis-efo/test/lake"
-    ]
-    assert reader["DecryptStreams"]["condition"][0]["values"] == ["kinesis.cn-north-1.amazonaws.com.cn"]
-    assert statements(stack, "lake_trust")["EmrOnEc2"]["principals"][0]["identifiers"] == ["ec2.amazonaws.com.cn"]
+    wide = synth(THERE + "}")
+    narrow = synth(f"applications.lake.polling: false, {THERE}, polling: false}}")
+    before, after = (each["data"].pop("aws_iam_policy_document") for each in (wide, narrow))
+    assert narrow == wide
+    assert {name for name in before | after if before.get(name) != after.get(name)} == {"lake_reader", "orders_shared"}
 
 
 @pytest.mark.parametrize("region", ["eusc-de-east-1", "us-iso-east-1"])
-def test_nothing_is_of_the_partition_aws_in_a_region_of_another_one(synth: Synth, load: Load, region: str) -> None:
-    given = {"region": region, "pipeline": {"repository": "acme/lake"}, "emr": {}}
-    given["applications"] = apps(access={"kind": "emr-ec2"})
-    stack = synth(**given)
-    told = json.dumps(stack)
-    granted = json.dumps([asdict(each) for each in permissions.change_access(load(**given))])
-    ours = json.dumps([asdict(each) for each in permissions.boundary(load(**given))])
-    for text in (told, granted, ours):
+def test_other_partitions_have_nothing_of_aws(synth: Synth, load: Load, region: str) -> None:
+    given = f"region: {region}, PIPELINE, emr: {{}}, applications.lake.access: EC2"
+    stack, environment = synth(given), load(given)
+    granted = (permissions.change_access(environment), permissions.boundary(environment))
+    texts = [json.dumps(stack), *(json.dumps([asdict(each) for each in policy]) for policy in granted)]
+    for text in texts:
         assert f"arn:{PARTITIONS[region][0]}:" in text
         assert "arn:aws:" not in text
-    via = re.findall(rf"[a-z0-9]+\.{region}\.[a-z0-9.-]+", told)
-    assert via
+    via = re.findall(rf"[a-z0-9]+\.{region}\.[a-z0-9.-]+", texts[0])
     assert {each.partition(f".{region}.")[2] for each in via} == {PARTITIONS[region][1]}
     assert statements(stack, "lake_trust")["EmrOnEc2"]["principals"][0]["identifiers"] == ["ec2.amazonaws.com"]
 
 
-def test_china_passes_roles_to_services_by_their_names_there(load: Load) -> None:
-    granted = permissions.change_access(load(region="cn-north-1", pipeline={"repository": "acme/lake"}, emr={}))
+def test_china_passes_roles_to_services_by_their_names(load: Load) -> None:
+    granted = permissions.change_access(load("region: cn-north-1, PIPELINE, emr: {}"))
     (services,) = [each.conditions[0].values for each in granted if each.sid == "PassRolesToJobs"]
     assert services == ("ec2.amazonaws.com.cn", "emr-serverless.amazonaws.com", "elasticmapreduce.amazonaws.com.cn")
 
@@ -562,53 +513,19 @@ def test_partitions_are_those_of_botocore(described: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("region", ["moon-west-1", "us-west", "aws-global", "${var.region}", ""])
-def test_a_region_of_no_partition_is_an_error_that_names_it(region: str) -> None:
+def test_region_of_no_partition_is_an_error(region: str) -> None:
     with pytest.raises(
         ArgumentError, match=f"region must be one of AWS, .*; got {re.escape(repr(region))}: correct it"
     ):
         regions.partition(region)
 
 
-def test_by_default_there_is_a_policy_and_no_role(synth: Synth) -> None:
-    stack = synth()
-    assert "aws_iam_role" not in stack["resource"]
-    assert stack["output"]["role_arns"]["value"] == {}
-
-
-def test_an_emr_on_ec2_role_comes_with_its_profile(synth: Synth) -> None:
-    stack = synth(applications=apps(access={"kind": "emr-ec2"}))
-    resources = stack["resource"]
-    assert resources["aws_iam_instance_profile"]["lake"]["role"] == "${aws_iam_role.lake.name}"
-    assert resources["aws_iam_role_policy_attachment"] == {
-        "lake_reader": {"role": "${aws_iam_role.lake.name}", "policy_arn": "${aws_iam_policy.lake.arn}"}
-    }
-    trust = statements(stack, "lake_trust")["EmrOnEc2"]
-    assert trust["principals"] == [{"type": "Service", "identifiers": ["ec2.amazonaws.com"]}]
-    assert "resources" not in trust
-
-
-def test_an_emr_serverless_role_is_for_this_account_only(synth: Synth) -> None:
-    stack = synth(applications=apps(access={"kind": "emr-serverless", "application_id": "00f1"}))
-    trust = statements(stack, "lake_trust")["EmrServerless"]
-    assert trust["principals"] == [{"type": "Service", "identifiers": ["emr-serverless.amazonaws.com"]}]
-    assert trust["condition"] == [
-        {"test": "StringEquals", "variable": "aws:SourceAccount", "values": ["111122223333"]},
-        {
-            "test": "ArnLike",
-            "variable": "aws:SourceArn",
-            "values": ["arn:aws:emr-serverless:eu-west-1:111122223333:/applications/00f1"],
-        },
-    ]
-    assert "aws_iam_instance_profile" not in stack["resource"]
-
-
 @pytest.mark.parametrize(("account", "test"), [("spark", "StringEquals"), ("emr-containers-sa-*", "StringLike")])
-def test_an_eks_role_is_for_one_service_account(account: str, test: str, synth: Synth) -> None:
-    provider = "arn:aws:iam::111122223333:oidc-provider/oidc.eks.eu-west-1.amazonaws.com/id/AB12"
-    access = {"kind": "eks", "oidc_provider_arn": provider, "namespace": "jobs", "service_account": account}
-    trust = statements(synth(applications=apps(access=access)), "lake_trust")["ServiceAccount"]
+def test_eks_role_is_for_one_service_account(account: str, test: str, synth: Synth) -> None:
+    access = f"{{kind: eks, oidc_provider_arn: OIDC, namespace: jobs, service_account: '{account}'}}"
+    trust = statements(synth(f"applications.lake.access: {access}"), "lake_trust")["ServiceAccount"]
     assert trust["actions"] == ["sts:AssumeRoleWithWebIdentity"]
-    assert trust["principals"] == [{"type": "Federated", "identifiers": [provider]}]
+    assert trust["principals"] == [{"type": "Federated", "identifiers": [WORDS["OIDC"]]}]
     issuer = "oidc.eks.eu-west-1.amazonaws.com/id/AB12"
     assert trust["condition"] == [
         {"test": "StringEquals", "variable": f"{issuer}:aud", "values": ["sts.amazonaws.com"]},
@@ -616,256 +533,47 @@ def test_an_eks_role_is_for_one_service_account(account: str, test: str, synth: 
     ]
 
 
-def test_a_role_takes_more_policies_and_a_boundary(synth: Synth) -> None:
-    buckets = ["arn:aws:iam::111122223333:policy/reader", "arn:aws:iam::111122223333:policy/other/reader"]
-    access = {"kind": "emr-ec2", "role_name": "lake-runtime", "policies": buckets, "permissions_boundary": buckets[0]}
-    resources = synth(applications=apps(access=access))["resource"]
-    attached = {each["policy_arn"] for each in resources["aws_iam_role_policy_attachment"].values()}
-    assert attached == {"${aws_iam_policy.lake.arn}", *buckets}
-    assert resources["aws_iam_role"]["lake"]["name"] == "lake-runtime"
-    assert resources["aws_iam_role"]["lake"]["permissions_boundary"] == buckets[0]
-
-
-# -- other accounts
-
-
-def test_for_a_job_in_another_account_stream_consumer_and_key_are_shared(synth: Synth) -> None:
-    stack = synth(applications=shared() | {"home": {"streams": ["orders"]}})
-    resources = stack["resource"]
-    assert set(resources["aws_dynamodb_table"]) == set(resources["aws_iam_policy"]) == {"home"}
-    assert set(resources["aws_kinesis_resource_policy"]) == {"orders", "orders_lake"}
-    on_stream = statements(stack, "orders_shared")["ReadLake"]
-    assert on_stream["actions"] == GETTING
-    assert on_stream["resources"] == ["${aws_kinesis_stream.orders.arn}"]
-    on_consumer = statements(stack, "orders_lake_shared")["Subscribe"]
-    assert on_consumer["actions"] == ["kinesis:DescribeStreamConsumer", "kinesis:SubscribeToShard"]
-    assert on_consumer["resources"] == ["${aws_kinesis_stream_consumer.orders_lake.arn}"]
-    assert on_stream["principals"] == on_consumer["principals"] == [{"type": "AWS", "identifiers": [PARTNER]}]
-    _, foreign = json.loads(resources["aws_kms_key"]["orders"]["policy"])["Statement"]
-    assert foreign["Principal"] == {"AWS": [PARTNER]}
+def test_another_account_may_read_and_decrypt(synth: Synth) -> None:
+    stack = synth("applications.lake.access: PARTNER")
+    assert not {"aws_ssm_parameter", "aws_dynamodb_table", "aws_iam_role"} & set(stack["resource"])
+    partner = "arn:aws:iam::777788889999:role/partner"
+    _, foreign = json.loads(stack["resource"]["aws_kms_key"]["orders"]["policy"])["Statement"]
+    assert foreign["Principal"] == {"AWS": [partner]}
     assert foreign["Action"] == ["kms:Decrypt"]
     assert foreign["Condition"] == {"StringEquals": {"kms:ViaService": ["kinesis.eu-west-1.amazonaws.com"]}}
-    assert stack["output"]["consumer_arns"]["value"]["orders/lake"] == "${aws_kinesis_stream_consumer.orders_lake.arn}"
+    for document, sid in (("orders_shared", "ReadLake"), ("orders_lake_shared", "Subscribe")):
+        assert statements(stack, document)[sid]["principals"] == [{"type": "AWS", "identifiers": [partner]}]
 
 
-def test_the_policy_of_an_adopted_stream_is_left_to_its_owner(synth: Synth) -> None:
-    stack = synth(streams={"orders": {"existing_arn": ADOPTED}}, applications=shared())
-    assert set(stack["resource"]["aws_kinesis_resource_policy"]) == {"orders_lake"}
-
-
-# -- alarms and dashboard
-
-
-def test_alarms_watch_enhanced_fan_out(synth: Synth) -> None:
-    topic = "arn:aws:sns:eu-west-1:111122223333:oncall"
-    stack = synth(alarms={"sns_topic": topic}, applications=apps(lag_threshold_seconds=90))
-    alarms = stack["resource"]["aws_cloudwatch_metric_alarm"]
-    watched = {"orders_lake_lag", "orders_lake_rate", "orders_lake_retention", "orders_writes", "lake_leases"}
-    assert set(alarms) == watched | {"orders_writes_failing", "lake_leases_failing"}
-    lag = alarms["orders_lake_lag"]
-    assert lag["metric_name"] == "SubscribeToShardEvent.MillisBehindLatest"
-    assert lag["dimensions"] == {"StreamName": "${aws_kinesis_stream.orders.name}", "ConsumerName": "lake"}
-    assert (lag["threshold"], lag["statistic"], lag["evaluation_periods"]) == (90_000, "Maximum", 5)
-    assert lag["treat_missing_data"] == "breaching", "silence means that nobody reads"
-    assert alarms["orders_lake_rate"]["metric_name"] == "SubscribeToShard.RateExceeded"
-    assert alarms["orders_writes"]["metric_name"] == "WriteProvisionedThroughputExceeded"
-    throttled = alarms["lake_leases"]["metric_query"]
-    assert [query["metric"]["metric_name"] for query in throttled[:2]] == ["ReadThrottleEvents", "WriteThrottleEvents"]
-    assert [query.get("return_data", False) for query in throttled] == [False, False, True]
-    for alarm in alarms.values():
-        assert alarm["alarm_actions"] == alarm["ok_actions"] == [topic]
-        assert alarm["actions_enabled"] is True
-    text = json.dumps(alarms)
-    assert "GetRecords" not in text
-    assert "IteratorAge" not in text
-
-
-def test_a_reader_in_another_account_is_watched_as_one_of_our_own(synth: Synth) -> None:
+@pytest.mark.parametrize("access", ["SERVERLESS", "PARTNER"])
+def test_alarms_alert_the_topic(access: str, synth: Synth) -> None:
     """CloudWatch has the metrics of a consumer where its stream is, whoever reads it."""
-    topic = "arn:aws:sns:eu-west-1:111122223333:oncall"
-    stack = synth(alarms={"sns_topic": topic}, applications=shared(lag_threshold_seconds=90))
-    alarms = stack["resource"]["aws_cloudwatch_metric_alarm"]
-    watched = {"orders_lake_lag", "orders_lake_rate", "orders_lake_retention", "orders_writes", "orders_writes_failing"}
-    assert set(alarms) == watched
-    for name in ("lag", "rate", "retention"):
-        assert alarms[f"orders_lake_{name}"]["dimensions"]["ConsumerName"] == "lake"
-        assert alarms[f"orders_lake_{name}"]["alarm_actions"] == [topic]
-    lag = alarms["orders_lake_lag"]
-    assert (lag["threshold"], lag["treat_missing_data"]) == (90_000, "breaching")
-    assert "orders_lake_lag.arn" in stack["resource"]["aws_cloudwatch_dashboard"]["applications"]["dashboard_body"]
-    silent = synth(applications=shared(continuous=False))["resource"]["aws_cloudwatch_metric_alarm"]
-    assert silent["orders_lake_lag"]["treat_missing_data"] == "notBreaching", "its owner says that it runs now and then"
-
-
-def test_only_the_consumers_of_an_adopted_stream_are_watched_for_another_account(synth: Synth) -> None:
-    stack = synth(streams={"orders": {"existing_arn": ADOPTED}}, applications=shared())
-    alarms = set(stack["resource"]["aws_cloudwatch_metric_alarm"])
-    assert alarms == {"orders_lake_lag", "orders_lake_rate", "orders_lake_retention"}
-
-
-def test_a_job_that_runs_now_and_then_may_be_silent(synth: Synth) -> None:
-    alarms = synth(applications=apps(polling=True))["resource"]["aws_cloudwatch_metric_alarm"]
-    assert alarms["orders_lake_lag"]["treat_missing_data"] == "notBreaching", "while it polls, it has no subscription"
-    alarms = synth(applications=apps(continuous=False))["resource"]["aws_cloudwatch_metric_alarm"]
-    assert alarms["orders_lake_lag"]["treat_missing_data"] == "notBreaching"
-
-
-def test_without_a_topic_no_alarm_is_declared(synth: Synth) -> None:
-    for alarms in ({}, {"dashboard": False}):
-        stack = synth(alarms=alarms, emr={}, applications=apps(polling=True))
-        assert "aws_cloudwatch_metric_alarm" not in stack["resource"]
-    with_topic = synth(emr={}, applications=apps(polling=True))["resource"]["aws_cloudwatch_metric_alarm"]
-    assert all(each["alarm_actions"] for each in with_topic.values())
-
-
-def test_failing_writes_show_a_disabled_key(synth: Synth) -> None:
-    alarm = synth()["resource"]["aws_cloudwatch_metric_alarm"]["orders_writes_failing"]
-    one, many, failed = alarm["metric_query"]
-    names = [
-        each["metric"][0]["metric_name"] if isinstance(each["metric"], list) else each["metric"]["metric_name"]
-        for each in (one, many)
-    ]
-    assert names == ["PutRecord.Success", "PutRecords.Success"]
-    assert failed["expression"] == "IF(FILL(one, 1) < 0.5 OR FILL(many, 1) < 0.5, 1, 0)"
-    assert (alarm["threshold"], alarm["evaluation_periods"], alarm["datapoints_to_alarm"]) == (0, 3, 2)
-
-
-def test_faults_of_dynamodb_are_watched(synth: Synth) -> None:
-    alarm = synth()["resource"]["aws_cloudwatch_metric_alarm"]["lake_leases_failing"]
-    *metrics, total = alarm["metric_query"]
-    found = [each["metric"][0] if isinstance(each["metric"], list) else each["metric"] for each in metrics]
-    assert {each["metric_name"] for each in found} == {"SystemErrors"}
-    assert {each["dimensions"]["Operation"] for each in found} == {"DeleteItem", "PutItem", "Scan", "UpdateItem"}
-    assert total["expression"] == " + ".join(f"FILL({each['id']}, 0)" for each in metrics)
-
-
-def test_almost_all_capacity_of_emr_is_watched(synth: Synth) -> None:
-    alarm = synth(emr={"serverless": {"maximum_vcpu": 40}})["resource"]["aws_cloudwatch_metric_alarm"]["jobs_capacity"]
-    (query,) = alarm["metric_query"]
-    assert query["expression"].startswith('SELECT SUM(CPUAllocated) FROM "AWS/EMRServerless" WHERE ApplicationId = ')
-    # One sum a minute, because Metrics Insights adds all samples of a period.
-    assert (query["period"], alarm["threshold"]) == (60, 36)
-    assert (alarm["datapoints_to_alarm"], alarm["evaluation_periods"]) == (8, 15)
-
-
-def test_archives_and_programs_expire(synth: Synth) -> None:
-    for emr, days in (({}, 730), ({"artifact_days": 90}, 90)):
-        (rules,) = [
-            each["rule"] for each in synth(emr=emr)["resource"]["aws_s3_bucket_lifecycle_configuration"].values()
-        ]
-        expiring = {each["id"]: each["expiration"] for each in rules if "expiration" in each}
-        for name in ("environments", "programs"):
-            (expiration,) = [expiring[name]] if isinstance(expiring[name], dict) else expiring[name]
-            assert expiration == {"days": days}
-
-
-def test_no_two_alarms_have_one_name(synth: Synth) -> None:
     stack = synth(
-        streams={"a-b": {}, "b": {}, "lake": {}},
-        applications={"x": {"streams": ["a-b"]}, "x-a": {"streams": ["b"]}, "lake": {"streams": ["lake"]}},
+        f"emr: {{}}, applications.lake.access: {access}, applications.pond: {{streams: [orders], polling: true}}"
     )
+    alarms = stack["resource"]["aws_cloudwatch_metric_alarm"].values()
+    topic = ["arn:aws:sns:eu-west-1:111122223333:oncall"]
+    assert all(each["alarm_actions"] == each["ok_actions"] == topic and each["actions_enabled"] for each in alarms)
+    assert len({each["alarm_name"] for each in alarms}) == len(alarms) > 10
+    for silent in ("{}", "{dashboard: false}"):
+        assert "aws_cloudwatch_metric_alarm" not in synth(f"alarms: {silent}, emr: {{}}")["resource"]
+
+
+def test_alarms_have_names_of_their_own(synth: Synth) -> None:
+    keys = {"x": "a-b", "x-a": "b", "lake": "lake"}
+    applications = {key: {"streams": [stream]} for key, stream in keys.items()}
+    stack = synth(streams={each: {} for each in keys.values()}, applications=applications)
     alarms = stack["resource"]["aws_cloudwatch_metric_alarm"].values()
     assert len({alarm["alarm_name"] for alarm in alarms}) == len(alarms) == 3 * 7
 
 
-def test_an_application_that_may_poll_is_watched_by_the_metrics_of_its_streams(synth: Synth) -> None:
-    alarms = synth(
-        streams={"orders": {}, "clicks": {}},
-        applications=apps(polling=True, lag_threshold_seconds=90)
-        | {"pond": {"streams": ["orders", "clicks"]}, "well": {"streams": ["orders"], "polling": True}},
-    )["resource"]["aws_cloudwatch_metric_alarm"]
-    age = alarms["orders_lake_age"]
-    assert (age["metric_name"], age["threshold"]) == ("GetRecords.IteratorAgeMilliseconds", 90_000)
-    assert age["dimensions"] == {"StreamName": "${aws_kinesis_stream.orders.name}"}, "no consumer has that metric"
-    assert age["treat_missing_data"] == "notBreaching", "it may read through its consumer instead"
-    assert alarms["orders_reads"]["metric_name"] == "ReadProvisionedThroughputExceeded"
-    assert alarms["orders_retention"]["metric_name"] == "GetRecords.IteratorAgeMilliseconds"
-    assert "orders_well_age" in alarms
-    assert not {"orders_pond_age", "clicks_pond_age", "clicks_reads", "clicks_retention"} & set(alarms)
-    assert len({each["alarm_name"] for each in alarms.values()}) == len(alarms)
-
-
-def test_half_of_the_retention_is_the_last_call(synth: Synth) -> None:
-    def threshold(stream: dict[str, Any]) -> float:
-        alarms = synth(streams={"orders": stream})["resource"]["aws_cloudwatch_metric_alarm"]
-        alarm = alarms["orders_lake_retention"]
-        assert alarm["metric_name"] == "SubscribeToShardEvent.MillisBehindLatest"
-        assert alarm["dimensions"]["ConsumerName"] == "lake"
-        return float(alarm["threshold"])
-
-    hour = 3_600_000
-    assert threshold({"retention_hours": 168}) == 84 * hour
-    assert threshold({}) == 12 * hour
-    assert threshold({"existing_arn": ADOPTED}) == 12 * hour, "it may be the shortest that there is"
-
-
-def test_failed_runs_are_watched_where_the_environment_has_an_application_for_them(synth: Synth) -> None:
-    topic = "arn:aws:sns:eu-west-1:111122223333:oncall"
-    alarm = synth(emr={}, alarms={"sns_topic": topic})["resource"]["aws_cloudwatch_metric_alarm"]["jobs_failures"]
-    (query,) = alarm["metric_query"]
-    assert query["expression"] == (
-        'SELECT SUM(FailedJobs) FROM "AWS/EMRServerless" '
-        "WHERE ApplicationId = '${aws_emrserverless_application.jobs.id}'"
-    )
-    assert (query["return_data"], query["period"], alarm["threshold"]) == (True, 300, 0)
-    assert alarm["alarm_actions"] == [topic]
-    without = synth(emr={"serverless": None})["resource"]["aws_cloudwatch_metric_alarm"]
-    assert "jobs_failures" not in without
-
-
-def test_the_dashboard_shows_each_application_against_its_threshold(synth: Synth) -> None:
-    stack = synth(applications=apps(lag_threshold_seconds=90) | {"pond": {"streams": ["orders"]}})
-    body = stack["resource"]["aws_cloudwatch_dashboard"]["applications"]["dashboard_body"]
-    for title in ("lake: milliseconds behind", "pond: milliseconds behind", "Is each application keeping up?"):
-        assert title in body
-    assert '\\"value\\" = 90000'.replace("\\", "") in body
-    assert "aws_cloudwatch_metric_alarm.orders_lake_lag.arn" in body
-    assert "aws_cloudwatch_dashboard" not in synth(alarms={"dashboard": False})["resource"]
-
-
-# -- the stack around them
-
-
-def test_state_is_in_s3_with_native_locks_and_the_provider_in_one_account(synth: Synth) -> None:
-    stack = synth(state_region="eu-central-1", tags={"owner": "us"})
-    assert stack["terraform"]["backend"] == {
-        "s3": {
-            "bucket": "state",
-            "key": "kinesis-efo/test.tfstate",
-            "region": "eu-central-1",
-            "encrypt": True,
-            "use_lockfile": True,
-        }
-    }
-    (provider,) = stack["provider"]["aws"]
-    assert provider["allowed_account_ids"] == ["111122223333"]
-    assert provider["default_tags"] == [{"tags": {"environment": "test", "managed-by": "kinesis-efo", "owner": "us"}}]
-
-
-def test_a_terraform_without_native_locks_is_refused(synth: Synth) -> None:
-    assert synth()["terraform"]["required_version"] == ">= 1.10"
-
-
-def test_outputs_say_where_things_are(synth: Synth) -> None:
-    output = {
-        name: each["value"] for name, each in synth(applications=apps(access={"kind": "emr-ec2"}))["output"].items()
-    }
-    assert output == {
-        "stream_arns": {"orders": "${aws_kinesis_stream.orders.arn}"},
-        "consumer_arns": {"orders/lake": "${aws_kinesis_stream_consumer.orders_lake.arn}"},
-        "manifests": {"lake": "ssm://${aws_ssm_parameter.lake.name}"},
-        "policy_arns": {"lake": "${aws_iam_policy.lake.arn}"},
-        "role_arns": {"lake": "${aws_iam_role.lake.arn}"},
-    }
-
-
-def test_two_syntheses_are_the_same_to_the_byte(load: Load, tmp_path: Path) -> None:
+def test_syntheses_are_equal_to_the_byte(load: Load, tmp_path: Path) -> None:
     environment = load()
-    texts = [
+    one, two = (
         next(synthesize([environment], tmp_path, outdir=tmp_path / name).glob("stacks/*/cdk.tf.json")).read_bytes()
         for name in ("one", "two")
-    ]
-    assert texts[0] == texts[1]
+    )
+    assert one == two
 
 
 @pytest.mark.slow
@@ -895,9 +603,9 @@ def test_only_one_module_imports_cdktf() -> None:
     assert importing == {"stacks/cdk.py"}
 
 
-def test_a_removed_stream_is_retained_if_the_file_says_so(synth: Synth) -> None:
-    left = {"lake": {"streams": ["clicks"]}}
-    stack = synth(streams={"clicks": {}}, applications=left, retain=["orders"])
+def test_removed_stream_is_retained_on_request(synth: Synth) -> None:
+    left = "streams: {clicks: {}}, applications.lake.streams: [clicks]"
+    stack = synth(f"{left}, retain: [orders]")
     kinds = ("aws_kinesis_stream", "aws_kms_key", "aws_kms_alias", "aws_kinesis_resource_policy")
     assert stack["removed"] == [{"from": f"{each}.orders", "lifecycle": {"destroy": False}} for each in kinds]
-    assert "removed" not in synth(streams={"clicks": {}}, applications=left)
+    assert "removed" not in synth(left)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import permutations
-from typing import Any
 
 import pytest
 
-from infra.settings.model import Environment
 from infra.settings.names import Names
-from infra.stacks import permissions
 from infra.stacks.base import default_tags
-from kinesis_efo_infra import iam
 from tests.support.iam import Statement, allowed
+from tests.unit.infra.conftest import Load, attempt, policy, tags
 
 ACCOUNT = "111122223333"
 OURS = {"environment": "test", "managed-by": "kinesis-efo"}
@@ -47,35 +43,24 @@ class Thing:
 
 
 @pytest.fixture
-def declare(load: Callable[..., Environment]) -> Callable[..., Environment]:
+def declare(load: Load) -> Load:
     """Declares an environment with a pipeline and a job."""
-    access = {"streams": ["orders"], "access": {"kind": "emr-serverless"}}
-    job = {"application": "lake", "program": "jobs/archive.py"}
-    declaration: dict[str, Any] = {"emr": {}, "applications": {"lake": access}, "jobs": [job]}
-    return lambda **changes: load(pipeline={"repository": "acme/lake"}, **declaration, **changes)
+    return lambda text="tags: {}", /, **changes: load(f"JOB, PIPELINE, {text}", **changes)
 
 
 @pytest.fixture
-def applies(declare: Callable[..., Environment]) -> list[Statement]:
+def applies(declare: Load) -> list[Statement]:
     """All that the role that applies may do."""
-    return role(declare())
-
-
-def role(environment: Environment, *, without: str = "boundary") -> list[Statement]:
-    """The statements of the role that applies, as AWS gets them."""
-    policies = permissions.policies(environment)
-    statements = [each for kind, policy in policies.items() if kind != without for each in policy]
-    document: dict[str, Any] = json.loads(iam.policy_json(statements))
-    return list(document["Statement"])
+    return policy(declare())
 
 
 def taken(statements: list[Statement], thing: Thing, ours: Mapping[str, str] = OURS) -> list[str]:
     """What the role may do to something, after it has tried to make it look like the environment's."""
     service = thing.arn.split(":")[2]
     claimed = {"environment": ours["environment"], "managed_by": ours["managed-by"]}
-    for tags in (claimed, {"environment": claimed["environment"]}, {"managed_by": claimed["managed_by"]}):
-        if allowed(statements, f"{service}:TagResource", thing.arn, thing.context(**tags)):
-            thing.tags |= {name.replace("_", "-"): value for name, value in tags.items()}
+    for chosen in (claimed, {"environment": claimed["environment"]}, {"managed_by": claimed["managed_by"]}):
+        if allowed(statements, f"{service}:TagResource", thing.arn, thing.context(**chosen)):
+            thing.tags |= {name.replace("_", "-"): value for name, value in chosen.items()}
     return [action for action in MANAGING[thing.arn] if allowed(statements, action, thing.arn, thing.context())]
 
 
@@ -96,138 +81,123 @@ def taken(statements: list[Statement], thing: Thing, ours: Mapping[str, str] = O
     ],
     ids=lambda thing: f"{thing.arn.split(':')[2]} {thing.tags} {thing.alias}",
 )
-def test_what_is_somebody_elses_cannot_be_taken_over_by_tags(foreign: Thing, applies: list[Statement]) -> None:
+def test_foreign_resources_cannot_be_taken_over_by_tags(foreign: Thing, applies: list[Statement]) -> None:
     before = dict(foreign.tags)
     assert taken(applies, foreign) == []
     assert foreign.tags == before
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [*permutations(("kinesis-efo", "lake", "pond"), 2)])
-def test_what_is_another_projects_cannot_be_taken_over_by_tags(
-    ours: str, theirs: str, declare: Callable[..., Environment]
-) -> None:
+def test_other_projects_cannot_be_taken_over_by_tags(ours: str, theirs: str, declare: Load) -> None:
     us, them = declare(project=ours), declare(project=theirs)
     alias = f"alias/{Names(them).path}"
     for arn in MANAGING:
         for managed_by in ("kinesis-efo", "kinesis-efo-bootstrap"):
             tags = default_tags(them, managed_by)
-            assert taken(role(us), Thing(arn, dict(tags), alias if arn == KEY else None), default_tags(us)) == []
+            assert taken(policy(us), Thing(arn, dict(tags), alias if arn == KEY else None), default_tags(us)) == []
         own = Thing(arn, default_tags(us))
-        assert taken(role(us), own, default_tags(us)) == list(MANAGING[arn])
+        assert taken(policy(us), own, default_tags(us)) == list(MANAGING[arn])
 
 
-def test_an_alarm_notifies_and_does_nothing_to_instances(declare: Callable[..., Environment]) -> None:
-    alarm, topic = (
-        f"arn:aws:cloudwatch:eu-west-1:{ACCOUNT}:alarm:kinesis-efo/test/x",
-        "arn:aws:sns:eu-west-1:777788889999:oncall",
+ALARM_ACTIONS = {
+    "none": "",
+    "team": "arn:aws:sns:eu-west-1:111122223333:team",
+    "topic": "arn:aws:sns:eu-west-1:777788889999:oncall",
+    "terminate": "arn:aws:automate:eu-west-1:ec2:terminate,arn:aws:sns:eu-west-1:111122223333:team",
+    "stop": "arn:aws:swf:eu-west-1:111122223333:action/actions/AWS_EC2.InstanceId.Stop/1.0",
+    "run": "arn:aws:lambda:eu-west-1:111122223333:function:x",
+}
+
+
+@pytest.mark.parametrize(("topic", "theirs"), [("tags: {}", "-"), (f"alarms.sns_topic: {ALARM_ACTIONS['topic']}", "+")])
+def test_alarm_notifies_and_changes_nothing(topic: str, theirs: str, declare: Load) -> None:
+    put = "cloudwatch:PutMetricAlarm alarm:kinesis-efo/test/x | ours"
+    table = f"""
++ {put} + none
++ {put} + team
+{theirs} {put} + topic
+- {put} + terminate
+- {put} + stop
+- {put} + run
+"""
+    actions = {name: {"cloudwatch:AlarmActions": each} for name, each in ALARM_ACTIONS.items()}
+    attempt(policy(declare(topic)), table, ours=tags("Resource"), **actions)
+
+
+CHANGES = ",".join(
+    f"kinesis:{action}"
+    for action in (
+        "DeleteStream", "DecreaseStreamRetentionPeriod", "UpdateStreamMode", "StopStreamEncryption", "TagResource", "PutResourcePolicy",
+        "DeleteResourcePolicy", "IncreaseStreamRetentionPeriod", "StartStreamEncryption", "EnableEnhancedMonitoring", "RegisterStreamConsumer",
     )
-    ours = f"arn:aws:sns:eu-west-1:{ACCOUNT}:team"
-    for environment, theirs in ((declare(), False), (declare(alarms={"sns_topic": topic}), True)):
-        for actions, may in (
-            ("", True),
-            (ours, True),
-            (topic, theirs),
-            (f"arn:aws:automate:eu-west-1:ec2:terminate,{ours}", False),
-            (f"arn:aws:swf:eu-west-1:{ACCOUNT}:action/actions/AWS_EC2.InstanceId.Stop/1.0", False),
-            (f"arn:aws:lambda:eu-west-1:{ACCOUNT}:function:x", False),
-        ):
-            context = {**Thing(alarm, OURS).context(), "cloudwatch:AlarmActions": actions}
-            assert allowed(role(environment), "cloudwatch:PutMetricAlarm", alarm, context) is may, actions
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("foreign", [{}, {"team": "billing"}, {"environment": "billing"}, {"managed-by": "somebody"}])
-def test_a_stream_with_a_name_like_ours_is_not_changed_without_our_tags(
-    foreign: dict[str, str], applies: list[Statement]
-) -> None:
-    stream, ours = (
-        Thing(f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/test-billing", foreign),
-        {"environment": "test", "managed_by": "kinesis-efo"},
-    )
-    for action in (
-        "DeleteStream",
-        "DecreaseStreamRetentionPeriod",
-        "UpdateStreamMode",
-        "StopStreamEncryption",
-        "TagResource",
-        "PutResourcePolicy",
-        "DeleteResourcePolicy",
-        "IncreaseStreamRetentionPeriod",
-        "StartStreamEncryption",
-        "EnableEnhancedMonitoring",
-        "RegisterStreamConsumer",
-    ):
-        assert not allowed(applies, f"kinesis:{action}", stream.arn, stream.context(**ours)), action
-        assert allowed(applies, f"kinesis:{action}", stream.arn, Thing(stream.arn, OURS).context()), action
+def test_stream_named_like_ours_needs_our_tags(foreign: dict[str, str], applies: list[Statement]) -> None:
     # AWS cannot tell a new stream from an old one that has neither tag: the page says so.
-    untagged = not foreign.keys() & OURS.keys()
-    assert allowed(applies, "kinesis:AddTagsToStream", stream.arn, stream.context(**ours)) is untagged
-    assert not allowed(applies, "kinesis:AddTagsToStream", stream.arn, stream.context(environment="test"))
-    assert allowed(applies, "kinesis:CreateStream", stream.arn, stream.context(**ours))
-
-
-def test_a_stream_that_the_file_takes_over_may_have_anybodys_tags(declare: Callable[..., Environment]) -> None:
-    theirs = Thing(f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/test-orders", {"environment": "billing"})
-    asked = theirs.context(environment="test", managed_by="kinesis-efo")
-    for imported in (False, True):
-        statements = role(declare(streams={"orders": {"import_existing": True} if imported else {}}))
-        assert allowed(statements, "kinesis:AddTagsToStream", theirs.arn, asked) is imported
-        assert not allowed(statements, "kinesis:DeleteStream", theirs.arn, asked)
-
-
-def bounds(environment: Environment) -> list[Statement]:
-    document: dict[str, Any] = json.loads(iam.policy_json(permissions.policies(environment)["boundary"]))
-    return list(document["Statement"])
-
-
-@pytest.mark.parametrize("store", ["ssm", "s3"])
-def test_jobs_do_not_write_what_jobs_run(store: str, declare: Callable[..., Environment]) -> None:
-    environment = declare(manifest_store=store)
-    names = Names(environment)
-    bucket, statements = names.bucket_arn(names.artifacts_bucket), bounds(environment)
-    kept = {
-        "programs/1/job.py": False,
-        "environments/1/x.tar.gz": False,
-        "logs/x": True,
-        names.manifest_key("lake"): store == "ssm",
+    table = f"""
+- {CHANGES} stream/test-billing | theirs + new
++ {CHANGES} stream/test-billing | ours
+{"-" if foreign.keys() & OURS.keys() else "+"} kinesis:AddTagsToStream stream/test-billing | theirs + new
+- kinesis:AddTagsToStream stream/test-billing | theirs + half
++ kinesis:CreateStream stream/test-billing | theirs + new
+"""
+    contexts = {
+        "theirs": {f"aws:ResourceTag/{name}": value for name, value in foreign.items()},
+        "half": {"aws:RequestTag/environment": "test"},
     }
-    for key, may in kept.items():
-        for action in ("PutObject", "DeleteObject"):
-            assert allowed(statements, f"s3:{action}", f"{bucket}/{key}", {}) is may, (action, key)
-        assert allowed(statements, "s3:GetObject", f"{bucket}/{key}", {}), key
+    attempt(applies, table, ours=tags("Resource"), new=tags("Request"), **contexts)
 
 
-@pytest.mark.parametrize(
-    ("namespace", "may"),
-    [
-        ("KinesisEfo", True),
-        ("kinesis-efo/test/job", True),
-        ("kinesis-efo/test2/job", False),
-        ("AWS/Kinesis", False),
-        (None, False),
-    ],
-)
-def test_jobs_put_metrics_into_their_namespaces_only(
-    namespace: str | None, may: bool, declare: Callable[..., Environment]
-) -> None:
-    context = {} if namespace is None else {"cloudwatch:namespace": namespace}
-    assert allowed(bounds(declare()), "cloudwatch:PutMetricData", "*", context) is may
+@pytest.mark.parametrize(("imported", "sign"), [("false", "-"), ("true", "+")])
+def test_imported_stream_may_have_any_tags(imported: str, sign: str, declare: Load) -> None:
+    table = f"""
+{sign} kinesis:AddTagsToStream stream/test-orders | theirs + new
+- kinesis:DeleteStream stream/test-orders | theirs + new
+"""
+    statements = policy(declare(f"streams.orders.import_existing: {imported}"))
+    attempt(statements, table, theirs={"aws:ResourceTag/environment": "billing"}, new=tags("Request"))
 
 
-def test_jobs_assume_no_role_within_the_boundary(declare: Callable[..., Environment]) -> None:
-    assert not allowed(bounds(declare()), "sts:AssumeRole", f"arn:aws:iam::{ACCOUNT}:role/x", {})
+@pytest.mark.parametrize(("store", "sign"), [("ssm", "+"), ("s3", "-")])
+def test_jobs_change_no_programs_metrics_and_roles(store: str, sign: str, declare: Load) -> None:
+    environment = declare(f"manifest_store: {store}")
+    bucket, manifest = Names(environment).artifacts_bucket, Names(environment).manifest_key("lake")
+    table = f"""
+- s3:PutObject,s3:DeleteObject {bucket}/programs/1/job.py
+- s3:PutObject,s3:DeleteObject {bucket}/environments/1/x.tar.gz
++ s3:PutObject,s3:DeleteObject {bucket}/logs/x
+{sign} s3:PutObject,s3:DeleteObject {bucket}/{manifest}
++ s3:GetObject {bucket}/programs/1/job.py
++ s3:GetObject {bucket}/environments/1/x.tar.gz
++ s3:GetObject {bucket}/logs/x
++ s3:GetObject {bucket}/{manifest}
++ cloudwatch:PutMetricData * | KinesisEfo
++ cloudwatch:PutMetricData * | kinesis-efo/test/job
+- cloudwatch:PutMetricData * | kinesis-efo/test2/job
+- cloudwatch:PutMetricData * | AWS/Kinesis
+- cloudwatch:PutMetricData *
+- sts:AssumeRole role/x
+"""
+    namespaces = ("KinesisEfo", "kinesis-efo/test/job", "kinesis-efo/test2/job", "AWS/Kinesis")
+    contexts = {each: {"cloudwatch:namespace": each} for each in namespaces}
+    attempt(policy(environment, "boundary"), table, **contexts)
 
 
-def test_the_buckets_of_states_are_not_managed(applies: list[Statement]) -> None:
-    bucket = "arn:aws:s3:::state"
-    for action in ("PutBucketPolicy", "DeleteBucket", "PutBucketVersioning", "PutLifecycleConfiguration"):
-        assert not allowed(applies, f"s3:{action}", bucket, {}), action
-    for key in ("bootstrap/test.tfstate", "other.tfstate", "other.deployed.json"):
-        for action in ("GetObject", "PutObject", "DeleteObject"):
-            assert not allowed(applies, f"s3:{action}", f"{bucket}/kinesis-efo/{key}", {}), (action, key)
-    assert not allowed(applies, "s3:DeleteObject", f"{bucket}/kinesis-efo/test.tfstate", {})
+def test_buckets_of_states_are_not_managed(applies: list[Statement]) -> None:
+    objects = "s3:GetObject,s3:PutObject,s3:DeleteObject"
+    table = f"""
+- s3:PutBucketPolicy,s3:DeleteBucket,s3:PutBucketVersioning,s3:PutLifecycleConfiguration state
+- {objects} state/kinesis-efo/bootstrap/test.tfstate
+- {objects} state/kinesis-efo/other.tfstate
+- {objects} state/kinesis-efo/other.deployed.json
+- s3:DeleteObject state/kinesis-efo/test.tfstate
+"""
+    attempt(applies, table)
 
 
-def test_the_environments_own_can_be_created_and_changed(applies: list[Statement]) -> None:
+def test_own_resources_can_be_created_and_changed(applies: list[Statement]) -> None:
     for create, tag, arn in (
         ("kms:CreateKey", "kms:TagResource", KEY),
         ("emr-serverless:CreateApplication", "emr-serverless:TagResource", APPLICATION),

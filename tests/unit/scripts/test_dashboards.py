@@ -41,34 +41,24 @@ EXPRESSIONS = [*TARGETS, *(rule["expr"] for rule in RULES)]
         (metrics.LATENCY, "kinesis_efo_producer_latency_p99_seconds"),
     ],
 )
-def test_names_are_those_of_opentelemetrys_exporter_for_prometheus(metric: Metric, name: str) -> None:
+def test_names_are_those_of_the_prometheus_exporter(metric: Metric, name: str) -> None:
     assert prometheus_name(metric) == name
 
 
-def test_prometheus_has_a_word_for_every_unit_and_a_name_for_every_metric() -> None:
+def test_units_and_metrics_have_prometheus_names() -> None:
     assert {metric.unit for metric in METRICS if not metric.unit.startswith("{")} <= UNITS.keys()
     assert len(NAMES) == len(METRICS)
 
 
-def test_every_metric_is_on_the_dashboard() -> None:
-    assert NAMES.keys() - set(re.findall(r"kinesis_efo_\w+", " ".join(TARGETS))) == set()
-
-
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_expressions_name_metrics_of_the_catalog_and_labels_that_they_have(expression: str) -> None:
+def test_expressions_use_metrics_and_their_labels(expression: str) -> None:
     named = set(re.findall(r"kinesis_efo_\w+", expression))
     assert named
     assert named <= NAMES.keys()
     possible = {"application", "environment", "fetcher"}.intersection(DIMENSIONS)
-    for name in named:
-        possible |= set(NAMES[name].attributes)
+    possible |= {label for name in named for label in NAMES[name].attributes}
     grouped = {label for labels in re.findall(r"by \(([^)]*)\)", expression) for label in labels.split(", ")}
-    chosen = set(re.findall(r'(\w+)=~?"', expression))
-    assert grouped | chosen <= possible
-
-
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_expressions_are_put_together_well(expression: str) -> None:
+    assert grouped | set(re.findall(r'(\w+)=~?"', expression)) <= possible
     for opening, closing in ("()", "[]", "{}"):
         assert expression.count(opening) == expression.count(closing)
     for name in re.findall(r"(?:rate|increase)\((\w+)", expression):
@@ -76,50 +66,37 @@ def test_expressions_are_put_together_well(expression: str) -> None:
     assert ") offset" not in expression, "`offset` belongs to series, before they are summed up"
 
 
-def test_counters_are_shown_as_rates() -> None:
+def test_dashboard_shows_all_metrics_and_counters_as_rates() -> None:
+    assert NAMES.keys() - set(re.findall(r"kinesis_efo_\w+", " ".join(TARGETS))) == set()
     for expression in TARGETS:
         for name in re.findall(r"kinesis_efo_\w+", expression):
             assert (f"rate({name}" in expression) == (NAMES[name].kind is Kind.COUNTER)
-
-
-def test_panels_have_ids_of_their_own_and_room() -> None:
-    assert max(Counter(panel["id"] for panel in DASHBOARD["panels"]).values()) == 1
-    taken = Counter(
-        (left, top)
-        for panel in DASHBOARD["panels"]
-        for left in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
-        for top in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
-    )
-    assert max(taken.values()) == 1
-    assert all(left < 24 for left, _ in taken)
-
-
-def test_every_variable_that_is_used_is_there() -> None:
-    there = {variable["name"] for variable in DASHBOARD["templating"]["list"]} | {"__rate_interval", "__all"}
-    assert set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD))) == there
-
-
-def test_lines_of_a_panel_have_legends_and_letters_of_their_own() -> None:
     for panel in GRAPHS:
         for key in ("refId", "legendFormat"):
             assert len({target[key] for target in panel["targets"]}) == len(panel["targets"]), panel["title"]
 
 
+def test_panels_do_not_overlap() -> None:
+    assert max(Counter(panel["id"] for panel in DASHBOARD["panels"]).values()) == 1
+    places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
+    filled = Counter((at["x"] + x, at["y"] + y) for at in places for x in range(at["w"]) for y in range(at["h"]))
+    assert max(filled.values()) == 1
+    assert all(left < 24 for left, _ in filled)
+
+
+def test_used_variables_exist() -> None:
+    there = {variable["name"] for variable in DASHBOARD["templating"]["list"]} | {"__rate_interval", "__all"}
+    assert set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD))) == there
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_alerts_lead_to_the_runbook(rule: dict[str, Any]) -> None:
+def test_alerts_have_a_place_in_the_runbook(rule: dict[str, Any]) -> None:
     page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
     assert page == RUNBOOK
     assert anchor in anchors(ROOT / page)
-
-
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_alerts_say_where_with_labels_that_they_have(rule: dict[str, Any]) -> None:
     grouped = [set(labels.split(", ")) for labels in re.findall(r"by \(([^)]*)\)", rule["expr"])]
     assert all(each == grouped[0] for each in grouped)
     assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) == grouped[0]
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert re.fullmatch(r"\d+m", rule["for"])
-
-
-def test_alerts_have_names_of_their_own() -> None:
-    assert len({rule["alert"] for rule in RULES}) == len(RULES)
+    assert [each["alert"] for each in RULES].count(rule["alert"]) == 1

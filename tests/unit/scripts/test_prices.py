@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,81 +13,49 @@ from kinesis_efo_infra.pipeline.prices import FIGURES, FILE, prices_of
 from scripts import prices as script
 
 HOST = "https://pricing.us-east-1.amazonaws.com"
-USAGE = {
-    "Storage-ShardHour": ("Provisioned shard hour", "0.017"),
-    "Extended-ShardHour": ("Addon shard hour", "0.023"),
-    "EnhancedFanoutHour": ("Enhanced fan-out consumer-shard hour", "0.0165"),
-    "ReadBytes": ("Enhanced fan-out GB of data retrieved", "0.014"),
-    "PutRequestPayloadUnits": ("Payload Units", "0.0000000165"),
-    "OnDemand-StreamHour": ("OnDemand", "0.044"),
-    "OnDemand-BilledIncomingBytes": ("OnDemand", "0.088"),
-    "OnDemand-BilledOutgoingBytes": ("OnDemand", "0.044"),
-    "OnDemand-BilledOutgoingEFOBytes": ("OnDemand", "0.055"),
-    "OnDemand-ExtendedRetention-ByteHrs": ("OnDemand", "0.11"),
-    "OnDemand-LongTermRetention-ByteHrs": ("OnDemand", "9.9"),
-    "LongTermRetention-ByteHrs": ("Long-term Data Retention GB-month", "0.025"),
-    "LongTermRetention-ReadBytes": ("Long-term Data Retrieval", "8.8"),
-    "On-demand-Advantage-BilledIncomingBytes": ("OnDemand Advantage", "0.035"),
-    "On-demand-Advantage-BilledOutgoingBytes": ("OnDemand Advantage", "0.0175"),
-    "On-demand-Advantage-BilledOutgoingEFOBytes": ("OnDemand Advantage", "0.0176"),
-    "On-demand-Advantage-ExtendedRetention-ByteHrs": ("OnDemand Advantage", "0.0255"),
-    "On-demand-Advantage-Channel-ProcessedBytes-S3TablesDestination": ("OnDemand Advantage", "7.7"),
-}
-EXPECTED = {
-    "shard_hour": 0.017,
-    "extended_shard_hour": 0.023,
-    "consumer_shard_hour": 0.0165,
-    "gb_provisioned": 0.014,
-    "million_put_units": 0.0165,
-    "stream_hour": 0.044,
-    "gb_in_on_demand": 0.088,
-    "gb_out_on_demand": 0.044,
-    "gb_on_demand": 0.055,
-    "extended_gb_month": 0.11,
-    "long_term_gb_month": 0.025,
-    "gb_in_on_demand_advantage": 0.035,
-    "gb_out_on_demand_advantage": 0.0175,
-    "gb_on_demand_advantage": 0.0176,
-    "extended_gb_month_advantage": 0.0255,
-}
+# Usage type, group, price, and the figure that it is, if any.
+USAGE = [
+    re.split(r" [|] ?", each)
+    for each in """
+Storage-ShardHour | Provisioned shard hour | 0.017 | shard_hour
+Extended-ShardHour | Addon shard hour | 0.023 | extended_shard_hour
+EnhancedFanoutHour | Enhanced fan-out consumer-shard hour | 0.0165 | consumer_shard_hour
+ReadBytes | Enhanced fan-out GB of data retrieved | 0.014 | gb_provisioned
+PutRequestPayloadUnits | Payload Units | 0.0000000165 | million_put_units
+OnDemand-StreamHour | OnDemand | 0.044 | stream_hour
+OnDemand-BilledIncomingBytes | OnDemand | 0.088 | gb_in_on_demand
+OnDemand-BilledOutgoingBytes | OnDemand | 0.044 | gb_out_on_demand
+OnDemand-BilledOutgoingEFOBytes | OnDemand | 0.055 | gb_on_demand
+OnDemand-ExtendedRetention-ByteHrs | OnDemand | 0.11 | extended_gb_month
+OnDemand-LongTermRetention-ByteHrs | OnDemand | 9.9 |
+LongTermRetention-ByteHrs | Long-term Data Retention GB-month | 0.025 | long_term_gb_month
+LongTermRetention-ReadBytes | Long-term Data Retrieval | 8.8 |
+On-demand-Advantage-BilledIncomingBytes | OnDemand Advantage | 0.035 | gb_in_on_demand_advantage
+On-demand-Advantage-BilledOutgoingBytes | OnDemand Advantage | 0.0175 | gb_out_on_demand_advantage
+On-demand-Advantage-BilledOutgoingEFOBytes | OnDemand Advantage | 0.0176 | gb_on_demand_advantage
+On-demand-Advantage-ExtendedRetention-ByteHrs | OnDemand Advantage | 0.0255 | extended_gb_month_advantage
+On-demand-Advantage-Channel-ProcessedBytes-S3TablesDestination | OnDemand Advantage | 7.7 |
+""".strip().splitlines()
+]
+EXPECTED = {figure: float(price) for *_, price, figure in USAGE if figure} | {"million_put_units": 0.0165}
 
 
-def offer(prefix: str, without: str = "nothing") -> dict[str, Any]:
+def offer(prefix: str, without: str = "nothing", usage: list[list[str]] = USAGE) -> dict[str, Any]:
     """A price list file of one region. Source of its form: AWS Billing user guide, "Reading the service price list file"."""
-    rows = {f"{prefix}{usage}": row for usage, row in USAGE.items() if without not in usage}
+    rows = [each for each in usage if without not in each[0]]
+    terms = {
+        f"SKU{n}": {
+            "x": {"priceDimensions": {"x": {"beginRange": "0", "endRange": "Inf", "pricePerUnit": {"USD": price}}}}
+        }
+        for n, (_, _, price, _) in enumerate(rows)
+    }
     return {
-        "formatVersion": "v1.0",
-        "offerCode": "AmazonKinesis",
-        "version": "20261101000000",
         "publicationDate": "2026-11-01T12:00:00Z",
         "products": {
-            f"SKU{n}": {
-                "sku": f"SKU{n}",
-                "productFamily": "Kinesis Streams",
-                "attributes": {"servicecode": "AmazonKinesis", "usagetype": usage, "group": group},
-            }
-            for n, (usage, (group, _)) in enumerate(rows.items())
+            f"SKU{n}": {"sku": f"SKU{n}", "attributes": {"usagetype": f"{prefix}{each[0]}", "group": each[1]}}
+            for n, each in enumerate(rows)
         },
-        "terms": {
-            "OnDemand": {
-                f"SKU{n}": {
-                    f"SKU{n}.JRTCKXETXF": {
-                        "offerTermCode": "JRTCKXETXF",
-                        "sku": f"SKU{n}",
-                        "effectiveDate": "2026-11-01T00:00:00Z",
-                        "priceDimensions": {
-                            f"SKU{n}.JRTCKXETXF.6YS6EN2CT7": {
-                                "beginRange": "0",
-                                "endRange": "Inf",
-                                "unit": "x",
-                                "pricePerUnit": {"USD": price},
-                            }
-                        },
-                    }
-                }
-                for n, (_, price) in enumerate(rows.values())
-            }
-        },
+        "terms": {"OnDemand": terms},
     }
 
 
@@ -113,7 +82,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "prices.json"
 
 
-def test_the_prices_of_a_region_are_read(served: dict[str, Any], file: Path) -> None:
+def test_prices_of_a_region_are_read(served: dict[str, Any], file: Path) -> None:
     lines = script.refresh(served.__getitem__, file)
     assert lines == [
         "eu-west-1: of 2026-11-01",
@@ -137,42 +106,30 @@ def test_the_prices_of_a_region_are_read(served: dict[str, Any], file: Path) -> 
     assert written["elsewhere"] == kept["elsewhere"]
 
 
-def test_usage_types_as_in_the_list_of_another_region_are_known(served: dict[str, Any], file: Path) -> None:
+def test_usage_types_of_another_region_are_known(served: dict[str, Any], file: Path) -> None:
     # As in the list of ap-northeast-1 of July 2026, whose figures are in `prices.json` already.
-    figures = {
-        "APN1-Storage-ShardHour": ("Provisioned shard hour", "0.0195000000"),
-        "APN1-PutRequestPayloadUnits": ("Payload Units", "0.0000000215"),
-        "APN1-OnDemand-BilledIncomingBytes": ("OnDemand", "0.1040000000"),
-        "APN1-OnDemand-BilledOutgoingBytes": ("OnDemand", "0.0520000000"),
-        "APN1-OnDemand-StreamHour": ("OnDemand", "0.0520000000"),
-        "APN1-Advantage-BilledOutgoingBytes": ("OnDemand Advantage", "0.0208000000"),
-    }
-    whole = offer("")
-    for (usage, (group, price)), (sku, product) in zip(figures.items(), whole["products"].items(), strict=False):
-        product["attributes"] = {"usagetype": usage, "group": group}
-        (term,) = whole["terms"]["OnDemand"][sku].values()
-        (dimension,) = term["priceDimensions"].values()
-        dimension["pricePerUnit"] = {"USD": price}
-    first = dict(list(whole["products"].items())[: len(figures)])
-    found = script.prices({**whole, "products": first})
-    assert found == {
-        "shard_hour": 0.0195,
-        "million_put_units": 0.0215,
-        "gb_in_on_demand": 0.104,
-        "gb_out_on_demand": 0.052,
-        "stream_hour": 0.052,
+    usage = [
+        ["Storage-ShardHour", "Provisioned shard hour", "0.0195000000", "shard_hour"],
+        ["PutRequestPayloadUnits", "Payload Units", "0.0000000215", "million_put_units"],
+        ["OnDemand-BilledIncomingBytes", "OnDemand", "0.1040000000", "gb_in_on_demand"],
+        ["OnDemand-StreamHour", "OnDemand", "0.0520000000", "stream_hour"],
+        ["Advantage-BilledOutgoingBytes", "OnDemand Advantage", "0.0208000000", "gb_out_on_demand_advantage"],
+    ]
+    excerpt = offer("APN1-", usage=usage)
+    assert script.prices(excerpt) == {
+        "shard_hour": 0.0195, "million_put_units": 0.0215, "gb_in_on_demand": 0.104, "stream_hour": 0.052,
         "gb_out_on_demand_advantage": 0.0208,
-    }
+    }  # fmt: skip
     # Its other prices are not in this excerpt: then nothing is written over what there is.
     served[script._INDEX]["regions"] = {"ap-northeast-1": {"currentVersionUrl": "/x"}}
-    served[HOST + "/x"] = {**whole, "products": first}
+    served[HOST + "/x"] = excerpt
     (line,) = script.refresh(served.__getitem__, file)
     assert line.startswith(
-        "ap-northeast-1: left as it was; the price list lacks extended_shard_hour, consumer_shard_hour"
+        "ap-northeast-1: left as it was; the price list lacks extended_shard_hour, consumer_shard_ho"
     )
 
 
-def test_half_of_a_price_list_is_none(served: dict[str, Any], file: Path) -> None:
+def test_incomplete_price_list_changes_nothing(served: dict[str, Any], file: Path) -> None:
     url = next(url for url in served if "us-east-1/index.json" in url)
     served[url] = offer("", without="EnhancedFanout")
     before = json.loads(file.read_text(encoding="utf-8"))["regions"]["us-east-1"]
@@ -181,7 +138,7 @@ def test_half_of_a_price_list_is_none(served: dict[str, Any], file: Path) -> Non
     assert json.loads(file.read_text(encoding="utf-8"))["regions"]["us-east-1"] == before
 
 
-def test_a_price_list_that_cannot_be_read_writes_nothing(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_price_list_changes_nothing(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = file.read_bytes()
 
     def no_network(_: str) -> Any:

@@ -108,14 +108,14 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_an_old_python_is_refused_by_name(machine: Machine) -> None:
+def test_old_python_is_refused_by_name(machine: Machine) -> None:
     machine.python("python3", recent=False)
     done = machine.run("venv", ".venv")
     assert done.returncode == 1
     assert "Python 3.11 or newer is needed; python3 is Python 3.9.2" in done.stderr
 
 
-def test_a_newer_python_beside_an_old_one_is_taken(machine: Machine) -> None:
+def test_newer_python_beside_an_old_one_is_used(machine: Machine) -> None:
     machine.python("python3", recent=False)
     machine.python("python3.12", recent=True)
     machine.program("uv", 'echo "uv with $UV_PYTHON in $UV_PROJECT_ENVIRONMENT, downloads $UV_PYTHON_DOWNLOADS" >&2')
@@ -123,47 +123,34 @@ def test_a_newer_python_beside_an_old_one_is_taken(machine: Machine) -> None:
     assert done.returncode == 0, done.stderr
     assert f"uv with {machine.bin}/python3.12 in .venv, downloads never" in done.stderr
     assert "uv sync --locked --quiet --extra local" in machine.called
-
-
-def test_an_environment_that_is_there_keeps_its_python(machine: Machine) -> None:
-    machine.python("python3", recent=True)
     machine.program("python", "exit 0", machine.script.parent.parent / ".venv" / "bin")
-    machine.program("uv", 'echo "uv with $UV_PYTHON" >&2')
-    assert "project/.venv/bin/python" in machine.run("venv", ".venv").stderr
-
-
-def test_uv_comes_by_pip_without_touching_python_s_own_packages(machine: Machine) -> None:
-    machine.python("python3", recent=True)
+    assert "project/.venv/bin/python" in machine.run("venv", ".venv").stderr, "an environment keeps its Python"
+    machine.program("uv", "exit 2")
     done = machine.run("venv", ".venv")
-    assert "-m pip install" in machine.called
-    assert "--target .venv-uv" in machine.called
+    assert done.returncode == 1
+    assert "uv could not build .venv" in done.stderr
+
+
+def test_pip_installs_uv_beside_pythons_packages(machine: Machine) -> None:
+    active = machine.root / "other project" / ".venv" / "bin"
+    machine.python("python3", recent=True, pip=False, directory=active)
+    machine.python("python3", recent=False)
+    machine.python("python3.12", recent=True, pip=False)
+    # Neither the active environment nor the newer Python has pip; the old one of the system does.
+    done = machine.run("venv", ".venv", PATH=f"{active}:{machine.bin}")
+    assert "python3 -m pip install --quiet --target .venv-uv" in machine.called
+    assert "pip is needed" not in done.stderr
     assert done.returncode == 1  # the stand-in for pip has installed nothing
 
 
-def test_without_pip_it_says_what_to_install(machine: Machine) -> None:
+def test_without_pip_the_package_is_named(machine: Machine) -> None:
     machine.python("python3", recent=True, pip=False)
     done = machine.run("venv", ".venv")
     assert done.returncode == 1
     assert "apt-get install python3-pip" in done.stderr
 
 
-def test_the_system_s_pip_is_found_behind_an_active_environment_that_has_none(machine: Machine) -> None:
-    active = machine.root / "other project" / ".venv" / "bin"
-    machine.python("python3", recent=True, pip=False, directory=active)
-    machine.python("python3", recent=True)
-    done = machine.run("venv", ".venv", PATH=f"{active}:{machine.bin}")
-    assert "-m pip install --quiet --target .venv-uv" in machine.called
-    assert "pip is needed" not in done.stderr
-
-
-def test_an_older_python_s_pip_will_do(machine: Machine) -> None:
-    machine.python("python3", recent=False)
-    machine.python("python3.12", recent=True, pip=False)
-    machine.run("venv", ".venv")
-    assert "python3 -m pip install --quiet --target .venv-uv" in machine.called
-
-
-def test_where_no_python_has_pip_an_environment_brings_one(machine: Machine) -> None:
+def test_environment_brings_pip_where_none_is(machine: Machine) -> None:
     uv = machine.script.parent.parent / ".venv-uv" / "bin"
     machine.python("made", recent=True)
     machine.program("ln", f'exec {shutil.which("ln")} "$@"')
@@ -198,124 +185,77 @@ def test_only_the_locked_uv_is_installed(machine: Machine, tmp_path: Path, locke
     assert locked or "DO NOT MATCH THE HASHES" in done.stderr
 
 
-def test_a_failure_of_uv_is_a_failure(machine: Machine) -> None:
-    machine.python("python3", recent=True)
-    machine.program("uv", "exit 2")
-    done = machine.run("venv", ".venv")
-    assert done.returncode == 1
-    assert "uv could not build .venv" in done.stderr
-
-
-@pytest.mark.parametrize("version", ["17.0.15", "21.0.2", "17"])
-def test_a_java_that_fits_is_found(machine: Machine, version: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "fits"),
+    [("17.0.15", True), ("21.0.2", True), ("17", True), ("1.8.0_392", False), ("11.0.2", False), ("25.0.1", False)],
+)
+def test_java_of_the_right_version_is_found(machine: Machine, version: str, fits: bool) -> None:
     home = machine.jvm / "java-17-or-21"
     machine.java(home, version)
     done = machine.run("java-home")
-    assert (done.returncode, done.stdout.strip()) == (0, str(home))
-
-
-@pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2", "25.0.1"])
-def test_a_java_that_does_not_fit_is_not_taken(machine: Machine, version: str) -> None:
-    machine.java(machine.jvm / "java-17", version)
-    assert machine.run("java-home").returncode == 1
-
-
-def test_java_home_comes_first(machine: Machine) -> None:
-    machine.java(machine.jvm / "java-17", "17.0.1")
+    assert (done.returncode, done.stdout.strip()) == ((0, str(home)) if fits else (1, ""))
     machine.java(machine.root / "mine", "21.0.1")
     assert machine.run("java-home", JAVA_HOME=str(machine.root / "mine")).stdout.strip() == str(machine.root / "mine")
 
 
-def test_a_user_who_may_not_install_is_told_what_to_ask_for(machine: Machine) -> None:
-    machine.user(1000)
-    machine.program("sudo", "exit 1")
-    machine.apt("openjdk-17-jre-headless")
-    done = machine.run("java")
-    assert done.returncode == 1
-    assert "Ask for: apt-get install openjdk-17-jre-headless" in done.stderr
-    assert "install" not in machine.called
-
-
-def _installs(machine: Machine, name: str, version: str) -> str:
-    machine.java(machine.root / "package" / name, version)
-    machine.program("cp", f'exec {shutil.which("cp")} "$@"')
-    return f"cp -r {machine.root}/package/{name} {machine.jvm}/"
-
-
-def test_root_gets_java_17(machine: Machine) -> None:
-    machine.user(0)
-    machine.apt("openjdk-17-jre-headless", "openjdk-21-jre-headless", installs=_installs(machine, "java-17", "17.0.9"))
-    done = machine.run("java")
-    assert done.returncode == 0, done.stderr
-    assert "openjdk-17-jre-headless" in machine.called.split("apt-get install")[1]
-
-
-def test_where_apt_has_no_17_it_is_21(machine: Machine) -> None:
-    machine.user(1000)
-    machine.program("sudo", 'shift; "$@"')
-    machine.program("true", ":")
-    machine.apt("openjdk-21-jre-headless", installs=_installs(machine, "java-21", "21.0.9"))
-    done = machine.run("java")
-    assert done.returncode == 0, done.stderr
-    assert "openjdk-21-jre-headless" in machine.called.split("apt-get install")[1]
-
-
-def test_an_apt_that_fails_is_a_failure(machine: Machine) -> None:
-    machine.user(0)
-    machine.apt("openjdk-17-jre-headless", installs="exit 100")
-    done = machine.run("java")
-    assert done.returncode == 1
-    assert "apt-get could not install openjdk-17-jre-headless" in done.stderr
-
-
-@pytest.mark.parametrize(("tool", "package"), [("ip", "iproute2"), ("faketime", "faketime")])
-def test_root_gets_what_tests_use(machine: Machine, tool: str, package: str) -> None:
-    machine.user(0)
-    machine.apt(package)
-    assert machine.run(tool).returncode == 0
-    assert package in machine.called.split("apt-get install")[1]
-
-
-@pytest.mark.parametrize(("user", "has_it"), [(1000, False), (0, True)])
-def test_who_has_it_or_cannot_use_it_is_left_alone(machine: Machine, user: int, has_it: bool) -> None:
+@pytest.mark.parametrize(
+    ("user", "sudo", "packages", "installs", "message"),
+    [
+        (1000, "exit 1", ("17",), "17", "Ask for: apt-get install openjdk-17-jre-headless"),
+        (0, "exit 1", ("17", "21"), "17", None),
+        (1000, 'shift; "$@"', ("21",), "21", None),
+        (0, "exit 1", ("17",), None, "apt-get could not install openjdk-17-jre-headless"),
+    ],
+    ids=["user without sudo", "root", "user with sudo, no 17", "apt fails"],
+)
+def test_java_is_installed_by_apt(
+    machine: Machine, user: int, sudo: str, packages: tuple[str, ...], installs: str | None, message: str | None
+) -> None:
     machine.user(user)
-    machine.apt("iproute2")
+    machine.program("sudo", sudo)
+    machine.program("true", ":")
+    if installs:
+        machine.java(machine.root / "package" / "java-17-or-21", f"{installs}.0.9")
+        machine.program("cp", f'exec {shutil.which("cp")} "$@"')
+    command = f"cp -r {machine.root}/package/java-17-or-21 {machine.jvm}/" if installs else "exit 100"
+    machine.apt(*(f"openjdk-{each}-jre-headless" for each in packages), installs=command)
+    done = machine.run("java")
+    assert done.returncode == (1 if message else 0), done.stderr
+    assert message is None or message in done.stderr
+    assert ("apt-get install" in machine.called) == (not message or "Ask" not in message)
+    assert message or f"openjdk-{installs}-jre-headless" in machine.called.split("apt-get install")[1]
+
+
+@pytest.mark.parametrize(
+    ("tool", "user", "has_it", "installed"),
+    [("ip", 0, False, True), ("faketime", 0, False, True), ("ip", 1000, False, False), ("ip", 0, True, False)],
+)
+def test_root_gets_what_tests_use(machine: Machine, tool: str, user: int, has_it: bool, installed: bool) -> None:
+    machine.user(user)
+    machine.apt("iproute2", "faketime", installs="exit 100" if tool == "ip" else "")
     if has_it:
         machine.program("ip", "exit 0")
-    assert machine.run("ip").returncode == 0
-    assert "apt-get" not in machine.called
+    done = machine.run(tool)
+    assert done.returncode == 0, "tests go on where hosts cannot be made"
+    assert ("apt-get install" in machine.called) == installed
+    assert ("apt-get could not install iproute2" in done.stderr) == (installed and tool == "ip")
 
 
-def test_tests_go_on_where_hosts_cannot_be_made(machine: Machine) -> None:
-    machine.user(0)
-    machine.apt("iproute2", installs="exit 100")
-    done = machine.run("ip")
-    assert done.returncode == 0
-    assert "apt-get could not install iproute2" in done.stderr
-
-
-@pytest.mark.parametrize("builds", [True, False])
-def test_the_native_core_is_built_where_cargo_is(machine: Machine, builds: bool) -> None:
-    machine.program("cargo", "exit 0")
+@pytest.mark.parametrize(("cargo", "builds"), [(True, True), (True, False), (False, False)])
+def test_native_core_is_built_with_the_locked_tool(machine: Machine, cargo: bool, builds: bool) -> None:
+    if cargo:
+        machine.program("cargo", "exit 0")
     machine.program("uv", f"exit {0 if builds else 1}")
     done = machine.run("core", ".venv")
     assert done.returncode == 0
-    assert (
-        "uv pip install --quiet --python .venv/bin/python --build-constraints packages/kinesis-efo-core/maturin.txt"
-        in machine.called
-    )
-    assert ("no native core, Python decodes: the build failed" in done.stderr) is not builds
-
-
-def test_without_rust_there_is_one_line_and_no_native_core(machine: Machine) -> None:
-    machine.program("uv", "exit 1")
-    done = machine.run("core", ".venv")
-    assert (done.returncode, machine.called) == (0, "")
-    assert done.stderr == "setup: no native core, Python decodes: cargo is missing (install Rust 1.86 or newer)\n"
+    locked = "--build-constraints packages/kinesis-efo-core/maturin.txt"
+    assert (f"uv pip install --quiet --python .venv/bin/python {locked}" in machine.called) == cargo
+    why = "the build failed" if cargo else "cargo is missing (install Rust 1.86 or newer)\n"
+    assert (f"setup: no native core, Python decodes: {why}" in done.stderr) is not builds
 
 
 @pytest.mark.parametrize("was_there", [True, False])
-def test_an_update_of_the_environment_leaves_the_native_core_in_it(machine: Machine, was_there: bool) -> None:
+def test_update_of_the_environment_keeps_the_native_core(machine: Machine, was_there: bool) -> None:
     project = machine.script.parents[1]
     makefiles = ("Makefile", "scripts/ci.mk", "infra/Makefile.inc", "infra/engine")
     for name in (*makefiles, "pyproject.toml", "packages/kinesis-efo-infra/pyproject.toml", "uv.lock"):
@@ -335,7 +275,7 @@ def test_an_update_of_the_environment_leaves_the_native_core_in_it(machine: Mach
     assert machine.called.splitlines() == ["setup venv .venv --all-extras", "setup core .venv"], "and it is built once"
 
 
-def test_whatever_make_starts_has_uv_trust_what_the_system_trusts() -> None:
+def test_uv_trusts_certificates_of_the_system() -> None:
     # Whoever is behind a company's proxy has its certificate there, and checkov is installed by uv, too.
     bundle = Path("/etc/ssl/certs/ca-certificates.crt").exists()
     for said, expected in ({}, "true" if bundle else ""), ({"UV_SYSTEM_CERTS": "false"}, "false"):

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from types import ModuleType
+
 import pytest
 
 import kinesis_efo
 import kinesis_efo_infra
-from scripts.site_pages import (
-    GROUPS,
-    anchor,
-    constructs,
-    examples,
-    python_api,
-    with_indents_of_mkdocs,
-    with_links_of_the_site,
-)
-
-PAGE = "docs/cluster.md"
+from scripts.site_html import strange_tags
+from scripts.site_pages import GROUPS, constructs, python_api, with_indents_of_mkdocs, with_links_of_the_site
 
 
 @pytest.mark.parametrize(
@@ -42,42 +36,34 @@ def test_links_lead_to_pages_of_the_site(page: str, link: str, there: str) -> No
 
 
 def test_other_files_are_in_the_repository() -> None:
-    link = with_links_of_the_site("[`jobs/archive.py`](../jobs/archive.py)", PAGE, "https://git.example/kinesis-efo")
-    assert link == "[`jobs/archive.py`](https://git.example/kinesis-efo/blob/HEAD/jobs/archive.py)"
+    link = with_links_of_the_site("[`a.py`](../jobs/a.py)", "docs/cluster.md", "https://git.example/kinesis-efo")
+    assert link == "[`a.py`](https://git.example/kinesis-efo/blob/HEAD/jobs/a.py)"
 
 
-def test_code_in_a_list_stays_in_it() -> None:
+def test_lists_are_indented_as_mkdocs_reads_them() -> None:
     text = "1. Declare it:\n\n   ```yaml\n   streams:\n     orders: 1\n   ```\n\n2. Deploy it.\n\n```sh\n  make\n```\n"
-    assert with_indents_of_mkdocs(text) == (
-        "1. Declare it:\n\n    ```yaml\n    streams:\n      orders: 1\n    ```\n\n2. Deploy it.\n\n```sh\n  make\n```\n"
+    assert with_indents_of_mkdocs(text) == text.replace("\n   ", "\n    ")
+    assert (
+        with_indents_of_mkdocs("- One\n  goes on.\n\n  More.\n- Two\n") == "- One\n  goes on.\n\n    More.\n\n- Two\n"
     )
 
 
-def test_an_item_behind_one_of_several_paragraphs_is_an_item() -> None:
-    assert with_indents_of_mkdocs("- One\n  goes on.\n\n  More.\n- Two\n") == (
-        "- One\n  goes on.\n\n    More.\n\n- Two\n"
-    )
+@pytest.mark.parametrize(("page", "package"), [(python_api(), kinesis_efo), (constructs(), kinesis_efo_infra)])
+def test_public_names_have_their_place(page: str, package: ModuleType) -> None:
+    named = re.findall(rf"(?m)^::: {package.__name__}\.(.*)$", page)
+    assert sorted(named) == sorted({*package.__all__} - {"__version__"})
+    assert package is kinesis_efo_infra or {name for names in GROUPS.values() for name in names} <= set(named)
 
 
-def test_anchors_are_those_of_github() -> None:
-    assert anchor("`subscribe.maxRetries` & Co: what for?", "-") == "subscribemaxretries--co-what-for"
-
-
-def test_every_public_name_has_its_place() -> None:
-    page = python_api()
-    named = [line.removeprefix("::: kinesis_efo.") for line in page.splitlines() if line.startswith(":::")]
-    assert sorted(named) == sorted({*kinesis_efo.__all__} - {"__version__"})
-    assert {name for names in GROUPS.values() for name in names} <= set(named)
-
-
-def test_every_public_name_of_the_constructs_has_its_place() -> None:
-    named = [
-        line.removeprefix("::: kinesis_efo_infra.") for line in constructs().splitlines() if line.startswith(":::")
-    ]
-    assert sorted(named) == sorted({*kinesis_efo_infra.__all__} - {"__version__"})
-
-
-def test_programs_are_shown_whole() -> None:
-    page = examples()
-    assert "## jobs/archive.py" in page
-    assert "with job(spark):" in page
+@pytest.mark.parametrize(
+    ("html", "strange"),
+    [
+        ("<p>AT_TIMESTAMP:<ISO 8601 or epoch ms></p>", ["<ISO 8601 or epoch ms>"]),
+        ("<p>a name that HTML knows: <table></p>", ["<table>"]),
+        ("<p>closed by itself: <name/></p>", ["<name/>"]),
+        ("<p>at the end <em>", ["<p>", "<em>"]),
+        ('<!-- <name> --><p>&lt;, <code>&lt;stream&gt;</code> <img src="a.svg"> a <br>break<br /></p>', []),
+    ],
+)
+def test_text_lost_between_angle_brackets_is_found(html: str, strange: list[str]) -> None:
+    assert strange_tags(html) == strange

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from infra.pipeline.deployments import deployment_of
 from infra.settings.model import Environment
 from kinesis_efo_infra.pipeline.approval import decide
 from kinesis_efo_infra.pipeline.comparison import digest
+from tests.unit.infra.conftest import Load
 
 Json = dict[str, Any]
 
@@ -21,11 +21,11 @@ def plan(hours: int) -> Json:
 
 
 @pytest.fixture
-def environment(load: Callable[..., Environment]) -> Environment:
+def environment(load: Load) -> Environment:
     return load(pipeline={"repository": "acme/lake", "branch": "trunk"})
 
 
-def test_what_was_reviewed_goes_on_whatever_the_state_s_serial(environment: Environment) -> None:
+def test_reviewed_plan_continues_with_any_serial(environment: Environment) -> None:
     later = {**plan(48), "prior_state": {"serial": 9}}
     decision = decide(deployment_of(environment), later, plan(48), approved=[], approvers=False)
     assert (decision.may_go_on, decision.digest) == (True, digest(plan(48)))
@@ -33,9 +33,7 @@ def test_what_was_reviewed_goes_on_whatever_the_state_s_serial(environment: Envi
 
 
 @pytest.mark.parametrize("reviewed", [None, plan(72)])
-def test_anything_else_waits_for_reviewers_or_for_an_approval_of_its_digest(
-    reviewed: Json | None, environment: Environment
-) -> None:
+def test_other_plans_wait_for_an_approval(reviewed: Json | None, environment: Environment) -> None:
     refused = decide(
         deployment_of(environment),
         plan(48),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ from infra.errors import LedgerError
 from infra.pipeline.__main__ import main as pipeline
 from infra.settings import budget, ledger
 from infra.settings.load import load_environment
-from infra.settings.model import Environment
 from infra.stacks.app import synthesize
 from kinesis_efo_infra.pipeline import cost
 from kinesis_efo_infra.pipeline.bill import HOURS, Bill, Line, bill, commitment, of_plan, of_stack, table
 from kinesis_efo_infra.pipeline.prices import elsewhere, prices_of
 from tests.support.environments import EXAMPLE
-from tests.unit.infra.conftest import Synth, document
+from tests.unit.infra.conftest import Load, Synth, Write, document
 
 KNOWN = Path(__file__).parents[3] / "support" / "prices.json"
 PRICES, OTHERS = prices_of("us-east-1", KNOWN), elsewhere(KNOWN)
@@ -32,23 +30,15 @@ def spent(stack: dict[str, Any], **changes: Any) -> dict[str, float | None]:
     return {line.what: None if line.usd is None else round(line.usd, 2) for line in made.lines}
 
 
-RICH: dict[str, Any] = {
-    "alarms": {"dashboard": True, "sns_topic": "arn:aws:sns:eu-west-1:111122223333:oncall"},
-    "streams": {
-        "orders": {"mode": "provisioned", "shards": 10, "retention_hours": 200, "shard_metrics": ["IncomingBytes"]},
-        "clicks": {},
-        "payments": {"existing_arn": "arn:aws:kinesis:eu-west-1:111122223333:stream/payments"},
-    },
-    "applications": {
-        "lake": {"streams": ["orders", "clicks", "payments"]},
-        "pond": {"streams": ["orders"]},
-        "pool": {"streams": ["orders"], "polling": "only"},
-    },
-}
+RICH = (
+    "streams: {orders: {mode: provisioned, shards: 10, retention_hours: 200, shard_metrics: [IncomingBytes]}, clicks: {}, payments:"
+    "{existing_arn: STREAM}}, applications: {lake: {streams: [orders, clicks, payments]}, pond: {streams: [orders]}, pool:"
+    "{streams: [orders], polling: only}}"
+)
 
 
 def test_each_line_is_what_aws_bills(synth: Synth) -> None:
-    stack = synth(**RICH)
+    stack = synth(RICH)
     alarms = stack["resource"]["aws_cloudwatch_metric_alarm"]
     watched = sum(sum("metric" in query for query in each.get("metric_query", [])) or 1 for each in alarms.values())
     orders, clicks = "`aws_kinesis_stream.orders`", "`aws_kinesis_stream.clicks`"
@@ -89,6 +79,8 @@ STREAM = {
 def test_a_plan_shows_what_becomes_of_the_bill() -> None:
     """A stream is new, so that the plan does not know its ARN; of another one, half-applied, two consumers go."""
     consumer, other = "aws_kinesis_stream_consumer", "aws_kinesis_stream.other"
+    refers = {"stream_arn": {"references": ["aws_kinesis_stream.orders.arn"]}}
+    resources = [{"address": f"{consumer}.orders_lake", "type": consumer, "expressions": refers}]
     plan = {
         "resource_changes": [
             change("aws_kinesis_stream.orders", None, {**STREAM, "arn": None, "retention_period": 48}),
@@ -96,17 +88,7 @@ def test_a_plan_shows_what_becomes_of_the_bill() -> None:
             change(other, STREAM, STREAM),
             *(change(f"{consumer}.other_{n}", {"stream_arn": "arn:x"}, None) for n in range(2)),
         ],
-        "configuration": {
-            "root_module": {
-                "resources": [
-                    {
-                        "address": f"{consumer}.orders_lake",
-                        "type": consumer,
-                        "expressions": {"stream_arn": {"references": ["aws_kinesis_stream.orders.arn"]}},
-                    }
-                ]
-            }
-        },
+        "configuration": {"root_module": {"resources": resources}},
     }
     assert PRICES is not None
     lines = cost.idle(plan, "us-east-1", PRICES, advantage=False)
@@ -135,18 +117,18 @@ def test_a_sum_with_something_unknown_in_it_says_so() -> None:
     assert table(None, Bill()) == []
 
 
-LARGE = {"streams": {"orders": {"mode": "provisioned", "shards": 5000}}}
+LARGE = "streams.orders: {mode: provisioned, shards: 5000}"
 
 
 @pytest.mark.slow
 def test_above_its_budget_an_environment_must_be_accepted(
-    write: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CDKTF_OUTDIR", str(tmp_path / "out"))
     run = ["--directory", str(tmp_path), "--programs", str(tmp_path)]
-    write(**LARGE, budget_usd=200_000)
+    write(f"{LARGE}, budget_usd: 200000")
     assert main([*run, "synth"]) == 0
-    write(**LARGE, budget_usd=100)
+    write(f"{LARGE}, budget_usd: 100")
     assert main([*run, "synth"]) == 1
     told = caplog.records[-1].getMessage()
     assert "budget_usd of test is 100; it would cost 109,5" in told
@@ -157,7 +139,7 @@ def test_above_its_budget_an_environment_must_be_accepted(
     assert main([*run, "accept", "test"]) == 0
     assert main([*run, "synth"]) == 0
     # What was accepted is not exceeded either.
-    write(streams={"orders": {"mode": "provisioned", "shards": 5001}}, budget_usd=100)
+    write("streams.orders: {mode: provisioned, shards: 5001}, budget_usd: 100")
     assert main([*run, "synth"]) == 1
     assert "is 100, and 109,5" in caplog.records[-1].getMessage()
     # Below the budget there is nothing to accept, and what was accepted is forgotten.
@@ -166,8 +148,8 @@ def test_above_its_budget_an_environment_must_be_accepted(
     assert not (tmp_path / "test.budget").exists()
 
 
-def test_a_damaged_acceptance_is_an_error(load: Callable[..., Environment], tmp_path: Path) -> None:
-    environment = load(**LARGE, budget_usd=100)
+def test_a_damaged_acceptance_is_an_error(load: Load, tmp_path: Path) -> None:
+    environment = load(f"{LARGE}, budget_usd: 100")
     (tmp_path / "test.budget").write_text("# nothing\n", encoding="utf-8")
     with pytest.raises(LedgerError, match=r"test.budget must have one line, with dollars; got \[\]"):
         synthesize([environment], tmp_path, outdir=tmp_path / "out")
@@ -175,21 +157,16 @@ def test_a_damaged_acceptance_is_an_error(load: Callable[..., Environment], tmp_
 
 @pytest.mark.slow
 def test_the_example_has_its_bill_in_ireland(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    environment = load_environment(EXAMPLE)
-    (tmp_path / "example.yaml").write_text(
-        yaml.safe_dump(yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")), sort_keys=False), encoding="utf-8"
-    )
+    environment, written = load_environment(EXAMPLE), yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    (tmp_path / "example.yaml").write_text(yaml.safe_dump(written, sort_keys=False), encoding="utf-8")
     ledger.accept(tmp_path, environment)
     out = synthesize([environment], tmp_path, outdir=tmp_path / "out", accepting=True)
     made = budget.idle(environment, out)
     assert made is not None
     assert environment.budget_usd is not None
     assert 0 < made.total <= environment.budget_usd
-    directory = tmp_path / "one"
-    directory.mkdir()
-    (directory / "example.yaml").write_text(
-        yaml.safe_dump({**yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")), "pipeline": None}), encoding="utf-8"
-    )
+    (directory := tmp_path / "one").mkdir()
+    (directory / "example.yaml").write_text(yaml.safe_dump({**written, "pipeline": None}), encoding="utf-8")
     assert pipeline(["--directory", str(directory), "cost", "example", "--synthesized", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "| `aws_kinesis_stream.orders`: shards | 8 shards, or what they are scaled to | 87.60 |" in printed

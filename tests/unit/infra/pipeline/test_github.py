@@ -6,12 +6,13 @@ import base64
 import gzip
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
+import yaml
 
 from infra.errors import PipelineError
 from infra.pipeline.deployments import deployment_of
@@ -27,6 +28,7 @@ from kinesis_efo_infra.pipeline.github import (
     removed_environments,
     reviewers_of,
 )
+from tests.unit.infra.conftest import Load, rows
 
 Json = dict[str, Any]
 BOT, PERSON = {"type": "Bot"}, {"type": "User"}
@@ -141,24 +143,24 @@ def github() -> FakeGitHub:
 
 
 @pytest.fixture
-def environment(load: Callable[..., Environment]) -> Environment:
+def environment(load: Load) -> Environment:
     return load(pipeline={"repository": "acme/lake", "branch": "trunk"})
 
 
-def test_a_pull_request_has_one_comment_that_is_kept_up_to_date(github: FakeGitHub) -> None:
+def test_pull_request_has_one_comment(github: FakeGitHub) -> None:
     github.comments = [{"id": 0, "user": PERSON, "body": "<!-- kinesis-efo: plans -->\nnot ours"}]
     put_comment(github, 7, "first")
     put_comment(github, 7, "second")
     assert [each["body"].splitlines()[1] for each in github.comments] == ["not ours", "second"]
 
 
-def test_each_directory_has_a_comment_of_its_own(github: FakeGitHub) -> None:
+def test_directories_have_their_own_comments(github: FakeGitHub) -> None:
     for place in ("", "apps/lake", "apps/lake-2", "apps/lake", ""):
         put_comment(github, 7, f"of {place}", place)
     assert [each["body"].splitlines()[1] for each in github.comments] == ["of ", "of apps/lake", "of apps/lake-2"]
 
 
-def test_there_is_one_issue_for_each_stack_as_long_as_it_drifts(github: FakeGitHub) -> None:
+def test_drifting_stack_has_one_issue(github: FakeGitHub) -> None:
     put_issue(github, "dev", None)
     assert github.issues == []
     put_issue(github, "dev", "a bucket")
@@ -173,115 +175,68 @@ def test_there_is_one_issue_for_each_stack_as_long_as_it_drifts(github: FakeGitH
     assert len(github.issues) == 3
 
 
-def test_the_plan_of_the_reviewed_commit_is_fetched(
-    github: FakeGitHub, environment: Environment, tmp_path: Path
+# What was merged, planned or changed, in this order; then the run whose plan is fetched, or none, and a warning.
+FETCHED = r"""
+merged open {merged_at: null}; merged older {merge_commit_sha: another}; merged head; planned open; planned older; planned head => 3
+# One that was made by hand for the commit itself was not reviewed.
+planned merge {event: workflow_dispatch, head_branch: trunk} => none
+planned merge {event: workflow_dispatch, head_branch: trunk}; merged head; planned head => 2
+# An artifact of that name comes from elsewhere.
+merged head; planned head {head_sha: another} => none
+merged head; planned head {expired: true} => none
+merged head; planned head {path: .github/workflows/mine.yml} => none
+merged head; planned head {conclusion: failure} => none
+merged head; planned head {conclusion: null} => none
+merged head; planned head {event: push} => none
+merged head; planned head {event: workflow_dispatch} => none
+merged head; planned head {head_repository: {full_name: somebody/lake}} => none
+# A pull request from the branch that is deployed into somebody's own: its head is the commit itself, and the workflow that ran is that of the other branch.
+merged head; planned head {event: pull_request, head_branch: trunk} => none
+# From the same branch into one of somebody's own, whose workflow and code made the newest plan.
+merged head; merged head {into: mine, merged_at: null, merge_commit_sha: null}; planned head; planned head => none: pull request 2 has the same head as 1, so that their plans cannot be told apart
+# A plan of the same commit was made on another branch or in a fork.
+merged head; planned head; planned head {head_branch: mine} => 1
+merged head; planned head; planned head {head_repository: {full_name: somebody/lake}} => 1
+# A pull request of a fork, of one that is gone, or into another branch brings no plan.
+merged head {into: mine}; planned head => none
+merged head {fork: {full_name: somebody/lake}}; planned head => none
+merged head {fork: null}; planned head => none
+# The run on another base ran the workflow and the code of that branch, which wrote the artifact. One that began in the same second may be of either base.
+merged head; planned head; event labeled 9; event base_ref_changed 2 => none: run 1 planned before the pull request's base was changed
+merged head; planned head; event automatic_base_change_succeeded 2; planned head => none: run 1 planned before
+merged head; planned head; event base_ref_changed 2; planned head; planned head => 3
+"""
+
+
+@pytest.mark.parametrize(("history", "fetched"), rows(FETCHED))
+def test_reviewed_plan_alone_is_fetched(
+    history: str,
+    fetched: str,
+    github: FakeGitHub,
+    environment: Environment,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    github.merged("open", merged_at=None)
-    github.merged("older", merge_commit_sha="another")
-    github.merged("head")
-    for commit in ("open", "older", "head"):
-        github.planned(commit)
-    assert fetch_plan(github, deployment_of(environment), "merge", tmp_path) == "head"
-    assert github.downloaded == [(3, "plan-kinesis-efo-test-head")]
-
-
-def test_a_plan_made_by_hand_for_the_commit_itself_was_not_reviewed(
-    github: FakeGitHub, environment: Environment, tmp_path: Path
-) -> None:
-    github.planned("merge", event="workflow_dispatch", head_branch="trunk")
-    assert fetch_plan(github, deployment_of(environment), "merge", tmp_path) == "merge"
-    assert github.downloaded == []
-    github.merged("head")
-    github.planned("head")
-    assert fetch_plan(github, deployment_of(environment), "merge", tmp_path) == "head"
-    assert github.downloaded == [(2, "plan-kinesis-efo-test-head")]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"head_sha": "another"},
-        {"expired": True},
-        {"path": ".github/workflows/mine.yml"},
-        {"conclusion": "failure"},
-        {"conclusion": None},
-        {"event": "push"},
-        # A pull request from the branch that is deployed into somebody's own: its head is the commit itself, and the workflow that
-        # ran is that of the other branch.
-        {"event": "pull_request", "head_branch": "trunk"},
-        {"event": "workflow_dispatch"},
-        {"head_repository": {"full_name": "somebody/lake"}},
-    ],
-)
-def test_an_artifact_of_that_name_from_elsewhere_is_not_taken(
-    changes: Json, github: FakeGitHub, environment: Environment, tmp_path: Path
-) -> None:
-    github.merged("head")
-    github.planned("head", **changes)
-    assert fetch_plan(github, deployment_of(environment), "merge", tmp_path) == "merge"
-    assert github.downloaded == []
-
-
-def test_a_plan_of_another_pull_request_with_the_same_head_is_not_taken(
-    github: FakeGitHub, environment: Environment, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    # From the same branch into one of somebody's own, whose workflow and code made the newest plan.
-    github.merged("head")
-    github.merged("head", into="mine", merged_at=None, merge_commit_sha=None)
-    github.planned("head")
-    github.planned("head")
-    assert fetch_plan(github, deployment_of(environment), "merge", tmp_path) == "merge"
-    assert github.downloaded == []
-    assert "warning: pull request 2 has the same head as 1, so that their plans cannot be told apart" in caplog.text
-
-
-@pytest.mark.parametrize("elsewhere", [{"head_branch": "mine"}, {"head_repository": {"full_name": "somebody/lake"}}])
-def test_a_plan_of_the_same_commit_on_another_branch_is_not_taken(
-    elsewhere: Json, github: FakeGitHub, environment: Environment, tmp_path: Path
-) -> None:
-    github.merged("head")
-    github.planned("head")
-    github.planned("head", **elsewhere)
-    assert fetch_plan(github, deployment_of(environment), "merge", tmp_path) == "head"
-    assert github.downloaded == [(1, "plan-kinesis-efo-test-head")]
-
-
-@pytest.mark.parametrize("event", ["base_ref_changed", "automatic_base_change_succeeded"])
-def test_a_plan_from_before_a_pull_request_was_retargeted_is_not_taken_whatever_it_says_of_itself(
-    event: str, github: FakeGitHub, environment: Environment, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The run on another base ran the workflow and the code of that branch, which wrote the artifact."""
-    github.merged("head")
-    github.planned("head")
-    github.events = [
-        {"event": "labeled", "created_at": "2026-01-01T00:00:09Z"},
-        {"event": event, "created_at": "2026-01-01T00:00:02Z"},
-    ]
+    for step in history.split("; "):
+        what, name, *changes = step.split(maxsplit=2)
+        given = yaml.safe_load(changes[0]) if changes else {}
+        if what == "event":
+            github.events.append({"event": name, "created_at": f"2026-01-01T00:00:0{given}Z"})
+        elif what == "planned":
+            github.planned(name, **given)
+        else:
+            fork = {"repo": given.pop("fork")} if "fork" in given else {}
+            github.merged(name, **given)["head"].update(fork)
+    run, _, warning = fetched.partition(": ")
     plans = tmp_path / "plans"
-    assert fetch_plan(github, deployment_of(environment), "merge", plans) == "merge"
-    assert not plans.exists()
-    assert "run 1 planned before the pull request's base was changed" in caplog.text
-    # One that began in the same second may be of either base.
-    github.planned("head")
-    assert fetch_plan(github, deployment_of(environment), "merge", plans) == "merge"
-    github.planned("head")
-    assert fetch_plan(github, deployment_of(environment), "merge", plans) == "head"
-    assert [run for run, _ in github.downloaded] == [3]
+    reviewed = fetch_plan(github, deployment_of(environment), "merge", plans)
+    assert reviewed == ("merge" if run == "none" else "head")
+    assert github.downloaded == ([] if run == "none" else [(int(run), "plan-kinesis-efo-test-head")])
+    assert plans.exists() == (run != "none")
+    assert warning in caplog.text
 
 
-def test_a_pull_request_of_a_fork_or_into_another_branch_brings_no_plan(
-    github: FakeGitHub, environment: Environment, tmp_path: Path
-) -> None:
-    github.merged("elsewhere", into="mine")
-    github.merged("fork")["head"]["repo"] = {"full_name": "somebody/lake"}
-    github.merged("gone")["head"]["repo"] = None
-    for commit in ("elsewhere", "fork", "gone"):
-        github.planned(commit)
-    assert fetch_plan(github, deployment_of(environment), "merge", tmp_path) == "merge"
-    assert github.downloaded == []
-
-
-def test_an_environment_waits_for_its_reviewers_if_it_has_any(github: FakeGitHub) -> None:
+def test_environment_with_reviewers_waits(github: FakeGitHub) -> None:
     reviewers = {"type": "required_reviewers", "reviewers": [{"type": "User"}]}
     github.environments = {
         "prod": {"protection_rules": [{"type": "branch_policy"}, reviewers]},
@@ -291,7 +246,7 @@ def test_an_environment_waits_for_its_reviewers_if_it_has_any(github: FakeGitHub
     assert [reviewers_of(github, each) for each in github.environments] == [True, False, False]
 
 
-def test_a_comment_is_about_all_plans_of_its_run_and_about_nothing_else(github: FakeGitHub, tmp_path: Path) -> None:
+def test_comment_has_the_plans_of_its_run_only(github: FakeGitHub, tmp_path: Path) -> None:
     github.planned("head")
     github.artifacts += [{**github.artifacts[0], "name": "coverage"}, {**github.artifacts[0], "name": "plan-prod-head"}]
     github.planned("another")
@@ -299,7 +254,7 @@ def test_a_comment_is_about_all_plans_of_its_run_and_about_nothing_else(github: 
     assert github.downloaded == [(1, "plan-kinesis-efo-test-head"), (1, "plan-prod-head")]
 
 
-def test_a_pull_request_that_removes_an_environment_file_says_that_nothing_is_destroyed(github: FakeGitHub) -> None:
+def test_removed_environment_file_destroys_nothing(github: FakeGitHub) -> None:
     github.files = [
         {"status": "removed", "filename": "infra/environments/prod.yaml"},
         {"status": "renamed", "previous_filename": "infra/environments/dev.yaml", "filename": "old/dev.yaml"},
@@ -316,7 +271,7 @@ def test_a_pull_request_that_removes_an_environment_file_says_that_nothing_is_de
     assert removed_environments(github, 7, "infra/environments") == ""
 
 
-def test_findings_are_packed_as_code_scanning_wants_them(github: FakeGitHub) -> None:
+def test_findings_are_packed_for_code_scanning(github: FakeGitHub) -> None:
     put_findings(github, '{"runs": []}', "c0ffee", "refs/pull/7/merge")
     (sent,) = github.findings
     assert gzip.decompress(base64.b64decode(sent["sarif"])) == b'{"runs": []}'
@@ -360,7 +315,7 @@ def test_gh_gets_its_own_arguments(gh: Gh, tmp_path: Path) -> None:
     gh.download(3, "plan", tmp_path)
 
 
-def test_a_refusal_by_github_is_an_error(gh: Gh, tmp_path: Path) -> None:
+def test_refusal_by_github_is_an_error(gh: Gh, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"gh api --method GET repos/acme/lake/issues/404 failed: .*HTTP 404"):
         gh.call("GET", "issues/404")
     with pytest.raises(PipelineError, match="the GitHub command line cannot be run"):
@@ -373,7 +328,7 @@ def test_json_is_passed_on_unchanged(gh: Gh) -> None:
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_a_repository_without_code_scanning_is_a_warning(
+def test_missing_code_scanning_is_a_warning(
     status: int, gh: Gh, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_findings(Gh(f"acme/refuses-{status}", str(tmp_path / "gh")), "{}", "c0ffee", "refs/heads/main")
@@ -382,6 +337,6 @@ def test_a_repository_without_code_scanning_is_a_warning(
 
 
 @pytest.mark.parametrize("status", [400, 422, 503])
-def test_findings_that_github_cannot_take_are_an_error(status: int, gh: Gh, tmp_path: Path) -> None:
+def test_refused_findings_are_an_error(status: int, gh: Gh, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=f"HTTP {status}"):
         put_findings(Gh(f"acme/refuses-{status}", str(tmp_path / "gh")), "{}", "c0ffee", "refs/heads/main")

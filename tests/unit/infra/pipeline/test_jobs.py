@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from infra.errors import PipelineError, UnhealthyError
 from infra.pipeline.__main__ import main
 from infra.pipeline.jobs import Answer, Commands, keep_running, pack
 from infra.settings.model import Environment
+from tests.unit.infra.conftest import Load, Write
 
 BEHIND = 4
 
@@ -56,40 +56,23 @@ class FakeEmr:
 
 
 @pytest.fixture
-def environment(load: Callable[..., Environment]) -> Environment:
-    def job(application: str) -> dict[str, object]:
-        arguments = ["--option", "leaseTimeout=30s"] if application == "pond" else []
-        return {"application": application, "program": "jobs/a.py", "arguments": arguments, "target": "cluster:j-1"}
-
-    access = {"kind": "emr-ec2"}
+def environment(load: Load) -> Environment:
+    job = "program: jobs/a.py, target: 'cluster:j-1'"
     return load(
-        emr={},
-        applications={
-            "lake": {"streams": ["orders"], "lag_threshold_seconds": 60, "access": access},
-            "reports": {"streams": ["orders"], "continuous": False, "access": access},
-            "pond": {"streams": ["orders"], "access": access},
-        },
-        jobs=[job("lake"), job("reports"), job("pond")],
+        "emr: {}, applications: {lake: {streams: [orders], lag_threshold_seconds: 60, access: EC2},"
+        "reports: {streams: [orders], continuous: false, access: EC2}, pond: {streams: [orders], access: EC2}},"
+        f"jobs: [{{application: lake, {job}}}, {{application: reports, {job}}},"
+        f"{{application: pond, {job}, arguments: [--option, leaseTimeout=30s]}}]"
     )
 
 
-def test_each_job_is_healthy_before_the_next_is_touched(environment: Environment) -> None:
+def test_job_is_healthy_before_the_next_is_started(environment: Environment) -> None:
     emr, time = FakeEmr({("lag", "lake"): [BEHIND, BEHIND, 0]}), FakeTime()
     keep_running(environment, Path("project"), emr, time, 600)
-    assert emr.ran == [
-        ("submit", "lake"),
-        ("status", "lake"),
-        ("lag", "lake"),
-        ("status", "lake"),
-        ("lag", "lake"),
-        ("status", "lake"),
-        ("lag", "lake"),
-        # It runs now and then: nothing to catch up with.
-        ("submit", "reports"),
-        ("submit", "pond"),
-        ("status", "pond"),
-        ("lag", "pond"),
-    ]
+    # Reports run now and then: there is nothing to catch up with.
+    looks = [("status", "lake"), ("lag", "lake")] * 3
+    last = [("submit", "pond"), ("status", "pond"), ("lag", "pond")]
+    assert emr.ran == [("submit", "lake"), *looks, ("submit", "reports"), *last]
     where = ("--environment", "test", "--application", "lake", "--region", "eu-west-1")
     assert emr.arguments[0] == ("emr", "submit", *where, "--project", "project", "--if-changed")
     manifest = ("--manifest", "ssm:///kinesis-efo/test/lake")
@@ -97,9 +80,7 @@ def test_each_job_is_healthy_before_the_next_is_touched(environment: Environment
     assert emr.arguments[-1][-4:] == ("--lease-timeout", "30s", "--fail-above", "300s"), "as its leases are kept"
 
 
-def test_what_was_packed_without_keys_is_submitted_and_nothing_is_built_beside_them(
-    environment: Environment, tmp_path: Path
-) -> None:
+def test_archive_packed_without_keys_is_submitted(environment: Environment, tmp_path: Path) -> None:
     """Packing runs a build backend, which could read the keys from the environment of its parents."""
     emr = FakeEmr()
     with pytest.raises(
@@ -129,12 +110,12 @@ def test_what_was_packed_without_keys_is_submitted_and_nothing_is_built_beside_t
         pack(environment, Path("project"), tmp_path / "other", lambda *_: Answer(1, None))
 
 
-def test_what_was_packed_is_what_was_handed_over(
-    write: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_packed_archive_must_be_what_was_handed_over(
+    write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = {"application": "lake", "program": "jobs/a.py", "target": "cluster:j-1"}
-    lake = {"streams": ["orders"], "access": {"kind": "emr-ec2"}}
-    write(account_id="210987654321", emr={}, applications={"lake": lake}, jobs=[job])
+    write(
+        "JOB, account_id: '210987654321', applications.lake.access: EC2, jobs.0: {application: lake, program: jobs/a.py, target: 'cluster:j-1'}"
+    )
     packed = tmp_path / "cdktf.out" / "packed"
     packed.mkdir(parents=True)
     (packed / "environment-py3.11-arm64-c0ffee.tar.gz").touch()
@@ -145,19 +126,15 @@ def test_what_was_packed_is_what_was_handed_over(
     assert "cdktf.out is not what was handed over: its digest is" in caplog.text
 
 
-def test_a_job_with_a_schedule_is_not_waited_for(
-    load: Callable[..., Environment], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_job_with_a_schedule_is_not_waited_for(load: Load, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    job = {"application": "lake", "program": "jobs/a.py", "schedule": "cron(0 6 * * ? *)", "time_zone": "Europe/Berlin"}
-    lake = {"streams": ["orders"], "continuous": False, "access": {"kind": "emr-serverless"}}
-    emr = FakeEmr()
-    keep_running(load(emr={}, applications={"lake": lake}, jobs=[job]), Path("project"), emr, FakeTime(), 600)
+    emr, at = FakeEmr(), "jobs.0.schedule: 'cron(0 6 * * ? *)', jobs.0.time_zone: Europe/Berlin"
+    keep_running(load(f"JOB, applications.lake.continuous: false, {at}"), Path("project"), emr, FakeTime(), 600)
     assert emr.ran == [("submit", "lake")]
     assert "lake: runs at cron(0 6 * * ? *), Europe/Berlin" in caplog.text
 
 
-def test_a_job_of_another_project_is_found_by_the_projects_name(environment: Environment) -> None:
+def test_job_is_found_by_its_projects_name(environment: Environment) -> None:
     emr = FakeEmr()
     keep_running(environment.model_copy(update={"project": "pond"}), Path("project"), emr, FakeTime(), 600)
     assert emr.arguments[0][2:6] == ("--environment", "pond.test", "--application", "lake")
@@ -192,7 +169,7 @@ def test_the_first_failure_stops_it(
     assert {application for _, application in emr.ran} == {"lake"}
 
 
-def test_an_idle_stream_that_nobody_reads_is_not_healthy(environment: Environment) -> None:
+def test_unread_idle_stream_is_not_healthy(environment: Environment) -> None:
     waits = FakeTime()
     emr = FakeEmr(states=[[], ["unstarted", "reading"], ["free", "reading"], ["reading", "reading"]])
     keep_running(environment, Path(), emr, waits, 600)
@@ -206,26 +183,26 @@ def test_an_idle_stream_that_nobody_reads_is_not_healthy(environment: Environmen
         keep_running(environment, Path(), FakeEmr(states=[[]]), FakeTime(), 600)
 
 
-def test_a_job_that_does_not_catch_up_in_time_is_an_error(environment: Environment) -> None:
+def test_late_job_is_an_error(environment: Environment) -> None:
     time = FakeTime()
     with pytest.raises(UnhealthyError):
         keep_running(environment, Path(), FakeEmr({("lag", "lake"): [BEHIND]}), time, 600)
     assert 600 <= time.seconds < 630
 
 
-def test_without_jobs_nothing_is_run(load: Callable[..., Environment]) -> None:
+def test_without_jobs_nothing_is_run(load: Load) -> None:
     emr = FakeEmr()
     keep_running(load(), Path(), emr, FakeTime(), 600)
     assert emr.ran == []
 
 
-def test_without_the_library_beside_this_python_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(PipelineError, match=r"kinesis-efo cannot be run: .*: pip install '\.\[emr\]'"):
         Commands()("lag")
 
 
-def test_a_look_at_the_lag_that_does_not_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_look_at_the_lag_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kinesis-efo").write_text("#!/bin/sh\nexec sleep 60\n", encoding="utf-8")
     (tmp_path / "kinesis-efo").chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))

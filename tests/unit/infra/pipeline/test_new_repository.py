@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -20,19 +19,17 @@ import yaml
 from infra.errors import SettingsError
 from infra.pipeline.deployments import deployment_of
 from infra.settings.load import load_for_bootstrap
-from infra.stacks import permissions
 from infra.stacks.permissions import trust_to_apply
 from infra.stacks.permissions.scope import Scope
 from kinesis_efo_infra import __version__
 from kinesis_efo_infra.gate.excuses import load_excuses
-from kinesis_efo_infra.iam import policy_json
 from kinesis_efo_infra.pipeline import publisher
 from kinesis_efo_infra.pipeline.__main__ import main
 from kinesis_efo_infra.pipeline.environment import load, read
 from kinesis_efo_infra.pipeline.new_repository import write
-from tests.support.iam import allowed
 from tests.support.isolated import CONSTRUCTS
 from tests.support.missing import make
+from tests.unit.infra.conftest import attempt, policy, rows, tags
 
 ROOT = Path(__file__).resolve().parents[4]
 EXAMPLE = ROOT / "examples" / "own_cdktf_app"
@@ -63,52 +60,44 @@ def changed(directory: Path, **changes: Any) -> Path:
     return path
 
 
-def test_the_example_is_what_the_command_writes(tmp_path: Path) -> None:
+def test_example_is_what_the_command_writes(tmp_path: Path) -> None:
     assert main(["new-repository", str(tmp_path)]) == 0
     assert files(tmp_path) == files(EXAMPLE), (
         "python -m kinesis_efo_infra.pipeline new-repository examples/own_cdktf_app"
     )
 
 
-def test_nothing_is_overwritten_and_a_wrong_name_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "Makefile").write_text("mine", encoding="utf-8")
-    assert main(["new-repository", str(tmp_path)]) == 1
-    assert "nothing is overwritten, and" in caplog.text
-    assert [path.name for path in tmp_path.iterdir()] == ["Makefile"], "neither the one nor the others"
-    assert main(["new-repository", str(tmp_path / "other"), "--environment", "Dev_1"]) == 1
-    assert "got 'Dev_1'" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--publisher", "acme"), "as owner/name; got 'acme'"),
-        (("--publisher", "acme/streams\nevil"), "as owner/name; got 'acme/streams\\nevil'"),
-        (("--tag", "main"), "must be that of a release"),
-        (("--tag", "v1"), "got 'v1'"),
+        (["--publisher", "acme"], "as owner/name; got 'acme'"),
+        (["--publisher", "acme/streams\nevil"], "as owner/name; got 'acme/streams\\nevil'"),
+        (["--tag", "main"], "must be that of a release"),
+        (["--tag", "v1"], "got 'v1'"),
+        (["--environment", "Dev_1"], "got 'Dev_1'"),
     ],
 )
-def test_what_no_workflow_or_package_can_be_called_is_refused(
-    arguments: tuple[str, ...], message: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_wrong_name_is_refused(
+    arguments: list[str], message: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert main(["new-repository", str(tmp_path), *arguments]) == 1
     assert message in caplog.text
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_that_cannot_be_one_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    assert main(["new-repository", str(tmp_path / "file")]) == 1
-    assert "cannot be written" in caplog.text
-
-
-def test_it_says_where_the_next_steps_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_overwritten(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    assert main(["new-repository", str(tmp_path)]) == 0
-    assert f"{tmp_path / 'README.md'} says what comes next" in caplog.text
+    (tmp_path / "Makefile").write_text("mine", encoding="utf-8")
+    assert main(["new-repository", str(tmp_path)]) == 1
+    assert "nothing is overwritten, and" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["Makefile"], "neither the one nor the others"
+    assert main(["new-repository", str(tmp_path / "Makefile")]) == 1
+    assert "cannot be written" in caplog.text
+    assert main(["new-repository", str(tmp_path / "new")]) == 0
+    assert f"{tmp_path / 'new' / 'README.md'} says what comes next" in caplog.text
 
 
-def test_the_command_says_what_to_install_where_only_the_constructs_are() -> None:
+def test_command_without_pipeline_names_the_extra() -> None:
     # -S: without site-packages.
     program = f"import sys; sys.path.insert(0, {str(CONSTRUCTS)!r}); from kinesis_efo_infra.pipeline.console import main; sys.exit(main())"
     ran = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False)
@@ -119,7 +108,7 @@ def test_the_command_says_what_to_install_where_only_the_constructs_are() -> Non
     assert scripts == {"kinesis-efo-infra": "kinesis_efo_infra.pipeline.console:main"}
 
 
-def test_what_is_written_names_its_environment_and_whose_workflows_it_calls(tmp_path: Path) -> None:
+def test_repository_calls_workflows_of_its_publisher(tmp_path: Path) -> None:
     write(tmp_path, "lake", "acme/streams", "v1.2.3")
     (environment,) = load(tmp_path / "environments")
     assert environment.pipeline is not None
@@ -131,7 +120,7 @@ def test_what_is_written_names_its_environment_and_whose_workflows_it_calls(tmp_
     assert texts.count("==1.2.3") == 2
 
 
-def test_its_workflows_call_what_there_is_with_the_permissions_that_it_asks_for() -> None:
+def test_workflows_are_called_as_in_this_repository() -> None:
     callers = sorted((EXAMPLE / ".github" / "workflows").glob("*.yml"))
     assert [path.name for path in callers] == ["deploy.yml", "drift.yml", "pull-request.yml"]
     for path in callers:
@@ -151,7 +140,7 @@ def test_its_workflows_call_what_there_is_with_the_permissions_that_it_asks_for(
         assert theirs[True] == ours[True]
 
 
-def test_there_is_one_check_to_require_whatever_the_environments_are_called() -> None:
+def test_one_check_is_required_for_all_environments() -> None:
     # A job that calls a workflow has no check of its own: GitHub would wait for it for ever.
     jobs = document(EXAMPLE / ".github" / "workflows" / "pull-request.yml")["jobs"]
     (check,) = [each for each in jobs.values() if "uses" not in each]
@@ -164,7 +153,7 @@ def test_there_is_one_check_to_require_whatever_the_environments_are_called() ->
         assert ran.returncode == code, result
 
 
-def test_its_makefile_has_every_target_that_the_workflows_run() -> None:
+def test_makefile_has_every_target_of_the_workflows() -> None:
     scripts = "\n".join(
         step["run"]
         for path in WORKFLOWS.glob("*.yml")
@@ -197,7 +186,7 @@ def test_one_place_names_the_publisher() -> None:
     assert naming == [Path(publisher.__file__)]
 
 
-def test_the_roles_that_an_administrator_makes_are_those_that_its_workflows_assume() -> None:
+def test_workflows_assume_the_bootstrapped_roles() -> None:
     own = read(EXAMPLE / "environments" / "streaming-dev.yaml")
     theirs, bootstrapped = own.deployment, deployment_of(load_for_bootstrap(EXAMPLE / "environments", "streaming-dev"))
     for name in (
@@ -223,42 +212,32 @@ def test_the_roles_that_an_administrator_makes_are_those_that_its_workflows_assu
     assert not any(fnmatchcase(arn("stream/streaming-devil"), each) for each in scope.aliases)
 
 
-def test_the_role_that_applies_may_change_what_the_example_declares_and_no_more() -> None:
+def test_apply_role_changes_what_the_example_declares() -> None:
     environment = load_for_bootstrap(EXAMPLE / "environments", "streaming-dev")
-    policies = [
-        each for kind, policy in permissions.policies(environment).items() if kind != "boundary" for each in policy
-    ]
-    applies = json.loads(policy_json(policies))["Statement"]
-    bounded = json.loads(policy_json(permissions.boundary(environment)))["Statement"]
-    own = {"environment": "streaming-dev", "managed-by": "kinesis-efo"}
-    new = {f"aws:RequestTag/{name}": value for name, value in own.items()} | {
-        "iam:PermissionsBoundary": read(EXAMPLE / "environments" / "streaming-dev.yaml").boundary
-    }
-    there = {f"aws:ResourceTag/{name}": value for name, value in own.items()}
-    arn = "arn:aws:{}:us-east-1:123456789012:{}".format
-    iam = "arn:aws:iam::123456789012:{}".format
-    declared = {
-        ("kinesis:CreateStream", arn("kinesis", "stream/streaming-dev-orders")): new,
-        ("kinesis:RegisterStreamConsumer", arn("kinesis", "stream/streaming-dev-orders")): there,
-        ("dynamodb:CreateTable", arn("dynamodb", "table/kinesis-efo-streaming-dev-lake")): new,
-        ("ssm:PutParameter", arn("ssm", "parameter/kinesis-efo/streaming-dev/lake")): there,
-        ("iam:CreateRole", iam("role/kinesis-efo-streaming-dev-lake")): new,
-        ("iam:CreatePolicy", iam("policy/kinesis-efo-streaming-dev-lake")): new,
-        ("kms:CreateAlias", arn("kms", "alias/kinesis-efo/stream/streaming-dev-orders")): {},
-        ("kms:CreateAlias", arn("kms", "alias/kinesis-efo/application/streaming-dev/lake")): {},
-    }
-    refused = [call for call, context in declared.items() if not allowed(applies, *call, context)]
-    assert refused == []
-    others = [(action, resource.replace("streaming-dev", "streaming-prod")) for action, resource in declared]
-    assert [
-        call for call in others if allowed(applies, *call, new | {"aws:ResourceTag/environment": "streaming-prod"})
-    ] == []
-    reads = ("kinesis:SubscribeToShard", arn("kinesis", "stream/streaming-dev-orders/consumer/lake:1"))
-    assert allowed(bounded, *reads, there)
-    assert not allowed(bounded, "kinesis:RegisterStreamConsumer", arn("kinesis", "stream/streaming-dev-orders"), there)
+    boundary = {"iam:PermissionsBoundary": read(EXAMPLE / "environments" / "streaming-dev.yaml").boundary}
+    contexts = {"new": tags("Request", "streaming-dev") | boundary, "ours": tags("Resource", "streaming-dev")}
+    here = "us-east-1:123456789012"
+    applies = f"""
++ kinesis:CreateStream arn:aws:kinesis:{here}:stream/streaming-dev-orders | new
++ kinesis:RegisterStreamConsumer arn:aws:kinesis:{here}:stream/streaming-dev-orders | ours
++ dynamodb:CreateTable arn:aws:dynamodb:{here}:table/kinesis-efo-streaming-dev-lake | new
++ ssm:PutParameter arn:aws:ssm:{here}:parameter/kinesis-efo/streaming-dev/lake | ours
++ iam:CreateRole arn:aws:iam::123456789012:role/kinesis-efo-streaming-dev-lake | new
++ iam:CreatePolicy arn:aws:iam::123456789012:policy/kinesis-efo-streaming-dev-lake | new
++ kms:CreateAlias arn:aws:kms:{here}:alias/kinesis-efo/stream/streaming-dev-orders
++ kms:CreateAlias arn:aws:kms:{here}:alias/kinesis-efo/application/streaming-dev/lake
+"""
+    attempt(policy(environment), applies, **contexts)
+    theirs = re.sub(r"(?m)^\+ (.*)streaming-dev(\S*).*$", r"- \1streaming-prod\2 | new + theirs", applies)
+    attempt(policy(environment), theirs, theirs={"aws:ResourceTag/environment": "streaming-prod"}, **contexts)
+    bounded = f"""
++ kinesis:SubscribeToShard arn:aws:kinesis:{here}:stream/streaming-dev-orders/consumer/lake:1 | ours
+- kinesis:RegisterStreamConsumer arn:aws:kinesis:{here}:stream/streaming-dev-orders | ours
+"""
+    attempt(policy(environment, "boundary"), bounded, **contexts)
 
 
-def test_an_upgrade_trusts_two_versions_until_it_is_done(tmp_path: Path) -> None:
+def test_upgrade_trusts_two_versions(tmp_path: Path) -> None:
     now = document(EXAMPLE / "environments" / "streaming-dev.yaml")["pipeline"]
 
     def trusted(*workflows: str) -> tuple[str, ...]:
@@ -276,31 +255,21 @@ def test_an_upgrade_trusts_two_versions_until_it_is_done(tmp_path: Path) -> None
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"acount_id": "1"},
-            "acount_id: is no setting of this file; streams and applications are declared in the program",
-        ),
-        ({"account_id": 111122223333}, "account_id: Input should be a valid string; got 111122223333"),
-        ({"region": "eu-wst-1"}, "region: must be a region of AWS; is eu-west-1 meant?"),
-        ({"environment": "dev"}, "environment: must be 'streaming-dev', as the file is called; got 'dev'"),
-        (
-            {"pipeline": {"repository": "acme/x", "workflows": ["acme/x@v1"]}},
-            "pipeline.workflows.0: String should match",
-        ),
-        (
-            {"pipeline": {"repository": "acme/x", "after": "streaming-dev"}},
-            "pipeline.after: must be another environment",
-        ),
-    ],
-)
-def test_a_fault_of_its_environment_file_says_where(changes: Any, message: str, tmp_path: Path) -> None:
-    changed(tmp_path, **changes)
-    with pytest.raises(SettingsError) as caught:
+FAULTY = r"""
+acount_id: '1' => acount_id: is no setting of this file; streams and applications are declared in the program
+account_id: 111122223333 => account_id: Input should be a valid string; got 111122223333
+region: eu-wst-1 => region: must be a region of AWS; is eu-west-1 meant?
+environment: dev => environment: must be 'streaming-dev', as the file is called; got 'dev'
+pipeline: {repository: acme/x, workflows: [acme/x@v1]} => pipeline.workflows.0: String should match
+pipeline: {repository: acme/x, after: streaming-dev} => pipeline.after: must be another environment
+"""
+
+
+@pytest.mark.parametrize(("changes", "message"), rows(FAULTY))
+def test_fault_of_an_environment_file_is_named(changes: str, message: str, tmp_path: Path) -> None:
+    changed(tmp_path, **yaml.safe_load("{" + changes + "}"))
+    with pytest.raises(SettingsError, match=re.escape(message)):
         load(tmp_path)
-    assert message in str(caught.value)
 
 
 def beside(directory: Path, name: str, **changes: Any) -> None:
@@ -309,29 +278,22 @@ def beside(directory: Path, name: str, **changes: Any) -> None:
     (directory / f"{name}.yaml").write_text(yaml.safe_dump(written), encoding="utf-8")
 
 
-def test_no_environment_begins_like_one_whose_roles_would_reach_it(tmp_path: Path) -> None:
-    changed(tmp_path)
+def test_environments_of_an_account_go_together(tmp_path: Path) -> None:
+    now = document(changed(tmp_path))["pipeline"]
     # Nobody bootstraps the second one, so that nothing else would notice.
     beside(tmp_path, "streaming-dev-2", pipeline=None)
-    with pytest.raises(
-        SettingsError, match=r"streaming-dev-2.yaml: environment: begins like streaming-dev, whose role"
-    ):
+    with pytest.raises(SettingsError, match=r"dev-2.yaml: environment: begins like streaming-dev, whose role"):
         load(tmp_path)
-    beside(tmp_path, "streaming-dev-2", pipeline=None, account_id="444455556666")
-    assert len(load(tmp_path)) == 2
-
-
-def test_an_environment_comes_after_one_that_a_pipeline_deploys(tmp_path: Path) -> None:
-    now = document(changed(tmp_path))["pipeline"]
     own = {"account_id": "444455556666", "state_bucket": "acme-prod"}
+    beside(tmp_path, "streaming-dev-2", pipeline=None, **own)
     beside(tmp_path, "streaming-prod", pipeline={**now, "after": "streaming-dev"}, **own)
-    assert len(load(tmp_path)) == 2
+    assert len(load(tmp_path)) == 3
     changed(tmp_path, pipeline=None)
     with pytest.raises(SettingsError, match=r"streaming-prod.yaml: pipeline.after: must be .* with a pipeline"):
         load(tmp_path)
 
 
-def test_one_bootstrap_stack_declares_a_bucket_and_an_account_s_provider(tmp_path: Path) -> None:
+def test_one_bootstrap_declares_bucket_and_provider(tmp_path: Path) -> None:
     now = document(changed(tmp_path))["pipeline"]
     beside(tmp_path, "streaming-prod")
     with pytest.raises(SettingsError) as caught:
@@ -358,7 +320,7 @@ def test_one_bootstrap_stack_declares_a_bucket_and_an_account_s_provider(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["streaming-dev.yaml", "excuses.yaml"])
-def test_a_key_that_is_written_twice_is_refused(name: str, tmp_path: Path) -> None:
+def test_key_written_twice_is_refused(name: str, tmp_path: Path) -> None:
     texts = {
         "streaming-dev.yaml": changed(tmp_path).read_text(encoding="utf-8") + 'account_id: "444455556666"\n',
         "excuses.yaml": "- check: CKV_AWS_18\n  check: CKV_AWS_19\n",
@@ -368,7 +330,7 @@ def test_a_key_that_is_written_twice_is_refused(name: str, tmp_path: Path) -> No
         load_excuses(tmp_path, date(2026, 1, 1)) if name == "excuses.yaml" else load(tmp_path)
 
 
-def test_what_only_an_administrator_must_know_is_a_fault_with_its_file(tmp_path: Path) -> None:
+def test_administrators_settings_are_checked(tmp_path: Path) -> None:
     now = document(EXAMPLE / "environments" / "streaming-dev.yaml")["pipeline"]
     changed(tmp_path, pipeline={**now, "oidc_provider_arn": "arn:aws:iam::123456789012:role/github"})
     with pytest.raises(SettingsError, match=r"streaming-dev.yaml: pipeline.oidc_provider_arn: must match"):

@@ -72,11 +72,7 @@ def changes(draw: st.DrawFn, values: st.SearchStrategy[Any], *, output: bool = F
     if isinstance(after, dict) and isinstance(unknown, dict):
         after = {name: each for name, each in after.items() if unknown.get(name) is not True}
     found = {"actions": actions, "before": before, "after": after}
-    found |= {
-        "after_unknown": unknown,
-        "before_sensitive": marks(before),
-        "after_sensitive": marks(after),
-    }
+    found |= {"after_unknown": unknown, "before_sensitive": marks(before), "after_sensitive": marks(after)}
     found |= draw(
         st.fixed_dictionaries(
             {},
@@ -168,7 +164,7 @@ def test_an_output_that_becomes_known_is_commented() -> None:
     assert comparison.told({"output_changes": {"arns": output}}) == ["output.arns: update"]
 
 
-def test_an_output_unknown_in_part_is_compared_by_its_declaration() -> None:
+def test_partly_unknown_output_is_compared_by_declaration() -> None:
     def shown(value: str) -> Json:
         change = {"actions": ["create"], "before": None, "after": {"a": "1"}, "after_unknown": {"b": True}}
         return comparison.shown({"output_changes": {"x": change}}, {"output": {"x": {"value": {"b": value}}}}, "k")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import boto3
@@ -13,8 +13,8 @@ from moto import mock_aws
 
 from infra.errors import PipelineError
 from infra.pipeline.deployments import deployment_of
-from infra.settings.model import Environment
 from kinesis_efo_infra.pipeline.record import Deployed, Records
+from tests.unit.infra.conftest import Load
 
 KEY = "kinesis-efo/test.deployed.json"
 
@@ -30,11 +30,11 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield client
 
 
-def test_nothing_is_deployed_before_the_first_time(s3: Any, load: Callable[..., Environment]) -> None:
+def test_nothing_is_deployed_before_the_first_time(s3: Any, load: Load) -> None:
     assert Records(s3).load(deployment_of(load())) == Deployed()
 
 
-def test_a_record_is_read_as_it_was_written(s3: Any, load: Callable[..., Environment]) -> None:
+def test_a_record_is_read_as_it_was_written(s3: Any, load: Load) -> None:
     environment, records = load(), Records(s3)
     deployed = Deployed("c0ffee", "digest")
     records.load(deployment_of(environment))
@@ -43,7 +43,7 @@ def test_a_record_is_read_as_it_was_written(s3: Any, load: Callable[..., Environ
     assert Records(s3).load(deployment_of(environment)) == deployed
 
 
-def test_two_deployments_at_once_do_not_overwrite_each_other(s3: Any, load: Callable[..., Environment]) -> None:
+def test_two_deployments_at_once_do_not_overwrite_each_other(s3: Any, load: Load) -> None:
     environment, one, two = load(), Records(s3), Records(s3)
     one.load(deployment_of(environment))
     two.load(deployment_of(environment))
@@ -57,21 +57,21 @@ def test_two_deployments_at_once_do_not_overwrite_each_other(s3: Any, load: Call
     assert Records(s3).load(deployment_of(environment)).commit == "three"
 
 
-def test_another_document_is_an_error(s3: Any, load: Callable[..., Environment]) -> None:
+def test_another_document_is_an_error(s3: Any, load: Load) -> None:
     for body in (b"", b"[]", b"1", b'{"commit": "c0ffee", "what": 1}'):
         s3.put_object(Bucket="state", Key=KEY, Body=body)
         with pytest.raises(PipelineError, match="is no record of a deployment"):
             Records(s3).load(deployment_of(load()))
 
 
-def test_a_missing_bucket_is_an_error(s3: Any, load: Callable[..., Environment]) -> None:
+def test_a_missing_bucket_is_an_error(s3: Any, load: Load) -> None:
     with pytest.raises(
         PipelineError, match=r"s3://elsewhere/kinesis-efo/test.deployed.json cannot be read: .*NoSuchBucket"
     ):
         Records(s3).load(deployment_of(load(state_bucket="elsewhere")))
 
 
-def test_a_mark_is_in_the_record_until_a_deployment_succeeds(s3: Any, load: Callable[..., Environment]) -> None:
+def test_record_is_marked_until_a_deployment_succeeds(s3: Any, load: Load) -> None:
     environment, records = load(), Records(s3)
     records.load(deployment_of(environment))
     records.save(deployment_of(environment), Deployed("one", "digest", under_way="two"))
@@ -81,7 +81,7 @@ def test_a_mark_is_in_the_record_until_a_deployment_succeeds(s3: Any, load: Call
     assert json.loads(s3.get_object(Bucket="state", Key=KEY)["Body"].read()) == {"commit": "two", "stack": "other"}
 
 
-def test_a_key_is_made_once_and_kept_beside_the_record(s3: Any, load: Callable[..., Environment]) -> None:
+def test_key_is_made_once_beside_the_record(s3: Any, load: Load) -> None:
     deployment, records = deployment_of(load()), Records(s3)
     key = records.key(deployment)
     assert len(key) == 64
@@ -92,9 +92,7 @@ def test_a_key_is_made_once_and_kept_beside_the_record(s3: Any, load: Callable[.
 
 
 @pytest.mark.parametrize("refused", ["get_object", "put_object"])
-def test_where_there_is_no_key_and_none_can_be_written_it_says_who_writes_it(
-    refused: str, s3: Any, load: Callable[..., Environment], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_key_names_who_writes_it(refused: str, s3: Any, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: Any) -> None:
         raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "any")
 

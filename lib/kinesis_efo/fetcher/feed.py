@@ -49,8 +49,8 @@ class ShardFeed:
     """Keeps a buffer filled with the events of one shard.
 
     `ended` is called with the shard's children when the last event of the shard has arrived; `failed`, with the error, if the shard cannot
-    be read any more. Unless `fail_on_data_loss`, a shard that is gone counts as read to its end, and `lost` logs it. `arrival_step` is the resolution of the
-    noted arrival times, milliseconds; None: they are not noted.
+    be read any more. Unless `fail_on_data_loss`, a shard that is gone counts as read to its end, and `lost` logs it. `arrival_step` is
+    the resolution of the noted arrival times, milliseconds; None: they are not noted.
 
     """
 
@@ -62,11 +62,11 @@ class ShardFeed:
         listener: ShardListener,
         ended: Callable[[Sequence[ChildShard]], None],
         failed: Callable[[KinesisEfoError], None],
-        lost: Callable[[str], Awaitable[None]],
         counts: FetchCounts,
         clock: Clock,
         *,
         fail_on_data_loss: bool,
+        lost: Callable[[str], Awaitable[None]] | None = None,
         arrival_step: int | None = None,
     ) -> None:
         self.key = key
@@ -174,7 +174,8 @@ class ShardFeed:
             if self._fail_on_data_loss and not accepted:
                 self._failed(error)
             else:
-                await self._lost("; ".join(error.causes) or str(error))
+                if self._lost is not None:
+                    await self._lost("; ".join(error.causes) or str(error))
                 await buffer.admit(_END, self._clock.monotonic())
         except KinesisEfoError as error:
             self._failed(error)

@@ -242,10 +242,10 @@ class Fetcher:
             self._shard_listener,
             partial(self._streams.learn, key),
             self._failed,
-            partial(self._lost, key),
             self.counts,
             self._clock,
             fail_on_data_loss=self._settings.fail_on_data_loss,
+            lost=partial(self._lost, key),
             arrival_step=self._settings.arrival_step,
         )
 

@@ -71,10 +71,10 @@ def feed_by(
         listener,
         lambda _children: None,
         failed,
-        lost or unexpected,
         counts or FetchCounts(),
         clock,
         fail_on_data_loss=lost is None,
+        lost=lost or unexpected,
     )
 
 

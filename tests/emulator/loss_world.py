@@ -234,7 +234,7 @@ class LossWorld(ProgramWorld):
         consumer = self.kinesis.call("RegisterStreamConsumer", StreamARN=arn, ConsumerName="lake")["Consumer"]
         self.refs[name] = StreamRef(name, stream, arn, consumer["ConsumerARN"])
         self.facts[name] = StreamFacts(self.retention, self.now, self.settings.get("wrong_answers_in_a_row", 1) > 2)
-        self._learn(name)
+        self.learn(name)
 
     def manifest_of(self, names: Sequence[str], *, polled: bool) -> Manifest:
         """The manifest of a query."""
@@ -297,10 +297,11 @@ class LossWorld(ProgramWorld):
             if refused.code not in ("ResourceInUseException", "InvalidArgumentException", "LimitExceededException"):
                 raise
             return False
-        self._learn(name)
+        self.learn(name)
         return True
 
-    def _learn(self, name: str) -> None:
+    def learn(self, name: str) -> None:
+        """Take over the shards that a stream has now."""
         facts = self.facts[name]
         for shard in self.kinesis.state.streams[f"dev-{name}"].shards.values():
             known = facts.shards.setdefault(shard.id, Shard(shard.parents, self.now))

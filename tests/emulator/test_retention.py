@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from random import Random
 
 import pytest
 
@@ -16,18 +15,10 @@ from tests.emulator.loss_oracle import single
 from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import Query
 from tests.emulator.test_each_fault import virtual
+from tests.emulator.world import Steady
 from tests.support.lease_store import MemoryLeaseStore
 
 HOUR = 3600.0
-
-
-class Steady(Random):
-    """Spark repeats nothing by chance."""
-
-    def random(self) -> float:
-        return 0.999
-
-    def shuffle(self, _: object) -> None: ...
 
 
 def world(**more: object) -> MemoryWorld:

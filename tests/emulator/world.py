@@ -36,11 +36,13 @@ _STEP_SECONDS: Final = 0.5
 _KEYS: Final = tuple(f"key{number}" for number in range(8))
 
 
-class _Steady(Random):
+class Steady(Random):
     """Nothing happens by chance."""
 
     def random(self) -> float:
         return 0.999
+
+    def shuffle(self, _: object) -> None: ...
 
 
 class World:
@@ -70,7 +72,7 @@ class World:
         spark: tuple[int, int] = SPARK,
     ) -> None:
         self.machine = machine
-        self.kinesis = LossWorld(machine, directory, _Steady(0), {"retention_seconds": 24 * 3600.0, **settings})
+        self.kinesis = LossWorld(machine, directory, Steady(0), {"retention_seconds": 24 * 3600.0, **settings})
         for name in streams:
             self.kinesis.create(name, shards)
         self.streams = tuple(streams)
@@ -110,14 +112,14 @@ class World:
         for shard in list(self.kinesis.kinesis.state.streams[name].open_shards):
             middle = str(sum(shard.hash_range) // 2 + 1)
             self.kinesis.kinesis.call("SplitShard", StreamName=name, ShardToSplit=shard.id, NewStartingHashKey=middle)
-        self.kinesis._learn(stream or self.streams[0])
+        self.kinesis.learn(stream or self.streams[0])
 
     def merge(self, stream: str = "") -> None:
         """Merge the first two open shards of a stream."""
         name = f"dev-{stream or self.streams[0]}"
         one, other = self.kinesis.kinesis.state.streams[name].open_shards[:2]
         self.kinesis.kinesis.call("MergeShards", StreamName=name, ShardToMerge=one.id, AdjacentShardToMerge=other.id)
-        self.kinesis._learn(stream or self.streams[0])
+        self.kinesis.learn(stream or self.streams[0])
 
     def subscribers(self) -> set[str]:
         """The processes that have an open subscription."""
@@ -245,7 +247,7 @@ class World:
         spark = SparkQuery(
             self.kinesis,
             f"q{len(self.queries)}",
-            _Steady(len(self.queries)),
+            Steady(len(self.queries)),
             streams or self.streams,
             given,
             self._spark,
@@ -310,6 +312,10 @@ class Query:
         assert self.spark.running is not None
         self._world.machine.kill(self.spark.running)
         self.spark.running = None
+
+    def plans(self, within: float = 30.0) -> None:
+        """Wait until a micro-batch is in its log that is not committed."""
+        self._world.until(lambda: self.spark.is_unfinished, within, f"{self.spark.name} has planned nothing")
 
     def copy(self) -> Query:
         """Start a query with a copy of its checkpoint and of its sink, in the same program."""

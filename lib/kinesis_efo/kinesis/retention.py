@@ -38,7 +38,6 @@ _MOST_IDLE: Final = 100_000
 _AGAIN_SECONDS: Final = 60.0
 """A warning covers what is lost in the same shard for this long. A reader at the trim horizon may lose records with each event."""
 
-
 _TOGETHER_SECONDS: Final = 1.0
 """Readers wait at most this long until their losses are logged in one line."""
 

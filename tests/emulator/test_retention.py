@@ -205,7 +205,7 @@ async def test_accepted_losses_of_one_check_are_one_line(caplog: pytest.LogCaptu
 
 
 @virtual
-async def test_repeated_micro_batch_logs_losses_in_two_lines(caplog: pytest.LogCaptureFixture) -> None:
+async def test_repeated_micro_batch_logs_losses_before_it_ends(caplog: pytest.LogCaptureFixture) -> None:
     w = world(shards=8)
     w.application.fail_on_data_loss = False
     async with Query(w.application) as query:
@@ -223,9 +223,10 @@ async def test_repeated_micro_batch_logs_losses_in_two_lines(caplog: pytest.LogC
         assert await query.planner.wait_held(10.0)
         await query.planner.check_replay(start, start.ranges_to(end))
         await query.run_batch(start, end, again=True)
+        reported = [text for text in caplog.messages if "are gone" in text or "has not come again" in text]
         await read_on(query, offset, 10)
     assert rows(w) == 160
-    check, ranges = [message for message in caplog.messages if "are gone" in message or "has not come again" in message]
+    check, ranges = reported
     assert len(single(check)) == len(single(ranges)) == len(start.ranges_to(end)) == 8
     assert "has not come again" in ranges
 

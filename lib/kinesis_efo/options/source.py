@@ -226,7 +226,7 @@ SOURCE_OPTIONS: Final = (
     Option("catchUp", read.flag, "true or false", "`false`",
            "the first micro-batch reads up to the tip: for `Trigger.AvailableNow` and `Trigger.Once` before Spark 4.2, which otherwise end with the records that have come by then", "catch_up"),
     Option("latencyHooks", read.flag, "true or false", "`true`",
-           "quick TCP acknowledgements between Spark and its Python workers, which stay through quiet times", "latency_hooks"),
+           "Python workers that acknowledge quickly, stay through quiet times, and leave loaded modules out of garbage collection", "latency_hooks"),
     Option("leaseTimeout", read.bounded(read.seconds, 1, 3600), "a duration such as 10s, at least 1s", "`10s`",
            "a lease that is not renewed for this long is free", "lease_timeout", of_run=True),
     Option("checkpointRate", read.bounded(float, 1, 1_000), "a number of writes a second, from 1 to 1000", "`25`",

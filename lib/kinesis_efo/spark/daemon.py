@@ -1,6 +1,6 @@
 """Runs Spark's daemon for Python workers after loading the modules of tasks, so that a new worker, which is a fork, imports nothing.
 
-It also tunes memory, garbage collection and import caches of all code in these workers (latency.py).
+It also tunes memory and import caches of all code in these workers (latency.py).
 
 `--conf spark.python.daemon.module=kinesis_efo.spark.daemon` chooses this daemon. Workers share the memory of the loaded modules.
 

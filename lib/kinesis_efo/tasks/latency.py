@@ -8,8 +8,8 @@
 4. glibc gives memory back to the system as soon as a batch is done, and each page of the next batch costs a page fault: a tenth of a
    worker's CPU under full load. With `mallopt`, glibc keeps some (https://man7.org/linux/man-pages/man3/mallopt.3.html).
 
-Only the first is done in every worker, in `__setstate__` of the readers, because a worker unpickles a reader between the two messages.
-The others affect all code of a worker, including the user's, so they are only for workers of `kinesis_efo.spark.daemon`: users choose it.
+The first and the third are done in every worker, in `__setstate__` of the readers, because a worker unpickles a reader between the two
+messages. The others change how a worker's whole code uses memory and imports, so they are only for workers of `kinesis_efo.spark.daemon`.
 """
 
 from __future__ import annotations
@@ -35,21 +35,16 @@ _KEPT_BYTES: Final = 32 << 20
 """The largest value that glibc accepts for `_MMAP_THRESHOLD`."""
 _frozen_in = 0
 """The process in which `leave_imports_alone` was called. `gc.get_freeze_count` would take longer than a small task."""
-_tuned = False
-"""Whether this process is a worker of `kinesis_efo.spark.daemon`."""
 
 
 def install() -> None:
     """Prepare this process for the task that is about to start."""
     acknowledge_quickly()
-    if _tuned:
-        leave_imports_alone()
+    leave_imports_alone()
 
 
 def tune() -> None:
-    """Apply the measures that affect all code of this process and its forks. Call it in the daemon of Python workers."""
-    global _tuned  # noqa: PLW0603 - what workers inherit
-    _tuned = True
+    """Apply the measures for memory and imports to this process and its forks. Call it in the daemon of Python workers."""
     keep_freed_memory()
     if SPARK_VERSION < (4, 2):
         keep_zip_directories()

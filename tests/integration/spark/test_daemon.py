@@ -1,9 +1,9 @@
-"""A query whose workers come from a daemon that has loaded their imports beforehand."""
+"""Queries whose Python workers come from another daemon than Spark's, or are not used again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -11,45 +11,65 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.integration.spark.conftest import Queries
-from tests.support.world import World, wait_for_rows
+from tests.support.own_daemon import log_of
+from tests.support.world import World, wait_for_rows, wait_until
 
-pytestmark = pytest.mark.spark40
-SETTING = "spark.python.daemon.module"
-DAEMON = "kinesis_efo.spark.daemon"
+pytestmark = pytest.mark.spark
+DAEMON = "spark.python.daemon.module"
+OURS = "kinesis_efo.spark.daemon"
+USERS = "tests.support.own_daemon"
 
 
-@pytest.fixture
-def preloading(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, as if it had been started with the setting: a session has no way to change it."""
+@contextmanager
+def started_with(spark: SparkSession, setting: str, value: str) -> Iterator[None]:
+    """The session, as if it had been started with a setting: a session has no way to change it."""
     # The session copies what is set when it is first used, and would keep it.
-    assert spark.conf.get(SETTING, None) is None
+    assert spark.conf.get(setting, None) is None
     jvm: Any = spark.sparkContext._jvm
     environment: Any = spark.sparkContext._jsc.sc().env()
     # A field: methods of 4.3 have types that py4j cannot load.
     field = jvm.java.lang.Class.forName("org.apache.spark.SparkEnv").getDeclaredField("conf")
     field.setAccessible(True)
     conf = field.get(environment)
-    conf.set(SETTING, DAEMON)
-    yield spark
-    conf.remove(SETTING)
-    assert spark.conf.get(SETTING, None) is None
+    conf.set(setting, value)
+    try:
+        yield
+    finally:
+        conf.remove(setting)
 
 
-def test_workers_are_forked_from_the_preloaded_daemon(
-    preloading: SparkSession, world: Callable[..., World], queries: Queries
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [(DAEMON, OURS), (DAEMON, USERS), ("spark.python.worker.reuse", "false")],
+    ids=["our daemon", "a user's daemon", "no reuse"],
+)
+def test_every_record_is_read_by_workers_of_any_daemon(
+    spark: SparkSession, world: Callable[..., World], queries: Queries, setting: str, value: str
 ) -> None:
     w = world()
     w.put([(f"k{number}", b"%08d" % number) for number in range(50)])
-    query = queries.start(queries.load(w), "forked")
-    wait_for_rows(query, 50)
-    rows = preloading.table(query.name).collect()
-    assert sorted(int(row["data"]) for row in rows) == list(range(50))
-    assert any(DAEMON in command for command in commands(preloading))
+    with started_with(spark, setting, value):
+        query = queries.start(queries.load(w), value.replace(".", "_"))
+        wait_for_rows(query, 50)
+        rows = spark.table(query.name).collect()
+        assert sorted(int(row["data"]) for row in rows) == list(range(50))
+        assert setting != DAEMON or any(value in command for command in commands(spark))
+    if value == USERS:
+        log = log_of(jvm(spark))
+        # A worker collects garbage once its task has ended.
+        counts = wait_until(lambda: log.exists() and log.read_text().split(), what="the end of a task")
+        log.unlink()
+        assert min(map(int, counts)) > 10_000, "modules are left alone from the first task on"
+
+
+def jvm(spark: SparkSession) -> int:
+    """The number of the session's JVM."""
+    gateway: Any = spark.sparkContext._jvm
+    return int(gateway.java.lang.ProcessHandle.current().pid())
 
 
 def commands(spark: SparkSession) -> Iterator[list[str]]:
     """The command lines of what the session's JVM has started."""
-    jvm: Any = spark.sparkContext._jvm
-    for process in psutil.Process(jvm.java.lang.ProcessHandle.current().pid()).children(recursive=True):
+    for process in psutil.Process(jvm(spark)).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             yield process.cmdline()

@@ -23,6 +23,7 @@ from kinesis_efo.run.query_planner import QueryPlanner
 from kinesis_efo_local import AwsError, NoFaults, Request
 from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import Application, Query
+from tests.support.planned import finish
 from tests.support.virtual_time import run
 
 MOST_SECONDS = 1800.0
@@ -81,7 +82,7 @@ class EndingQuery(Query):
                 await self.run_batch(offset, step.end, again=False)
                 offset = done = step.end
                 if once:
-                    await self.ending.query.commit(offset)
+                    finish(self.ending.query, offset)
                     return offset
             elif not step.again:
                 return offset
@@ -226,7 +227,7 @@ class EndsScenario:
         while True:
             reply = await query.neighbour.poll(offset, 1 << 60, 1 << 60, 1.0)
             offset = planned(offset, reply)
-            await query.neighbour.commit(offset)
+            finish(query.neighbour, offset)
 
     def _check(self, owed: set[str], until: float | None) -> None:
         world, outcome = self.world, self.outcome

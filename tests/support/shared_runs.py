@@ -16,6 +16,7 @@ from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.calls.service import Service
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.decisions.ending import EndingState
+from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest, StreamRef
@@ -56,7 +57,7 @@ class FakeQuery:
         self.asked: list[Any] = []
         self.finishes: list[tuple[list[Mark], str | None]] = []
         self.alone = False
-        self.checkpoint: str | None = None
+        self.progress = Progress()
         self.left = False
         self.error: Exception | None = None
         self.going = asyncio.Event()

@@ -358,6 +358,11 @@ def test_a_query_that_has_failed_keeps_no_word_from_the_others(client: Client, o
     assert other.query.alone
 
 
+def continue_at(query: FakeQuery, checkpoint: str) -> None:
+    """Let a query continue from a checkpoint."""
+    query.progress.begin(Offset({}, mark=Mark(checkpoint)))
+
+
 def test_report_of_copied_checkpoint_reaches_its_own_query_only(client: Client, own: FakeRun) -> None:
     """Both queries have planned the same micro-batch, by its mark."""
     first = client.query
@@ -368,9 +373,9 @@ def test_report_of_copied_checkpoint_reaches_its_own_query_only(client: Client, 
         with RunConnection(own.address, own.secret) as driver:
             driver.finished(FinishedBatches([marks[number]], None, run=run))
 
-    first.checkpoint = "ab"
+    continue_at(first, "ab")
     report(0, "first run")
-    second.checkpoint = "ab"
+    continue_at(second, "ab")
     report(1, "first run")
     report(2, "second run")
     report(3, "third run")
@@ -385,14 +390,14 @@ def test_report_of_copied_checkpoint_reaches_its_own_query_only(client: Client, 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_late_report_of_a_query_that_left_is_not_its_copys(client: Client, own: FakeRun, *, is_known: bool) -> None:
     first = client.query
-    first.checkpoint = "ab"
+    continue_at(first, "ab")
     marks = [Mark("ab", number) for number in range(2)]
     with RunConnection(own.address, own.secret) as driver:
         if is_known:
             driver.finished(FinishedBatches(marks[:1], None, run="first run"))
         copy = Client(own, client.path)
         copied = copy.query
-        copied.checkpoint = "ab"
+        continue_at(copied, "ab")
         client.link.leave()
         driver.finished(FinishedBatches(marks[1:], None, run="first run"))
     assert first.left
@@ -402,7 +407,8 @@ def test_late_report_of_a_query_that_left_is_not_its_copys(client: Client, own: 
 def test_report_that_may_be_of_two_queries_reaches_neither(client: Client, own: FakeRun) -> None:
     first = client.query
     second = Client(own, client.path).query
-    first.checkpoint = second.checkpoint = "ab"
+    continue_at(first, "ab")
+    continue_at(second, "ab")
     with RunConnection(own.address, own.secret) as driver:
         driver.finished(FinishedBatches([Mark("ab", 1)], None, run="a run"))
     assert first.finishes == second.finishes == [([], None)]

@@ -17,6 +17,7 @@ import pytest
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.decisions.planning import PollReply, ShardProgress
+from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import ConfigurationError, DataLossError, RetriesExhaustedError
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
@@ -120,6 +121,7 @@ class AsyncQuery:
 
     def __init__(self, script: Fetcher) -> None:
         self.script = script
+        self.progress = Progress()
 
     async def wait_held(self, at_most: float) -> bool:
         return self.script.wait_held(timeout=at_most)
@@ -129,8 +131,11 @@ class AsyncQuery:
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
         return self.script.poll(offset, max_bytes=max_bytes, max_records=max_records, timeout=at_most)
 
-    async def commit(self, offset: Offset) -> None:
+    def finish(self, mark: Mark | None) -> bool:
+        if not self.progress.finish(mark) or (offset := self.progress.finished) is None:
+            return False
         self.script.commit(offset)
+        return True
 
     async def check_replay(self, begin: Offset, ranges: list[ShardRange]) -> None:
         self.script.check_replay(begin, ranges)
@@ -426,8 +431,9 @@ def test_spark_4_3_says_where_the_query_is() -> None:
     reader.fetcher.there = {key(0): (after(10), 3)}
     assert reader.latestOffset(offset(s0=after(5)), limit) == offset(s0=after(10))
     reader.commit(offset(s0=after(5)))
+    assert reader.fetcher.commits == []
     reader.latestOffset(offset(s0=after(10)), limit)
-    assert reader.fetcher.commits == [Offset({key(0): after(5)})], "it rides along with the next question"
+    assert reader.fetcher.commits == [Offset({key(0): after(10)})], "the next question says so"
 
 
 def test_limits_of_the_options_hold() -> None:

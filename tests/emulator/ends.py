@@ -73,14 +73,12 @@ class EndingQuery(Query):
 
     async def to_its_end(self, offset: Offset, *, once: bool) -> Offset:
         """Do what Spark does until the query ends; returns where the next run begins."""
-        done: Offset | None = None
         while True:
-            step = await self.ending.answer(Next(offset, 1.0, done, once=once, available_now=not once))
-            done = None
+            step = await self.ending.answer(Next(offset, 1.0, once=once, available_now=not once))
             if step.end is not None and step.end != offset:
                 self.application.offsets.append((offset, step.end))
                 await self.run_batch(offset, step.end, again=False)
-                offset = done = step.end
+                offset = step.end
                 if once:
                     finish(self.ending.query, offset)
                     return offset

@@ -27,7 +27,7 @@ from kinesis_efo.planner.program import OwnFile, Program, RunEntry
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.positions import Offset, Position, ShardKey
 from kinesis_efo.processes import Process
-from kinesis_efo.run.access import BatchPlan, Begin, Call, Commit, Next, Plan, Reading, Step
+from kinesis_efo.run.access import BatchPlan, Begin, Call, Logged, Next, Plan, Reading, Step
 from kinesis_efo.run.clients import Clients
 from kinesis_efo.run.thread import finished
 
@@ -102,7 +102,7 @@ class FakeQuery:
                 return BatchPlan(
                     [self._run.address], [(wanted.key, 0, 300) for wanted in ranges], [(KEY, (5, 2**128 - 1))]
                 )
-            case Commit():
+            case Logged():
                 return True
             case Reading():
                 return self._run.reading

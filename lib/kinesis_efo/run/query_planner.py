@@ -14,7 +14,7 @@ from kinesis_efo.decisions.planning import PollReply, may_wait
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Deaggregation, SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
-from kinesis_efo.run.access import BatchPlan, Begin, Call, Commit, Next, Plan, Reading, Step
+from kinesis_efo.run.access import BatchPlan, Begin, Call, Logged, Next, Plan, Reading, Step
 from kinesis_efo.run.query import Query
 
 if TYPE_CHECKING:
@@ -152,8 +152,8 @@ class QueryPlanner:
                 return await self._plan(call)
             case Begin():
                 return await self._begin(call)
-            case Commit():
-                return await self._commit(call)
+            case Logged():
+                return await self._logged(call)
             case Reading():
                 self._run.run.failure.raise_if_set()
                 return self._run.reading
@@ -169,19 +169,16 @@ class QueryPlanner:
                 self.query.name, self._alone = name, alone
                 self._moved.set()
 
-    async def _commit(self, call: Commit) -> bool:
-        if call.last is not None:
-            # Even if it is never finished, the sink may have its number.
-            self.query.planned(call.last)
-        if call.done is not None:
-            self.query.finish(call.done.mark)
+    async def _logged(self, call: Logged) -> bool:
+        # Even if it is never finished, the sink may have its number.
+        self.query.planned(call.mark)
         give_up_at = self._run.clock.monotonic() + call.wait
-        while call.last is not None and not self.query.progress.has_finished(call.last):
+        while not self.query.progress.has_finished(call.mark):
             self._moved.clear()
             if (left := give_up_at - self._run.clock.monotonic()) <= 0:
                 return False
             await within(self._run.clock, left, self._moved.wait())
-        return call.last is not None
+        return True
 
     async def _begin(self, call: Begin) -> Offset | None:
         query, start = self.query, self._options.start

@@ -17,7 +17,7 @@ from kinesis_efo.errors import FetcherError
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions, Start
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
-from kinesis_efo.run.access import Begin, Call, Commit, Next, Plan, Step
+from kinesis_efo.run.access import Begin, Call, Logged, Next, Plan, Step
 from kinesis_efo.run.query_ends import EndPositions
 from kinesis_efo.run.query_planner import QueryPlanner
 
@@ -241,8 +241,8 @@ def test_driver_report_finishes_the_planned_micro_batch() -> None:
     asyncio.run(planned.planner.finished([mark], "archive"))
     assert planned.query.progress.finished is end
     assert planned.query.name == "archive"
-    assert planned.ask(Commit(mark)) is True
-    assert planned.ask(Commit(Mark("ab", 7))) is False
+    assert planned.ask(Logged(mark)) is True
+    assert planned.ask(Logged(Mark("ab", 7))) is False
     # Of two ends with one mark, Spark has the one that was told later.
     later = Offset({ORDERS: LAST}, mark=Mark("ab", 7))
     for told in (Offset({ORDERS: LATER}, mark=Mark("ab", 7)), later):

@@ -24,7 +24,7 @@ from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import LISTENS
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
-from kinesis_efo.run.access import Commit
+from kinesis_efo.run.access import Logged, Next, Plan
 from kinesis_efo.run.query_ends import EndPositions
 from kinesis_efo.run.query_planner import QueryPlanner
 from kinesis_efo.spark import stream_planner, stream_reader
@@ -171,6 +171,7 @@ class Reader(KinesisStreamReader):
         self.clock = SimpleNamespace(monotonic=lambda: time.monotonic(), sleep=asyncio.sleep)
         self.words: list[dict[str, Any]] = []
         """The driver's, which come while a call waits for them."""
+        self.unfinished: Mark | None = None
         self.reading = False
         self.secret, self.query_name = "s", "q"
         self._start_at = Offset(initial)
@@ -202,7 +203,7 @@ class Reader(KinesisStreamReader):
 
     def end_query(self, at_most: float) -> None:
         """As `stop` does, and as a signal does."""
-        self.here._commit_last(at_most)
+        self.here._warn_of_rest(at_most)
 
     @property
     def planner_address(self) -> FetcherAddress:
@@ -214,6 +215,7 @@ class Reader(KinesisStreamReader):
 
     def planned(self, mark: Mark) -> None:
         self.fetcher.planned(mark)
+        self.unfinished = mark
 
     async def _answered(self, work: Any) -> Any:
         answering = asyncio.ensure_future(work)
@@ -223,8 +225,13 @@ class Reader(KinesisStreamReader):
         return await answering
 
     def ask(self, call: Any) -> Any:
+        match call:
+            case Plan():
+                self.unfinished = call.end.mark
+            case Next():
+                self.unfinished = None
         work = self.planner.answer(call)
-        if isinstance(call, Commit):
+        if isinstance(call, Logged):
             return asyncio.run(self._answered(work))
         try:
             work.send(None)
@@ -364,11 +371,10 @@ def test_a_reader_whose_fetcher_has_failed_stops_all_the_same() -> None:
     start = reader.initialOffset()
     reader.partitions(start, reader.latestOffset(start))
 
-    def fail(_: Offset) -> None:
+    def fail(_: Mark) -> None:
         raise DataLossError("gone")
 
-    reader.fetcher.commit = fail  # type: ignore[method-assign]
-    reader.here._run.done = reader.here._running
+    reader.fetcher.planned = fail  # type: ignore[method-assign]
     reader.end_query(60.0)
 
 

@@ -312,6 +312,17 @@ def test_a_run_learns_which_micro_batch_sparks_log_has_and_so_does_the_next_one(
     assert programs.begun[1].queries[0].done(Begin)[0].planned == LATER.mark
 
 
+def test_last_micro_batch_is_unfinished_until_spark_asks_for_more(programs: Programs) -> None:
+    reader, _ = alone(programs)
+    poll(reader)
+    assert reader.unfinished is None
+    assert LATER.mark is not None
+    reader.planned(LATER.mark)
+    assert reader.unfinished == LATER.mark
+    poll(reader, LATER)
+    assert reader.unfinished is None
+
+
 def test_who_has_polled_has_no_checkpoint_to_compare_any_more(programs: Programs) -> None:
     reader, run = alone(programs)
     reader.ask(Begin(mark=MARK, resumed=OFFSET))

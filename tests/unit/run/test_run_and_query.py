@@ -356,6 +356,22 @@ async def test_a_shard_that_has_ended_is_finished_with_its_children(centre: Cent
     assert (row.position, row.children) == (SHARD_END, {SHARDS[1].shard, SHARDS[2].shard})
 
 
+def test_first_micro_batch_in_a_run_moves_all_rows() -> None:
+    """The run before may have died before it wrote the rows of shards that are idle now."""
+    store = MemoryLeaseStore()
+    key = f"orders:{SECOND.shard}"
+    store.items[key] = Lease(key, checkpoint=Position.after(10), counter=7).to_item()
+
+    @scenario(store=store)
+    async def test(centre: Centre) -> None:
+        await centre.poll(Offset({FIRST: Position.after(20), SECOND: Position.after(30)}))
+        finish(centre.query, Offset({FIRST: Position.after(40), SECOND: Position.after(30)}))
+        await asyncio.sleep(6)
+        assert store.lease(key).position == Position.after(30)
+
+    test()
+
+
 def test_the_rows_of_earlier_runs_are_read_when_the_lease_is_taken() -> None:
     store = MemoryLeaseStore()
     key = f"orders:{FIRST.shard}"

@@ -30,6 +30,5 @@ def planned(offset: Offset, reply: PollReply) -> Offset:
 
 
 def finish(query: Query, end: Offset) -> None:
-    """Finish a micro-batch of a query that ends at `end`, whether or not it was planned."""
-    query.progress.plan(end)
-    query.finish(end.mark)
+    """Finish a micro-batch of a query that ends at `end`, as the next one begins there."""
+    query.begin(end)

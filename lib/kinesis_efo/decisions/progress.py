@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
+from kinesis_efo.errors import FetcherError
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, lowest
 
@@ -12,7 +13,7 @@ class Progress:
     """Where one query stands. It only moves forward: offsets are ordered by their marks, and the first ones of an old checkpoint have none.
 
     Attributes:
-        finished: Everything up to this offset is processed; None if not known yet.
+        finished: Everything up to this offset is processed; None if not known yet. The next micro-batch begins here.
         planned: The ends that Spark may have logged after it, at most two: that of the present micro-batch, and the next one.
     """
 
@@ -27,23 +28,34 @@ class Progress:
         return next((each.mark.checkpoint for each in known if each.mark is not None), None)
 
     def has_finished(self, mark: Mark) -> bool:
-        """Whether the last finished micro-batch is the one with this mark."""
-        return self.finished is not None and self.finished.mark == mark
+        """Whether the micro-batch whose end has this mark is finished."""
+        known = None if self.finished is None else self.finished.mark
+        return known is not None and known.checkpoint == mark.checkpoint and known.moved >= mark.moved
 
-    def begin(self, finished: Offset, end: Offset | None = None) -> None:
-        """Continue where Spark continues, unless the query is further. `end` is the end of a micro-batch that is possibly unfinished."""
+    def begin(self, offset: Offset, end: Offset | None = None) -> bool:
+        """Continue where Spark continues: everything up to `offset` is processed. Returns whether that finishes a micro-batch.
+
+        `end` is the end of a micro-batch that is possibly unfinished. Raises FetcherError if the query is further.
+        """
         known = self.finished
-        if known is None or known.mark == finished.mark or _follows(finished, known):
-            self.finished = finished
-            self.planned = [each for each in self.planned if _follows(each, finished)] if end is None else [end]
+        if known is not None and offset.mark is not None and _is_before(offset, known):
+            raise FetcherError(
+                f"a micro-batch begins at {offset.mark}, but the run knows that the query has processed everything up to {known.mark}: "
+                "this call is late, or the query's checkpoint was replaced while it ran; start the query again"
+            )
+        ends = any(_is_same(each, offset) for each in self.planned) or (
+            known is not None and not _is_same(known, offset)
+        )
+        self.finished = offset
+        self.planned = [each for each in self.planned if _is_before(offset, each)] or ([] if end is None else [end])
+        return ends
 
     def plan(self, end: Offset) -> None:
         """Add an end that Spark may log. It replaces an earlier one with the same mark."""
-        if self.finished is None or _follows(end, self.finished):
-            before = [each for each in self.planned if each.mark != end.mark and _follows(end, each)]
-            self.planned = [*before[-1:], end]
+        if self.finished is None or not (end.mark == self.finished.mark or _is_before(end, self.finished)):
+            self.planned = [*[each for each in self.planned if _is_before(each, end)][-1:], end]
 
-    def finish(self, mark: Mark | None) -> bool:
+    def finish(self, mark: Mark) -> bool:
         """Finish the micro-batch whose end has this mark. Returns False if it is finished already, or unknown."""
         for number, end in enumerate(self.planned):
             if end.mark == mark:
@@ -52,10 +64,14 @@ class Progress:
         return False
 
 
-def _follows(offset: Offset, other: Offset) -> bool:
-    if other.mark is None or offset.mark is None:
-        return other.mark is None
-    return offset.mark.checkpoint == other.mark.checkpoint and offset.mark.moved > other.mark.moved
+def _is_same(offset: Offset, other: Offset) -> bool:
+    return offset.mark == other.mark and (offset.mark is not None or offset == other)
+
+
+def _is_before(offset: Offset, other: Offset) -> bool:
+    if offset.mark is None or other.mark is None:
+        return offset.mark is None and other.mark is not None
+    return offset.mark.checkpoint == other.mark.checkpoint and offset.mark.moved < other.mark.moved
 
 
 def lease_positions(

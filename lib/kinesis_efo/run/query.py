@@ -37,7 +37,7 @@ class Query:
 
     `ends` is the option `endingPosition`; tasks give the query's `name`; without `streams`, it reads all of the run's. The attribute `name`
     is its name in Spark, once the driver has reported one; `number` its number in the run, in the order of joining. `progress` is where
-    the query stands: `QueryPlanner` sets where it begins and what is planned, and `finish` moves it.
+    the query stands: `QueryPlanner` adds what is planned, `begin` and `finish` move it.
     """
 
     def __init__(
@@ -153,6 +153,7 @@ class Query:
         """How far the next micro-batch may go from `offset`, within the limits. Waits at most `at_most` seconds for something new."""
         self._run.failure.raise_if_set()
         begins = self._shards is None
+        self.begin(offset)
         self._follow(offset)
         if begins and self._unlisted:
             # List the shards first: the offset may have children that the run does not know, whose parents would seem to be unread.
@@ -210,8 +211,7 @@ class Query:
         await self._fetching.until_tip(at_most)
 
     def _follow(self, offset: Offset) -> None:
-        """Continue at an offset, and update for which shards the run writes rows."""
-        self.progress.begin(offset)
+        """Update for which shards the run writes rows."""
         changed = self._shards != offset.keys()
         if changed:
             self._complete_at = None
@@ -220,12 +220,24 @@ class Query:
             self._unlisted = [key for key in offset if not shards[key].is_known]
         self._shards = offset.keys()
 
-    def finish(self, mark: Mark | None) -> bool:
-        """Finish the micro-batch whose end has this mark, if that is news: drop its records, and move the lease table's rows."""
+    def begin(self, offset: Offset, end: Offset | None = None) -> None:
+        """Continue where Spark continues; see `Progress.begin`."""
         self._run.failure.raise_if_set()
         before = self.progress.finished
-        if not self.progress.finish(mark) or (offset := self.progress.finished) is None:
+        if self.progress.begin(offset, end):
+            self._processed(offset, before)
+
+    def finish(self, mark: Mark) -> bool:
+        """Finish the micro-batch whose end has this mark. Returns whether that is news."""
+        self._run.failure.raise_if_set()
+        before = self.progress.finished
+        if not self.progress.finish(mark) or self.progress.finished is None:
             return False
+        self._processed(self.progress.finished, before)
+        return True
+
+    def _processed(self, offset: Offset, before: Offset | None) -> None:
+        """Drop the records up to an offset, and move the lease table's rows there."""
         if self._shards is None:
             # A poll follows the shards. There was none, because the one micro-batch of `catchUp` is planned from the tips.
             self._follow(offset)
@@ -235,7 +247,6 @@ class Query:
         self._count(offset)
         self._run.commit(offset, before, self._fetching.commit(offset))
         self._has_moved_rows = True
-        return True
 
     def _count(self, offset: Offset) -> None:
         """Add what was planned and is now processed to the counts."""
@@ -252,16 +263,16 @@ class Query:
         found = {wanted.key: self._fetching.last_record(wanted) for wanted in ranges}
         return {key: last for key, last in found.items() if last is not None}
 
-    async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
-        """Look for lost data in the first `ranges` after a start, at `begin`: an earlier run may have planned them long ago.
+    async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange], end: Offset | None = None) -> None:
+        """Begin the first micro-batch after a start, and look for lost data in its `ranges`: an earlier run may have planned them long ago.
 
         Raises StreamReplacedError if a stream was created again since then.
         """
         self._run.failure.raise_if_set()
         self._check_created(begin)
-        if self._shards is None:
-            # Its tasks read before its first poll: keep what they need, even if other queries are further.
-            self._fetching.follow(begin)
+        self.begin(begin, end)
+        # Its tasks may read before its first poll: keep what they need, even if other queries are further.
+        self._fetching.follow(begin)
         streams = self._run.streams
         old = [each for each in ranges if not streams.stream(each.key.stream).is_recent(each.key.shard, each.after)]
         # The rows, which are read with the lease, may say that an idle shard was read further.
@@ -303,8 +314,8 @@ class Query:
         """
         self._run.failure.raise_if_set()
         if self._ending is None:
-            if self._shards is None:
-                self._follow(offset)
+            self.begin(offset)
+            self._follow(offset)
             self._ending = asyncio.create_task(self._find_ends(offset), name="ends")
         done, _ = await asyncio.wait({self._ending}, timeout=at_most)
         self._run.failure.raise_if_set()

@@ -189,10 +189,9 @@ class QueryPlanner:
             self._ending.go_on(call.ending, self._run.clock.monotonic())
         if call.resumed is not None:
             query.resume(call.resumed)
-        if call.kept is not None:
-            # Follow `kept` now, because the query's tasks may be reading from there before its first `Next`.
-            query.progress.begin(call.kept, call.end)
-            await query.check_replay(call.kept, () if call.end is None else call.kept.ranges_to(call.end))
+        if call.kept is not None and query.progress.finished is None:  # else another thread's call was faster, and knows more
+            # Begin now, because the query's tasks may be reading from there before its first `Next`.
+            await query.check_replay(call.kept, () if call.end is None else call.kept.ranges_to(call.end), call.end)
         if not call.new:
             return None
         if start.from_leases and not self._rows_are_good:
@@ -207,9 +206,7 @@ class QueryPlanner:
     async def _next(self, call: Next) -> Step:
         position, ending = call.position, self._ending
         # Spark asks only after it has written the commit log of the micro-batch before.
-        if position.mark is not None or position in self.query.progress.planned:
-            self.query.finish(position.mark)
-        self.query.progress.begin(position)
+        self.query.begin(position)
         if call.available_now:
             ending.available_now()
         if call.once:
@@ -293,12 +290,10 @@ class QueryPlanner:
         query = self.query
         if call.end.mark is not None:
             query.planned(call.end.mark)
-        if call.first:
-            query.progress.begin(call.begin)
         query.progress.plan(call.end)
         ranges = list(filter(self._advance.has_records, call.begin.ranges_to(call.end)))
         if call.first:
-            await query.check_replay(call.begin, ranges)
+            await query.check_replay(call.begin, ranges, call.end)
         return await self._served(ranges, call.wait)
 
     async def _served(self, ranges: Sequence[ShardRange], at_most: float) -> BatchPlan:

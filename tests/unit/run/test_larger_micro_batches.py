@@ -102,8 +102,8 @@ class Shards:
     async def until_tip(self, at_most: float) -> None:
         await self.planner.until_tip(at_most)
 
-    def finish(self, mark: Mark | None) -> bool:
-        return self.progress.finish(mark)
+    def begin(self, offset: Offset) -> None:
+        self.progress.begin(offset)
 
     async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:
         return self.ends_at

@@ -47,13 +47,17 @@ class Query:
         self.asked.append(("poll", offset, at_most))
         return PollReply([ShardProgress(key, at, 1, 10, 7) for key, at in self.there.items() if at != offset.get(key)])
 
-    def finish(self, mark: Mark | None) -> bool:
+    def begin(self, offset: Offset) -> None:
         if self.error is not None:
             raise self.error
+        self.progress.begin(offset)
+
+    def finish(self, mark: Mark) -> bool:
         return self.progress.finish(mark)
 
-    async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
+    async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange], end: Offset | None = None) -> None:
         self.asked.append(("check", begin, list(ranges)))
+        self.progress.begin(begin, end)
 
     async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
         return dict.fromkeys(shards, (5, 2**128 - 1))

@@ -131,13 +131,18 @@ class AsyncQuery:
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
         return self.script.poll(offset, max_bytes=max_bytes, max_records=max_records, timeout=at_most)
 
-    def finish(self, mark: Mark | None) -> bool:
+    def begin(self, offset: Offset) -> None:
+        if self.progress.begin(offset):
+            self.script.commit(offset)
+
+    def finish(self, mark: Mark) -> bool:
         if not self.progress.finish(mark) or (offset := self.progress.finished) is None:
             return False
         self.script.commit(offset)
         return True
 
-    async def check_replay(self, begin: Offset, ranges: list[ShardRange]) -> None:
+    async def check_replay(self, begin: Offset, ranges: list[ShardRange], end: Offset | None) -> None:
+        self.progress.begin(begin, end)
         self.script.check_replay(begin, ranges)
 
     async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:

@@ -31,4 +31,5 @@ def planned(offset: Offset, reply: PollReply) -> Offset:
 
 def finish(query: Query, end: Offset) -> None:
     """Finish a micro-batch of a query that ends at `end`, as the next one begins there."""
+    query.progress.plan(end)
     query.begin(end)

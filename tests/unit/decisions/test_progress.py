@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.decisions.progress import Progress, lease_positions
+from kinesis_efo.errors import FetcherError
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, lowest
 
@@ -32,7 +35,7 @@ def end(number: int | None, checkpoint: str = "ab") -> Offset:
 
 
 def play(steps: Iterable[tuple[str, str, int | None]]) -> Iterable[Progress]:
-    """The progress after each step; every step is made twice, and the second time changes nothing."""
+    """The progress after each step; every step is made twice, and the second time changes nothing. A late begin changes nothing either."""
     progress = Progress()
     for what, checkpoint, number in steps:
         for again in (False, True):
@@ -41,40 +44,63 @@ def play(steps: Iterable[tuple[str, str, int | None]]) -> Iterable[Progress]:
                 case "plan":
                     progress.plan(end(number, checkpoint))
                 case "begin":
-                    progress.begin(end(number, checkpoint))
-                case "finish":
-                    moved = progress.finish(end(number, checkpoint).mark)
+                    begins = end(number, checkpoint)
+                    late = progress.finished is not None and is_before(begins, progress.finished)
+                    with pytest.raises(FetcherError) if late else nullcontext():
+                        finishes = progress.begin(begins)
+                        assert progress.finished is begins, "what is polled next"
+                        assert not (finishes and again)
+                    assert not late or (progress.finished, progress.planned) == before
+                case "finish" if number is not None:
+                    moved = progress.finish(Mark(checkpoint, number))
                     assert moved == (progress.finished is not before[0])
                     assert not (moved and again)
             assert not again or (progress.finished, progress.planned) == before
             yield progress
 
 
-def moved(offset: Offset | None) -> int:
-    """The number in the mark of an offset; offsets without one come first."""
-    return -1 if offset is None or offset.mark is None else offset.mark.moved
+def is_before(offset: Offset, other: Offset) -> bool:
+    """Whether two offsets are of one checkpoint, and which is earlier."""
+    mine, its = offset.mark, other.mark
+    return mine is not None and its is not None and mine.checkpoint == its.checkpoint and mine.moved < its.moved
 
 
 @given(STEPS)
 def test_progress_only_moves_forward_within_its_checkpoint(steps: list[tuple[str, str, int | None]]) -> None:
     last: Offset | None = None
     for progress in play(steps):
-        now = progress.finished
-        assert moved(now) >= moved(last)
-        if last is not None and last.mark is not None:
-            assert now is not None
-            assert now.mark is not None
-            assert now.mark.checkpoint == last.mark.checkpoint
-        last = now
+        assert last is None or (progress.finished is not None and not is_before(progress.finished, last))
+        last = progress.finished
 
 
 @given(STEPS)
 def test_at_most_two_ascending_ends_are_planned(steps: list[tuple[str, str, int | None]]) -> None:
     for progress in play(steps):
         assert len(progress.planned) <= 2
-        if progress.finished is not None and progress.finished.mark is not None:
-            numbers = [moved(each) for each in (progress.finished, *progress.planned)]
-            assert numbers == sorted(set(numbers))
+        known = [each for each in (progress.finished, *progress.planned) if each is not None]
+        assert not any(is_before(later, one) for number, one in enumerate(known) for later in known[number + 1 :])
+
+
+def test_end_that_another_checkpoint_has_planned_finishes() -> None:
+    """An old checkpoint does not say where micro-batch 0 begins, so the present planner has chosen its begin."""
+    progress = Progress()
+    progress.begin(end(0, "ab"), end(1, "cd"))
+    assert progress.begin(end(1, "cd"))
+    assert progress.planned == []
+
+
+def test_begin_elsewhere_finishes_what_nobody_has_planned() -> None:
+    progress = Progress()
+    progress.begin(end(1))
+    assert progress.begin(end(2))
+    assert not progress.begin(end(2))
+
+
+def test_finished_micro_batches_before_the_last_one_count() -> None:
+    progress = Progress()
+    progress.begin(end(3))
+    finished = [progress.has_finished(Mark(*mark)) for mark in (("ab", 2), ("ab", 3), ("ab", 4), ("cd", 2))]
+    assert finished == [True, True, False, False]
 
 
 def test_late_report_does_not_take_progress_back() -> None:

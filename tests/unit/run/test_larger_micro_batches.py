@@ -105,6 +105,9 @@ class Shards:
     def begin(self, offset: Offset) -> None:
         self.progress.begin(offset)
 
+    def finish(self, mark: Mark) -> bool:
+        return self.progress.finish(mark)
+
     async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:
         return self.ends_at
 

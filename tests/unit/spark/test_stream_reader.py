@@ -442,9 +442,9 @@ def test_spark_4_3_says_where_the_query_is() -> None:
     reader.fetcher.there = {key(0): (after(10), 3)}
     assert reader.latestOffset(offset(s0=after(5)), limit) == offset(s0=after(10))
     reader.commit(offset(s0=after(5)))
-    assert reader.fetcher.commits == []
+    assert reader.fetcher.commits == [Offset({key(0): after(5)})]
     reader.latestOffset(offset(s0=after(10)), limit)
-    assert reader.fetcher.commits == [Offset({key(0): after(10)})], "the next question says so"
+    assert reader.fetcher.commits[1:] == [Offset({key(0): after(10)})], "the next question says so"
 
 
 def test_limits_of_the_options_hold() -> None:

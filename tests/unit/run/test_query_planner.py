@@ -280,6 +280,17 @@ def test_next_run_knows_the_present_micro_batch() -> None:
     assert planned.query.progress.finished is end
 
 
+def test_begin_after_a_faster_call_changes_nothing() -> None:
+    """The thread that joins the next run, and the one that plans, call it at the same time."""
+    planned = Planned()
+    planned.query.there = {ORDERS: LAST}
+    at, here = Offset({ORDERS: AT}, mark=Mark("ab", 5)), Offset({ORDERS: LATER}, mark=Mark("ab", 6))
+    end = planned.next(here).end
+    for late in (Begin(kept=at, end=here), Begin(kept=here, end=here)):
+        planned.ask(late)
+        assert (planned.query.progress.finished, planned.query.progress.planned) == (here, [end])
+
+
 def test_next_run_finishes_what_its_predecessor_may_not_have() -> None:
     """The planner has asked for more from `end` when its run dies: the rows of the lease table may not be there yet."""
     planned = Planned()

@@ -300,7 +300,10 @@ class SharedRun:
         while not self._left.wait(_LOOK_SECONDS):
             if (link := self._link) is None:
                 return
-            logged, self._has_logged = self._known.planned if self._has_logged else None, False
+            logged = None
+            if self._has_logged:
+                self._has_logged = False  # first, so that `planned` of another thread is not missed
+                logged = self._known.planned
             doubted, self._doubted = self._doubted, False
             if logged is not None or doubted or not link.file.lives:
                 try:

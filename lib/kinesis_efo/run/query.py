@@ -222,19 +222,23 @@ class Query:
 
     def begin(self, offset: Offset, end: Offset | None = None) -> None:
         """Continue where Spark continues; see `Progress.begin`."""
-        self._run.failure.raise_if_set()
+        self._raise_if_failed()
         before = self.progress.finished
         if self.progress.begin(offset, end):
             self._processed(offset, before)
 
     def finish(self, mark: Mark) -> bool:
         """Finish the micro-batch whose end has this mark. Returns whether that is news."""
-        self._run.failure.raise_if_set()
+        self._raise_if_failed()
         before = self.progress.finished
         if not self.progress.finish(mark) or self.progress.finished is None:
             return False
         self._processed(self.progress.finished, before)
         return True
+
+    def _raise_if_failed(self) -> None:
+        self._run.failure.raise_if_set()
+        self._fetching.failure.raise_if_set()
 
     def _processed(self, offset: Offset, before: Offset | None) -> None:
         """Drop the records up to an offset, and move the lease table's rows there."""

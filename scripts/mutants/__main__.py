@@ -85,7 +85,7 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "run/losses",
         "run/query",
         "run/run",
-        "decisions/processed",
+        "decisions/progress",
         "decisions/choice",
         "decisions/planning",
         "sharing/sharing",

@@ -23,6 +23,7 @@ from kinesis_efo.run.query_planner import QueryPlanner
 from kinesis_efo_local import AwsError, NoFaults, Request
 from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import Application, Query
+from tests.support.planned import finish
 from tests.support.virtual_time import run
 
 MOST_SECONDS = 1800.0
@@ -72,16 +73,14 @@ class EndingQuery(Query):
 
     async def to_its_end(self, offset: Offset, *, once: bool) -> Offset:
         """Do what Spark does until the query ends; returns where the next run begins."""
-        done: Offset | None = None
         while True:
-            step = await self.ending.answer(Next(offset, 1.0, done, once=once, available_now=not once))
-            done = None
+            step = await self.ending.answer(Next(offset, 1.0, once=once, available_now=not once))
             if step.end is not None and step.end != offset:
                 self.application.offsets.append((offset, step.end))
                 await self.run_batch(offset, step.end, again=False)
-                offset = done = step.end
+                offset = step.end
                 if once:
-                    await self.ending.query.commit(offset)
+                    finish(self.ending.query, offset)
                     return offset
             elif not step.again:
                 return offset
@@ -226,7 +225,7 @@ class EndsScenario:
         while True:
             reply = await query.neighbour.poll(offset, 1 << 60, 1 << 60, 1.0)
             offset = planned(offset, reply)
-            await query.neighbour.commit(offset)
+            finish(query.neighbour, offset)
 
     def _check(self, owed: set[str], until: float | None) -> None:
         world, outcome = self.world, self.outcome

@@ -493,7 +493,7 @@ class SparkQuery:
                 self._log(batch, end, committed)
                 planned = end
                 if batch:
-                    planner.commit(_json(log.offsets[batch - 1]))
+                    planner.commit()
             start = _json(planner.initial()) if committed is None else committed
             self._execute(planner, batch, start, planned)
             log.commits.add(batch)

@@ -18,6 +18,8 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 T = TypeVar("T")
 BEGAN: Final = 1_700_000_000
 """Epoch seconds at which virtual time is 0."""
+_MOST_ROUNDS: Final = 20_000
+"""So many rounds of an event loop without time passing are an endless loop, which would take the machine's memory."""
 
 
 class Killed(BaseException):
@@ -316,10 +318,14 @@ class _Selector(selectors.DefaultSelector):
     def __init__(self, machine: Machine) -> None:
         super().__init__()
         self._machine = machine
+        self._rounds, self._at = 0, machine.now
 
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None or timeout > 0:
             self._machine.block(inf if timeout is None else self._machine.now + timeout)
+        self._rounds, self._at = self._rounds + 1 if self._at == self._machine.now else 0, self._machine.now
+        if self._rounds > _MOST_ROUNDS:
+            raise RuntimeError("an event loop goes round and round, and no time passes")
         return []
 
 

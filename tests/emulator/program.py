@@ -390,25 +390,21 @@ class Job:
             offset = begins
             # Spark stores where a query begins before anything is read.
             self.log.append((offset, offset))
-            running = None
+            first = True
         else:
             start, offset = self.log[-1]
             shared.ask(Begin(resumed=offset))
-            running = offset
+            first = False
             if start != offset and not (self.written and self.random.random() < 0.5):
                 self._read(shared, start, offset, first=True)
-        first = running is None
-        committed: Offset | None = None
         while not self.stopping:
-            done = offset if offset == running and offset is not committed else None
-            end = shared.ask(Next(offset, 1.0, done)).end
-            committed = done or committed
+            end = shared.ask(Next(offset, 1.0)).end
             if end is None:
                 continue
             self.log.append((offset, end))
             self.written = False
             self._read(shared, offset, end, first=first)
-            first, offset, running = False, end, end
+            first, offset = False, end
             self.world.machine.sleep(self.pause)
 
     def _read(self, shared: SharedRun, start: Offset, end: Offset, *, first: bool) -> None:

@@ -37,7 +37,7 @@ from kinesis_efo_local.errors import AwsError
 from tests.emulator.memory import MemoryClient, MemoryKinesis
 from tests.emulator.oracle import Oracle, WatchedTransport
 from tests.support.lease_store import MemoryLeaseStore, Network
-from tests.support.planned import planned
+from tests.support.planned import finish, planned
 from tests.support.virtual_time import LoopClock
 
 NO_LIMIT = 1 << 60
@@ -214,7 +214,7 @@ class Query:
     async def batch(self, offset: Offset) -> Offset:
         """Run one micro-batch; returns the offset at its end, which is the same if there was nothing to read."""
         # The batch before is done when Spark asks for the next one's end.
-        await self.planner.commit(offset)
+        finish(self.planner, offset)
         end = await self.poll(offset)
         if end != offset:
             self.application.offsets.append((offset, end))

@@ -17,6 +17,7 @@ from tests.emulator.query import Query
 from tests.emulator.test_each_fault import virtual
 from tests.emulator.world import Steady
 from tests.support.lease_store import MemoryLeaseStore
+from tests.support.planned import finish
 
 HOUR = 3600.0
 
@@ -77,7 +78,7 @@ async def test_stall_of_nine_minutes_at_the_horizon_is_an_error() -> None:
     fill(w, 25)
     async with Query(w.application) as query:
         offset = await query.batch(await query.begin())
-        await query.planner.commit(offset)
+        finish(query.planner, offset)
         await query.fetcher.feeds.let_go([*offset])
         later(w, 540.0)
         with pytest.raises(DataLossError):
@@ -129,7 +130,7 @@ async def test_start_from_leases_reads_no_parent_whose_child_has_begun(caplog: p
     async with Query(w.application) as query:
         offset = await split_while(w, await query.begin(), query)
         offset = await read_on(query, offset, 10)
-        await query.planner.commit(offset)
+        finish(query.planner, offset)
     table, read = w.application.table.items, rows(w)
     (parent,) = (row for row in table.values() if row.get("checkpoint") == {"S": "SHARD_END"})
     parent["checkpoint"] = {"S": "TRIM_HORIZON"}  # as a crash leaves it
@@ -156,7 +157,7 @@ async def test_start_from_leases_logs_passed_shards_in_one_line(caplog: pytest.L
         while len(ended) < 7 or TRIM_HORIZON in offset.values():
             offset = await query.batch(offset)
             ended.update(shard for shard, at in offset.items() if at == SHARD_END)
-        await query.planner.commit(offset)
+        finish(query.planner, offset)
     for row in w.application.table.items.values():
         if row.get("checkpoint") == {"S": "SHARD_END"}:
             row["checkpoint"] = {"S": "TRIM_HORIZON"}
@@ -267,7 +268,7 @@ async def test_idle_polled_child_without_lease_row_is_an_error_after_retention(h
         w.put_some(40)
         w.merge(0)
         offset = await read_on(query, offset, 10)
-        await query.planner.commit(offset)
+        finish(query.planner, offset)
     assert list(offset.values()) == [TRIM_HORIZON], "the parents have left the offset"
     w.application.table = MemoryLeaseStore()
     w.application.offsets[-1] = (offset, offset)
@@ -292,14 +293,14 @@ async def test_what_another_query_hears_later_does_not_hide_a_loss(hours: float)
     w.application.polls = True
     async with Query(w.application) as query:
         mine = await read_on(query, await query.begin(), 10, 10.0)
-        await query.planner.commit(mine)
+        finish(query.planner, mine)
     w.put_some(40)
     later(w, hours * HOUR)
     logged, w.application.offsets = w.application.offsets, []
     read = rows(w)
     async with Query(w.application) as other:
         offset = await read_on(other, await other.begin(), 10, 30.0)
-        await other.planner.commit(offset)
+        finish(other.planner, offset)
     assert rows(w) == read + (40 if hours == 1.0 else 0)
     w.application.offsets = logged
     async with Query(w.application) as query:
@@ -321,7 +322,7 @@ async def test_idle_polled_shard_read_every_day_has_lost_nothing() -> None:
         async with Query(w.application) as query:
             assert await query.planner.wait_held(60.0)
             offset = await read_on(query, offset or await query.begin(), 10, 10.0)
-            await query.planner.commit(offset)
+            finish(query.planner, offset)
         later(w, 20 * HOUR)
     assert offset is not None
     assert {*offset.values()} == {TRIM_HORIZON}

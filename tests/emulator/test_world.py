@@ -246,6 +246,24 @@ def test_first_micro_batch_repeats_after_a_kill(fetchers: int, spark: tuple[int,
         query.reads(40, within=200)
 
 
+@everywhere
+def test_first_micro_batch_of_an_earlier_version_is_finished(fetchers: int) -> None:
+    """Its log does not say where it begins, so the begin that is chosen has the mark of another checkpoint."""
+    with world(shards=2, fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
+        w.put(20)
+        query = w.query()
+        query.pause_sink(60)
+        query.plans()
+        w.later(5)
+        w.kill_program()
+        query.forget("begin")
+        query.start()
+        query.reads(20, within=90)
+        for number in range(2, 6):
+            w.put(20, size=30_000)
+            query.reads(20 * number)
+
+
 @versions
 @everywhere
 def test_query_with_trigger_once_reads_up_to_the_tips(fetchers: int, spark: tuple[int, int]) -> None:

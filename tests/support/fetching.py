@@ -25,7 +25,7 @@ from kinesis_efo.run.query_planner import QueryPlanner
 from kinesis_efo.run.thread import RunThread, finished
 from kinesis_efo.run.whole_run import StartFetchers
 from kinesis_efo.tasks.client import FetcherClient
-from tests.support.planned import planned
+from tests.support.planned import finish, planned
 from tests.support.world import World
 
 T = TypeVar("T")
@@ -80,7 +80,10 @@ class QueryCalls:
         return self._run(self._query.poll(offset, max_bytes, max_records, timeout))
 
     def commit(self, offset: Offset) -> None:
-        self._run(self._query.commit(offset))
+        async def commit() -> None:
+            finish(self._query, offset)
+
+        self._run(commit())
 
     def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
         self._run(self._query.check_replay(begin, ranges))

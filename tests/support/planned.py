@@ -1,9 +1,10 @@
-"""The offset after a poll, as the stream reader makes it, for tests that drive a planner without Spark."""
+"""What the stream reader does with a reply to a poll, for tests that drive a query without Spark."""
 
 from __future__ import annotations
 
 from kinesis_efo.decisions.planning import PollReply
 from kinesis_efo.positions import TRIM_HORIZON, Offset
+from kinesis_efo.run.query import Query
 
 
 def planned(offset: Offset, reply: PollReply) -> Offset:
@@ -26,3 +27,9 @@ def planned(offset: Offset, reply: PollReply) -> Offset:
     for key in reply.finished:
         assert moved.pop(key).is_end
     return offset.moved_to(moved, lasts)
+
+
+def finish(query: Query, end: Offset) -> None:
+    """Finish a micro-batch of a query that ends at `end`, as the next one begins there."""
+    query.progress.plan(end)
+    query.begin(end)

@@ -16,6 +16,7 @@ from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.calls.service import Service
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.decisions.ending import EndingState
+from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest, StreamRef
@@ -26,7 +27,7 @@ from kinesis_efo.planner.program import OwnFile, Program, RunEntry
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.positions import Offset, Position, ShardKey
 from kinesis_efo.processes import Process
-from kinesis_efo.run.access import BatchPlan, Begin, Call, Commit, Next, Plan, Reading, Step
+from kinesis_efo.run.access import BatchPlan, Begin, Call, Logged, Next, Plan, Reading, Step
 from kinesis_efo.run.clients import Clients
 from kinesis_efo.run.thread import finished
 
@@ -56,7 +57,7 @@ class FakeQuery:
         self.asked: list[Any] = []
         self.finishes: list[tuple[list[Mark], str | None]] = []
         self.alone = False
-        self.checkpoint: str | None = None
+        self.progress = Progress()
         self.left = False
         self.error: Exception | None = None
         self.going = asyncio.Event()
@@ -101,7 +102,7 @@ class FakeQuery:
                 return BatchPlan(
                     [self._run.address], [(wanted.key, 0, 300) for wanted in ranges], [(KEY, (5, 2**128 - 1))]
                 )
-            case Commit():
+            case Logged():
                 return True
             case Reading():
                 return self._run.reading

@@ -38,7 +38,7 @@ from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.program import Program, RunFile
 from kinesis_efo.planner.run_link import RunConnection, RunLink, RunLostError, Silence
 from kinesis_efo.processes import Process
-from kinesis_efo.run.access import Begin, Call, Commit, Next, Plan, Reading, Step
+from kinesis_efo.run.access import Begin, Call, Logged, Next, Plan, Reading, Step
 from kinesis_efo.run.messages import JoinReply
 
 logger = logging.getLogger(__name__)
@@ -87,8 +87,7 @@ class SharedRun:
         self._attaching = threading.RLock()
         self._stopping = threading.RLock()
         self._known = Begin()
-        self._untold: Mark | None = None
-        self._doubted = False
+        self._has_logged = self._doubted = False
         self._silence = Silence(options.retry.timeout, ", ".join(self._streams))
         self._ended: Callable[[], str] = lambda: ""
         self._vain_starts = 0
@@ -112,9 +111,15 @@ class SharedRun:
         threading.Thread(target=self._watch, name="kinesis-efo run", daemon=True).start()
 
     def planned(self, mark: Mark) -> None:
-        """Note that the micro-batch with `mark` is in Spark's log. A thread tells the run within half a second; no task waits for that."""
+        """Record that the micro-batch with `mark` is in Spark's log. A thread reports it to the run within half a second."""
         self._known = replace(self._known, planned=mark)
-        self._untold = mark
+        self._has_logged = True
+
+    @property
+    def unfinished(self) -> Mark | None:
+        """The mark of the last micro-batch in Spark's log; None if it is unknown, or Spark has asked for more after it."""
+        known = self._known
+        return known.planned if known.kept is None or known.kept.mark != known.planned else None
 
     def ask(self, call: Call[T]) -> T:
         """Make a call, and wait for its result. If the run's process dies, the call goes to the process that replaces it."""
@@ -288,19 +293,22 @@ class SharedRun:
                 link.ask(self._known)
 
     def _watch(self) -> None:
-        """Replace a dead run even if Spark makes no call, because tasks may need it; and tell the run what `planned` has noted.
+        """Replace a dead run even if Spark makes no call, because tasks may need it; and report what `planned` has recorded.
 
         If a task has had no answer, ask the run for one: if it is stopped, that fails in time, and says so.
         """
         while not self._left.wait(_LOOK_SECONDS):
             if (link := self._link) is None:
                 return
-            untold, self._untold = self._untold, None
+            logged = None
+            if self._has_logged:
+                self._has_logged = False  # first, so that `planned` of another thread is not missed
+                logged = self._known.planned
             doubted, self._doubted = self._doubted, False
-            if untold is not None or doubted or not link.file.lives:
+            if logged is not None or doubted or not link.file.lives:
                 try:
-                    if untold is not None:
-                        self._asked(Commit(untold))
+                    if logged is not None:
+                        self._asked(Logged(logged))
                     elif not link.file.lives:
                         self._attach_again(link)
                     else:

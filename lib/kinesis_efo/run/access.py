@@ -93,13 +93,12 @@ class Step(msgspec.Struct, frozen=True):
 class Next(Call[Step], frozen=True):
     """Ask how far a micro-batch that starts at `position` may go. Waits `wait` seconds if there is nothing to read.
 
-    Everything up to `done` is processed; None if unchanged. `hurry`: do not wait, because another source has rows; ignored if the query has
-    an end. `once`: read up to the tips. `available_now`: the query ends at the tips of its first `Next`.
+    Everything up to `position` is processed. `hurry`: do not wait, because another source has rows; ignored if the query has an end.
+    `once`: read up to the tips. `available_now`: the query ends at the tips of its first `Next`.
     """
 
     position: Offset
     wait: float
-    done: Offset | None = None
     hurry: bool = False
     once: bool = False
     available_now: bool = False
@@ -118,15 +117,13 @@ class Plan(Call[BatchPlan], frozen=True):
     first: bool = False
 
 
-class Commit(Call[bool], frozen=True):
-    """Commit the last micro-batches of a query that is stopping. Returns whether the driver has reported the very last one as done.
+class Logged(Call[bool], frozen=True):
+    """Report the mark of the last micro-batch in Spark's log. Returns whether it is finished.
 
-    Waits `wait` seconds for the driver's report. `last` is the mark of the very last micro-batch in Spark's log, if there is one. `done` is
-    the offset up to which everything is processed, if it has changed.
+    Waits `wait` seconds for the driver's report.
     """
 
-    last: Mark | None = None
-    done: Offset | None = None
+    mark: Mark
     wait: float = 0.0
 
 
@@ -134,7 +131,7 @@ class Reading(Call[bool], frozen=True):
     """Ask whether a task of any query is reading a range."""
 
 
-AnyCall = Begin | Next | Plan | Commit | Reading
+AnyCall = Begin | Next | Plan | Logged | Reading
 
 
 def answer_type(call: Call[Any]) -> Any:

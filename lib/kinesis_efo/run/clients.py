@@ -170,7 +170,7 @@ class Clients:
             if client.spark_run:
                 self._past.add(client.spark_run)
             else:
-                self._left_at[client.planner.checkpoint] = self._run.clock.monotonic()
+                self._left_at[client.planner.query.progress.checkpoint] = self._run.clock.monotonic()
             if not self._clients:
                 self._run.emptied.set()
 
@@ -185,7 +185,7 @@ class Clients:
 
         If that is not certain, each query learns it when Spark asks for the end of its next micro-batch.
         """
-        same = [each for each in self._clients.values() if each.planner.checkpoint == mark.checkpoint]
+        same = [each for each in self._clients.values() if each.planner.query.progress.checkpoint == mark.checkpoint]
         if client not in same:
             return True
         known = [each for each in same if each.spark_run == run]

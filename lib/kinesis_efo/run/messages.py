@@ -26,7 +26,7 @@ ANSWER_SECONDS: Final = 2.0
 """If a call takes longer than this, the run replies that it is not done yet."""
 
 _KEPT_OFFSETS: Final = 4
-"""A reader uses three offsets at a time: the start and the end of the next micro-batch, and the end of the one that it commits."""
+"""A reader uses two offsets at a time: the start and the end of a micro-batch. The next one begins at its end."""
 
 
 class Join(msgspec.Struct, frozen=True):

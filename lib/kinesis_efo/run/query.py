@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from kinesis_efo.clock import within
 from kinesis_efo.decisions.losses import Known
 from kinesis_efo.decisions.planning import PollReply, ShardProgress
+from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.status import QueryStatus
 from kinesis_efo.leases.keys import LeaseKeys
@@ -35,7 +36,8 @@ class Query:
     """Plans the micro-batches of one query, which joins the run.
 
     `ends` is the option `endingPosition`; tasks give the query's `name`; without `streams`, it reads all of the run's. The attribute `name`
-    is its name in Spark, once the driver has reported one; `number` its number in the run, in the order of joining.
+    is its name in Spark, once the driver has reported one; `number` its number in the run, in the order of joining. `progress` is where
+    the query stands: `QueryPlanner` adds what is planned, `begin` and `finish` move it.
     """
 
     def __init__(
@@ -48,18 +50,18 @@ class Query:
         streams: Collection[str] | None = None,
         accepted: Mapping[ShardKey, Position] | None = None,
     ) -> None:
+        self.progress: Final = Progress()
         self._run = run
         self._streams = streams
         self._fetching = run.fetching.join(name, max_skew)
         self._ends = ends or Bounds()
-        self._offset: Offset | None = None
-        self._committed: Offset | None = None
+        self._shards: Collection[ShardKey] | None = None
+        self._has_moved_rows = False
         self._unlisted: list[ShardKey] = []
         self._left_out: set[ShardKey] = set()
         self._complete_at: int | None = None
         self._losses = Losses(run.streams, self._known)
         self._accepted = accepted or {}
-        self._before_polls: Offset | None = None
         self._resumption = Resumption(run.lease_keys, run.leases.notes, run.continued)
         self._ending: asyncio.Task[EndPositions] | None = None
         self._planned: list[ShardProgress] = []
@@ -77,24 +79,11 @@ class Query:
 
     # -- what the run asks
 
-    @property
-    def done(self) -> Mapping[ShardKey, Position]:
-        """The position up to which each shard is processed, if known."""
-        return self._committed or self._offset or {}
-
     def horizon(self, key: ShardKey) -> float | None:
-        """The trim horizon when the query chose to start there in a shard of which it has not committed anything, epoch seconds; else None."""
-        offset = self._stands
+        """The trim horizon when the query chose to start there in a shard of which it has not finished anything, epoch seconds; else None."""
+        offset = self.progress.finished
         begins = offset is not None and offset.get(key, TRIM_HORIZON) == TRIM_HORIZON
         return offset.horizons.get(key.stream) if offset is not None and begins else None
-
-    def at(self, key: ShardKey) -> Position | None:
-        """The position up to which the query has processed a shard; None if it does not read the shard, or that is not known yet."""
-        return None if self._stands is None else self._stands.get(key)
-
-    @property
-    def _stands(self) -> Offset | None:
-        return self._committed or self._offset or self._before_polls
 
     def accepted(self, key: ShardKey) -> Position | None:
         """The position up to which the loss of a shard's records is accepted; None if it is not."""
@@ -107,11 +96,11 @@ class Query:
 
     def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
         """The query's status for tools, with a list of its shards if `shards`. With `stream`, count only the shards of that stream."""
-        offset, brought, now = self._offset, self._fetching.brought, self._run.clock.monotonic()
+        brought, now = self._fetching.brought, self._run.clock.monotonic()
         known = QueryStatus(
             self.number,
             sorted(self._run.streams.streams if self._streams is None else self._streams),
-            None if offset is None or offset.mark is None else offset.mark.checkpoint,
+            self.progress.checkpoint,
             records_done=self._records_done,
             bytes_done=self._bytes_done,
             calls=brought.events,
@@ -120,7 +109,7 @@ class Query:
         )
         where = [
             stands(key, done, self._fetching.reads(key), now)
-            for key, done in self.done.items()
+            for key, done in (self.progress.finished or {}).items()
             if stream in (None, key.stream)
         ]
         return summed_up(known, where, each=shards)
@@ -163,7 +152,8 @@ class Query:
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
         """How far the next micro-batch may go from `offset`, within the limits. Waits at most `at_most` seconds for something new."""
         self._run.failure.raise_if_set()
-        begins = self._offset is None
+        begins = self._shards is None
+        self.begin(offset)
         self._follow(offset)
         if begins and self._unlisted:
             # List the shards first: the offset may have children that the run does not know, whose parents would seem to be unread.
@@ -221,26 +211,46 @@ class Query:
         await self._fetching.until_tip(at_most)
 
     def _follow(self, offset: Offset) -> None:
-        """Note which shards the query reads."""
-        changed = self._offset is None or (offset is not self._offset and offset.keys() != self._offset.keys())
+        """Update for which shards the run writes rows."""
+        changed = self._shards != offset.keys()
         if changed:
             self._complete_at = None
         if changed or any(self._run.streams.lease_info(key, offset[key]).is_known for key in self._unlisted):
-            self._unlisted = self._run.want(self, offset)
-        self._offset = offset
+            shards = self._run.follow()
+            self._unlisted = [key for key in offset if not shards[key].is_known]
+        self._shards = offset.keys()
 
-    async def commit(self, offset: Offset) -> None:
-        """Drop what is processed, and move the checkpoints. Everything up to `offset` is processed."""
+    def begin(self, offset: Offset, end: Offset | None = None) -> None:
+        """Continue where Spark continues; see `Progress.begin`."""
+        self._raise_if_failed()
+        before = self.progress.finished
+        if self.progress.begin(offset, end):
+            self._processed(offset, before)
+
+    def finish(self, mark: Mark) -> bool:
+        """Finish the micro-batch whose end has this mark. Returns whether that is news."""
+        self._raise_if_failed()
+        before = self.progress.finished
+        if not self.progress.finish(mark) or self.progress.finished is None:
+            return False
+        self._processed(self.progress.finished, before)
+        return True
+
+    def _raise_if_failed(self) -> None:
         self._run.failure.raise_if_set()
-        if self._offset is None:
+        self._fetching.failure.raise_if_set()
+
+    def _processed(self, offset: Offset, before: Offset | None) -> None:
+        """Drop the records up to an offset, and move the lease table's rows there."""
+        if self._shards is None:
             # A poll follows the shards. There was none, because the one micro-batch of `catchUp` is planned from the tips.
             self._follow(offset)
-        if self._committed is None:
+        if not self._has_moved_rows:
             self._resumption.processed({key.stream for key in offset})
+            before = None  # an earlier run may not have written all of them
         self._count(offset)
-        records = self._fetching.commit(offset)
-        self._run.commit(self, offset, self._committed, records)
-        self._committed = offset
+        self._run.commit(offset, before, self._fetching.commit(offset))
+        self._has_moved_rows = True
 
     def _count(self, offset: Offset) -> None:
         """Add what was planned and is now processed to the counts."""
@@ -257,17 +267,16 @@ class Query:
         found = {wanted.key: self._fetching.last_record(wanted) for wanted in ranges}
         return {key: last for key, last in found.items() if last is not None}
 
-    async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
-        """Look for lost data in the first `ranges` after a start, at `begin`: an earlier run may have planned them long ago.
+    async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange], end: Offset | None = None) -> None:
+        """Begin the first micro-batch after a start, and look for lost data in its `ranges`: an earlier run may have planned them long ago.
 
         Raises StreamReplacedError if a stream was created again since then.
         """
         self._run.failure.raise_if_set()
         self._check_created(begin)
-        if self._offset is None:
-            # Its tasks read before its first poll: keep what they need, even if other queries are further.
-            self._fetching.follow(begin)
-            self._before_polls = begin
+        self.begin(begin, end)
+        # Its tasks may read before its first poll: keep what they need, even if other queries are further.
+        self._fetching.follow(begin)
         streams = self._run.streams
         old = [each for each in ranges if not streams.stream(each.key.stream).is_recent(each.key.shard, each.after)]
         # The rows, which are read with the lease, may say that an idle shard was read further.
@@ -293,7 +302,6 @@ class Query:
         Raises StreamReplacedError if a stream was created again since the query began to read it.
         """
         self._check_created(offset)
-        self._before_polls = offset
         self._resumption.goes_on(offset)
 
     def _check_created(self, offset: Offset) -> None:
@@ -310,9 +318,8 @@ class Query:
         """
         self._run.failure.raise_if_set()
         if self._ending is None:
-            if self._offset is None:
-                self._unlisted = self._run.want(self, offset)
-                self._before_polls = self._before_polls or offset
+            self.begin(offset)
+            self._follow(offset)
             self._ending = asyncio.create_task(self._find_ends(offset), name="ends")
         done, _ = await asyncio.wait({self._ending}, timeout=at_most)
         self._run.failure.raise_if_set()

@@ -14,7 +14,7 @@ from kinesis_efo.decisions.planning import PollReply, may_wait
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Deaggregation, SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
-from kinesis_efo.run.access import BatchPlan, Begin, Call, Commit, Next, Plan, Reading, Step
+from kinesis_efo.run.access import BatchPlan, Begin, Call, Logged, Next, Plan, Reading, Step
 from kinesis_efo.run.query import Query
 
 if TYPE_CHECKING:
@@ -120,10 +120,7 @@ class Advance:
 
 
 class QueryPlanner:
-    """Carries out, in the run, the calls of one query's planner. The query is called `name`, and reads the logical `streams`.
-
-    `checkpoint` is the id in the marks of its checkpoint; None if it is not known yet, or there is none.
-    """
+    """Carries out, in the run, the calls of one query's planner. The query is called `name`, and reads the logical `streams`."""
 
     def __init__(
         self, run: WholeRun, query: Query, name: str, options: SourceOptions, streams: Collection[str]
@@ -136,13 +133,8 @@ class QueryPlanner:
         self._ending = Ending(catch_up=options.catch_up, ends=options.ends, patience=options.retry.timeout)
         now = run.clock.monotonic
         self._advance = Advance(self._ending, options.idle_checkpoint_interval, query.last_records, now)
-        self.checkpoint: str | None = None
         self._mark: Mark | None = None
-        # At most two: the one that Spark processes, and the next one, if it is planned.
-        self._ends: list[Offset] = []
-        self._committed: Offset | None = None
-        self._finished: Mark | None = None
-        self._heard = asyncio.Event()
+        self._moved = asyncio.Event()
         self._added: Offset | None = None
         self._left_at: Offset | None = None
         self._behind: dict[ShardKey, int | None] = {}
@@ -160,52 +152,48 @@ class QueryPlanner:
                 return await self._plan(call)
             case Begin():
                 return await self._begin(call)
-            case Commit():
-                return await self._commit(call)
+            case Logged():
+                return await self._logged(call)
             case Reading():
                 self._run.run.failure.raise_if_set()
                 return self._run.reading
         raise TypeError(call)
 
     async def finished(self, marks: Collection[Mark], name: str | None, *, alone: bool = False) -> None:
-        """Commit the micro-batches that the driver reports as finished: `marks` of their ends (other queries' are ignored).
+        """Finish the micro-batches that the driver reports as finished: `marks` of their ends (other queries' are ignored).
 
         `name` is the name of their query in Spark; `alone`: whether that query has no other source.
         """
-        for end in [each for each in self._ends if each.mark in marks and each.mark != self._finished]:
-            self.query.name, self._alone = name, alone
-            await self._done(end)
-            self._finished = end.mark
-            self._heard.set()
+        for mark in marks:
+            if self.query.finish(mark):
+                self.query.name, self._alone = name, alone
+                self._moved.set()
 
-    async def _commit(self, call: Commit) -> bool:
-        if call.last is not None:
-            # Even if it is never finished, the sink may have its number.
-            self.query.planned(call.last)
-        if call.done is not None:
-            await self._done(call.done)
+    async def _logged(self, call: Logged) -> bool:
+        # Even if it is never finished, the sink may have its number.
+        self.query.planned(call.mark)
         give_up_at = self._run.clock.monotonic() + call.wait
-        while call.last is not None and call.last != self._finished:
-            self._heard.clear()
+        while not self.query.progress.has_finished(call.mark):
+            self._moved.clear()
             if (left := give_up_at - self._run.clock.monotonic()) <= 0:
                 return False
-            await within(self._run.clock, left, self._heard.wait())
-        return call.last is not None
+            await within(self._run.clock, left, self._moved.wait())
+        return True
 
     async def _begin(self, call: Begin) -> Offset | None:
         query, start = self.query, self._options.start
         self._mark = call.mark
         if call.planned is not None:
             query.planned(call.planned)
-        if call.end is not None:
-            self._told(call.end)
         if call.ending is not None:
             self._ending.go_on(call.ending, self._run.clock.monotonic())
         if call.resumed is not None:
             query.resume(call.resumed)
-        if call.kept is not None:
-            # Follow `kept` now, because the query's tasks may be reading from there before its first `Next`.
-            await query.check_replay(call.kept, () if call.end is None else call.kept.ranges_to(call.end))
+        if (
+            call.kept is not None and query.progress.finished is None
+        ):  # else another thread's call was faster, and knows more
+            # Begin now, because the query's tasks may be reading from there before its first `Next`.
+            await query.check_replay(call.kept, () if call.end is None else call.kept.ranges_to(call.end), call.end)
         if not call.new:
             return None
         if start.from_leases and not self._rows_are_good:
@@ -219,8 +207,8 @@ class QueryPlanner:
 
     async def _next(self, call: Next) -> Step:
         position, ending = call.position, self._ending
-        if call.done is not None:
-            await self._done(call.done)
+        # Spark asks only after it has written the commit log of the micro-batch before.
+        self.query.begin(position)
         if call.available_now:
             ending.available_now()
         if call.once:
@@ -304,10 +292,10 @@ class QueryPlanner:
         query = self.query
         if call.end.mark is not None:
             query.planned(call.end.mark)
-            self._told(call.end)
+        query.progress.plan(call.end)
         ranges = list(filter(self._advance.has_records, call.begin.ranges_to(call.end)))
         if call.first:
-            await query.check_replay(call.begin, ranges)
+            await query.check_replay(call.begin, ranges, call.end)
         return await self._served(ranges, call.wait)
 
     async def _served(self, ranges: Sequence[ShardRange], at_most: float) -> BatchPlan:
@@ -335,25 +323,10 @@ class QueryPlanner:
         plan: BatchPlan | None = None,
     ) -> Step:
         if end is not None:
-            self._told(end)
+            self.query.progress.plan(end)
         ending = self._ending.state() if self._ending.changed else None
         total, data = size or (None, None)
         return Step(end, again, total, data, list(behind), plan, ending)
-
-    def _told(self, end: Offset) -> None:
-        """Note an end that Spark may process. It replaces an earlier one with the same mark."""
-        self._ends = [each for each in self._ends[-1:] if each.mark != end.mark] + [end]
-        self.checkpoint = end.mark.checkpoint if end.mark is not None else None
-
-    async def _done(self, end: Offset) -> None:
-        """Commit an offset once: both the driver's report and Spark's next call may name it."""
-        if end is self._committed:
-            return
-        await self.query.commit(end)
-        self._committed = end
-        # Forget the earlier ends as well, so that a late report of one of them does not move the query back.
-        while end in self._ends:
-            del self._ends[0]
 
     async def _has_leases(self, at_most: float) -> bool:
         """Wait, once, until this query may read."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec.structs import replace
 
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.decisions.losses import Known
-from kinesis_efo.decisions.processed import Processed
+from kinesis_efo.decisions.progress import lease_positions
 from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.fetcher import Coordinator
@@ -103,7 +103,6 @@ class Run(LeaseListener):
         self.strictness: Final = Strictness(streams, leases, patience, clock)
         self._joined = 0
         self._rows: dict[str, Mapping[str, Lease]] = {}
-        self._wanted: dict[Query, Offset] = {}
         self._checkpoints = Checkpoints(
             table,
             lease_keys,
@@ -116,7 +115,6 @@ class Run(LeaseListener):
             failure=self.failure,
             fetcher=fetching.fetcher_of,
         )
-        self._processed = Processed(streams.ancestors, self._checkpoints.stored)
         self._ending: asyncio.Task[None]
         self.failure.on_set(self._end)
 
@@ -153,7 +151,6 @@ class Run(LeaseListener):
     def join(self, query: Query) -> int:
         """Add a query; returns its number."""
         self.queries.append(query)
-        self._processed.join(query)
         self._joined += 1
         for stream, rows in self._rows.items():
             query.lease_taken(stream, rows)
@@ -164,40 +161,40 @@ class Run(LeaseListener):
         if query not in self.queries:
             return
         self.queries.remove(query)
-        self._wanted.pop(query, None)
-        self._note(self._processed.leave(query), {})
-        if self._wanted:
-            self._want()
+        self._note(self._lowest(query.progress.finished or ()), {})
+        if self._finished:
+            self.follow()
 
-    def want(self, query: Query, offset: Offset) -> list[ShardKey]:
-        """From now on, write checkpoints of the shards that a query reads, which has come to `offset`.
+    def follow(self) -> dict[ShardKey, LeaseInfo]:
+        """Write rows for the shards that the queries read now, and for no others. Returns the contents of new rows.
 
-        Returns the shards that have not been listed yet. Call again when one of them is, so that its row is completed.
+        Called again when a shard is listed whose content is not complete.
         """
-        self._wanted[query] = offset
-        self._processed.begin(query, offset)
-        shards = self._want()
-        return [key for key in offset if not shards[key].is_known]
-
-    def _want(self) -> dict[ShardKey, LeaseInfo]:
         shards: dict[ShardKey, LeaseInfo] = {}
-        for offset in self._wanted.values():
+        for offset in self._finished:
             for key in offset:
                 if key not in shards:
                     shards[key] = self.streams.lease_info(key, offset[key])
         self._checkpoints.want(shards)
         return shards
 
-    def commit(
-        self, query: Query, offset: Offset, before: Offset | None, records: Mapping[ShardKey, LastRecord]
-    ) -> None:
-        """Move the checkpoints forward to the lowest positions of all queries, because one query has processed everything up to `offset`.
+    def commit(self, offset: Offset, before: Offset | None, records: Mapping[ShardKey, LastRecord]) -> None:
+        """Move the rows forward after one query has processed everything up to `offset`.
 
-        `before` is the `offset` of the query's previous call; `records` has the last record up to each of these positions, if known.
+        `before` is the offset up to which its rows were moved before, None at first; `records` has the last records up to its positions.
         """
-        moved = self._processed.commit(query, offset, before)
+        moved = offset.changes_since(before)
+        if len(self.queries) > 1:
+            moved = self._lowest(moved)
         # The record is that at this query's position, so ignore it if another query is further behind.
         self._note(moved, {key: record for key, record in records.items() if moved.get(key) == offset.get(key)})
+
+    @property
+    def _finished(self) -> list[Offset]:
+        return [each for query in self.queries if (each := query.progress.finished) is not None]
+
+    def _lowest(self, shards: Iterable[ShardKey]) -> dict[ShardKey, Position]:
+        return lease_positions(shards, self._finished, self._checkpoints.stored, self.streams.ancestors)
 
     def _note(self, moved: Mapping[ShardKey, Position], records: Mapping[ShardKey, LastRecord]) -> None:
         for key, position in moved.items():
@@ -241,7 +238,9 @@ class Run(LeaseListener):
 
     async def status(self) -> list[ShardStatus]:
         """The status of each shard for tools, with the position of the slowest query."""
-        done = {query.number: query.done for query in self.queries}
+        done: dict[int, Mapping[ShardKey, Position]] = {
+            query.number: query.progress.finished or {} for query in self.queries
+        }
         found = slowest(done, self.streams.ancestors)
         # Of several queries, one may be further behind than the shared buffers.
         queries = [query.status(shards=True) for query in self.queries] if self._are_several else []
@@ -310,6 +309,7 @@ class Run(LeaseListener):
             return None
         stream = self.streams.stream(shard.stream)
         for query in self.queries:
-            if query not in accepting and (at := query.at(shard)) is not None and not stream.is_recent(shard.shard, at):
+            at = None if (finished := query.progress.finished) is None else finished.get(shard)
+            if query not in accepting and at is not None and not stream.is_recent(shard.shard, at):
                 return None
         return lowest([at for query in accepting if (at := query.accepted(shard)) is not None])

@@ -27,7 +27,7 @@ from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.planner.stream_set import StreamSet
 from kinesis_efo.positions import Offset, ShardRange
 from kinesis_efo.processes import notes_directory
-from kinesis_efo.run.access import BatchPlan, Begin, Commit, Next, Plan, Reading, Step
+from kinesis_efo.run.access import BatchPlan, Begin, Logged, Next, Plan, Reading, Step
 from kinesis_efo.spark.lag import Lag
 from kinesis_efo.spark.partitions import KinesisPartition, by_fetcher, coalesce, streams_with_generations
 from kinesis_efo.tasks.compat import SPARK_VERSION
@@ -53,10 +53,10 @@ class StreamPlanner:
         self.available_now = False
         self._options = options
         self._offsets = SparkOffsets(manifest, drop=options.drop_removed_streams)
-        self._run = QueryRun(options, join, self._commit_last)
+        self._run = QueryRun(options, join, self._warn_of_rest)
         self._triggers = Triggers()
         self._last: dict[str, Any] | None = None
-        self._running: Offset | None = None
+        self._has_planned = False
         self._step: tuple[Offset, Offset, BatchPlan] | None = None
 
     def initial(self) -> dict[str, Any]:
@@ -74,16 +74,11 @@ class StreamPlanner:
         self._check_end(once=once)
         hurry = self._triggers.begin()
         position = self._begin(start or self._last or _START)
-        if position == self._running:
-            self._run.done = position
         self._run.begin(position)
         begin = position if position.mark is not None and not position.mark.moved else None
         # Make short calls, to check between them whether this process has to end.
         while not self._run.ending.is_set():
-            step = self._run.shared.ask(
-                Next(position, self._options.poll_timeout, self._run.news, hurry, once, self.available_now)
-            )
-            self._run.committed = self._run.done
+            step = self._run.shared.ask(Next(position, self._options.poll_timeout, hurry, once, self.available_now))
             self._note(position, step)
             if step.end is not None:
                 return self._offsets.to_dict(step.end, begin)
@@ -102,7 +97,7 @@ class StreamPlanner:
         begin = self._offsets.read_begin(end) or self._begin(start)
         if begin == planned:
             return []
-        first, self._running = self._running is None, planned
+        first, self._has_planned = not self._has_planned, True
         self._run.begin(planned)
         if SPARK_VERSION < (4, 2):
             self.lag.write(planned)
@@ -148,14 +143,9 @@ class StreamPlanner:
         gone = accepted is not None and accepted.reaches(wanted.after)
         return ShardRange(wanted.key, wanted.after, wanted.through) if gone else wanted
 
-    def commit(self, end: dict[str, Any]) -> None:
-        """Note that everything up to `end` is processed.
-
-        Spark calls this when it has planned the next micro-batch: much later, or never if no more records arrive. So `latest` notes
-        it, too.
-        """
+    def commit(self) -> None:
+        """Record that Spark has planned the next micro-batch. `latest` has already reported the one before as finished."""
         self._triggers.planned()
-        self._run.done = self._offsets.read(end)
 
     def stop(self) -> None:
         """Leave the run. If this was its last query, the run releases its leases and ends."""
@@ -180,13 +170,13 @@ class StreamPlanner:
         if step.ending is not None:
             self._triggers.ends_known = not step.ending.wanted
 
-    def _commit_last(self, at_most: float = _REPORT_SECONDS) -> None:
-        """Commit the last micro-batch if the driver reports it as done in time, and warn if the query may have left records unread."""
-        options, finished = self._options, self._run.commit_last(self._running, at_most)
+    def _warn_of_rest(self, at_most: float = _REPORT_SECONDS) -> None:
+        """Wait for the driver's report of the last micro-batch, and warn if the query may have left records unread."""
+        options, finished = self._options, self._run.finishes_last(at_most)
         limited = options.max_bytes_per_trigger or options.max_records_per_trigger
         self._triggers.warn_of_rest(
             finished=finished,
-            known=self._running is None or options.listens,
+            known=not self._has_planned or options.listens,
             at_tips=self.lag.at_tips and not limited,
         )
 
@@ -195,8 +185,7 @@ class QueryRun:
     """Joins the run of a query with the first call, makes the query's calls, and leaves the run.
 
     `join` makes the `SharedRun` of the query, without starting it. `before_leaving` is called before the query leaves. `ending` is set when
-    this process has to end; long calls should return then. `start` is the start of a new query, None until it is chosen. Everything up to
-    `done` is processed; `committed` is the last `done` of which the run knows.
+    this process has to end; long calls should return then. `start` is the start of a new query, None until it is chosen.
     """
 
     def __init__(
@@ -204,8 +193,6 @@ class QueryRun:
     ) -> None:
         self.ending = threading.Event()
         self._start: Offset | None = None
-        self.done: Offset | None = None
-        self.committed: Offset | None = None
         self._options = options
         self._join = join
         self._before_leaving = before_leaving
@@ -230,11 +217,6 @@ class QueryRun:
                 end_ahead()
         return self._shared
 
-    @property
-    def news(self) -> Offset | None:
-        """The offset up to which Spark has processed everything, if the run does not know it yet; else None."""
-        return self.done if self.done != self.committed else None
-
     def initial(self) -> Offset:
         """The start of a new query, which the first call chooses."""
         while self._start is None:
@@ -250,15 +232,11 @@ class QueryRun:
             self.shared.ask(Begin(mark=self._mark, resumed=planned))
         self._begun = True
 
-    def commit_last(self, last: Offset | None, at_most: float) -> bool:
-        """Commit the micro-batch that ends at `last`. Returns whether the driver reports it as done within `at_most` seconds."""
-        waits = self._options.listens and last is not None and last != self.committed
-        if self._shared is not None and (waits or self.news is not None):
-            mark = None if last is None else last.mark
+    def finishes_last(self, at_most: float) -> bool:
+        """Whether the driver reports the last micro-batch in Spark's log as finished within `at_most` seconds."""
+        if self._options.listens and (shared := self._shared) is not None and (mark := shared.unfinished) is not None:
             with contextlib.suppress(KinesisEfoError):
-                finished = self._shared.ask(Commit(mark, self.news, at_most if waits else 0.0))
-                self.committed = last if finished else self.done
-                return waits and finished
+                return shared.ask(Logged(mark, at_most))
         return False
 
     def leave(self) -> None:

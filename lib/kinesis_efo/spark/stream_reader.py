@@ -65,9 +65,9 @@ class KinesisStreamReader(StreamReaderBase):
         """The tasks of a micro-batch."""
         return self._planner.tasks(start, end)
 
-    def commit(self, end: dict[str, Any]) -> None:
-        """Note that everything up to `end` is processed."""
-        self._planner.commit(end)
+    def commit(self, end: dict[str, Any]) -> None:  # noqa: ARG002
+        """Spark has processed everything up to `end`, and planned the next micro-batch."""
+        self._planner.commit()
 
     def stop(self) -> None:
         """Leave the run."""

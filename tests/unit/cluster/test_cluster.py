@@ -36,7 +36,7 @@ from kinesis_efo.run.run import Run as PlannedRun
 from tests.support.examples import seeds
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.model_stream import ModelStream
-from tests.support.planned import planned
+from tests.support.planned import finish, planned
 from tests.support.virtual_time import LoopClock, run
 
 REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
@@ -191,7 +191,7 @@ class Run:
     async def batch(self, max_records: int = NO_LIMIT) -> None:
         """One micro-batch."""
         offset = self.offset
-        await self.planner.commit(offset)
+        finish(self.planner, offset)
         reply = await self.planner.poll(offset, NO_LIMIT, max_records, 0.2)
         self.offset = planned(offset, reply)
         for wanted in offset.ranges_to(self.offset):
@@ -691,7 +691,7 @@ async def test_a_commit_that_comes_late_takes_nothing_back() -> None:
         stream.split(0)
         await run.idle_until(lambda: len(run.offset) == 3, 20.0)
         await run.idle_until(lambda: len(run.readers()) == 2, 20.0)
-        await run.planner.commit(early)
+        finish(run.planner, early)
         stream.put(1, 30)
         stream.put(2, 30)
         await run.until(4)

@@ -44,7 +44,7 @@ from kinesis_efo.run.run import Run
 from kinesis_efo.sharing.local_fetching import LocalFetching
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.model_stream import ModelShard, ModelStream
-from tests.support.planned import planned
+from tests.support.planned import finish, planned
 from tests.support.polled_stream import PolledClient
 from tests.support.virtual_time import LoopClock, run
 
@@ -138,7 +138,7 @@ class Query:
         return now
 
     async def commit(self, offset: Offset) -> None:
-        await self.planner.commit(offset)
+        finish(self.planner, offset)
 
 
 def expected(stream: ModelStream, wanted: ShardRange) -> list[tuple[str, int]]:
@@ -270,7 +270,7 @@ async def test_the_first_error_is_kept_and_ends_what_waits_at_once() -> None:
         began = LoopClock().monotonic()
         query.fetcher._failed(DataLossError("first"))
         query.fetcher._failed(DataLossError("second"))
-        for call in (reading, polling, query.leases.wait_held(["orders"]), query.planner.commit(begin)):
+        for call in (reading, polling, query.leases.wait_held(["orders"]), query.commit(begin)):
             with pytest.raises(DataLossError, match=r"^first$"):
                 await call
         assert LoopClock().monotonic() - began < 0.01

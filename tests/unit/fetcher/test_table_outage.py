@@ -152,7 +152,7 @@ def test_a_lease_that_comes_back_while_the_query_stops_begins_nothing() -> None:
             stream.put(0, 30)
             offset = await until_read(query, horizon(stream), 1)
             network.latency = 2.0
-            await query.planner.commit(offset)
+            await query.commit(offset)
             stopping = asyncio.create_task(query.run.stop())
             await asyncio.sleep(1)
             assert not list(query.fetcher.feeds)

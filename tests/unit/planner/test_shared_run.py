@@ -27,7 +27,7 @@ from kinesis_efo.planner.run_link import RunConnection
 from kinesis_efo.planner.shared_run import SharedRun, WhereService
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardRange
 from kinesis_efo.processes import Process
-from kinesis_efo.run.access import Begin, Commit, Next, Plan
+from kinesis_efo.run.access import Begin, Logged, Next, Plan, Reading
 from tests.support.shared_runs import ENDING, KEY, FakeRun, Programs
 from tests.support.world import wait_until
 
@@ -306,10 +306,21 @@ def test_a_run_learns_which_micro_batch_sparks_log_has_and_so_does_the_next_one(
     reader, run = alone(programs)
     reader.planned(LATER.mark)  # type: ignore[arg-type]
     (query,) = run.queries
-    wait_until(lambda: query.done(Commit) == [Commit(LATER.mark)], what="word, although Spark asks for nothing")
+    wait_until(lambda: query.done(Logged) == [Logged(LATER.mark)], what="word, although Spark asks for nothing")
     run.kill()
     poll(reader)
     assert programs.begun[1].queries[0].done(Begin)[0].planned == LATER.mark
+
+
+def test_last_micro_batch_is_unfinished_until_spark_asks_for_more(programs: Programs) -> None:
+    reader, _ = alone(programs)
+    poll(reader)
+    assert reader.unfinished is None
+    assert LATER.mark is not None
+    reader.planned(LATER.mark)
+    assert reader.unfinished == LATER.mark
+    poll(reader, LATER)
+    assert reader.unfinished is None
 
 
 def test_who_has_polled_has_no_checkpoint_to_compare_any_more(programs: Programs) -> None:
@@ -348,16 +359,16 @@ def test_a_run_that_dies_again_and_again_ends_its_queries(programs: Programs) ->
     programs.end = "signal SIGKILL, its largest memory 512 MiB"
     for _ in range(3):
         programs.begun[-1].kill()
-        reader.ask(Commit(done=OFFSET))
+        reader.ask(Reading())
     poll(reader, LATER)
     for _ in range(3):
         programs.begun[-1].kill()
-        reader.ask(Commit(done=OFFSET))
+        reader.ask(Reading())
     programs.begun[-1].kill()
     with pytest.raises(
         FetcherError, match=r"died 4 times within half an hour, .*\(signal SIGKILL, its largest memory 512 MiB\)"
     ):
-        reader.ask(Commit(done=OFFSET))
+        reader.ask(Reading())
 
 
 def test_deaths_of_an_idle_querys_run_days_apart_are_tolerated(programs: Programs) -> None:
@@ -366,16 +377,16 @@ def test_deaths_of_an_idle_querys_run_days_apart_are_tolerated(programs: Program
     reader, _ = alone(programs)
     for _ in range(6):
         programs.begun[-1].kill()
-        reader.ask(Commit(done=OFFSET))
+        reader.ask(Reading())
         now[0] += 901
     assert len(programs.begun) == 7
     now[0] = 1e6
     for _ in range(3):
         programs.begun[-1].kill()
-        reader.ask(Commit(done=OFFSET))
+        reader.ask(Reading())
     programs.begun[-1].kill()
     with pytest.raises(FetcherError, match="died 4 times within half an hour"):
-        reader.ask(Commit(done=OFFSET))
+        reader.ask(Reading())
 
 
 def test_two_that_start_at_once_do_not_race(programs: Programs) -> None:

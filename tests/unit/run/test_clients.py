@@ -20,7 +20,7 @@ from kinesis_efo.planner.program import OwnFile, RunEntry, RunFile
 from kinesis_efo.planner.run_link import RunConnection, RunLink, RunLostError
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo.processes import Process
-from kinesis_efo.run.access import AnyCall, Begin, Call, Commit, Next, Plan, Reading, TaskRange
+from kinesis_efo.run.access import AnyCall, Begin, Call, Logged, Next, Plan, Reading, TaskRange
 from kinesis_efo.run.messages import FinishedBatches
 from tests.support.shared_runs import BIG, ENDING, KEY, FakeQuery, FakeRun, manifest
 from tests.support.world import wait_until
@@ -84,9 +84,9 @@ def test_what_is_asked_and_answered_is_what_it_was(client: Client, own: FakeRun)
     asked: list[Call[Any]] = [
         Begin(new=True, mark=Mark("ab", 0), wait=0.2),
         Begin(False, None, 0.5, OFFSET, Mark("ab", 4), OFFSET, OFFSET, ENDING),
-        Next(OFFSET, 0.2, OFFSET, True, True, True),
+        Next(OFFSET, 0.2, True, True, True),
         Plan(Offset(dict.fromkeys(OFFSET, TRIM_HORIZON)), OFFSET, 0.2, True),
-        Commit(Mark("ab", 4), OFFSET, 0.5),
+        Logged(Mark("ab", 4), 0.5),
         Reading(),
     ]
     begins, nothing, step, plan, done, reading = map(client.link.ask, asked)
@@ -119,17 +119,17 @@ def test_an_offset_crosses_once_in_either_direction(client: Client, monkeypatch:
     many = Offset({ShardKey("orders", f"shard {number}"): Position.after(BIG) for number in range(1000)})
     position = many
     for number in range(4):
-        position = client.link.ask(Next(position, 0.1, position)).end or position
+        position = client.link.ask(Next(position, 0.1)).end or position
         client.link.ask(Plan(many, position, 0.1))
         assert len(position) == 1001
         assert number == 0 or all(len(message) < 500 for message in (sent[-2], answered[-2]))
     assert len(sent[0]) > 50_000, "the first one is told whole"
-    asked = client.query.done(Next)
-    assert asked[0].position is asked[0].done, "what has not changed is recognized at once"
+    (first, *_), (plan, *_) = client.query.done(Next), client.query.done(Plan)
+    assert first.position is plan.begin, "what has not changed is recognized at once"
     same = Offset(dict(many), many.lasts, many.mark)
-    client.link.ask(Commit(done=same))
+    client.link.ask(Begin(kept=same))
     assert len(sent[-1]) < 500, "by what has changed, which is nothing"
-    assert client.query.asked[-1] == Commit(done=many)
+    assert client.query.asked[-1] == Begin(kept=many)
 
 
 @pytest.mark.parametrize("side", ["host", "client"])
@@ -137,8 +137,8 @@ def test_an_offset_that_one_side_has_lost_is_told_again(client: Client, side: st
     end = client.link.ask(Next(OFFSET, 0.1)).end
     (member,) = client.own.clients._clients.values()
     (member if side == "host" else client.link).offsets.clear()
-    client.link.ask(Commit(done=end))
-    assert client.query.done(Commit) == [Commit(done=end)]
+    client.link.ask(Begin(kept=end))
+    assert client.query.done(Begin) == [Begin(kept=end)]
     assert client.link.ask(Next(end, 0.1)).end is None, "it has moved there already"
 
 
@@ -146,9 +146,9 @@ def test_many_offsets_one_after_the_other(client: Client) -> None:
     offsets = [Offset({KEY: Position.after(number), **left_of(number)}) for number in range(12)]
     for before, offset in pairwise(offsets):
         client.link.ask(Next(offset, 0.1))
-        client.link.ask(Commit(done=before))
+        client.link.ask(Begin(kept=before))
     assert [asked.position for asked in client.query.done(Next)] == offsets[1:]
-    assert [asked.done for asked in client.query.done(Commit)] == offsets[:-1]
+    assert [asked.kept for asked in client.query.done(Begin)] == offsets[:-1]
     (member,) = client.own.clients._clients.values()
     assert len(member.offsets) <= 4
 
@@ -164,14 +164,14 @@ def test_a_call_that_takes_long_is_asked_for_again_and_made_once(
     monkeypatch.setattr("kinesis_efo.run.clients.ANSWER_SECONDS", 0.05)
     client.own.loop.call_soon_threadsafe(client.query.going.clear)
     done = threading.Event()
-    caller = threading.Thread(target=lambda: (client.link.ask(Commit(done=OFFSET)), done.set()))
+    caller = threading.Thread(target=lambda: (client.link.ask(Begin(kept=OFFSET)), done.set()))
     caller.start()
     wait_until(lambda: client.waits >= 3)
     assert not done.is_set()
     client.own.loop.call_soon_threadsafe(client.query.going.set)
     caller.join(20)
     assert done.is_set()
-    assert client.query.done(Commit) == [Commit(done=OFFSET)]
+    assert client.query.done(Begin) == [Begin(kept=OFFSET)]
 
 
 def test_a_call_whose_caller_has_given_up_is_made_before_the_next_one(
@@ -181,7 +181,7 @@ def test_a_call_whose_caller_has_given_up_is_made_before_the_next_one(
     client.own.loop.call_soon_threadsafe(client.query.going.clear)
     client.give_up = True
     with pytest.raises(TimeoutError):
-        client.link.ask(Commit(done=OFFSET))
+        client.link.ask(Begin(kept=OFFSET))
     client.give_up = False
     caller = threading.Thread(target=lambda: client.link.ask(Begin(resumed=OFFSET)))
     caller.start()
@@ -189,7 +189,7 @@ def test_a_call_whose_caller_has_given_up_is_made_before_the_next_one(
     wait_until(lambda: client.waits > before)
     client.own.loop.call_soon_threadsafe(client.query.going.set)
     caller.join(20)
-    assert [type(asked) for asked in client.query.asked] == [Commit, Begin]
+    assert client.query.asked == [Begin(kept=OFFSET), Begin(resumed=OFFSET)]
 
 
 def test_an_answer_that_was_lost_is_given_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,9 +203,9 @@ def test_an_answer_that_was_lost_is_given_again(client: Client, monkeypatch: pyt
         return answer
 
     monkeypatch.setattr(RunConnection, "ask", losing)
-    client.link.ask(Commit(done=OFFSET))
+    client.link.ask(Begin(kept=OFFSET))
     assert client.waits == 1
-    assert client.query.done(Commit) == [Commit(done=OFFSET)]
+    assert client.query.done(Begin) == [Begin(kept=OFFSET)]
 
 
 def test_an_error_of_a_query_is_the_answer_of_its_call_alone(client: Client, own: FakeRun, tmp_path: Path) -> None:
@@ -213,28 +213,28 @@ def test_an_error_of_a_query_is_the_answer_of_its_call_alone(client: Client, own
     first, second = own.queries
     first.error = DataLossError("records are gone")
     with pytest.raises(DataLossError, match="records are gone"):
-        client.link.ask(Commit(done=OFFSET))
-    other.link.ask(Commit(done=OFFSET))
-    assert second.done(Commit)
+        client.link.ask(Begin(kept=OFFSET))
+    other.link.ask(Begin(kept=OFFSET))
+    assert second.done(Begin)
     first.error = ValueError("a bug")
     with pytest.raises(FetcherError, match="ValueError: a bug"):
-        client.link.ask(Commit(done=OFFSET))
+        client.link.ask(Begin(kept=OFFSET))
     # To the client, this type says that nobody is there.
     first.error = FetcherUnreachableError("a fetcher elsewhere")
     with pytest.raises(FetcherError, match="a fetcher elsewhere") as raised:
-        client.link.ask(Commit(done=OFFSET))
+        client.link.ask(Begin(kept=OFFSET))
     assert type(raised.value) is FetcherError
     other.link.close()
 
 
 def test_a_host_that_is_ending_takes_no_clients_and_sends_its_own_away(client: Client, own: FakeRun) -> None:
     assert not own.close(only_if_alone=True), "there is a client"
-    client.link.ask(Commit(done=OFFSET))
+    client.link.ask(Begin(kept=OFFSET))
     assert own.close()
     with pytest.raises(RunLostError):
-        client.link.ask(Commit(done=OFFSET))
+        client.link.ask(Begin(kept=OFFSET))
     assert not Client(own, client.path).joined.client
-    assert len(client.query.done(Commit)) == 1
+    assert len(client.query.done(Begin)) == 1
 
 
 def test_what_was_asked_of_a_host_that_ends_meanwhile_is_not_answered(
@@ -246,7 +246,7 @@ def test_what_was_asked_of_a_host_that_ends_meanwhile_is_not_answered(
 
     def call() -> None:
         try:
-            client.link.ask(Commit(done=OFFSET))
+            client.link.ask(Begin(kept=OFFSET))
         except RunLostError as error:
             lost.append(error)
 
@@ -272,7 +272,7 @@ def test_who_leaves_is_gone_and_may_say_so_twice(client: Client, own: FakeRun) -
 def test_who_asks_to_be_a_client_once_more_is_one_client_all_the_same(own: FakeRun, tmp_path: Path) -> None:
     lost, again = (Client(own, tmp_path / "run", reader="one") for _ in range(2))
     assert [query.left for query in own.queries] == [True, False]
-    again.link.ask(Commit(done=OFFSET))
+    again.link.ask(Begin(kept=OFFSET))
     again.link.leave()
     assert own.close(only_if_alone=True)
     lost.link.close()
@@ -297,7 +297,7 @@ def test_a_client_whose_process_is_gone_is_taken_out(own: FakeRun, tmp_path: Pat
     assert len(own.clients) == 1
     for each in (gone, reused):
         with pytest.raises(RunLostError):
-            each.link.ask(Commit(done=OFFSET))
+            each.link.ask(Begin(kept=OFFSET))
         each.link.close()
 
 
@@ -307,13 +307,13 @@ def test_calls_wait_until_the_clients_streams_are_open(
     monkeypatch.setattr("kinesis_efo.run.clients.ANSWER_SECONDS", 0.05)
     own.loop.call_soon_threadsafe(own.may_open.clear)
     client = Client(own, tmp_path / "run")
-    caller = threading.Thread(target=lambda: client.link.ask(Commit(done=OFFSET)))
+    caller = threading.Thread(target=lambda: client.link.ask(Begin(kept=OFFSET)))
     caller.start()
     wait_until(lambda: client.waits >= 2)
     assert client.query.asked == []
     own.loop.call_soon_threadsafe(own.may_open.set)
     caller.join(20)
-    assert client.query.done(Commit)
+    assert client.query.done(Begin)
     client.link.close()
 
 
@@ -358,6 +358,11 @@ def test_a_query_that_has_failed_keeps_no_word_from_the_others(client: Client, o
     assert other.query.alone
 
 
+def continue_at(query: FakeQuery, checkpoint: str) -> None:
+    """Let a query continue from a checkpoint."""
+    query.progress.begin(Offset({}, mark=Mark(checkpoint)))
+
+
 def test_report_of_copied_checkpoint_reaches_its_own_query_only(client: Client, own: FakeRun) -> None:
     """Both queries have planned the same micro-batch, by its mark."""
     first = client.query
@@ -368,9 +373,9 @@ def test_report_of_copied_checkpoint_reaches_its_own_query_only(client: Client, 
         with RunConnection(own.address, own.secret) as driver:
             driver.finished(FinishedBatches([marks[number]], None, run=run))
 
-    first.checkpoint = "ab"
+    continue_at(first, "ab")
     report(0, "first run")
-    second.checkpoint = "ab"
+    continue_at(second, "ab")
     report(1, "first run")
     report(2, "second run")
     report(3, "third run")
@@ -385,14 +390,14 @@ def test_report_of_copied_checkpoint_reaches_its_own_query_only(client: Client, 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_late_report_of_a_query_that_left_is_not_its_copys(client: Client, own: FakeRun, *, is_known: bool) -> None:
     first = client.query
-    first.checkpoint = "ab"
+    continue_at(first, "ab")
     marks = [Mark("ab", number) for number in range(2)]
     with RunConnection(own.address, own.secret) as driver:
         if is_known:
             driver.finished(FinishedBatches(marks[:1], None, run="first run"))
         copy = Client(own, client.path)
         copied = copy.query
-        copied.checkpoint = "ab"
+        continue_at(copied, "ab")
         client.link.leave()
         driver.finished(FinishedBatches(marks[1:], None, run="first run"))
     assert first.left
@@ -402,7 +407,8 @@ def test_late_report_of_a_query_that_left_is_not_its_copys(client: Client, own: 
 def test_report_that_may_be_of_two_queries_reaches_neither(client: Client, own: FakeRun) -> None:
     first = client.query
     second = Client(own, client.path).query
-    first.checkpoint = second.checkpoint = "ab"
+    continue_at(first, "ab")
+    continue_at(second, "ab")
     with RunConnection(own.address, own.secret) as driver:
         driver.finished(FinishedBatches([Mark("ab", 1)], None, run="a run"))
     assert first.finishes == second.finishes == [([], None)]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.decisions.planning import BEHIND_MILLIS, PollReply
+from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD
 from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
 from kinesis_efo.marks import Mark
@@ -60,6 +61,7 @@ class Shards:
         self.name: str | None = None
         self.starting: list[ShardKey] = []
         self.planner = MicroBatchPlanner(self, LoopClock(), lambda: None)
+        self.progress = Progress()
 
     def add(self, number: int, each: Arrival, *, ends: bool = False) -> None:
         now = LoopClock().monotonic()
@@ -100,8 +102,11 @@ class Shards:
     async def until_tip(self, at_most: float) -> None:
         await self.planner.until_tip(at_most)
 
-    async def commit(self, offset: Offset) -> None:
-        """Nothing: the buffers keep all."""
+    def begin(self, offset: Offset) -> None:
+        self.progress.begin(offset)
+
+    def finish(self, mark: Mark) -> bool:
+        return self.progress.finish(mark)
 
     async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:
         return self.ends_at

@@ -12,11 +12,12 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.decisions.ending import EndingState
 from kinesis_efo.decisions.planning import PollReply, ShardProgress
+from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions, Start
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
-from kinesis_efo.run.access import Begin, Call, Commit, Next, Plan, Step
+from kinesis_efo.run.access import Begin, Call, Logged, Next, Plan, Step
 from kinesis_efo.run.query_ends import EndPositions
 from kinesis_efo.run.query_planner import QueryPlanner
 
@@ -30,6 +31,7 @@ class Query:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
+        self.progress = Progress()
         self.there: dict[ShardKey, Position] = {}
         self.tip: Offset | None = None
         self.found: EndPositions | None = None
@@ -45,13 +47,17 @@ class Query:
         self.asked.append(("poll", offset, at_most))
         return PollReply([ShardProgress(key, at, 1, 10, 7) for key, at in self.there.items() if at != offset.get(key)])
 
-    async def commit(self, offset: Offset) -> None:
-        self.asked.append(("commit", offset))
+    def begin(self, offset: Offset) -> None:
         if self.error is not None:
             raise self.error
+        self.progress.begin(offset)
 
-    async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
+    def finish(self, mark: Mark) -> bool:
+        return self.progress.finish(mark)
+
+    async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange], end: Offset | None = None) -> None:
         self.asked.append(("check", begin, list(ranges)))
+        self.progress.begin(begin, end)
 
     async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
         return dict.fromkeys(shards, (5, 2**128 - 1))
@@ -225,7 +231,7 @@ def test_a_step_says_who_serves_its_micro_batch_so_that_nobody_need_ask() -> Non
     assert planned.next(begin).plan is None, "it is asked for until somebody reads each shard"
 
 
-def test_what_the_driver_says_is_done_is_committed_if_it_was_planned_or_told() -> None:
+def test_driver_report_finishes_the_planned_micro_batch() -> None:
     planned = Planned()
     planned.query.there = {ORDERS: LATER}
     mark = Mark("ab", 6)
@@ -234,54 +240,77 @@ def test_what_the_driver_says_is_done_is_committed_if_it_was_planned_or_told() -
     assert end is not None
     assert end.mark == mark
     asyncio.run(planned.planner.finished([Mark("ab", 5), Mark("other", 6)], "archive"))
-    assert "commit" not in planned.query.names()
+    assert planned.query.progress.finished is begin
+    assert planned.query.name is None
     asyncio.run(planned.planner.finished([mark], "archive"))
-    assert planned.query.asked[-1] == ("commit", end)
+    assert planned.query.progress.finished is end
     assert planned.query.name == "archive"
-    assert planned.ask(Commit(mark)) is True
-    assert planned.ask(Commit(Mark("ab", 7))) is False
+    assert planned.ask(Logged(mark)) is True
+    assert planned.ask(Logged(Mark("ab", 7))) is False
     # Of two ends with one mark, Spark has the one that was told later.
     later = Offset({ORDERS: LAST}, mark=Mark("ab", 7))
     for told in (Offset({ORDERS: LATER}, mark=Mark("ab", 7)), later):
         planned.ask(Plan(end, told, 0.0))
     asyncio.run(planned.planner.finished([Mark("ab", 7)], None))
-    assert planned.query.asked[-1] == ("commit", later)
+    assert planned.query.progress.finished is later
 
 
-def test_word_that_comes_late_takes_nothing_back() -> None:
-    """Spark's listeners are told in a thread of their own, which may lag behind several micro-batches."""
+def test_finish_that_fails_is_made_again() -> None:
     planned = Planned()
-    first, second = (Offset({ORDERS: at}, mark=Mark("ab", number)) for at, number in ((LATER, 6), (LAST, 7)))
-    planned.ask(Plan(Offset({ORDERS: AT}), first, 0.0))
-    planned.ask(Plan(first, second, 0.0))
-    planned.next(second, done=second)
-    asyncio.run(planned.planner.finished([Mark("ab", 6)], None))
-    assert [asked for asked in planned.query.asked if asked[0] == "commit"] == [("commit", second)]
-
-
-def test_a_commit_that_fails_is_made_again() -> None:
-    planned = Planned()
-    at = Offset({ORDERS: AT})
+    at = Offset({ORDERS: AT}, mark=Mark("ab", 1))
+    end = Offset({ORDERS: LATER}, mark=Mark("ab", 2))
+    planned.ask(Plan(at, end, 0.0, first=True))
     planned.query.error = FetcherError("not now")
     for _ in range(2):
         with pytest.raises(FetcherError):
-            planned.next(at, done=at)
-    assert planned.query.asked == [("commit", at)] * 2
+            planned.next(end)
+    assert planned.query.progress.finished is at
+    planned.query.error = None
+    planned.next(end)
+    assert planned.query.progress.finished is end
 
 
-def test_the_next_run_knows_the_micro_batch_that_is_being_read() -> None:
+def test_next_run_knows_the_present_micro_batch() -> None:
+    planned = Planned()
+    at = Offset({ORDERS: AT}, mark=Mark("ab", 5))
+    end = Offset({ORDERS: LATER}, mark=Mark("ab", 6))
+    planned.ask(Begin(kept=at, end=end))
+    assert planned.query.progress.finished is at
+    asyncio.run(planned.planner.finished([Mark("ab", 6)], None))
+    assert planned.query.progress.finished is end
+
+
+def test_begin_after_a_faster_call_changes_nothing() -> None:
+    """The thread that joins the next run, and the one that plans, call it at the same time."""
+    planned = Planned()
+    planned.query.there = {ORDERS: LAST}
+    at, here = Offset({ORDERS: AT}, mark=Mark("ab", 5)), Offset({ORDERS: LATER}, mark=Mark("ab", 6))
+    end = planned.next(here).end
+    for late in (Begin(kept=at, end=here), Begin(kept=here, end=here)):
+        planned.ask(late)
+        assert (planned.query.progress.finished, planned.query.progress.planned) == (here, [end])
+
+
+def test_next_run_finishes_what_its_predecessor_may_not_have() -> None:
+    """The planner has asked for more from `end` when its run dies: the rows of the lease table may not be there yet."""
     planned = Planned()
     end = Offset({ORDERS: LATER}, mark=Mark("ab", 6))
-    planned.ask(Begin(end=end))
-    asyncio.run(planned.planner.finished([Mark("ab", 6)], None))
-    assert planned.query.asked == [("commit", end)]
+    planned.ask(Begin(kept=end, end=end))
+    assert planned.query.progress.planned == [end]
+    planned.next(end)
+    assert planned.query.progress.planned == []
 
 
-def test_what_is_done_is_committed_before_anything_is_planned() -> None:
+def test_checkpoint_without_marks_finishes_its_first_micro_batch() -> None:
     planned = Planned()
-    at = Offset({ORDERS: AT})
-    planned.next(at, done=at)
-    assert planned.query.asked == [("commit", at), ("poll", at, 0.01)]
+    begin, end = Offset({ORDERS: AT}), Offset({ORDERS: LATER})
+    planned.ask(Begin(mark=Mark("ab"), resumed=end))
+    planned.ask(Plan(begin, end, 0.0, first=True))
+    assert planned.query.progress.finished is begin
+    planned.query.there = {ORDERS: LAST}
+    assert planned.next(end).end == Offset({ORDERS: LAST}, mark=Mark("ab", 1))
+    assert planned.query.progress.finished is end
+    assert planned.query.progress.checkpoint == "ab"
 
 
 def test_a_query_waits_for_nothing_while_another_source_has_rows_unless_it_ends() -> None:

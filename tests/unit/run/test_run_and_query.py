@@ -39,6 +39,7 @@ from kinesis_efo.run.query import Query
 from kinesis_efo.run.run import Run
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.model_stream import ModelStream
+from tests.support.planned import finish
 from tests.support.virtual_time import LoopClock, VirtualTimeLoop, run
 
 REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
@@ -217,7 +218,6 @@ async def test_a_failure_ends_every_call_and_the_first_one_stays(centre: Centre)
     calls: list[Coroutine[Any, Any, Any]] = [
         query.wait_held(5.0),
         centre.poll(ONE),
-        query.commit(ONE),
         query.check_replay(ONE, []),
         query.hash_ranges([FIRST]),
         query.ends(ONE, 5.0),
@@ -332,7 +332,7 @@ async def test_a_shard_without_parents_that_appears_starts_although_none_has_end
 async def test_what_is_committed_is_written_with_its_last_record(centre: Centre) -> None:
     await centre.poll(ONE)
     centre.fetching.records = {FIRST: LastRecord(18)}
-    await centre.query.commit(Offset({FIRST: Position.after(20)}))
+    finish(centre.query, Offset({FIRST: Position.after(20)}))
     await asyncio.sleep(6)
     row = centre.store.lease(f"orders:{FIRST.shard}")
     assert (row.position, row.record, row.fetcher) == (Position.after(20), 18, "0 on host0")
@@ -340,7 +340,7 @@ async def test_what_is_committed_is_written_with_its_last_record(centre: Centre)
 
 @scenario()
 async def test_the_one_micro_batch_of_a_query_that_never_polls_is_written_too(centre: Centre) -> None:
-    await centre.query.commit(Offset({FIRST: Position.after(20)}))
+    finish(centre.query, Offset({FIRST: Position.after(20)}))
     await asyncio.sleep(6)
     assert centre.store.lease(f"orders:{FIRST.shard}").position == Position.after(20)
 
@@ -350,10 +350,26 @@ async def test_a_shard_that_has_ended_is_finished_with_its_children(centre: Cent
     centre.stream.split(0)
     await centre.access.refresh()
     await centre.poll(ONE)
-    await centre.query.commit(Offset({FIRST: SHARD_END}))
+    finish(centre.query, Offset({FIRST: SHARD_END}))
     await asyncio.sleep(6)
     row = centre.store.lease(f"orders:{FIRST.shard}")
     assert (row.position, row.children) == (SHARD_END, {SHARDS[1].shard, SHARDS[2].shard})
+
+
+def test_first_micro_batch_in_a_run_moves_all_rows() -> None:
+    """The run before may have died before it wrote the rows of shards that are idle now."""
+    store = MemoryLeaseStore()
+    key = f"orders:{SECOND.shard}"
+    store.items[key] = Lease(key, checkpoint=Position.after(10), counter=7).to_item()
+
+    @scenario(store=store)
+    async def test(centre: Centre) -> None:
+        await centre.poll(Offset({FIRST: Position.after(20), SECOND: Position.after(30)}))
+        finish(centre.query, Offset({FIRST: Position.after(40), SECOND: Position.after(30)}))
+        await asyncio.sleep(6)
+        assert store.lease(key).position == Position.after(30)
+
+    test()
 
 
 def test_the_rows_of_earlier_runs_are_read_when_the_lease_is_taken() -> None:
@@ -365,7 +381,7 @@ def test_the_rows_of_earlier_runs_are_read_when_the_lease_is_taken() -> None:
     @scenario(store=store)
     async def test(centre: Centre) -> None:
         await centre.poll(Offset({FIRST: Position.after(30)}))
-        await centre.query.commit(Offset({FIRST: Position.after(40)}))
+        finish(centre.query, Offset({FIRST: Position.after(40)}))
         await asyncio.sleep(6)
         kept = store.lease(key).checkpoint
         assert kept is not None
@@ -560,8 +576,8 @@ async def test_tools_are_told_how_far_each_shard_is_processed(centre: Centre) ->
     assert [each.done for each in await centre.run.status()] == [None, None]
     await centre.poll(ONE)
     assert [each.done for each in await centre.run.status()] == ["TRIM_HORIZON", None]
-    await centre.query.commit(Offset({FIRST: Position.after(20)}))
-    await centre.poll(Offset({FIRST: Position.after(40)}))
+    finish(centre.query, Offset({FIRST: Position.after(20)}))
+    centre.query.progress.plan(Offset({FIRST: Position.after(40)}))
     assert [(each.key, each.done) for each in await centre.run.status()] == [(FIRST, "AFTER:20"), (SECOND, None)]
 
 
@@ -570,8 +586,8 @@ async def test_what_is_processed_is_counted_once_also_of_a_shard_that_has_ended(
     both = Offset(dict.fromkeys((FIRST, SECOND), TRIM_HORIZON))
     centre.fetching.replies = [[progress(FIRST, "SHARD_END", 3), progress(SECOND, "AFTER:20", 4)]]
     await centre.poll(both)
-    await centre.query.commit(Offset({SECOND: Position.after(10)}))
-    await centre.query.commit(Offset({SECOND: Position.after(20)}))
+    finish(centre.query, Offset({SECOND: Position.after(10)}))
+    finish(centre.query, Offset({SECOND: Position.after(20)}))
     told = centre.query.status(stream="none of its shards")
     assert (told.records_done, told.bytes_done) == (3, 100), "what was planned beyond the micro-batch is planned again"
 
@@ -619,7 +635,7 @@ async def test_a_range_of_a_former_run_of_which_records_are_gone_ends_the_query(
 async def test_the_time_up_to_which_a_shard_was_read_comes_from_its_row(centre: Centre) -> None:
     centre.fetching.until = 1_700_000_000.0
     await centre.poll(ONE)
-    await centre.query.commit(Offset({FIRST: Position.after(20)}))
+    finish(centre.query, Offset({FIRST: Position.after(20)}))
     await asyncio.sleep(6)
     assert centre.run.known(FIRST, Position.after(20)) == Known(1_700_000_000.0)
     assert centre.run.known(SECOND, Position.after(20)) == Known()
@@ -732,7 +748,7 @@ async def warned(centre: Centre, caplog: pytest.LogCaptureFixture, *others: Call
         for query in (centre.query, Query(centre.run, name="second")):
             query.begins(["orders"], from_leases=False)
             for number in (20, 21):
-                await query.commit(Offset(dict.fromkeys(SHARDS[:2], Position.after(number))))
+                finish(query, Offset(dict.fromkeys(SHARDS[:2], Position.after(number))))
     return sum("this query is new, without a checkpoint" in message for message in caplog.messages)
 
 
@@ -767,7 +783,7 @@ def test_a_query_that_goes_on_in_another_run_is_not_new(caplog: pytest.LogCaptur
     @scenario(shards=2, store=read_before())
     async def main(centre: Centre) -> None:
         with caplog.at_level(logging.WARNING):
-            await centre.query.commit(Offset(dict.fromkeys(SHARDS[:2], Position.after(20))))
+            finish(centre.query, Offset(dict.fromkeys(SHARDS[:2], Position.after(20))))
         assert not caplog.messages
 
     main()

@@ -14,6 +14,7 @@ from kinesis_efo.options import Bounds
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, PositionKind, ShardRange
 from kinesis_efo.sharing.query_fetching import QueryFetching
 from tests.support.model_stream import ModelStream
+from tests.support.planned import finish
 from tests.support.transports import refused
 from tests.support.virtual_time import LoopClock, run
 from tests.unit.sharing.test_several_queries import (
@@ -87,8 +88,8 @@ async def test_a_query_that_has_failed_by_itself_does_not_commit() -> None:
         first, second = await far_behind(program)
         fetching_of(second).failure.set(DataLossError("a record is gone"))
         with pytest.raises(DataLossError):
-            await second.query.commit(second.offset)
-        await first.query.commit(first.offset)
+            finish(second.query, second.offset)
+        finish(first.query, first.offset)
 
 
 @scenario
@@ -348,7 +349,7 @@ async def test_a_query_holds_up_by_what_another_one_has_read_and_it_has_not() ->
         assert fetching_of(slow).lag_behind(fetching_of(last)) == {}
         slow.max_records = 3
         await slow.batch()
-        await slow.query.commit(Offset({key(0): Position.after(numbers[2] + 1)}))
+        finish(slow.query, Offset({key(0): Position.after(numbers[2] + 1)}))
         assert fetching_of(slow).lag_behind(fetching_of(fast)) == {}
         assert fetching_of(fast).lag_behind(fetching_of(slow)) == {}, "no record lies between"
 

@@ -15,6 +15,7 @@ from kinesis_efo.run.gap import GapWatch
 from kinesis_efo.run.run import Run
 from kinesis_efo.sharing.standing import Reads, slowest, stands, summed_up
 from tests.support.model_stream import ModelShard, ModelStream
+from tests.support.planned import finish
 from tests.unit.sharing.test_several_queries import Program, horizon, key, scenario, together
 
 FIRST, SECOND, CHILD = (ShardKey("orders", name) for name in ("a", "b", "c"))
@@ -50,11 +51,11 @@ async def test_a_query_that_shares_holds_what_it_has_not_processed() -> None:
         slow, fast = program.join(horizon(stream)), program.join(horizon(stream))
         slow.max_records = 10
         await slow.poll()
-        await slow.query.commit(slow.offset)
+        finish(slow.query, slow.offset)
         assert told(program.run, 1).records_done == 0, "what is planned is not done"
         await fast.until(lambda: fast.has_all)
         await slow.batch()
-        await slow.query.commit(slow.offset)
+        finish(slow.query, slow.offset)
         await asyncio.sleep(3)
         behind, at_tip = told(program.run, 1), told(program.run, 2)
         assert (at_tip.records, at_tip.bytes, at_tip.held, at_tip.millis, at_tip.records_done) == (0, 0, 0, 0, 40)

@@ -36,7 +36,7 @@ from kinesis_efo.sharing.local_fetching import LocalFetching
 from tests.support.examples import seeds
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.model_stream import BEGAN_MS, ModelStream
-from tests.support.planned import planned
+from tests.support.planned import finish, planned
 from tests.support.polled_stream import PolledClient
 from tests.support.transports import refused
 from tests.support.virtual_time import LoopClock, run
@@ -204,7 +204,7 @@ class Reader:
             return True
         self.rows += rows
         self.offset, self.planned = end, None
-        await self.query.commit(end)
+        finish(self.query, end)
         if rows:
             self.moved_at = self.program.clock.monotonic()
         return True
@@ -618,7 +618,7 @@ async def test_a_query_that_fails_by_itself_fails_alone() -> None:
         with pytest.raises(DataLossError):
             await second.batch()
         with pytest.raises(DataLossError):
-            await second.query.commit(second.offset)
+            finish(second.query, second.offset)
         stream.put(0, 30)
         await first.until(lambda: first.has_all)
         await second.leave()

@@ -13,10 +13,11 @@ import pytest
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import ConfigurationError, FetcherError
+from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import LISTENS
 from kinesis_efo.positions import Offset, Position
-from kinesis_efo.run.access import BatchPlan, Begin, Commit, Next, Plan, Reading, Step
+from kinesis_efo.run.access import BatchPlan, Begin, Logged, Next, Plan, Reading, Step
 from kinesis_efo.spark import stream_planner
 from kinesis_efo.spark.stream_planner import QueryRun, SparkOffsets, StreamPlanner, Triggers
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
@@ -40,6 +41,7 @@ class Run:
         self.asked: list[Any] = []
         self.did: list[str] = []
         self.failures = 0
+        self.unfinished: Mark | None = None
 
     def start(self) -> None:
         self.did.append("start")
@@ -98,27 +100,21 @@ def test_a_query_leaves_its_run_once() -> None:
 
 
 def test_the_last_micro_batch_is_reported_at_the_stop() -> None:
-    run = Run(lambda call: isinstance(call, Commit))
+    run = Run(lambda call: isinstance(call, Logged))
     query = query_of(run)
-    assert not query.commit_last(START, 2.0), "not joined"
+    assert not query.finishes_last(2.0), "not joined"
     query.begin(START)
     run.asked.clear()
-    assert query.commit_last(START, 2.0)
-    assert run.asked == [Commit(None, None, 2.0)]
-    assert not query.commit_last(START, 2.0), "it is committed"
-    assert len(run.asked) == 1
-    query.done = Offset({key(0): Position.after(2)})
-    run.reply = lambda _call: False
-    assert not query.commit_last(START, 2.0)
-    assert run.asked[1:] == [Commit(None, query.done, 0.0)]
-    assert query.news is None
-    # Without the driver's word there is nothing to wait for.
-    silent = query_of(Run(), replace(OPTIONS, listens=False))
+    assert not query.finishes_last(2.0), "Spark has asked for more after it"
+    run.unfinished = Mark("ab", 3)
+    assert query.finishes_last(2.0)
+    assert run.asked == [Logged(Mark("ab", 3), 2.0)]
+    # Without the driver's reports there is nothing to wait for.
+    silent = query_of(run, replace(OPTIONS, listens=False))
     silent.begin(START)
-    assert not silent.commit_last(START, 2.0)
-    silent.done = START
-    silent.commit_last(None, 2.0)
-    assert silent._shared.asked[1:] == [Commit(None, START, 0.0)]  # type: ignore[union-attr]
+    run.asked.clear()
+    assert not silent.finishes_last(2.0)
+    assert run.asked == []
 
 
 @pytest.mark.slow
@@ -179,15 +175,6 @@ def test_a_stopped_reader_removes_its_notes_and_leaves(tmp_path: Path) -> None:
     reader.stop()
     assert list((tmp_path / "notes").iterdir()) == []
     assert run.did == ["start", "stop"]
-
-
-def test_a_repeated_micro_batch_counts_as_done() -> None:
-    run: Any = Run(lambda call: Step() if isinstance(call, Next) else None)
-    planner = StreamPlanner(OPTIONS, ORDERS, lambda: run)
-    planner.commit(START.to_dict())
-    planner.latest(START.to_dict(), once=False)
-    (asked,) = (call for call in run.asked if isinstance(call, Next))
-    assert (asked.done, asked.hurry) == (START, False)
 
 
 def test_repeated_ranges_skip_accepted_losses() -> None:

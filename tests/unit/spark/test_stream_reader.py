@@ -17,13 +17,14 @@ import pytest
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.decisions.planning import PollReply, ShardProgress
+from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import ConfigurationError, DataLossError, RetriesExhaustedError
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import LISTENS
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
-from kinesis_efo.run.access import Commit
+from kinesis_efo.run.access import Logged, Next, Plan
 from kinesis_efo.run.query_ends import EndPositions
 from kinesis_efo.run.query_planner import QueryPlanner
 from kinesis_efo.spark import stream_planner, stream_reader
@@ -120,6 +121,7 @@ class AsyncQuery:
 
     def __init__(self, script: Fetcher) -> None:
         self.script = script
+        self.progress = Progress()
 
     async def wait_held(self, at_most: float) -> bool:
         return self.script.wait_held(timeout=at_most)
@@ -129,10 +131,18 @@ class AsyncQuery:
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
         return self.script.poll(offset, max_bytes=max_bytes, max_records=max_records, timeout=at_most)
 
-    async def commit(self, offset: Offset) -> None:
-        self.script.commit(offset)
+    def begin(self, offset: Offset) -> None:
+        if self.progress.begin(offset):
+            self.script.commit(offset)
 
-    async def check_replay(self, begin: Offset, ranges: list[ShardRange]) -> None:
+    def finish(self, mark: Mark) -> bool:
+        if not self.progress.finish(mark) or (offset := self.progress.finished) is None:
+            return False
+        self.script.commit(offset)
+        return True
+
+    async def check_replay(self, begin: Offset, ranges: list[ShardRange], end: Offset | None) -> None:
+        self.progress.begin(begin, end)
         self.script.check_replay(begin, ranges)
 
     async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:
@@ -166,6 +176,7 @@ class Reader(KinesisStreamReader):
         self.clock = SimpleNamespace(monotonic=lambda: time.monotonic(), sleep=asyncio.sleep)
         self.words: list[dict[str, Any]] = []
         """The driver's, which come while a call waits for them."""
+        self.unfinished: Mark | None = None
         self.reading = False
         self.secret, self.query_name = "s", "q"
         self._start_at = Offset(initial)
@@ -197,7 +208,7 @@ class Reader(KinesisStreamReader):
 
     def end_query(self, at_most: float) -> None:
         """As `stop` does, and as a signal does."""
-        self.here._commit_last(at_most)
+        self.here._warn_of_rest(at_most)
 
     @property
     def planner_address(self) -> FetcherAddress:
@@ -209,6 +220,7 @@ class Reader(KinesisStreamReader):
 
     def planned(self, mark: Mark) -> None:
         self.fetcher.planned(mark)
+        self.unfinished = mark
 
     async def _answered(self, work: Any) -> Any:
         answering = asyncio.ensure_future(work)
@@ -218,8 +230,13 @@ class Reader(KinesisStreamReader):
         return await answering
 
     def ask(self, call: Any) -> Any:
+        match call:
+            case Plan():
+                self.unfinished = call.end.mark
+            case Next():
+                self.unfinished = None
         work = self.planner.answer(call)
-        if isinstance(call, Commit):
+        if isinstance(call, Logged):
             return asyncio.run(self._answered(work))
         try:
             work.send(None)
@@ -359,11 +376,10 @@ def test_a_reader_whose_fetcher_has_failed_stops_all_the_same() -> None:
     start = reader.initialOffset()
     reader.partitions(start, reader.latestOffset(start))
 
-    def fail(_: Offset) -> None:
+    def fail(_: Mark) -> None:
         raise DataLossError("gone")
 
-    reader.fetcher.commit = fail  # type: ignore[method-assign]
-    reader.here._run.done = reader.here._running
+    reader.fetcher.planned = fail  # type: ignore[method-assign]
     reader.end_query(60.0)
 
 
@@ -426,8 +442,9 @@ def test_spark_4_3_says_where_the_query_is() -> None:
     reader.fetcher.there = {key(0): (after(10), 3)}
     assert reader.latestOffset(offset(s0=after(5)), limit) == offset(s0=after(10))
     reader.commit(offset(s0=after(5)))
+    assert reader.fetcher.commits == [Offset({key(0): after(5)})]
     reader.latestOffset(offset(s0=after(10)), limit)
-    assert reader.fetcher.commits == [Offset({key(0): after(5)})], "it rides along with the next question"
+    assert reader.fetcher.commits[1:] == [Offset({key(0): after(10)})], "the next question says so"
 
 
 def test_limits_of_the_options_hold() -> None:

@@ -1,0 +1,103 @@
+"""Where a query stands, and what that means for the rows of the lease table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from kinesis_efo.errors import FetcherError
+from kinesis_efo.marks import Mark
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, lowest
+
+
+class Progress:
+    """Where one query stands. It only moves forward: offsets are ordered by their marks, and the first ones of an old checkpoint have none.
+
+    Attributes:
+        finished: Everything up to this offset is processed; None if not known yet. The next micro-batch begins here.
+        planned: The ends that Spark may have logged after it, at most two: that of the present micro-batch, and the next one.
+    """
+
+    def __init__(self) -> None:
+        self.finished: Offset | None = None
+        self.planned: list[Offset] = []
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The checkpoint's id; None if it is not known yet."""
+        known = (*self.planned, *((self.finished,) if self.finished is not None else ()))
+        return next((each.mark.checkpoint for each in known if each.mark is not None), None)
+
+    def has_finished(self, mark: Mark) -> bool:
+        """Whether the micro-batch whose end has this mark is finished."""
+        known = None if self.finished is None else self.finished.mark
+        return known is not None and known.checkpoint == mark.checkpoint and known.moved >= mark.moved
+
+    def begin(self, offset: Offset, end: Offset | None = None) -> bool:
+        """Continue where Spark continues: everything up to `offset` is processed. Returns whether that finishes a micro-batch.
+
+        `end` is the end of a micro-batch that is possibly unfinished. Raises FetcherError if the query is further.
+        """
+        known = self.finished
+        if known is not None and offset.mark is not None and _is_before(offset, known):
+            raise FetcherError(
+                f"a micro-batch begins at {offset.mark}, but everything up to {known.mark} is processed: the call came late, or the "
+                "checkpoint was replaced while the query ran; start the query again"
+            )
+        ends = any(_is_same(each, offset) for each in self.planned) or (
+            known is not None and not _is_same(known, offset)
+        )
+        self.finished = offset
+        self.planned = [each for each in self.planned if _is_before(offset, each)] or ([] if end is None else [end])
+        return ends
+
+    def plan(self, end: Offset) -> None:
+        """Add an end that Spark may log. It replaces an earlier one with the same mark."""
+        if self.finished is None or not (end.mark == self.finished.mark or _is_before(end, self.finished)):
+            self.planned = [*[each for each in self.planned if _is_before(each, end)][-1:], end]
+
+    def finish(self, mark: Mark) -> bool:
+        """Finish the micro-batch whose end has this mark. Returns False if it is finished already, or unknown."""
+        for number, end in enumerate(self.planned):
+            if end.mark == mark:
+                self.finished, self.planned = end, self.planned[number + 1 :]
+                return True
+        return False
+
+
+def _is_same(offset: Offset, other: Offset) -> bool:
+    return offset.mark == other.mark and (offset.mark is not None or offset == other)
+
+
+def _is_before(offset: Offset, other: Offset) -> bool:
+    if offset.mark is None or other.mark is None:
+        return offset.mark is None and other.mark is not None
+    return offset.mark.checkpoint == other.mark.checkpoint and offset.mark.moved < other.mark.moved
+
+
+def lease_positions(
+    shards: Iterable[ShardKey],
+    queries: Collection[Offset],
+    stored: Callable[[ShardKey], Position | None],
+    ancestors: Callable[[ShardKey], Collection[ShardKey]],
+) -> dict[ShardKey, Position]:
+    """The positions that the lease table's rows of some shards should have: those of the slowest query that has reached the row.
+
+    A row must not go back, so it does not wait for a query that is behind it. A query that reads an ancestor of a shard is at the shard's
+    beginning. `queries` are the finished offsets of all queries. `stored` returns a row's position, None if there is no row.
+    """
+
+    def reaches_row(key: ShardKey, position: Position) -> bool:
+        row = stored(key)
+        # Two times are compared, too; `reaches` is faster for the usual kinds.
+        return row is None or position.reaches(row) or lowest((row, position)) == row
+
+    found = {}
+    for key in shards:
+        positions = [
+            each.get(key, TRIM_HORIZON)
+            for each in queries
+            if key in each or any(before in each and reaches_row(before, each[before]) for before in ancestors(key))
+        ]
+        if reached := [each for each in positions if reaches_row(key, each)]:
+            found[key] = lowest(reached)
+    return found

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from itertools import count
 from random import Random
 from typing import Any
@@ -17,8 +16,7 @@ import pytest
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.cluster.cluster import Cluster
 from kinesis_efo.cluster.remote_fetcher import FetcherIdentity, RemoteFetcher
-from kinesis_efo.decisions.lineage import Shard
-from kinesis_efo.errors import DataLossError, FetcherError, FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
@@ -29,11 +27,10 @@ from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.run import RunLease
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import Bounds, RetrySettings
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.records.decoder import decode
 from kinesis_efo.run.query import Query
 from kinesis_efo.run.run import Run as PlannedRun
-from tests.support.examples import seeds
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.model_stream import ModelStream
 from tests.support.planned import finish, planned
@@ -43,9 +40,6 @@ REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
 NO_LIMIT = 1 << 60
 LEASE = 10.0
 PORTS = count(1)
-
-
-FIRST = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, SHARD_END)
 
 
 class Link:
@@ -237,65 +231,6 @@ def scenario(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None
 
 
 @scenario
-async def test_the_shards_are_shared_out_and_everything_is_read_once() -> None:
-    stream = ModelStream(shards=4)
-    for number in range(4):
-        stream.put(number, *[30] * 20)
-    async with Run(stream) as run:
-        await run.until(80)
-        assert [len(member.shards) for member in run.cluster.assignments.members] == [2, 2]
-        assert run.readers() == dict.fromkeys(stream.shards_by_id, 1)
-
-
-@scenario
-async def test_parents_come_before_children_also_where_others_read_them() -> None:
-    stream = ModelStream(shards=2)
-    stream.put(0, *[30] * 10)
-    stream.put(1, *[30] * 10)
-    stream.split(0)
-    stream.put(2, *[30] * 10)
-    stream.put(3, *[30] * 10)
-    async with Run(stream, fetchers=3) as run:
-        await run.until(40)
-        order = [shard for shard, _ in run.rows]
-        assert max(i for i, shard in enumerate(order) if shard.endswith("0")) < min(
-            i for i, shard in enumerate(order) if shard.endswith(("2", "3"))
-        )
-        stream.merge(2, 3)
-        stream.put(4, *[30] * 5)
-        await run.until(45)
-
-
-@pytest.mark.slow
-@scenario
-async def test_the_planner_hears_no_more_reports_a_second_however_many_events_come() -> None:
-    stream = ModelStream(shards=4, event_records=(1,))
-    async with Run(stream, fetchers=4) as run:
-        await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
-        before = sum(host.link.reports for host in run.hosts)
-        for number in range(2000):
-            stream.put(number % 4, 30)
-            await asyncio.sleep(0.001)
-        reports = sum(host.link.reports for host in run.hosts) - before
-        assert 100 < reports <= 410, "200 a second"
-        await run.until(2000)
-
-
-@scenario
-async def test_no_limit_of_a_trigger_stops_a_query() -> None:
-    stream = ModelStream(shards=4)
-    for number in range(4):
-        stream.put(number, *[30] * 10)
-    async with Run(stream) as run:
-        before = 0
-        for _ in range(200):
-            await run.batch(max_records=3)
-            assert len(run.rows) - before <= 3 * 2, "events of the model have two records"
-            before = len(run.rows)
-        assert len(run.rows) == 40
-
-
-@scenario
 async def test_the_shards_of_a_killed_fetcher_are_read_on_within_seconds() -> None:
     stream = ModelStream(shards=4)
     for number in range(4):
@@ -318,27 +253,6 @@ async def test_the_shards_of_a_killed_fetcher_are_read_on_within_seconds() -> No
 
 
 @scenario
-async def test_a_fetcher_that_is_cut_off_stops_before_another_takes_over_and_comes_back() -> None:
-    stream = ModelStream(shards=4)
-    for number in range(4):
-        stream.put(number, *[30] * 5)
-    async with Run(stream) as run:
-        await run.until(20)
-        away = run.hosts[0]
-        away.link.cut = True
-        for number in range(4):
-            stream.put(number, *[30] * 5)
-        took = await run.idle_until(lambda: len(run.rows) == 40, LEASE + 8.0)
-        assert took > 5, "its shards are not given away while it may read them"
-        assert not list(away.fetcher.feeds)
-        away.link.cut = False
-        await run.idle_until(lambda: [len(member.shards) for member in run.cluster.assignments.members] == [2, 2], 30.0)
-        for number in range(4):
-            stream.put(number, *[30] * 5)
-        await run.until(60)
-
-
-@scenario
 async def test_many_that_are_cut_off_at_once_are_replaced_as_soon_as_one() -> None:
     stream = ModelStream(shards=32)
     async with Run(stream, fetchers=32) as run:
@@ -349,30 +263,6 @@ async def test_many_that_are_cut_off_at_once_are_replaced_as_soon_as_one() -> No
             stream.put(number, *[30] * 2)
         assert await run.idle_until(lambda: len(run.rows) == 64, 60.0) <= LEASE + 3
         assert len(set(run.rows)) == 64
-
-
-@scenario
-async def test_one_that_answers_while_another_is_probed_is_not_given_up() -> None:
-    stream = ModelStream(shards=2)
-    async with Run(stream) as run:
-        await run.idle_until(lambda: len(run.readers()) == 2, 20.0)
-        members = {member.request.host: member for member in run.cluster.assignments.members}
-        asked = asyncio.Event()
-
-        async def gone(_address: FetcherAddress) -> bool:
-            # It was restarted, or another one has its port now; meanwhile it has asked.
-            await asked.wait()
-            return True
-
-        run.is_gone = gone  # type: ignore[method-assign]
-        run.hosts[0].link.cut = True
-        await asyncio.sleep(4)
-        run.hosts[0].link.cut = False
-        heard_at = members["host0"].heard_at
-        await run.idle_until(lambda: members["host0"].heard_at > heard_at, 5.0)
-        asked.set()
-        await asyncio.sleep(1)
-        assert list(run.cluster.assignments.members) == list(members.values())
 
 
 @scenario
@@ -387,56 +277,6 @@ async def test_one_whose_connection_breaks_for_a_moment_asks_before_it_opens_any
         await run.idle_until(lambda: [len(member.shards) for member in run.cluster.assignments.members] == [2, 2], 60.0)
         assert away.remote._name != name, "it has come as a new one"
         assert len(stream.subscribed) - opened <= 4, "no ping-pong"
-
-
-@scenario
-async def test_a_fetcher_that_cannot_report_any_more_ends_and_the_others_read_on() -> None:
-    class Broken(Link):
-        async def report(self, report: Report) -> ReportReply:
-            raise ValueError("a bug")
-
-    stream = ModelStream(shards=4)
-    async with Run(stream) as run:
-        await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
-        bad = run.hosts[0]
-        bad.remote._planner = Broken(run.cluster)
-        for number in range(4):
-            stream.put(number, *[30] * 5)
-        with pytest.raises(ValueError, match="a bug"):
-            await bad.task
-        run.dead.add(bad.address)
-        await run.until(20)
-
-
-@scenario
-async def test_whatever_ends_the_planners_watch_over_the_shards_reaches_the_query() -> None:
-    class Broken(ModelStream):
-        broken = False
-
-        async def shards(self, stream_arn: str) -> list[Shard]:
-            return [None] if self.broken else await super().shards(stream_arn)  # type: ignore[list-item]
-
-    stream = Broken()
-    async with Run(stream) as run:
-        await run.idle_until(lambda: len(run.readers()) == 1, 10.0)
-        stream.broken = True
-        with pytest.raises(FetcherError, match="watching the shards failed: AttributeError"):
-            await run.idle_until(lambda: False, 100.0)
-
-
-@scenario
-async def test_one_that_is_cut_off_takes_nothing_back_from_the_one_that_took_over() -> None:
-    stream = ModelStream(shards=4)
-    async with Run(stream, takeovers=True) as run:
-        await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
-        away = run.hosts[0]
-        away.link.cut = True
-        run.cluster.assignments.dropped(away.remote._name)
-        opened, began = len(stream.subscribed), LoopClock().monotonic()
-        await run.idle_until(lambda: LoopClock().monotonic() - began > 30, 60.0)
-        assert len(stream.subscribed) - opened == 2, (
-            "it cannot ask, so it opens nothing, although its lease is not over"
-        )
 
 
 @pytest.mark.slow
@@ -476,29 +316,6 @@ async def test_a_minute_after_any_change_nobody_has_much_more_than_the_others() 
         await run.until(4 * 60 * 24)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("shards", "fetchers"), [(3, 2), (5, 4)])
-def test_at_even_load_no_shard_changes_hands(shards: int, fetchers: int) -> None:
-    async def main() -> None:
-        stream, random, moves = ModelStream(shards=shards), Random(5), 0
-        async with Run(stream, fetchers=fetchers) as run:
-
-            def owners() -> list[FetcherAddress | None]:
-                return [run.cluster.assignments.address(key) for key in horizon(stream)]
-
-            before: list[FetcherAddress | None] = []
-            for second in range(150):
-                for number in range(shards):
-                    stream.put(number, random.randrange(9_000, 11_000))
-                await run.batch()
-                await asyncio.sleep(1)
-                moves += sum(one != other for one, other in zip(before, owners(), strict=False))
-                before = owners() if second >= 60 else []
-        assert moves == 0
-
-    run(asyncio.wait_for(main(), 3600))
-
-
 @scenario
 async def test_a_second_attempt_at_a_place_reads_nothing_while_the_first_lives() -> None:
     stream = ModelStream(shards=2)
@@ -514,130 +331,6 @@ async def test_a_second_attempt_at_a_place_reads_nothing_while_the_first_lives()
         stream.put(1, *[30] * 5)
         await run.until(15)
         assert list(run.hosts[1].fetcher.feeds)
-
-
-@scenario
-async def test_without_the_lease_nobody_reads_and_with_it_again_everybody_goes_on() -> None:
-    stream = ModelStream(shards=4)
-    stream.put(0, 30, 30)
-    async with Run(stream) as run:
-        await run.until(2)
-        run.network.cut = True
-        await asyncio.sleep(LEASE + 1)
-        assert run.readers() == {}
-        run.network.cut = False
-        for number in range(4):
-            stream.put(number, *[30] * 5)
-        await run.until(22)
-
-
-@scenario
-async def test_ten_minutes_without_a_network_lose_nothing() -> None:
-    stream = ModelStream(shards=4)
-    async with Run(stream) as run:
-        await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
-        for host in run.hosts:
-            host.link.cut = True
-        for number in range(4):
-            stream.put(number, *[30] * 5)
-        await asyncio.sleep(50)
-        assert run.readers() == {}
-        for host in run.hosts:
-            host.link.cut = False
-        await run.until(20)
-
-
-@scenario
-async def test_the_error_of_one_fetcher_is_that_of_the_query() -> None:
-    stream = ModelStream(shards=2)
-    async with Run(stream) as run:
-        await run.idle_until(lambda: len(run.readers()) == 2, 10.0)
-        run.hosts[1].fetcher._failed(DataLossError("a shard is gone"))
-        with pytest.raises(DataLossError, match=r"a shard is gone \(the fetcher on host host1 says so\)"):
-            await run.idle_until(lambda: False, 10.0)
-
-
-@scenario
-async def test_the_first_error_of_the_run_is_kept_whoever_of_its_parts_fails_next() -> None:
-    stream = ModelStream(shards=2)
-    async with Run(stream) as run:
-        await run.idle_until(lambda: len(run.readers()) == 2, 10.0)
-        run.hosts[0].fetcher._failed(DataLossError("the first"))
-        assert run.hosts[0].remote._reporter.waits, "it is reported at once"
-        run.hosts[0].fetcher._failed(DataLossError("the second of this fetcher"))
-        await asyncio.sleep(2)
-        run.hosts[1].fetcher._failed(DataLossError("another fetcher's"))
-        await asyncio.sleep(2)
-        run.inner.lease_lost("orders", "somebody")
-        calls = (
-            run.batch(),
-            run.planner.hash_ranges([FIRST.key]),
-            run.leases.wait_held(["orders"]),
-            run.cluster.assignments.where(WhereRequest.of([FIRST], 0.0)),
-        )
-        for call in calls:
-            with pytest.raises(DataLossError, match=r"the first \(the fetcher on host host0 says so\)"):
-                await call
-
-
-@scenario
-async def test_an_error_that_the_planner_did_not_hear_of_is_told_again() -> None:
-    stream = ModelStream(shards=2)
-    async with Run(stream) as run:
-        await run.idle_until(lambda: len(run.readers()) == 2, 10.0)
-        run.hosts[0].link.cut = True
-        run.hosts[0].fetcher._failed(DataLossError("the first"))
-        await asyncio.sleep(4)
-        assert run.inner.failure.error is None
-        run.hosts[0].link.cut = False
-        with pytest.raises(DataLossError, match="the first"):
-            await run.idle_until(lambda: False, 10.0)
-
-
-@scenario
-async def test_those_who_wait_learn_of_an_error_at_once() -> None:
-    async with Run(ModelStream(), fetchers=0) as run:
-        await run.planner.wait_held(10.0)
-        waiting = [
-            asyncio.create_task(each)
-            for each in (
-                run.planner.poll(run.offset, NO_LIMIT, NO_LIMIT, 50.0),
-                run.cluster.assignments.where(WhereRequest.of([FIRST], 50.0)),
-                run.leases.wait_held(["orders", "another"]),
-            )
-        ]
-        await asyncio.sleep(1.2)
-        began = LoopClock().monotonic()
-        run.inner.failure.set(DataLossError("gone"))
-        for task in waiting:
-            with pytest.raises(DataLossError, match="gone"):
-                await task
-        assert LoopClock().monotonic() - began < 0.01
-
-
-@scenario
-async def test_no_fetcher_at_all_fails_the_query() -> None:
-    async with Run(ModelStream(), fetchers=0) as run:
-        began = LoopClock().monotonic()
-        with pytest.raises(FetcherError, match="no fetcher has come up for 60 s"):
-            await run.idle_until(lambda: False, 100.0)
-        assert LoopClock().monotonic() - began >= 6 * LEASE - 0.1
-
-
-@scenario
-async def test_rows_tell_which_fetcher_reads_which_shard() -> None:
-    stream = ModelStream(shards=4)
-    for number in range(4):
-        stream.put(number, 30)
-    async with Run(stream) as run:
-        await run.until(4)
-        for number in range(4):
-            stream.put(number, 30)
-        await run.until(8)
-        await run.batch()
-        await asyncio.sleep(6)
-        told = {run.store.lease(f"orders:{shard}").fetcher for shard in stream.shards_by_id}
-        assert told == {"0 on host0", "1 on host1"}
 
 
 @scenario
@@ -658,74 +351,6 @@ async def test_stopping_ends_every_fetcher_and_releases_the_lease() -> None:
     row = run.store.lease("orders:shardId-000000000000")
     assert row.fetcher is None
     assert row.record == stream[0].records[0][0]
-
-
-@scenario
-async def test_hash_range_of_child_comes_from_the_run_before_its_fetcher_knows_it() -> None:
-    """Each attempt of a task then leaves out the same aggregates, wherever it reads."""
-    stream = ModelStream(shards=1)
-    stream.put(0, 30)
-    async with Run(stream) as run:
-        await run.until(1)
-        stream.split(0)
-        children = [ShardKey("orders", f"shardId-{number:012d}") for number in (1, 2)]
-        await run.idle_until(lambda: len(run.readers()) == 2, 20.0)
-        known = await run.planner.hash_ranges(children)
-        assert known == {child: stream.shards_by_id[child.shard].hashes for child in children}
-        unaware = [
-            host
-            for host in run.hosts
-            for feed in host.fetcher.feeds
-            if feed.key.shard not in host.streams.stream("orders").lineage
-        ]
-        assert unaware, "a fetcher that has not read the parent lists the shards once a minute"
-
-
-@scenario
-async def test_a_commit_that_comes_late_takes_nothing_back() -> None:
-    stream = ModelStream(shards=1)
-    stream.put(0, 30, 30)
-    async with Run(stream) as run:
-        await run.until(2)
-        early = run.offset
-        stream.split(0)
-        await run.idle_until(lambda: len(run.offset) == 3, 20.0)
-        await run.idle_until(lambda: len(run.readers()) == 2, 20.0)
-        finish(run.planner, early)
-        stream.put(1, 30)
-        stream.put(2, 30)
-        await run.until(4)
-
-
-@scenario
-async def test_tips_are_found_while_fetchers_wait() -> None:
-    stream = ModelStream(shards=2)
-    stream.put(0, 30, 30)
-    async with Run(stream) as run:
-        begin = run.offset
-        while (ends := await run.planner.ends(begin, 0.2)) is None:
-            pass
-        await run.until(2)
-        first, second = (ShardKey("orders", f"shardId-00000000000{number}") for number in range(2))
-        assert ends.ends[first].reaches(Position.after(stream[0].records[-1][0]))
-        assert ends.ends[second].value > 1000
-        assert stream.collisions == []
-        stream.put(1, 30)
-        await run.until(3)
-
-
-@scenario
-async def test_all_tips_for_one_micro_batch_are_told_by_fetchers() -> None:
-    stream = ModelStream(shards=2)
-    stream.put(0, 30, 30)
-    stream.split(1)
-    async with Run(stream) as run:
-        while (tips := await run.planner.tips(run.offset, 0.2)) is None:
-            pass
-        assert [key.shard[-1] for key in sorted(tips)] == ["0", "1", "2", "3"]
-        assert tips[ShardKey("orders", "shardId-000000000000")].reaches(Position.after(stream[0].records[-1][0]))
-        assert tips[ShardKey("orders", "shardId-000000000001")] == SHARD_END
-        assert stream.collisions == []
 
 
 @pytest.mark.parametrize(("place", "after"), [(0, -1), (4, -1), (9, -1), (10, -1), (14, -1), (14, 4), (4, 4)])
@@ -749,57 +374,3 @@ def test_the_last_record_in_front_of_an_end_within_an_event_is_told_by_fetchers(
             assert known == ({} if after == place else {key: numbers[place]})
 
     test()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(3))
-def test_whatever_happens_everything_is_read_once_and_in_order(seed: int) -> None:
-    async def test() -> None:
-        random = Random(seed)
-        stream = ModelStream(shards=3)
-        written = 0
-        async with Run(stream, fetchers=3, takeovers=True) as run_:
-            for step in range(40):
-                for shard in [shard for shard in stream.shards_by_id.values() if shard.last is None]:
-                    if random.random() < 0.6:
-                        number = int(shard.shard_id[-12:])
-                        stream.put(number, *[30] * (many := random.randrange(1, 8)))
-                        written += many
-                await mishap(random, run_, step)
-                for _ in range(random.randrange(1, 4)):
-                    await run_.batch()
-            for host in run_.hosts:
-                host.link.cut = False
-            await run_.until(written)
-            for shard in stream.shards_by_id.values():
-                assert [n for name, n in run_.rows if name == shard.shard_id] == [n for n, _ in shard.records]
-
-    run(asyncio.wait_for(test(), 7200))
-
-
-async def mishap(random: Random, run: Run, step: int) -> None:
-    host = random.choice(run.hosts)
-    match random.randrange(8):
-        case 0:
-            if host.address not in run.dead:
-                place = host.remote._identity.place
-                await host.die()
-                run.hosts.remove(host)
-                run.hosts.append(Host(run, place))
-        case 1:
-            host.link.cut = True
-        case 2:
-            host.link.cut = False
-        case 3:
-            host.link.delay = random.choice([0.001, 0.3, 1.0])
-        case 4:
-            run.cluster.assignments.dropped(host.remote._name)
-        case 5:
-            still = [shard for shard in run.stream.shards_by_id.values() if shard.last is None]
-            if len(still) < 8:
-                run.stream.split(int(random.choice(still).shard_id[-12:]))
-        case 6:
-            await asyncio.sleep(random.choice([1, 7, 15]))
-        case _:
-            with suppress(KinesisEfoError):
-                run.inner.failure.raise_if_set()

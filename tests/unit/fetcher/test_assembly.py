@@ -15,7 +15,6 @@ import pytest
 from kinesis_efo.fetcher.assembly import new_event_loop, stream_opener
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.kinesis.clock import KinesisClock
-from kinesis_efo.kinesis.polling import CALL_SECONDS, apart_pace
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.transport import Unlimited
@@ -52,33 +51,6 @@ async def opened(stack: AsyncExitStack, clients: FakeClients, clock: LoopClock, 
     return {name: open_stream(ref) for name, ref in MANIFEST.streams.items()}
 
 
-@pytest.mark.parametrize("mode", ["efo", "polling"])
-def test_the_client_with_which_queries_read_apart_is_opened_once_one_does_and_closed_after_the_run(mode: str) -> None:
-    async def scenario() -> None:
-        clock = LoopClock()
-        clients = FakeClients(clock, answer)
-        async with AsyncExitStack() as stack:
-            streams = await opened(stack, clients, clock, readMode=mode)
-            assert len(clients.clients) == 2, "a query alone has one for control and one to read with"
-
-            async def end_of_run() -> None:
-                assert all(client.open for client in clients.clients), "the run still reads with them"
-
-            stack.push_async_callback(end_of_run)
-            for stream in streams.values():
-                assert stream.apart is not None
-                context = stream.apart.context
-                assert context.limits.between_calls == CALL_SECONDS
-                assert context.stream.consumer_arn is None
-                events = await context.transport.subscribe(context.stream, SHARD, TRIM_HORIZON, Unlimited())
-                events.close()
-            assert len(clients.clients) == 3, "one for all streams"
-        assert not any(client.open for client in clients.clients)
-        assert {call["StreamARN"] for call in clients.calls("get_shard_iterator")} == {"arn:orders", "arn:clicks"}
-
-    run(scenario())
-
-
 def test_it_reads_at_the_rate_that_the_option_says() -> None:
     async def scenario() -> None:
         clock = LoopClock()
@@ -100,14 +72,6 @@ def test_it_reads_at_the_rate_that_the_option_says() -> None:
         assert [call["Limit"] for call in clients.calls("get_records")] == [1000, 2, 2, 2]
 
     run(scenario())
-
-
-@pytest.mark.parametrize(
-    ("rate", "seconds", "size"), [(64 << 10, 1, 64 << 10), (1 << 20, 1, 1 << 20), (2 << 20, 0.5, 1 << 20)]
-)
-def test_a_shard_is_asked_once_a_second_unless_the_rate_needs_more(rate: int, seconds: float, size: int) -> None:
-    pace = apart_pace(rate)
-    assert (pace.call_seconds, pace.bytes_per_second, pace.answer_bytes) == (seconds, rate, size)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ import pytest
 from kinesis_efo.errors import DataLossError, RetriesExhaustedError
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from tests.support.lease_store import MemoryLeaseStore
-from tests.support.model_stream import BEGAN_MS, ModelStream
+from tests.support.model_stream import ModelStream
 from tests.support.polled_stream import PolledClient
 from tests.support.virtual_time import LoopClock
-from tests.unit.fetcher.test_fetcher import Query, everything, expected, horizon, scenario, until_read
+from tests.unit.fetcher.test_fetcher import Query, expected, horizon, scenario
 
 KEY = ShardKey("orders", "shardId-000000000000")
 
@@ -36,49 +36,12 @@ async def planned_by(stream: ModelStream, store: MemoryLeaseStore, *, polls: boo
         return begin.ranges_to(end)
 
 
-def at_time(number: int) -> Position:
-    """The time at which a number was given out."""
-    return Position.at_timestamp(BEGAN_MS + number)
-
-
 async def timed(reading: Any) -> tuple[Any, float]:
     began = LoopClock().monotonic()
     return await reading, LoopClock().monotonic() - began
 
 
 # -- a range that ends at a record
-
-
-@pytest.mark.parametrize("reads_polling", [True, False])
-@pytest.mark.parametrize("planned_polling", [True, False])
-def test_a_planned_micro_batch_has_all_its_rows_however_often_it_is_said_that_nothing_is_there(
-    planned_polling: bool, reads_polling: bool
-) -> None:
-    @scenario
-    async def test() -> None:
-        stream, store = ModelStream(shards=1), MemoryLeaseStore()
-        stream.put(0, *[30] * 20)
-        [wanted] = await planned_by(stream, store, polls=planned_polling)
-        stream.hidden = 0 if reads_polling else 7
-        client = polled(stream, hidden=7) if reads_polling else None
-        async with Query(stream, store, polled=client) as query:
-            rows = await asyncio.wait_for(query.read(wanted), 300)
-        assert rows == expected(stream, wanted) != []
-
-    test()
-
-
-@scenario
-async def test_such_a_range_is_over_at_once_where_no_position_of_the_server_gets_to_its_end() -> None:
-    """Planned from a subscription, whose positions lie behind its records, and read again with GetRecords, which has no others."""
-    stream, store = ModelStream(shards=1), MemoryLeaseStore()
-    stream.put(0, 30, 30)
-    last = stream[0].records[-1][0]
-    wanted = ShardRange(KEY, TRIM_HORIZON, Position.after(last + 5), last)
-    async with Query(stream, store, polled=polled(stream, lag=[5_000])) as query:
-        rows, seconds = await timed(query.read(wanted))
-        assert rows == expected(stream, wanted)
-        assert seconds < 0.5
 
 
 @pytest.mark.slow
@@ -109,29 +72,6 @@ def test_a_record_that_is_not_there_any_more_is_waited_for_and_then_a_loss_with_
 
 
 @scenario
-async def test_a_record_that_is_passed_over_is_asked_for_again() -> None:
-    """A subscription whose first event leaves records out; the next one does not."""
-    stream, store = ModelStream(shards=1), MemoryLeaseStore()
-    stream.put(0, *[30] * 5)
-    [wanted] = await planned_by(stream, store, polls=False)
-    wanted = replace_last(wanted, stream[0].records[1][0])
-    kept = stream[0].records[:2]
-    stream.put(0, 30)
-    del stream[0].records[:2]
-    async with Query(stream, store) as query:
-        reading = asyncio.create_task(query.read(wanted))
-        await asyncio.sleep(20)
-        assert not reading.done(), "what lies behind the record does not end the range"
-        stream[0].records[:0] = kept
-        rows = await asyncio.wait_for(reading, 30)
-        assert [number for _, number in rows] == [number for number, _ in kept]
-
-
-def replace_last(wanted: ShardRange, last: int) -> ShardRange:
-    return wanted._replace(through=Position.after(last), last=last)
-
-
-@scenario
 async def test_a_record_that_is_passed_over_for_ever_is_a_loss() -> None:
     stream, store = ModelStream(shards=1), MemoryLeaseStore()
     stream.put(0, *[30] * 5)
@@ -157,48 +97,6 @@ async def test_where_nothing_had_come_a_range_is_over_at_its_position() -> None:
         assert await timed(query.read(empty)) == ([], 5.0), "with the first event of an idle shard"
 
 
-@pytest.mark.parametrize("lag", [[0], [5_000], [5_000, 6_000, 7_000], [0, 5_000]])
-def test_where_nothing_had_come_a_range_ends_after_three_answers_over_two_seconds(lag: list[int]) -> None:
-    @scenario
-    async def test() -> None:
-        stream = ModelStream(shards=1)
-        stream.put(0, 30)
-        last = stream[0].records[-1][0]
-        client = polled(stream, lag=lag)
-        empty = ShardRange(KEY, Position.after(last), Position.after(last + 5))
-        async with Query(stream, polled=client) as query:
-            rows, seconds = await timed(asyncio.wait_for(query.read(empty), 60))
-            assert rows == []
-            assert 2.0 <= seconds <= 5.0
-
-    test()
-
-
-@scenario
-async def test_answers_from_before_a_range_was_asked_for_do_not_end_it() -> None:
-    """The shard was quiet until its tip was asked for; what came between that and the last answer belongs to the range."""
-    stream = ModelStream(shards=1)
-    client = polled(stream)
-    async with Query(stream, polled=client) as query:
-        await query.poll(horizon(stream))
-        await asyncio.sleep(60.3)
-        stream.put(0, 30)
-        tip = ShardRange(KEY, TRIM_HORIZON, Position.after(stream[0].records[-1][0] + 5))
-        assert await query.read(tip) == expected(stream, tip) != []
-
-
-@scenario
-async def test_a_lag_that_shrinks_is_progress() -> None:
-    stream = ModelStream(shards=1)
-    stream.put(0, 30)
-    last = stream[0].records[-1][0]
-    client = polled(stream, lag=[*range(100_000, 0, -1_000)])
-    empty = ShardRange(KEY, Position.after(last), Position.after(last + 5))
-    async with Query(stream, polled=client) as query:
-        _, seconds = await timed(query.read(empty))
-        assert seconds >= 100 * 0.2, "the reader goes through a time without records"
-
-
 @pytest.mark.slow
 @scenario
 async def test_no_range_waits_for_ever() -> None:
@@ -215,108 +113,7 @@ async def test_no_range_waits_for_ever() -> None:
     assert "the last said that reading is 5000 ms behind" in message
 
 
-@pytest.mark.parametrize("lag", [0, 5_000])
-def test_an_idle_micro_batch_is_over_although_positions_are_lower_than_before(lag: int) -> None:
-    """Some servers go on behind the time, some at the number of the last record."""
-
-    @scenario
-    async def test() -> None:
-        stream, store = ModelStream(shards=1), MemoryLeaseStore()
-        stream.put(0, 30, 30)
-        async with Query(stream, store) as query:
-            offset = await until_read(query, horizon(stream), 2)
-            await asyncio.sleep(12)
-            idle = await query.poll(offset)
-            assert idle[KEY].value > offset[KEY].value
-        [empty] = offset.ranges_to(idle)
-        stream.gives_last_number, stream.lag = True, lag
-        async with Query(stream, store) as query:
-            rows, seconds = await timed(asyncio.wait_for(query.read(empty), 600))
-            assert (rows, seconds) == ([], 10.0), "after two events"
-            stream.put(0, 30)
-            await until_read(query, idle, 1)
-            assert query.rows == everything(stream)[-1:], "and the query goes on"
-
-    test()
-
-
-@scenario
-async def test_ranges_without_records_are_waited_for_at_the_same_time() -> None:
-    stream = ModelStream(shards=6)
-    client = polled(stream)
-    empty = [ShardRange(key, at, Position.after(5_000)) for key, at in horizon(stream).items()]
-    async with Query(stream, polled=client) as query:
-        await query.poll(horizon(stream))
-        query.fetcher.feeds.close(each.key for each in empty)
-        asked_at = query.fetcher.expect(empty)
-
-        async def read(wanted: ShardRange) -> list[list[bytes]]:
-            return [each async for each in query.fetcher.read(wanted, asked_at)]
-
-        began = LoopClock().monotonic()
-        assert [await read(wanted) for wanted in empty] == [[]] * 6
-        assert LoopClock().monotonic() - began < 6.0
-
-
 # -- which numbers a buffer covers
-
-
-@scenario
-async def test_a_buffer_that_began_at_a_time_leaves_nothing_out_for_a_reader_from_before_it() -> None:
-    stream = ModelStream(shards=1)
-    stream.put(0, *[30] * 6)
-    numbers = [number for number, _ in stream[0].records]
-    later = Offset({KEY: at_time(numbers[4])})
-    before = ShardRange(KEY, Position.after(numbers[0]), Position.after(numbers[5]))
-    async with Query(stream) as query:
-        while (end := await query.poll(later)) == later:
-            pass
-        assert end[KEY] == Position.after(numbers[5])
-        assert await query.read(before) == expected(stream, before), "with all that lie in between"
-        [own] = later.ranges_to(end)
-        assert await query.read(own) == [(KEY.shard, number) for number in numbers[4:]]
-
-
-@scenario
-async def test_two_readers_far_apart_share_the_buffer_of_the_one_behind() -> None:
-    """A micro-batch from a time on is read again, while the query already asks for what comes after it."""
-    stream = ModelStream(shards=1, event_records=[1])
-    stream.put(0, *[30] * 40)
-    numbers = [number for number, _ in stream[0].records]
-    whole = ShardRange(KEY, at_time(numbers[0]), Position.after(numbers[30]), numbers[30])
-    rest = ShardRange(KEY, Position.after(numbers[20]), Position.after(numbers[30]), numbers[30])
-    async with Query(stream) as query:
-        both = asyncio.gather(query.read(whole), query.read(rest), query.read(whole))
-        first, second, third = await asyncio.wait_for(both, 60)
-        assert first == third == [(KEY.shard, number) for number in numbers[:31]]
-        assert second == expected(stream, rest)
-        assert len(stream.subscribed) <= 2
-        await asyncio.wait_for(query.poll(Offset({KEY: whole.through})), 60)
-        assert len(stream.subscribed) <= 2
-
-
-@pytest.mark.parametrize("last_is_known", [True, False])
-def test_a_number_of_which_nobody_knows_whether_it_lies_before_the_buffer_is_read_from_there(
-    last_is_known: bool,
-) -> None:
-    """Where nothing comes from a time on, it shows by no event what lies before it."""
-
-    @scenario
-    async def test() -> None:
-        stream = ModelStream(shards=1)
-        stream.put(0, 30, 30)
-        numbers = [number for number, _ in stream[0].records]
-        last = numbers[1] if last_is_known else None
-        rest = ShardRange(KEY, Position.after(numbers[0]), Position.after(numbers[1]), last)
-        client = polled(stream)
-        async with Query(stream, polled=client) as query:
-            await query.poll(Offset({KEY: at_time(numbers[1] + 5)}))
-            buffer = query.fetcher.feeds.buffered(KEY, at_time(numbers[1] + 5))
-            assert buffer is not None
-            assert buffer.end == at_time(numbers[1] + 5), "GetRecords gives no position where there are no records"
-            assert await asyncio.wait_for(query.read(rest), 60) == expected(stream, rest) != []
-
-    test()
 
 
 @scenario

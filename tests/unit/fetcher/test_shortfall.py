@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from kinesis_efo.decisions.quiet import Quiet
-from kinesis_efo.errors import DataLossError, RetriesExhaustedError
+from kinesis_efo.errors import RetriesExhaustedError
 from kinesis_efo.fetcher.shortfall import Shortfall
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 from kinesis_efo.records.events import EventHead
@@ -28,35 +28,9 @@ def quiet(since: float, until: float) -> Quiet:
     return answers
 
 
-def test_a_record_that_does_not_come_again_is_waited_for_as_long_as_the_option_says() -> None:
-    missing = shortfall()
-    assert not missing.heard(AT, quiet(0, TIMEOUT - 0.1))
-    with pytest.raises(DataLossError, match=r"read up to AFTER:7, and record 9, .* has not come again for 60 s"):
-        missing.heard(AT, quiet(0, TIMEOUT))
-
-
-def test_progress_begins_the_wait_anew() -> None:
-    missing = shortfall()
-    missing.progressed(30.0)
-    assert not missing.heard(AT, quiet(0, 30 + TIMEOUT - 0.1))
-    with pytest.raises(DataLossError):
-        missing.heard(AT, quiet(0, 30 + TIMEOUT))
-
-
 def test_an_end_that_is_not_reached_and_is_no_record_is_no_loss() -> None:
     with pytest.raises(RetriesExhaustedError, match=r"read up to AFTER:7 and does not get to AFTER:9, .* for 60 s"):
         shortfall(last=None).heard(AT, quiet(0, TIMEOUT))
-
-
-def test_what_comes_without_the_record_is_asked_for_again_until_the_same_time() -> None:
-    missing = shortfall()
-    assert not missing.went_beyond(AT, 100.0)
-    assert not missing.went_beyond(AT, 100.0 + TIMEOUT - 0.1)
-    missing.progressed(159.95)
-    assert not missing.went_beyond(AT, 160.0), "counted anew"
-    assert not missing.went_beyond(AT, 219.9)
-    with pytest.raises(DataLossError, match="for 60 s: later records came without it, each time"):
-        missing.went_beyond(AT, 220.0)
 
 
 def test_accepted_loss_ends_the_range_and_is_described() -> None:

@@ -63,47 +63,6 @@ def stay(runtime: Any, jvm: Process, touched: list[bool] | None = None, planner:
     return thread
 
 
-def test_a_run_ends_with_its_jvm(runtime: Runtime) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as jvm:
-        staying = stay(runtime, Process.of(jvm.pid))
-        staying.join(0.2)
-        assert staying.is_alive()
-        jvm.kill()
-        staying.join(20)
-    assert not staying.is_alive()
-    assert runtime.closed == 0
-
-
-def test_a_run_ends_with_its_last_query_and_not_with_the_one_before(runtime: Runtime) -> None:
-    staying = stay(runtime, Process.of(os.getpid()))
-    runtime.whole.emptied.set()  # the last one has left, and another one has come in the same moment
-    staying.join(0.2)
-    assert staying.is_alive()
-    runtime.clients = 0
-    staying.join(0.2)
-    assert staying.is_alive(), "nobody has left"
-    runtime.whole.emptied.set()
-    staying.join(20)
-    assert not staying.is_alive()
-
-
-def test_a_run_that_nobody_joins_ends_after_a_while(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_process, "_FIRST_SECONDS", 0.1)
-    runtime.clients = 0
-    staying = stay(runtime, Process.of(os.getpid()))
-    staying.join(20)
-    assert not staying.is_alive()
-
-
-def test_run_without_queries_ends_with_its_planner(runtime: Runtime) -> None:
-    staying = stay(runtime, Process.of(os.getpid()), planner=1 << 30)
-    staying.join(0.2)
-    assert staying.is_alive(), "a query has joined"
-    runtime.clients = 0
-    staying.join(20)
-    assert not staying.is_alive()
-
-
 def test_a_run_keeps_its_file_young(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_process, "_TOUCH_SECONDS", 0.05)
     touched: list[bool] = []
@@ -147,17 +106,6 @@ def test_a_process_that_was_started_ahead_and_is_not_needed_is_gone() -> None:
     assert not run_process._ahead
 
 
-def test_a_process_that_cannot_be_started_is_an_error_with_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any, **__: Any) -> Any:
-        raise BlockingIOError("Resource temporarily unavailable")
-
-    monkeypatch.setattr(subprocess, "Popen", refused)
-    run_process.start_ahead()
-    assert not run_process._ahead, "there may be no need for it"
-    with pytest.raises(FetcherError, match=r"cannot be started with .*: Resource temporarily .* one process more"):
-        run_process.RunProcess(SimpleNamespace())  # type: ignore[arg-type]
-
-
 def started(monkeypatch: pytest.MonkeyPatch, program: str) -> run_process.RunProcess:
     """A process that runs a program in place of a run's."""
     command = [sys.executable, "-c", f"import os, sys; order = sys.stdin.buffer.read(); {program}"]
@@ -194,28 +142,6 @@ def test_a_run_that_cannot_begin_is_its_error(
     assert caplog.messages == []
 
 
-def test_a_run_that_ends_without_an_answer_is_looked_for_and_its_end_is_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    process = started(monkeypatch, "sys.exit(3)")
-    process.start(lambda: None)
-    process._thread.join(60)
-    assert "the process of the run has ended: exit code 3" in caplog.text
-
-
-def test_a_run_that_is_given_up_is_killed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    process = started(monkeypatch, "import time; time.sleep(600)")
-
-    def check() -> None:
-        raise DataLossError("another part has failed")
-
-    with pytest.raises(DataLossError, match="another part has failed"):
-        process.start(check)
-    process._thread.join(60)
-    assert process.end().startswith("signal SIGKILL, ")
-    assert caplog.messages == []
-
-
 @pytest.mark.slow
 def test_run_that_is_stopped_as_it_starts_is_an_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -240,28 +166,6 @@ def test_a_process_whose_starter_has_died_ends_by_itself() -> None:
     process = run_process._ahead.pop()
     assert process.communicate(timeout=60)[0] == b""
     assert process.returncode == 0
-
-
-def test_what_is_written_is_handed_over_by_lines() -> None:
-    program = (
-        "import os, sys, threading\n"
-        "from kinesis_efo.planner.run_process import _hand_over_output\n"
-        "kept = os.dup(1)\n"
-        "lines, enough = [], threading.Event()\n"
-        "def say(line):\n"
-        "    lines.append(line)\n"
-        "    if len(lines) == 3:\n"
-        "        enough.set()\n"
-        "_hand_over_output(say)\n"
-        "print('one', flush=True)\n"
-        "sys.stderr.write('two\\n')\n"
-        "os.write(2, b'thr\\xffee\\n')\n"
-        "assert enough.wait(30)\n"
-        "os.write(kept, repr(lines).encode())\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
-    assert done.stderr == ""
-    assert done.stdout == repr(["one\n", "two\n", "thr\ufffdee\n"])
 
 
 @pytest.mark.slow

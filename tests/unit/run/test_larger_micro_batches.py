@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import cycle, pairwise
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,7 +18,7 @@ from kinesis_efo.fetcher.budget import EVENT_OVERHEAD
 from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo.run.access import Next
 from kinesis_efo.run.query_ends import EndPositions
 from kinesis_efo.run.query_planner import QueryPlanner
@@ -215,187 +215,6 @@ def contents(spark: Spark, came: dict[int, tuple[float, Arrival]]) -> list[list[
         found.append([came[number] for number in read if came[number][1].records])
         before = after
     return found
-
-
-def sizes(spark: Spark, came: dict[int, tuple[float, Arrival]]) -> list[int]:
-    """The number of events of each micro-batch."""
-    return list(map(len, contents(spark, came)))
-
-
-BACKLOG = [Arrival(0.1, KEYS[number % 2]) for number in range(60)]
-
-
-@pytest.mark.parametrize(
-    ("options", "most", "least"),
-    [
-        ({}, 8, 5),
-        ({"maxTriggerDelay": "0s"}, 60, 50),
-        ({"maxTriggerDelay": "2s"}, 5, 3),
-        ({"alone": False}, 60, 50),
-        ({"maxRecordsPerTrigger": "3"}, 30, 15),
-        ({"budget": 8 * SIZE}, 16, 10),
-        ({"minBytesPerTrigger": "3k"}, 30, 15),
-    ],
-)
-def test_a_query_that_is_behind_has_fewer_micro_batches_with_the_same_records(
-    options: dict[str, Any], most: int, least: int
-) -> None:
-    spark, came = simulated(BACKLOG, **options)
-    assert least <= len(spark.batches) <= most
-    assert sum(sizes(spark, came)) == len(BACKLOG)
-
-
-def test_a_query_at_the_tip_waits_for_nothing() -> None:
-    spark, came = simulated([each._replace(behind=BEHIND_MILLIS) for each in BACKLOG])
-    assert [batch.at for batch in spark.batches] == [at for at, _ in came.values()]
-
-
-def test_one_shard_at_its_tip_waits_for_no_other() -> None:
-    spark, came = simulated([Arrival(0.1, FIRST), Arrival(0.2, FIRST), Arrival(0.05, SECOND, behind=0), *BACKLOG])
-    times = [at for at, _ in came.values()]
-    assert [batch.at for batch in spark.batches][:2] == [times[0], times[2]]
-    assert sizes(spark, came)[:2] == [1, 2]
-
-
-def test_with_a_least_size_a_query_waits_at_the_tip_too() -> None:
-    spark, came = simulated([each._replace(behind=0) for each in BACKLOG], minBytesPerTrigger="1g")
-    assert len(spark.batches) <= 8
-    assert sum(sizes(spark, came)) == len(BACKLOG)
-    times = [at for at, _ in came.values()]
-    calls = [at for at in spark.calls if times[0] <= at <= times[-1]]
-    assert len(calls) < 40, "not one for each event"
-
-
-def test_a_poll_timeout_that_is_long_delays_no_full_micro_batch() -> None:
-    spark, came = simulated(BACKLOG, budget=8 * SIZE, maxTriggerDelay="10s", wait=10.0)
-    (first, *_), (at, *_) = ([at for at, _ in came.values()], [batch.at for batch in spark.batches])
-    # The first event comes long after the micro-batch before, but not long enough.
-    assert at - first <= 4 * 0.1 + POLL_SECONDS
-
-
-def test_idle_checkpoints_do_not_prolong_the_wait_for_records() -> None:
-    idle = [Arrival(1, SECOND, records=0, behind=0) for _ in range(40)]
-    options = {"minBytesPerTrigger": "1g", "maxTriggerDelay": "10s", "idleCheckpointInterval": "3s"}
-    spark, came = simulated([*idle[:15], Arrival(0.5, FIRST), *idle], **options)
-    (read,) = [batch for batch in spark.batches if batch.end[FIRST] == Position.after(17)][:1]
-    assert read.at - came[17][0] <= 10
-    assert len([batch for batch in spark.batches if batch.at < came[17][0]]) > 3
-
-
-def test_a_query_that_may_have_other_sources_says_that_there_is_nothing_instead_of_holding_them_up() -> None:
-    spark, came = simulated(BACKLOG, alone=False, minBytesPerTrigger="1g")
-    assert sum(sizes(spark, came)) == len(BACKLOG)
-    assert len(spark.batches) <= 8
-    asked = sorted([*spark.nothing, *(batch.at for batch in spark.batches)])
-    begun = next(iter(came.values()))[0]
-    assert max(later - at for at, later in pairwise(asked) if at >= begun) < POLL_SECONDS + 0.06, (
-        "not even the time of the micro-batch before"
-    )
-
-
-@pytest.mark.parametrize("case", ["hurry", "ends", "a shard ends", "children start", "all but far from their ends"])
-def test_a_micro_batch_waits_for_nothing_while_others_have_rows_and_at_an_end(case: str) -> None:
-    async def main() -> None:
-        shards = Shards()
-        spark = Spark(shards, ends="end" in case and "shard" not in case)
-        shards.ends_at = EndPositions(dict.fromkeys(KEYS, Position.after(2)))
-        shards.add(1, Arrival(0, FIRST))
-        end = await spark.ask()
-        assert end is not None
-        assert end.mark is not None
-        await spark.planner.finished([end.mark], None, alone=True)
-        spark.offset = end
-        began = LoopClock().monotonic()
-        if case == "a shard ends":
-            shards.add(2, Arrival(0, FIRST))
-            shards.add(3, Arrival(0, SECOND, 0), ends=True)
-        else:
-            for number in (2, 3) if case != "all but far from their ends" else ():
-                shards.add(number, Arrival(0, FIRST))
-            spark.hurry = case == "hurry"
-            if case == "children start":
-                shards.starting = [ShardKey("orders", "child")]
-            if case.startswith("all but"):
-                shards.ends_at = None
-                shards.add(2, Arrival(0, SECOND))
-                spark.planner._ending.found(dict.fromkeys(KEYS, Position.after(9)), 0.0)
-        assert await spark.ask() is not None
-        waited = LoopClock().monotonic() - began
-        assert waited == pytest.approx(1.0 if case.startswith("all but") else 0.0)
-
-    run(main())
-
-
-def test_a_shard_that_ends_at_its_target_makes_no_micro_batch_of_its_own_while_others_wait() -> None:
-    async def main() -> None:
-        shards = Shards()
-        spark = Spark(shards, ends=True)
-        shards.ends_at = EndPositions({FIRST: Position.after(9), SECOND: SHARD_END})
-        shards.add(1, Arrival(0, FIRST))
-        end = await spark.ask()
-        assert end is not None
-        assert end.mark is not None
-        await spark.planner.finished([end.mark], None, alone=True)
-        spark.offset = end
-        shards.add(2, Arrival(0, FIRST))
-        shards.add(3, Arrival(0, SECOND, 0), ends=True)
-        began = LoopClock().monotonic()
-        end = await spark.ask()
-        assert end is not None
-        assert (end[FIRST], end[SECOND]) == (Position.after(2), SHARD_END)
-        assert LoopClock().monotonic() - began == pytest.approx(1.0)
-
-    run(main())
-
-
-def test_shard_whose_records_wait_does_not_end_as_quiet() -> None:
-    async def main() -> None:
-        shards = Shards()
-        spark = Spark(shards, ends=True, minBytesPerTrigger="1g", maxTriggerDelay="20s")
-        shards.ends_at = EndPositions({FIRST: Position.after(9), SECOND: Position.after(9)})
-        shards.quiets[FIRST] = 5.0
-        shards.add(1, Arrival(0, FIRST, 0))
-        shards.add(1, Arrival(0, SECOND))
-        end = await spark.ask()
-        assert end is not None
-        assert end.mark is not None
-        await spark.planner.finished([end.mark], None, alone=True)
-        spark.offset = end
-        await asyncio.sleep(1)
-        shards.add(3, Arrival(0, FIRST))
-        for _ in range(200):
-            if (end := await spark.ask(again=False)) is not None:
-                break
-            await asyncio.sleep(0.1)
-        assert end is not None
-        assert end[FIRST] == Position.after(3)
-
-    run(main())
-
-
-def test_a_stop_is_heard_while_a_micro_batch_waits() -> None:
-    """The stream reader looks between two calls whether it has to end."""
-
-    async def main() -> None:
-        shards = Shards()
-        spark = Spark(shards)
-        shards.add(1, Arrival(0, FIRST))
-        end = await spark.ask()
-        assert end is not None
-        assert end.mark is not None
-        await spark.planner.finished([end.mark], None, alone=True)
-        spark.offset = end
-        shards.add(2, Arrival(0, FIRST))
-        began = LoopClock().monotonic()
-        assert await spark.ask(again=False) is None
-        assert LoopClock().monotonic() - began <= POLL_SECONDS + 1e-9
-
-    run(main())
-
-
-def test_the_positions_of_idle_shards_outlast_a_wait() -> None:
-    spark, _ = simulated([Arrival(0.1, FIRST), Arrival(0.1, FIRST), Arrival(0.1, SECOND, 0, 0), Arrival(0.1, FIRST)])
-    assert {key: at.value for key, at in spark.batches[1].end.items() if at != TRIM_HORIZON} == {FIRST: 5, SECOND: 4}
 
 
 ARRIVALS = st.builds(

@@ -53,29 +53,6 @@ async def passes() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_stream_that_two_clients_add_is_opened_once_and_read_once_it_is_listed() -> None:
-    async def go() -> None:
-        opening = Opening()
-        streams = opening.streams
-        assert list(streams.opened) == ["orders"]
-        streams.add({"orders": ref("orders"), "clicks": ref("clicks")})
-        streams.add({"clicks": ref("clicks")})
-        waiting = [asyncio.create_task(streams.ready(["orders", "clicks"])) for _ in range(2)]
-        await passes()
-        assert [opened.ref.name for opened in opening.further] == ["clicks"]
-        assert opening.further[0].patient
-        assert list(streams.arns) == ["orders", "clicks"]
-        assert list(streams.opened) == ["orders"]
-        waiting[0].cancel()
-        await passes()
-        assert not waiting[1].done()
-        opening.further[0].listed.set_result(None)
-        await waiting[1]
-        assert list(streams.opened) == ["orders", "clicks"]
-
-    asyncio.run(go())
-
-
 def test_a_stream_that_cannot_be_listed_fails_its_clients_and_may_be_added_again() -> None:
     async def go() -> None:
         opening = Opening()

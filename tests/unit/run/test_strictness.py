@@ -77,16 +77,6 @@ def test_once_auto_was_seen_nothing_is_left_out_any_more(caplog: pytest.LogCaptu
     assert "no KPL aggregate is left out: Kinesis distributes or distributed its records itself" in caplog.messages[0]
 
 
-def test_it_is_asked_for_at_most_every_five_seconds() -> None:
-    async def scenario(strict: Asked) -> None:
-        for _ in range(200):
-            assert await strict()
-            await pause(0.1)
-        assert strict.model.distributions_asked == 4
-
-    drive(scenario)
-
-
 def test_nothing_is_left_out_where_it_cannot_be_told(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(strict: Asked) -> None:
         strict.model.distributes = refused("AccessDeniedException")
@@ -106,13 +96,3 @@ def test_nothing_is_left_out_where_it_cannot_be_told(caplog: pytest.LogCaptureFi
     caplog.set_level(logging.WARNING)
     drive(scenario)
     assert [("cannot be told" in message) for message in caplog.messages] == [True, False]
-
-
-def test_throttled_first_call_is_retried_before_aggregates_are_kept(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(strict: Asked) -> None:
-        strict.model.distribution_faults = [refused("ThrottlingException"), refused("InternalFailureException")]
-        assert await strict()
-        assert strict.model.distributions_asked == 3
-
-    drive(scenario)
-    assert "cannot be told" not in caplog.text

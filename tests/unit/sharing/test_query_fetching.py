@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from math import floor
 from typing import Any
 
 import pytest
 
 from kinesis_efo.errors import AccessRefusedError, DataLossError, FetcherUnreachableError, RetriesExhaustedError
-from kinesis_efo.options import Bounds
-from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, PositionKind, ShardRange
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardRange
 from kinesis_efo.sharing.query_fetching import QueryFetching
 from tests.support.model_stream import ModelStream
-from tests.support.planned import finish
 from tests.support.transports import refused
 from tests.support.virtual_time import LoopClock, run
 from tests.unit.sharing.test_several_queries import (
@@ -33,10 +30,6 @@ WHOLE = 1 << 20
 
 def fetching_of(query: Reader) -> QueryFetching:
     return query.program.fetching.sharing.named(query.name)
-
-
-def now_of(program: Program) -> Offset:
-    return Offset({key(0): Position.at_timestamp(floor(program.clock.time() * 1000))})
 
 
 async def far_behind(program: Program) -> tuple[Reader, Reader]:
@@ -82,68 +75,6 @@ async def test_nothing_is_read_apart_for_a_query_that_has_left_and_its_calls_fai
         assert len(program.polled.limits_asked) == calls
 
 
-@scenario
-async def test_a_query_that_has_failed_by_itself_does_not_commit() -> None:
-    async with Program(busy_stream()) as program:
-        first, second = await far_behind(program)
-        fetching_of(second).failure.set(DataLossError("a record is gone"))
-        with pytest.raises(DataLossError):
-            finish(second.query, second.offset)
-        finish(first.query, first.offset)
-
-
-@scenario
-async def test_the_subscription_goes_forward_although_nothing_happens_in_the_shard() -> None:
-    stream = busy_stream()
-    numbers = numbers_of(stream)
-    async with Program(stream, 32 << 10) as program:
-        behind = program.join(horizon(stream))
-        await behind.poll()
-        await asyncio.sleep(5)
-        front = program.join(Offset({key(0): Position.after(numbers[-10])}))
-        await front.until(lambda: front.has_all, 12)
-        await together(front, behind)
-
-
-@scenario
-async def test_a_query_does_not_starve_that_gets_something_now_and_then() -> None:
-    stream = ModelStream(shards=1)
-    async with Program(stream) as program:
-        asked: list[float] = []
-        sharing = program.fetching.sharing
-        sharing.make_room = lambda _: asked.append(program.clock.monotonic())  # type: ignore[method-assign]
-        first, second = program.join(horizon(stream)), program.join(horizon(stream))
-        await together(first, second)
-        for _ in range(10):
-            stream.put(0, 30)
-            await first.until(lambda: first.has_all)
-            for _ in range(5):
-                await first.batch()
-        assert not asked
-        began = program.clock.monotonic()
-        for _ in range(20):
-            await first.batch()
-        assert asked
-        assert asked[0] - began >= 0.9
-
-
-@pytest.mark.parametrize("fetchers", [0, 2])
-def test_a_shard_without_parents_that_appears_is_read_for_all(fetchers: int) -> None:
-    async def main() -> None:
-        stream = ModelStream(shards=1)
-        async with Program(stream, fetchers=fetchers) as program:
-            first, second = program.join(horizon(stream)), program.join(horizon(stream))
-            await first.batch()
-            await second.batch()
-            stream._add((0, 1))
-            stream.put(1, 30)
-            for query in (first, second):
-                await query.until(lambda query=query: key(1) in query.offset)  # type: ignore[misc]
-                await query.until(lambda query=query: bool(query.rows), 2)  # type: ignore[misc]
-
-    run(asyncio.wait_for(main(), 3600))
-
-
 # -- the lease
 
 
@@ -183,61 +114,7 @@ def range_of(query: Reader, last: int) -> ShardRange:
 # -- where a query begins that begins now
 
 
-@scenario
-async def test_where_a_query_begins_now_is_kept_for_it_before_it_polls() -> None:
-    stream = ModelStream(shards=1)
-    stream.put(0, 30)
-    async with Program(stream) as program:
-        first = program.join(horizon(stream))
-        await first.until(lambda: first.has_all)
-        await first.batch()
-        second = await program.join_at_latest(now_of(program))
-        stream.put(0, 30, 30)
-        await first.until(lambda: first.has_all)
-        await together(first, second)
-        assert len(second.rows) == 2
-        assert not program.polled.opened
-
-
-@scenario
-async def test_a_query_that_begins_now_does_not_begin_where_others_are_behind() -> None:
-    async with Program(busy_stream(), 32 << 10) as program:
-        first = program.join(horizon(program.stream))
-        await first.batch()
-        assert (program.fetching.sharing.shared.millis_behind(key(0)) or 0) > 0  # type: ignore[union-attr]
-        at = now_of(program)
-        assert (await program.join_at_latest(at)).begins == at
-
-
-@scenario
-async def test_queries_that_begin_now_on_an_idle_shard_begin_at_the_same_time() -> None:
-    stream = ModelStream(shards=1)
-    async with Program(stream) as program:
-        first = await program.join_at_latest(now_of(program))
-        await first.batch()
-        await asyncio.sleep(1)
-        second = await program.join_at_latest(now_of(program))
-        assert second.begins == first.begins
-
-
 # -- where a query ends that reads what is there
-
-
-@scenario
-async def test_a_query_that_joins_others_is_told_where_shards_end_by_the_subscriptions_that_are_open() -> None:
-    stream = ModelStream(shards=1)
-    stream.put(0, 30, 30)
-    async with Program(stream) as program:
-        first = program.join(horizon(stream))
-        await first.until(lambda: first.has_all)
-        second = program.join(horizon(stream), ends=Bounds())
-        stream.put(0, 30)
-        last = stream[0].records[-1][0]
-        while (tips := await second.query.tips(second.offset, 1.0)) is None:
-            await first.batch()
-        assert tips[key(0)].reaches(Position.after(last))
-        assert len(stream.subscribed) <= 2
-        assert not stream.collisions
 
 
 @pytest.mark.parametrize("fetchers", [0, 2])
@@ -265,128 +142,7 @@ async def sent_since(fetchers: int) -> None:
         assert len(stream.subscribed) == 1
 
 
-@scenario
-async def test_tips_are_found_without_touching_the_shared_subscription() -> None:
-    stream = ModelStream(shards=1)
-    stream.put(0, 30, 30)
-    async with Program(stream) as program:
-        first = program.join(horizon(stream))
-        await first.until(lambda: first.has_all)
-        second = program.join(first.offset, ends=Bounds())
-        await second.poll()
-        stream.put(0, 30)
-        for _ in range(60):
-            await first.batch()
-            if (tips := await second.query.tips(second.offset, 0.2)) is not None:
-                break
-        assert tips is not None
-        assert tips[key(0)].reaches(Position.after(stream[0].records[-1][0]))
-        assert len(stream.subscribed) == 1
-        assert program.polled.opened
-
-
-@scenario
-async def test_a_query_that_joins_others_asks_for_an_end_at_a_time_apart() -> None:
-    stream = ModelStream(shards=1)
-    stream.put(0, 30, 30, arrived=1_700_000_990.0)
-    for joins, subscriptions in ((False, 0), (True, 1)):
-        async with Program(stream) as program:
-            stream.subscribed.clear()
-            end = Bounds(everywhere=Position.at_timestamp(1_700_000_995_000))
-            if joins:
-                first = program.join(horizon(stream))
-                await first.until(lambda: first.has_all)  # noqa: B023
-            second = program.join(horizon(stream), ends=end)
-            while await second.query.ends(second.offset, 1.0) is None:
-                pass
-            assert len(stream.subscribed) == subscriptions
-            assert program.polled.opened
-            assert not stream.collisions
-
-
-@scenario
-async def test_where_a_query_ends_is_not_asked_any_more_once_it_has_left() -> None:
-    stream = ModelStream(shards=1)
-    stream.put(0, 30, 30, arrived=1_700_000_990.0)
-    async with Program(stream) as program:
-        first = program.join(horizon(stream))
-        await first.until(lambda: first.has_all)
-
-        def fail(_: str) -> None:
-            raise refused("InternalFailure", "try again", operation="GetRecords")
-
-        program.polled.faults = fail
-        second = program.join(horizon(stream), ends=Bounds(everywhere=Position.at_timestamp(1_700_000_995_000)))
-        assert await second.query.ends(second.offset, 10.0) is None
-        await second.leave()
-        calls = len(program.polled.limits_asked)
-        assert calls
-        await asyncio.sleep(60)
-        assert len(program.polled.limits_asked) == calls
-
-
 # -- what others starve for
-
-
-@scenario
-async def test_a_query_holds_up_by_what_another_one_has_read_and_it_has_not() -> None:
-    stream = ModelStream(shards=1, event_records=(1,))
-    stream.put(0, 1000, 1000, 1000, 1000)
-    numbers = numbers_of(stream)
-    async with Program(stream) as program:
-        slow, fast, last = (program.join(horizon(stream)) for _ in range(3))
-        await slow.poll()
-        await last.poll()
-        await asyncio.sleep(1)
-        size = program.budget.used / 4
-        assert fetching_of(slow).lag_behind(fetching_of(fast)) == {}, "it has not begun"
-        fast.max_records = 3
-        await fast.batch()
-        assert fast.offset[key(0)] == Position.after(numbers[2])
-        (lag,) = fetching_of(slow).lag_behind(fetching_of(fast)).values()
-        assert round(lag / size, 1) == 3
-        assert fetching_of(fast).lag_behind(fetching_of(slow)) == {}
-        assert fetching_of(slow).lag_behind(fetching_of(last)) == {}
-        slow.max_records = 3
-        await slow.batch()
-        finish(slow.query, Offset({key(0): Position.after(numbers[2] + 1)}))
-        assert fetching_of(slow).lag_behind(fetching_of(fast)) == {}
-        assert fetching_of(fast).lag_behind(fetching_of(slow)) == {}, "no record lies between"
-
-
-@scenario
-async def test_without_get_records_a_query_that_is_behind_goes_on_although_nothing_happens_in_the_shard() -> None:
-    stream = busy_stream()
-    async with Program(stream, 32 << 10) as program:
-        first = program.join(horizon(stream))
-        first.max_records = 200
-        await first.until(lambda: len(first.rows) > 200)
-        await first.poll()
-        await asyncio.sleep(5)
-        refuse_get_records(program)
-        second = program.join(horizon(stream))
-        began = program.clock.monotonic()
-        reply = await second.query.poll(second.offset, NO_LIMIT, NO_LIMIT, 3000.0)
-        assert any(shard.records for shard in reply.shards)
-        assert program.clock.monotonic() - began < 10
-
-
-@scenario
-async def test_the_subscription_goes_back_for_a_query_that_reads_apart_once_nobody_else_uses_it() -> None:
-    async with Program(busy_stream(), 256 << 10) as program:
-        first, second = await far_behind(program)
-        await first.leave()
-        fetching_of(second).buffers.buffered(key(0), second.offset[key(0)])
-        assert not second.query.reads_apart
-        second.max_records = NO_LIMIT
-        await second.batch()
-        calls = len(program.polled.limits_asked)
-        await second.until(lambda: second.has_all)
-        await second.batch()
-        await second.batch()
-        assert len(program.polled.limits_asked) <= calls + 1
-        assert not second.query.reads_apart
-        assert program.fetching.sharing.alone
 
 
 @scenario
@@ -431,23 +187,6 @@ async def test_a_query_waits_in_front_for_some_seconds_each_time_before_the_subs
 
 
 @scenario
-async def test_a_query_that_the_subscription_went_to_reads_nothing_apart_and_has_the_buffer_kept() -> None:
-    stream = busy_stream()
-    async with Program(stream, 32 << 10) as program:
-        _, front = await one_in_front(program, 10)
-        at = front.offset[key(0)]
-        fetching = fetching_of(front)
-        fetching.follow(front.offset)
-        # As if another one had found no room.
-        fetching.withdraw([key(0)])
-        fetching.buffers.buffered(key(0), at)
-        assert (fetching.is_apart, fetching.claim(key(0))) == (True, None)
-        await asyncio.sleep(5)
-        fetching.buffers.buffered(key(0), at)
-        assert (fetching.is_apart, fetching.claim(key(0))) == (False, at)
-
-
-@scenario
 async def test_the_buffer_is_kept_for_a_query_from_the_micro_batch_on_that_reaches_it() -> None:
     stream = busy_stream()
     async with Program(stream, 16 * WHOLE) as program:
@@ -473,60 +212,6 @@ async def test_the_buffer_is_kept_for_a_query_from_the_micro_batch_on_that_reach
 
 
 @scenario
-async def test_a_query_in_front_waits_for_others_if_queries_stay_together() -> None:
-    stream = ModelStream(shards=1, event_records=(8,))
-    stream.put(0, *[1000] * 200)
-    async with Program(stream, 32 << 10, together=True) as program:
-        behind, front = await one_in_front(program, 10)
-        for _ in range(60):
-            await front.batch()
-        assert not front.rows
-        await together(front, behind)
-        assert len(stream.subscribed) == 1
-        assert not program.polled.opened
-
-
-@scenario
-async def test_nothing_is_kept_for_a_query_that_is_far_behind() -> None:
-    stream = busy_stream()
-    async with Program(stream, 64 << 10) as program:
-        program.polled.behind = lambda *_: 600_000
-        first, second = await far_behind(program)
-        await second.until(lambda: len(second.rows) > 100)
-        stream.put(0, *[30] * 10)
-        await first.until(lambda: first.has_all)
-        assert program.budget.used == 0
-        second.max_records = NO_LIMIT
-        await together(first, second)
-
-
-@scenario
-async def test_a_query_that_reads_apart_meets_the_others_although_records_come_all_the_time() -> None:
-    stream = ModelStream(shards=1)
-    stream.put(0, *[30] * 200)
-    async with Program(stream) as program:
-        first = program.join(horizon(stream))
-        await first.until(lambda: first.has_all)
-
-        async def write() -> None:
-            while True:
-                stream.put(0, 30)
-                await asyncio.sleep(0.3)
-
-        writing = asyncio.create_task(write())
-        second = program.join(horizon(stream))
-        began = program.clock.monotonic()
-        await second.until(lambda: bool(second.rows))
-        while second.query.reads_apart:
-            assert program.clock.monotonic() - began < 20
-            await first.batch()
-            await second.batch()
-        writing.cancel()
-        await together(first, second)
-        assert len(stream.subscribed) == 1
-
-
-@scenario
 async def test_where_the_subscription_goes_back_nothing_is_told_to_be_read_apart_any_more() -> None:
     stream = ModelStream(shards=1)
     async with Program(stream) as program:
@@ -537,19 +222,6 @@ async def test_where_the_subscription_goes_back_nothing_is_told_to_be_read_apart
         while len(stream.subscribed) < 2:
             await second.poll()
         assert not second.query.reads_apart
-
-
-@scenario
-async def test_second_query_at_the_horizon_of_an_idle_shard_moves_on() -> None:
-    stream = ModelStream(shards=1)
-    async with Program(stream) as program:
-        first = program.join(horizon(stream))
-        for _ in range(100):
-            await first.batch()
-        second = program.join(horizon(stream))
-        assert (await second.poll())[key(0)].kind is PositionKind.AFTER
-        assert not second.query.reads_apart
-        assert len(stream.subscribed) == 1
 
 
 @scenario
@@ -566,17 +238,6 @@ async def test_once_get_records_is_refused_nothing_is_read_apart_any_more() -> N
         assert len(program.polled.limits_asked) == calls
         second.max_records = NO_LIMIT
         await together(first, second)
-
-
-@scenario
-async def test_query_that_catches_up_stops_reading_shards_that_it_leaves() -> None:
-    async with Program(busy_stream(), 16 * WHOLE) as program:
-        _, second = await far_behind(program)
-        fetching_of(second).leave_shards(frozenset(second.offset))
-        calls = len(program.polled.limits_asked)
-        await asyncio.sleep(60)
-        assert len(program.polled.limits_asked) == calls
-        assert not fetching_of(second).is_apart
 
 
 @scenario
@@ -652,25 +313,6 @@ def test_a_task_that_loses_a_record_fails_the_run_only_if_its_query_is_alone(que
             assert (program.run.failure.error is not None) == (queries == 1)
 
     run(asyncio.wait_for(main(), 3600))
-
-
-@scenario
-async def test_a_task_that_waits_ahead_of_the_shared_buffer_leaves_the_subscription_to_others() -> None:
-    stream = busy_stream()
-    numbers = numbers_of(stream)
-    async with Program(stream, 32 << 10) as program:
-        behind, front = await one_in_front(program, 17)
-        serving: Any = program.fetching.of(behind.name)  # type: ignore[union-attr]
-        end = Position.after(numbers[-1])
-        async with aclosing(serving.read(ShardRange(key(0), TRIM_HORIZON, end, numbers[-1]))) as chunks:
-            await anext(chunks)
-            began = program.clock.monotonic()
-            wanted = ShardRange(key(0), front.offset[key(0)], end, numbers[-1])
-            assert await program.payloads(front.name, wanted)
-            assert 5 <= program.clock.monotonic() - began < 15
-        assert len(stream.subscribed) == 1
-        assert program.polled.opened
-        await together(front, behind)
 
 
 @pytest.mark.parametrize("fetchers", [0, 2])

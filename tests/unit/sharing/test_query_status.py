@@ -9,8 +9,7 @@ import pytest
 
 from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.fetcher.status import QueryShard, QueryStatus
-from kinesis_efo.marks import Mark
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.run.gap import GapWatch
 from kinesis_efo.run.run import Run
 from kinesis_efo.sharing.standing import Reads, slowest, stands, summed_up
@@ -23,24 +22,6 @@ FIRST, SECOND, CHILD = (ShardKey("orders", name) for name in ("a", "b", "c"))
 
 def told(run: Run, number: int) -> QueryStatus:
     return next(each for each in run.query_statuses(shards=True) if each.number == number)
-
-
-@scenario
-async def test_a_query_that_is_alone_is_not_told() -> None:
-    stream = ModelStream(shards=1)
-    stream.put(0, 30, 30)
-    async with Program(stream) as program:
-        first = program.join(horizon(stream))
-        await first.until(lambda: first.has_all)
-        assert program.run.query_statuses() == []
-        assert [each.query for each in await program.run.status()] == [None]
-        second = program.join(horizon(stream))
-        await second.batch()
-        assert [each.number for each in program.run.query_statuses()] == [1, 2]
-        await second.leave()
-        assert program.run.query_statuses() == []
-        third = program.join(horizon(stream))
-        assert third.query.number == 3, "a number is given once"
 
 
 @scenario
@@ -172,16 +153,6 @@ def test_what_a_query_holds_is_what_is_kept_for_it_and_its_lag_is_that_of_what_i
     assert ended == QueryShard(*FIRST, "SHARD_END", 0, 0, 0)
 
 
-@scenario
-async def test_a_query_is_named_by_its_checkpoint() -> None:
-    stream = ModelStream(shards=1)
-    async with Program(stream) as program:
-        first, second = program.join(horizon(stream)), program.join(Offset(horizon(stream), mark=Mark("7c1f09ab", 5)))
-        await first.batch()
-        await second.poll()
-        assert [each.label for each in program.run.query_statuses()] == ["query 1", "query 2 (checkpoint 7c1f09ab)"]
-
-
 def test_the_slowest_counts_in_each_shard_and_a_child_is_not_begun_while_a_query_reads_its_parent() -> None:
     queries = {
         1: {FIRST: SHARD_END, CHILD: Position.after(50), SECOND: Position.after(5)},
@@ -264,14 +235,6 @@ def test_a_gap_that_shrinks_or_stays_or_is_over_is_not_told(caplog: pytest.LogCa
     assert query.passes(5, 0) == []
     query.gap = gap
     assert query.passes(9, 20) == [], "and again: it shared the shard meanwhile"
-
-
-def test_what_micro_batches_take_and_give_is_no_growth(caplog: pytest.LogCaptureFixture) -> None:
-    query = Watched(caplog)
-    query.gap = 300.0
-    for _ in range(20):
-        assert query.passes(3, 60) == []
-        assert query.passes(1, -180) == []
 
 
 @pytest.mark.slow

@@ -252,7 +252,8 @@ class Membership:
     def _need(self, record: Record, named: Mapping[str, Begin]) -> Need:
         facts = self.facts
         if self.later is not None and any(
-            at.text.startswith("AFTER") and record.shard in facts.ancestors(shard) for shard, at in named.items()
+            at.text.startswith(("AFTER", "SHARD_END")) and record.shard in facts.ancestors(shard)
+            for shard, at in named.items()
         ):
             return (
                 Need.MAY

@@ -286,3 +286,20 @@ def test_stuck_query_is_not_committed_by_the_other(fetchers: int) -> None:
         first.start()
         second.start()
         second.reads(80, within=400)
+
+
+@everywhere
+def test_start_from_leases_reads_what_the_slowest_query_has_not(fetchers: int) -> None:
+    with world(shards=1, fetchers=fetchers, options={"checkpointRate": "10"}) as w:
+        fast, slow = w.query(), w.query()
+        w.put(20)
+        fast.reads(20)
+        slow.reads(20, within=60)
+        slow.pause_sink(1000)
+        for generation in range(1, 4):
+            w.put(10)
+            fast.reads(20 + 10 * generation)
+            w.split()
+        w.later(120)
+        w.kill_program()
+        w.query(startingPosition="LEASES").reads(30, within=120)

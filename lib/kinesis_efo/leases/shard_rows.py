@@ -132,7 +132,13 @@ def passed_parents(
 
     A crash after the children were planned, but before the parent's last checkpoint was written, leaves such a row. The parent is done if
     a query reads a child (its key is in `wanted`) but not the parent (in `candidates`), because an offset has children only after parents.
+    It is not if another query still reads an ancestor.
     """
+
+    def is_ahead(key: str) -> bool:
+        parents = [sibling(key, parent) for parent in leases[key].parents] if key in leases else []
+        return any(parent in wanted or is_ahead(parent) for parent in parents)
+
     children: dict[str, set[str]] = {}
     for key in wanted:
         for parent in leases[key].parents if key in leases else ():
@@ -140,7 +146,7 @@ def passed_parents(
     return [
         (leases[key], frozenset(found))
         for key, found in sorted(children.items())
-        if key in candidates and leases[key].checkpoint != SHARD_END
+        if key in candidates and leases[key].checkpoint != SHARD_END and not is_ahead(key)
     ]
 
 

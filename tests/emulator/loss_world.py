@@ -124,6 +124,8 @@ class Faults(NoFaults):
         """See `NoFaults`."""
         if self.world.refused and request.operation in ("GetShardIterator", "GetRecords"):
             raise AwsError("AccessDeniedException", f"User is not authorized to perform: kinesis:{request.operation}")
+        if self.world.fails_from.get(request.operation, inf) <= self.world.now < self.world.fails_until:
+            raise AwsError("InternalFailure", "an outage", 500)
         if request.operation in ("SubscribeToShard", "GetShardIterator"):
             self.world.check_known(request.params["ShardId"], str(request.params))
 
@@ -142,6 +144,11 @@ class Client(WatchedClient):
         answer = await super()._call(operation, params)
         if operation == "ListShards" and not params.get("ShardFilter"):
             self._world.age(answer, params)  # type: ignore[attr-defined]
+        if operation == "GetRecords" and self._world.is_stuck:  # type: ignore[attr-defined]
+            body = json.loads(answer)
+            if not body["Records"] and body.get("NextShardIterator"):
+                body |= {"NextShardIterator": params["ShardIterator"], "MillisBehindLatest": 3000}
+                return json.dumps(body).encode()
         return answer
 
 
@@ -197,6 +204,9 @@ class LossWorld(ProgramWorld):
         self.list_age = 0.0
         self.unknown_seconds = 0.0
         self.refused = False
+        self.fails_from: dict[str, float] = {}
+        self.fails_until = 0.0
+        self.is_stuck = False
         self.aggregates: Random | None = None
 
     @property

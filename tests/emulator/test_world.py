@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from kinesis_efo.errors import AlreadyRunningError, ConsumerNotFoundError, DataLossError, FetcherError, LeaseLostError
+from kinesis_efo.errors import (
+    AlreadyRunningError,
+    ConsumerNotFoundError,
+    DataLossError,
+    FetcherError,
+    LeaseLostError,
+    RetriesExhaustedError,
+)
 from kinesis_efo.leases.keys import run_key
 from tests.emulator.world import world
 
@@ -435,3 +442,66 @@ def test_query_down_for_longer_than_retention_is_an_error(fetchers: int) -> None
         w.warns("are gone")
         query.start()
         query.reads(25, within=60)
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize("spark", [(4, 0), (4, 3)])
+def test_query_that_ends_reports_a_generation_that_was_trimmed(spark: tuple[int, int], fails: str) -> None:
+    options = {"failOnDataLoss": fails} | ({"catchUp": "true"} if spark < (4, 2) else {})
+    with world(spark=spark, retention_seconds=3600.0, options=options) as w:
+        w.warns("does not exist any more", "are gone")
+        w.put(10)
+        query = w.query(once=True)
+        query.ends(10)
+        for records in (5, 8):
+            w.put(records)
+            w.split()
+            w.later(5)
+        w.later(3620)
+        w.put(8)
+        query.accepts_losses(18)
+
+
+@everywhere
+def test_generation_that_is_trimmed_while_no_shards_can_be_listed_is_reported(fetchers: int) -> None:
+    options = {"failOnDataLoss": "false"}
+    with world(fetchers=fetchers, retention_seconds=3600.0, options=options) as w:
+        w.warns("does not exist any more", "are gone", "cannot tell for now", "cannot be listed", "from its beginning")
+        w.put(10)
+        query = w.query()
+        query.reads(10)
+        query.pause_sink(3900)
+        w.put(1)
+        query.plans()
+        for records in (5, 8):
+            w.put(records)
+            w.later(5)
+            w.split()
+            w.later(5)
+        w.later(3000)
+        w.put(8)
+        w.later(700)
+        w.fail("ListShards", after=100, seconds=250)
+        query.reads(24, within=900)
+
+
+@pytest.mark.parametrize("how", [{"available_now": True}, {"once": True}])
+def test_tip_that_is_never_found_is_an_error(how: dict[str, bool]) -> None:
+    with world(options={"readMode": "polling"}) as w:
+        w.put(5)
+        w.answer_stuck()
+        w.query(**how).fails(RetriesExhaustedError, within=1500)  # type: ignore[arg-type]
+
+
+@everywhere
+def test_idle_polled_shard_stays_readable_for_hours(fetchers: int) -> None:
+    options = {"readMode": "polling", "polling.interval": "10s"}
+    with world(shards=2, fetchers=fetchers, options=options, retention_seconds=3600.0) as w:
+        w.put(4)
+        query = w.query()
+        w.later(4300)
+        query.stop()
+        w.later(700)
+        w.put(4)
+        query.start()
+        query.reads(8)

@@ -303,3 +303,16 @@ def test_start_from_leases_reads_what_the_slowest_query_has_not(fetchers: int) -
         w.later(120)
         w.kill_program()
         w.query(startingPosition="LEASES").reads(30, within=120)
+
+
+@everywhere
+def test_query_at_latest_begins_beside_one_at_the_horizon_of_an_idle_stream(fetchers: int) -> None:
+    with world(shards=2, fetchers=fetchers, options={"readMode": "polling"}, retention_seconds=3600.0) as w:
+        w.later(7200)
+        first = w.query()
+        w.later(60)
+        second = w.query(startingPosition="LATEST")
+        w.later(60)
+        w.put(10)
+        first.reads(10)
+        second.reads(10)

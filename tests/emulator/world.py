@@ -16,6 +16,8 @@ Kinesis has a record that a query can read and has not read at the end, or if th
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +26,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.errors import DataLossError, KinesisEfoError
 from kinesis_efo.leases.keys import run_key
 from kinesis_efo.spark import stream_planner
 from tests.emulator.loss_oracle import Broken
@@ -136,6 +138,15 @@ class World:
     def refuse_get_records(self) -> None:
         """Refuse GetRecords from now on, as without the permission."""
         self.kinesis.refused = True
+
+    def fail(self, operation: str, *, after: float, seconds: float) -> None:
+        """Let an operation of Kinesis fail for some seconds, after some seconds."""
+        begins = self.kinesis.now + after
+        self.kinesis.fails_from, self.kinesis.fails_until = {operation: begins}, begins + seconds
+
+    def answer_stuck(self) -> None:
+        """Let each answer without records claim that there are some, and give the same iterator."""
+        self.kinesis.is_stuck = True
 
     # -- time and processes
 
@@ -348,6 +359,20 @@ class Query:
         process = self.spark.running
         self._world.until(lambda: process is None or not process.lives, within, f"{self.spark.name} has not ended")
         self.reads(rows, 0.0)
+
+    def accepts_losses(self, rows: int) -> None:
+        """Start it until it ends, accept each loss that it fails with, and check its rows."""
+        while True:
+            self.start()
+            process = self.spark.running
+            self._world.until(lambda: process is None or not process.lives, 200, f"{self.spark.name} has not ended")  # noqa: B023
+            if not isinstance(self.spark.error, DataLossError):
+                self.reads(rows, 0.0)
+                return
+            self._expected = DataLossError
+            named = re.search(r"'acceptDataLoss' to (\{.*?\}\})", str(self.spark.error))
+            assert named is not None, "the error names no gap"
+            self.spark.accept(json.loads(named[1]))
 
     def reads_only(self, streams: Sequence[str], **options: str) -> None:
         """Set its streams, and options, for the next start."""

@@ -21,6 +21,8 @@ from kinesis_efo.records.events import ChildShard, Event, EventHead
 logger = logging.getLogger(__name__)
 
 _STEP_SECONDS: Final = 1.0
+_STILL_SECONDS: Final = 20.0
+"""How often an answer without records and without a new position is looked at, because it says how far the shard was read."""
 _LAGS: Final = 3
 """The lags of this many events, at least `_STEP_SECONDS` apart, are proof of how far the shard was read. One may be wrong."""
 
@@ -86,7 +88,7 @@ class ShardFeed:
         self._task: asyncio.Task[None] | None = None
         self._subscription: ShardSubscription | None = None
         self._closing: tuple[int, tuple[ChildShard, ...]] | None = None
-        self._heard_at = 0.0
+        self._heard_at = self._touched_at = 0.0
         self._read_until: deque[float] = deque(maxlen=_LAGS)
 
     def from_position(self, position: Position) -> ShardBuffer:
@@ -216,5 +218,7 @@ class _Filling:
         # Use the time when the event came, not the time when there was room for it.
         feed._note_lag(event, came)
         turns_quiet = not believed and self._buffer.quiet.believed()
-        if event.head.still and (turns_quiet or feed._arrival_step is not None):
+        is_due = feed._arrival_step is not None or came - feed._touched_at >= _STILL_SECONDS
+        if event.head.still and (turns_quiet or is_due):
+            feed._touched_at = came
             feed._listener.touch((feed.key,))

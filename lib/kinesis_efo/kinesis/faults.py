@@ -47,7 +47,7 @@ _MOST_CAUSES: Final = 3
 _MOST_POSITIONS: Final = 50
 """How much a message about many losses names."""
 
-_LONGEST_TRY: Final = 120.0
+_LONGEST_TRY: Final = 240.0
 """Seconds. If a try fails later than this after it was due, it began late, because a lease or room was missing, and the timeout restarts."""
 
 

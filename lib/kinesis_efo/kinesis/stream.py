@@ -43,6 +43,10 @@ _TIP_MILLIS: Final = 5_000
 slower than the records arrive would never stop."""
 
 
+_SEARCH_SECONDS: Final = 60.0
+"""A search for a shard's end begins again after this time without a credible answer, until `subscribe.retryTimeout` is over."""
+
+
 class Stream:
     """A stream and its consumer. `source` is where the manifest came from, for messages; `listings`, how often shards were listed.
 
@@ -361,7 +365,7 @@ class Stream:
             now=self._clock.monotonic,
             timed=timed,
             gives_up=gives_up,
-            patience=by.context.retry.timeout,
+            patience=min(by.context.retry.timeout, _SEARCH_SECONDS),
         )
         end = End(start)
         while True:

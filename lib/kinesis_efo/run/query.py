@@ -31,6 +31,8 @@ from kinesis_efo.sharing.standing import stands, summed_up
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+_LIST_SECONDS: Final = 1.0
+
 
 class Query:
     """Plans the micro-batches of one query, which joins the run.
@@ -164,12 +166,13 @@ class Query:
         self._planned = shards or self._planned
         self._gap.look(self._run.clock.monotonic(), partial(self.status, shards=True) if self.reads_apart else None)
         self._run.failure.raise_if_set()
+        reached: Mapping[ShardKey, Position] = offset
         if ends := {each.key: each.through for each in shards if each.through.is_end}:
             reached = {**offset, **ends}
             starting = self._run.streams.starting(reached)
-            if starting and not await self._check(self._losses.check_starting(reached)):
-                # The ended shards stay in the offset, so that what follows them starts later.
-                starting = []
+        if starting and not await self._check(self._losses.check_starting(reached)):
+            # The ended shards stay in the offset, so that what follows them starts later.
+            starting = []
         return PollReply(shards, starting, self._run.streams.finished(offset) if offset.has_ends else [])
 
     def _known(self, key: ShardKey, position: Position) -> Known:
@@ -343,6 +346,11 @@ class Query:
         while True:
             await self._losses.check(offset, rows=self._has_rows)
             ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
+            # What follows a shard that was trimmed as a whole is read, and may have been trimmed, too.
+            if not await self._losses.check_starting({**offset, **ends.gone}):
+                await self._run.clock.sleep(_LIST_SECONDS)
+                await self._run.streams.refresh(patient=True)
+                continue
             # Asking needs the lease, because a subscription would end that of another run.
             await self._run.leases.wait_held({key.stream for key in ends.asked}, self._run.patience)
             found = await ends.find(self._fetching.make_way)

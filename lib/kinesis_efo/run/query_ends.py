@@ -49,7 +49,7 @@ def seconds_left(bounds: Bounds, clock: Clock) -> float:
 class Ends:
     """Finds the ends of one query that has come to `offset`, as of the time when this object is made.
 
-    The shards of `streams` have just been listed; `listed` are those that the query may reach. Raises ConfigurationError if the option `endingPosition` names a stream or shard that does
+    The shards of `streams` have just been listed; `listed` are those that the query may reach, `gone` those that were trimmed as a whole. Raises ConfigurationError if the option `endingPosition` names a stream or shard that does
     not exist, or a time in the future.
     """
 
@@ -68,16 +68,16 @@ class Ends:
         for name, stream in streams.streams.items():
             check_ends(f"stream {name!r}", _OPTION, bounds, name, stream.lineage.shards, clock.time())
         # Shards that were trimmed as a whole are over, and their descendants are read. `Losses` reports them.
-        gone = {
+        self.gone: Final = {
             ShardKey(name, shard): SHARD_END
             for name, positions in by_stream(offset).items()
             for shard in streams.stream(name).lineage.vanished(positions)
         }
-        self._ends: dict[ShardKey, Position | None] = {**gone}
+        self._ends: dict[ShardKey, Position | None] = {**self.gone}
         self._lasts: dict[ShardKey, int] = {}
         self._timed: list[ShardKey] = []
         self._open: list[ShardKey] = []
-        listed = streams.ends({**offset, **gone})
+        listed = streams.ends({**offset, **self.gone})
         self.listed: Final = listed.keys()
         for key, end in listed.items():
             bound, begin = self._bound(key), offset.get(key, TRIM_HORIZON)

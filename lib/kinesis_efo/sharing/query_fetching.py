@@ -20,7 +20,7 @@ from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo.fetcher.feed import FetchCounts
 from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
-from kinesis_efo.positions import LastRecord, Offset, Position, PositionKind, ShardKey, ShardRange
+from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Offset, Position, PositionKind, ShardKey, ShardRange
 from kinesis_efo.sharing.apart_reading import ApartReading, QueryTasks
 from kinesis_efo.sharing.query_buffers import QueryBuffers
 from kinesis_efo.sharing.standing import Reads
@@ -182,7 +182,10 @@ class QueryFetching:
         fronts: dict[ShardKey, Position | None] = {}
         for key, now in offset.items():
             buffer = self._shared.found(key)
-            if buffer is None or now.kind is not PositionKind.AT_TIMESTAMP or not self._group.others_at(self, key):
+            # The horizon is another one by now.
+            if buffer is None or buffer.end == TRIM_HORIZON or now.kind is not PositionKind.AT_TIMESTAMP:
+                continue
+            if not self._group.others_at(self, key):
                 continue
             at_tip = self._shared.millis_behind(key) == 0
             is_certain = now.value - self._certainly_since(key, buffer) <= _TOGETHER_MILLIS

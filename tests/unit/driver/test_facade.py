@@ -25,6 +25,7 @@ from kinesis_efo.options.source import DRIVER_HOST, LISTENS, PROGRAM
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.spark.source import KinesisEfoSource
 from kinesis_efo.tasks.compat import SPARK_VERSION
+from tests.support.messages import raises
 from tests.support.shared_runs import manifest
 
 pytestmark = pytest.mark.spark
@@ -198,7 +199,11 @@ def test_a_pipeline_only_describes_the_read(monkeypatch: pytest.MonkeyPatch) -> 
     assert streamed(spark, bufferBytes="64m") == {"bufferBytes": "64m"}
     with pytest.raises(OptionsError):
         streamed(spark, bufferBytes="lots")
-    with pytest.raises(ConfigurationError, match="got fetchers=2 in a pipeline"):
+    with raises(
+        ConfigurationError,
+        "kinesis_efo.read_stream got fetchers=2 in a pipeline, and only a program that runs in the "
+        "driver can start fetchers: leave it out, and one fetcher on the driver's host reads all",
+    ):
         streamed(spark, fetchers=2)
 
 
@@ -264,8 +269,8 @@ def test_messages_name_the_given_argument(given: dict[str, str], names: tuple[st
 
 @pytest.mark.parametrize("name", ["startingPosition", "startingposition"])
 def test_two_starts_are_refused(name: str) -> None:
-    with pytest.raises(
-        ConfigurationError, match="got since='2023-11-15T08:00Z' and startingPosition; give one of the two"
+    with raises(
+        ConfigurationError, "kinesis_efo.read got since='2023-11-15T08:00Z' and startingPosition; give one of the two"
     ):
         batch(since="2023-11-15T08:00Z", **{name: "TRIM_HORIZON"})
 

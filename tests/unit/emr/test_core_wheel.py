@@ -11,6 +11,7 @@ import kinesis_efo
 from kinesis_efo.errors import PackagingError
 from kinesis_efo_tools.emr.core_wheel import read_core_wheel
 from kinesis_efo_tools.emr.packing import PythonPlatform, package
+from tests.support.messages import raises
 from tests.support.wheels import make_wheel
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -70,7 +71,11 @@ def test_a_wheel_that_the_cluster_cannot_load_is_refused(
 
 def test_wheel_of_another_version_is_refused(tmp_path: Path) -> None:
     wheel = read_core_wheel(make_wheel(tmp_path, GOOD, version="0.1.0"))
-    with pytest.raises(PackagingError, match=r"is kinesis-efo-core 0\.1\.0, and the package has kinesis-efo 0\.2\.0"):
+    with raises(
+        PackagingError,
+        "--core: ... is kinesis-efo-core 0.1.0, and the package has kinesis-efo 0.2.0: give the wheel "
+        "of the same version",
+    ):
         wheel.check_version("0.2.0")
 
 
@@ -105,7 +110,12 @@ def test_unfitting_wheel_is_refused_before_packing(tmp_path: Path) -> None:
     for name in ("pyproject.toml", "uv.lock"):
         (tmp_path / name).touch()
     core = read_core_wheel(make_wheel(tmp_path, GOOD))
-    with pytest.raises(PackagingError, match="on aarch64 loads what is built for cp311 or abi3"):
+    with raises(
+        PackagingError,
+        "--core: ... is built for cp311-abi3-manylinux_2_17_x86_64, and a cluster with Python 3.11 on "
+        "aarch64 loads what is built for cp311 or abi3, and for manylinux_2_34_aarch64 or older: give "
+        "such a wheel, or another --architecture or --python",
+    ):
         package(
             tmp_path, tmp_path / "out", PythonPlatform("3.11", "arm64"), core=core, run=lambda *_: pytest.fail("packs")
         )

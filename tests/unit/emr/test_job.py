@@ -7,7 +7,7 @@ from importlib import import_module
 
 import pytest
 
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import ConfigurationError, UsageError
 from kinesis_efo.units import parse_size
 from kinesis_efo_tools.emr.job import (
     Job,
@@ -19,6 +19,7 @@ from kinesis_efo_tools.emr.job import (
     spark_settings,
 )
 from kinesis_efo_tools.emr.target import TargetKind
+from tests.support.messages import raises
 
 ARCHIVE = "s3://artifacts/environments/0a/environment.tar.gz"
 MIB = 1 << 20
@@ -122,14 +123,15 @@ def test_memory_follows_the_number_of_shards() -> None:
 
 
 def test_fetchers_that_leave_no_core_are_refused() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"fetchers is 8, and 2 executors with 4 cores have 8 cores: .* at least one more"
+    with raises(
+        ConfigurationError,
+        "option fetchers is 8, and 2 executors with 4 cores have 8 cores: each fetcher keeps one, and "
+        "micro-batches need at least one more. Take fewer fetchers, or more of --conf "
+        "spark.executor.instances",
     ):
         settings(TargetKind.EKS, "--option", "fetchers=8")
     assert settings(TargetKind.EKS, "--option", "fetchers=8", executor_instances="3")
-    with pytest.raises(
-        ConfigurationError, match=r"--conf spark.executor.cores must be a whole number, at least 1; got 'all'"
-    ):
+    with raises(UsageError, "--conf spark.executor.cores must be a whole number, at least 1; got 'all'"):
         settings(TargetKind.EKS, "--option", "fetchers=8", executor_cores="all")
 
 
@@ -169,7 +171,7 @@ def test_what_cannot_be_passed_on_is_refused(given: dict[str, str], said: str) -
 
 
 def test_options_of_the_source_are_understood_or_refused() -> None:
-    with pytest.raises(ConfigurationError, match="option bufferBytes must be a size such as 256m; got 'lots'"):
+    with raises(ConfigurationError, "option bufferBytes must be a size such as 256m; got 'lots'"):
         settings(TargetKind.EKS, "--option", "bufferBytes=lots")
     for text in ("soon", "10"):
         with pytest.raises(

@@ -19,6 +19,7 @@ from kinesis_efo.producer.metrics import Latency
 from kinesis_efo.producer.record import SizeLimit, make_record
 from kinesis_efo.producer.routing import HashRange, ShardMap
 from kinesis_efo.producer.service import region_of
+from tests.support.messages import raises
 from tests.support.transports import refused
 from tests.support.write_model import even_shards
 
@@ -100,7 +101,7 @@ def test_the_predicted_shard_is_the_open_one_that_covers_the_place(count: int, p
 
 
 def test_a_stream_without_an_open_shard_is_an_error() -> None:
-    with pytest.raises(WriteError, match=r"no open shard; ListShards names \['a'\]"):
+    with raises(WriteError, "the stream has no open shard; ListShards names ['a']"):
         ShardMap([HashRange("a", 0, 1, open=False)])
 
 
@@ -141,7 +142,11 @@ def test_faults_are_classified_by_whether_a_retry_helps(error: Exception, retry:
 def test_stream_and_region_are_checked_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
     assert region_of(arn, AwsSettings()) == "eu-west-1"
-    with pytest.raises(ConfigurationError, match="in region 'eu-west-1', but the region given is 'us-east-1'"):
+    with raises(
+        ConfigurationError,
+        "stream arn:aws:kinesis:eu-west-1:123456789012:stream/orders is in region 'eu-west-1', but the "
+        "region given is 'us-east-1'",
+    ):
         region_of(arn, AwsSettings(region="us-east-1"))
     for wrong in ("", "a b", "arn:aws:dynamodb:eu-west-1:123456789012:table/orders", arn + "/consumer/lake:1"):
         with pytest.raises(ConfigurationError, match="the stream must be a name or an ARN"):
@@ -151,7 +156,11 @@ def test_stream_and_region_are_checked_before_anything_is_sent(monkeypatch: pyte
     monkeypatch.delenv("AWS_REGION")
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
-    with pytest.raises(ConfigurationError, match="no AWS region for stream 'orders'"):
+    with raises(
+        ConfigurationError,
+        "no AWS region for stream 'orders': give its ARN, set kinesis-efo option 'region' or the "
+        "environment's AWS_REGION",
+    ):
         region_of("orders", AwsSettings())
 
 

@@ -1,0 +1,82 @@
+"""The catalog of error messages is whole: each has one example, and each text in the runbook is one of them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from kinesis_efo.errors import StreamError, StreamNotFoundError
+from scripts.messages import FIELD, KINDS, ROOT, Example, Place, catalog, examples, page, places
+from tests.support.messages import raises
+
+PLACES = places()
+EXAMPLES = list(examples())
+CATALOG = catalog(PLACES, EXAMPLES)
+WITHOUT = {"kinesis_efo": 0, "kinesis_efo_local": 2, "kinesis_efo_tools": 0}
+"""How many messages of each package no example covers. These numbers only go down."""
+
+
+def test_new_message_has_an_example() -> None:
+    missing = [f"{place.path}, {place.function}: {place.message}" for place, found in CATALOG.items() if not found]
+    assert Counter(each.split("/")[1] for each in missing) == WITHOUT, "\n".join(missing)
+
+
+def test_no_text_is_asserted_twice() -> None:
+    texts = Counter(example.text for found in CATALOG.values() for example in found)
+    assert [text for text, times in texts.items() if times > 1] == [], "use pytest.raises without the text"
+
+
+def test_runbook_quotes_messages_as_they_are() -> None:
+    runbook = (ROOT / "docs" / "runbook.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \| [^|]* \| [^|]* \|$", runbook, re.MULTILINE)
+    warnings = re.findall(r"[Ww]arn(?:ing|s):? (`[^`]+`)", runbook.partition("## Alarms")[0].replace("\n", " "))
+    quoted = [text for each in (*rows, *warnings) for text in re.findall(r"`([^`]+)`", each)]
+    assert len(quoted) > 25
+    assert [text for text in quoted if not all(map(_known, re.split(r": | ?\.\.\. ", text)))] == []
+
+
+def _known(text: str) -> bool:
+    return text in FOREIGN or re.sub(r"\d+", FIELD, text) in TEXTS
+
+
+FOREIGN = {
+    "Connection refused",
+    "not known",
+    "resolution",
+    "leaseTimeout",
+    "subscribe.retryTimeout",
+    "does not support Trigger.AvailableNow",
+    "replaced a statically registered data source",
+}
+"""What the operating system and Spark say, and options."""
+SOURCE = "\n".join(path.read_text() for path in sorted((ROOT / "lib").rglob("*.py")))
+# Literals one below the other are one text.
+TEXTS = re.sub(r"%[sd]|%\.\df|\{[^{}]*\}|\d+", FIELD, re.sub(r'"\s*\n\s*f?"', "", SOURCE))
+
+
+def test_field_values_come_from_the_example() -> None:
+    general = Place("StreamError", "lib/a.py", "opened", "{}: {}", ("where", "error"))
+    gone = Place("StreamNotFoundError", "lib/a.py", "found", "stream {} is gone: deploy it", ("name",))
+    example = Example("stream 'orders' is gone: deploy it", "tests/test_a.py", "test_stream_that_is_gone")
+    assert catalog([general, gone], [example]) == {general: [], gone: [example]}
+    text = page({gone: [example], general: []})
+    assert "stream 'orders' is gone: deploy it" in text
+    assert "name = 'orders'" in text
+    assert text.index("`StreamError`") < text.index("`StreamNotFoundError`")
+
+
+@pytest.mark.parametrize("text", ["stream a", "stream ... is gone", "... is gone: x"])
+def test_other_text_is_not_the_message(text: str) -> None:
+    with pytest.raises(AssertionError), raises(StreamError, text):
+        raise StreamError("stream 'a' is gone")
+
+
+def test_subclass_is_not_the_class() -> None:
+    with pytest.raises(AssertionError), raises(StreamError, "stream ... is gone"):
+        raise StreamNotFoundError("stream 'a' is gone")
+
+
+def test_classes_are_those_of_the_module() -> None:
+    assert next(iter(KINDS)) == "KinesisEfoError"

@@ -57,18 +57,19 @@ def test_missing_keys_have_defaults_and_unknown_are_ignored(ssm: Ssm) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("{", "is not a description of a job"),
-        (json.dumps({**DOCUMENT, "arguments": "--output"}), r"Expected `array`, got `str` - at `\$.arguments`"),
+        ("{", "parameter ... is not a description of a job: Input data was truncated; deploy the infrastructure again"),
+        (json.dumps({**DOCUMENT, "arguments": "--output"}), "parameter ...: Expected `array`, got `str` - at `$.arguments`; ..."),
         (
             json.dumps({name: DOCUMENT[name] for name in DOCUMENT if name != "artifacts"}),
-            "missing required field `artifacts`",
+            "parameter ...: Object missing required field `artifacts`; ...",
         ),
-        (json.dumps({**DOCUMENT, "schemaVersion": 2}), "has schemaVersion 2; this version of kinesis-efo reads 1"),
+        (json.dumps({**DOCUMENT, "schemaVersion": 2}), "parameter /kinesis-efo/dev/lake/job has schemaVersion 2; this version of kinesis-efo reads 1. "
+            "Deploy the infrastructure and submit with the same release"),
     ],
 )
 def test_a_document_that_is_not_understood_is_refused(ssm: Ssm, value: str, said: str) -> None:
     ssm.holds(value)
-    with pytest.raises(ConfigurationError, match=f"(?s)parameter /kinesis-efo/dev/lake/job .*{said}"):
+    with raises(ConfigurationError, said):
         load_deployment("dev", "lake", ssm.client)
 
 

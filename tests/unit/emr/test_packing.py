@@ -187,7 +187,7 @@ def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
     pack(_tree(tmp_path / "tree"), tmp_path / "other.tar.gz")
     with raises(
         PackagingError,
-        "... is no archive of `kinesis-efo emr package`: KeyError: \"filename 'environment.json' not found\"",
+        f"{tmp_path / 'other.tar.gz'} is no archive of `kinesis-efo emr package`: KeyError: \"filename 'environment.json' not found\"",
     ):
         read_archive(tmp_path / "other.tar.gz")
 
@@ -196,7 +196,8 @@ def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_a_directory_that_is_no_locked_project_is_refused(tmp_path: Path, missing: str) -> None:
     for name in {"pyproject.toml", "uv.lock"} - {missing}:
         (tmp_path / name).touch()
-    with pytest.raises(PackagingError, match=f"has no {missing}: --project must be"):
+    said = f"{tmp_path} has no {missing}: --project must be the directory of a uv project with a lock file"
+    with raises(PackagingError, said):
         package(tmp_path, tmp_path / "out", PythonPlatform())
 
 

@@ -40,7 +40,11 @@ def test_one_page_of_a_scan_is_refused(more: dict[str, Any], tmp_path: Path) -> 
     file.write_text(json.dumps({"Items": rows, "LastEvaluatedKey": None}))
     assert set(read_file(file)) == {"orders:shardId-1"}
     file.write_text(json.dumps({"Items": rows, **more}))
-    with pytest.raises(ConfigurationError, match="without --no-paginate and --max-items"):
+    said = (
+        f"--from-file {file} is one page of a scan, and the table has more rows: run `aws dynamodb scan` without "
+        "--no-paginate and --max-items"
+    )
+    with raises(ConfigurationError, said):
         read_file(file)
 
 

@@ -149,7 +149,8 @@ def test_stream_and_region_are_checked_before_anything_is_sent(monkeypatch: pyte
     ):
         region_of(arn, AwsSettings(region="us-east-1"))
     for wrong in ("", "a b", "arn:aws:dynamodb:eu-west-1:123456789012:table/orders", arn + "/consumer/lake:1"):
-        with pytest.raises(ConfigurationError, match="the stream must be a name or an ARN"):
+        said = f"the stream must be a name or an ARN such as arn:aws:kinesis:eu-west-1:123456789012:stream/orders; got {wrong!r}"
+        with raises(ConfigurationError, said):
             region_of(wrong, AwsSettings())
     monkeypatch.setenv("AWS_REGION", "ap-south-1")
     assert region_of("orders", AwsSettings()) == "ap-south-1"

@@ -101,7 +101,7 @@ def test_a_manifest_of_another_environment_is_never_overwritten(tmp_path: Path) 
     before = out.read_text()
     with raises(
         ConfigurationError,
-        "... is not a manifest that `kinesis-efo local` wrote, so it is not overwritten; name another "
+        f"{out} is not a manifest that `kinesis-efo local` wrote, so it is not overwritten; name another "
         "file with --manifest-out",
     ):
         wanted(["flights"], "lake", None, out)
@@ -135,7 +135,7 @@ def test_one_account_has_one_stream_of_a_name(tmp_path: Path) -> None:
     }
     with raises(
         ConfigurationError,
-        "manifest ...: streams 'a' and 'b' are both called prod-orders, in different accounts; the "
+        f"manifest {tmp_path / 'prod.json'}: streams 'a' and 'b' are both called prod-orders, in different accounts; the "
         "local AWS is one account: leave one of them out",
     ):
         wanted([], None, manifest(tmp_path / "prod.json", streams=streams), None)

@@ -235,21 +235,38 @@ def test_times_with_a_zone_become_positions(moment: datetime | str) -> None:
     assert (until.starts.of("orders"), until.source.ends.of("orders")) == (TRIM_HORIZON, EIGHT)
 
 
-NO_ZONE = "since must say its time zone, as 2023-11-15T08:00:00Z does for UTC; got '2023-11-15"
-NO_TIME = r"since must be a datetime.* go into startingPosition and endingPosition"
-NUMBER = r"since must be a datetime.*; did you mean 2023-11-15T0"
-
-
 @pytest.mark.parametrize(
     ("moment", "message"),
     [
-        *((moment, NO_ZONE) for moment in ("2023-11-15T08:00:00", datetime(2023, 11, 15, 8))),  # noqa: DTZ001
-        *((moment, NO_TIME) for moment in ("LATEST", "yesterday", "1700035200000", "")),
-        *((moment, NUMBER) for moment in ("1700035200", "1700035200.5", 1700035200, "1700035200000", "20231115")),
+        *(
+            (
+                moment,
+                f"kinesis_efo.read: since must say its time zone, as 2023-11-15T08:00:00Z does for UTC; got {str(moment)!r}",
+            )
+            for moment in ("2023-11-15T08:00:00", datetime(2023, 11, 15, 8))  # noqa: DTZ001
+        ),
+        *(
+            (moment, f"kinesis_efo.read: since must be a datetime...; got {moment!r}. ...")
+            for moment in ("LATEST", "yesterday", "")
+        ),
+        *(
+            (
+                moment,
+                f"kinesis_efo.read: since must be a datetime...; got {moment!r}; did you mean 2023-11-15T0...? ...",
+            )
+            for moment in ("1700035200", "1700035200.5", 1700035200, "1700035200000", "20231115")
+        ),
+        (
+            "soon",
+            (
+                "kinesis_efo.read: since must be a datetime, or a time such as 2026-11-20T08:00:00Z; got 'soon'. Other positions go into "
+                "startingPosition and endingPosition"
+            ),
+        ),
     ],
 )
 def test_other_times_are_refused_with_a_remedy(moment: object, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
+    with raises(ConfigurationError, message):
         batch(since=moment)
 
 

@@ -137,7 +137,7 @@ def test_no_secret_goes_to_another_users_process(context: Context) -> None:
         with raises(
             FetcherError,
             "the program that called kinesis_efo.read_stream(..., fetchers=...) cannot be asked for "
-            "fetchers at ...: a process of another user listens there. It has ended, or this query runs on "
+            f"fetchers at {path}: a process of another user listens there. It has ended, or this query runs on "
             "another host than it: start the query in the program that opened the stream",
         ):
             FetcherJob(str(path), plan())

@@ -82,23 +82,21 @@ def test_wheel_of_another_version_is_refused(tmp_path: Path) -> None:
 def test_other_file_is_no_wheel(tmp_path: Path) -> None:
     (tmp_path / "text.whl").write_text("text")
     files = {
-        tmp_path / "gone.whl": "FileNotFoundError",
-        tmp_path: "IsADirectoryError",
-        tmp_path / "text.whl": "BadZipFile",
+        tmp_path / "gone.whl": "FileNotFoundError: ...",
+        tmp_path: "IsADirectoryError: ...",
+        tmp_path / "text.whl": "BadZipFile: ...",
         make_wheel(tmp_path, GOOD, name="six"): "it is one of six",
         # Its name says something else.
         make_wheel(tmp_path, GOOD, name="six", file=f"kinesis_efo_core-0.2.0-{GOOD}.whl"): "it is one of six",
-        make_wheel(tmp_path, GOOD, version="1", without=["METADATA"]): "ValueError",
-        make_wheel(tmp_path, GOOD, version="2", without=["WHEEL"]): "ValueError",
+        make_wheel(tmp_path, GOOD, version="1", without=["METADATA"]): "ValueError: ...",
+        make_wheel(tmp_path, GOOD, version="2", without=["WHEEL"]): "ValueError: ...",
         make_wheel(tmp_path, file="untagged.whl"): "it names no version, or no platform",
         make_wheel(tmp_path, "any", file="odd.whl"): "it names no version, or no platform",
         make_wheel(tmp_path, GOOD, version="", file="versionless.whl"): "it names no version, or no platform",
     }
     for path, said in files.items():
-        with pytest.raises(PackagingError) as refused:
+        with raises(PackagingError, f"--core: {path} is no wheel of kinesis-efo-core: {said}"):
             read_core_wheel(path)
-        assert str(refused.value).startswith(f"--core: {path} is no wheel of kinesis-efo-core: "), path
-        assert said in str(refused.value), path
 
 
 @pytest.mark.parametrize("name", ["Kinesis.EFO_Core", "kinesis-efo-core"])
@@ -110,12 +108,7 @@ def test_unfitting_wheel_is_refused_before_packing(tmp_path: Path) -> None:
     for name in ("pyproject.toml", "uv.lock"):
         (tmp_path / name).touch()
     core = read_core_wheel(make_wheel(tmp_path, GOOD))
-    with raises(
-        PackagingError,
-        "--core: ... is built for cp311-abi3-manylinux_2_17_x86_64, and a cluster with Python 3.11 on "
-        "aarch64 loads what is built for cp311 or abi3, and for manylinux_2_34_aarch64 or older: give "
-        "such a wheel, or another --architecture or --python",
-    ):
+    with pytest.raises(PackagingError, match="on aarch64 loads what is built for cp311 or abi3"):
         package(
             tmp_path, tmp_path / "out", PythonPlatform("3.11", "arm64"), core=core, run=lambda *_: pytest.fail("packs")
         )

@@ -58,13 +58,21 @@ def test_missing_keys_have_defaults_and_unknown_are_ignored(ssm: Ssm) -> None:
     ("value", "said"),
     [
         ("{", "parameter ... is not a description of a job: Input data was truncated; deploy the infrastructure again"),
-        (json.dumps({**DOCUMENT, "arguments": "--output"}), "parameter ...: Expected `array`, got `str` - at `$.arguments`; ..."),
+        (
+            json.dumps({**DOCUMENT, "arguments": "--output"}),
+            "parameter ...: Expected `array`, got `str` - at `$.arguments`; ...",
+        ),
         (
             json.dumps({name: DOCUMENT[name] for name in DOCUMENT if name != "artifacts"}),
             "parameter ...: Object missing required field `artifacts`; ...",
         ),
-        (json.dumps({**DOCUMENT, "schemaVersion": 2}), "parameter /kinesis-efo/dev/lake/job has schemaVersion 2; this version of kinesis-efo reads 1. "
-            "Deploy the infrastructure and submit with the same release"),
+        (
+            json.dumps({**DOCUMENT, "schemaVersion": 2}),
+            (
+                "parameter /kinesis-efo/dev/lake/job has schemaVersion 2; this version of kinesis-efo reads 1. "
+                "Deploy the infrastructure and submit with the same release"
+            ),
+        ),
     ],
 )
 def test_a_document_that_is_not_understood_is_refused(ssm: Ssm, value: str, said: str) -> None:

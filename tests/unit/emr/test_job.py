@@ -145,7 +145,10 @@ def test_settings_of_the_user_win() -> None:
     [
         ({"spark.archives": "s3://mine"}, "--conf spark.archives is set by kinesis-efo itself: leave it out"),
         ({"spark.kinesisEfo.stopMarker": "s3://mine"}, "--conf spark.kinesisEfo.stopMarker is set ..."),
-        ({"executor.instances": "4"}, r"--conf 'executor.instances': the name of a setting must match spark\.[A-Za-z0-9_./:-]+; correct it"),
+        (
+            {"executor.instances": "4"},
+            r"--conf 'executor.instances': the name of a setting must match spark\.[A-Za-z0-9_./:-]+; correct it",
+        ),
         ({"spark.app.name": ""}, "--conf spark.app.name=: EMR takes no empty value; leave the setting out"),
         ({"spark.app.name": " "}, "--conf spark.app.name= : EMR takes no empty value; ..."),
         # Attacks: each would be more arguments of spark-submit.

@@ -6,6 +6,7 @@ Messages are written where they are raised, and examples in the tests that raise
 from __future__ import annotations
 
 import ast
+import html
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -111,8 +112,9 @@ def examples(folder: Path = ROOT / "tests") -> Iterator[Example]:
         for name, function in _functions(ast.parse(source)):
             nodes = list(ast.walk(function))
             if any(isinstance(node, ast.Call) and _last(node.func) == "raises" for node in nodes):
+                parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
                 for node in nodes:
-                    if isinstance(node, ast.Constant | ast.JoinedStr):
+                    if isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in parts:
                         text, fields = _text(node)
                         for _ in fields:
                             text = text.replace(FIELD, ANY, 1)
@@ -147,7 +149,12 @@ def page(catalog: Mapping[Place, Sequence[Example]]) -> str:
             text = next((example.text for example in catalog[place]), place.message.replace(FIELD, ANY))
             values = [f"`{field} = {value}`" for field, value in (place.values(text) or {}).items() if value != ANY]
             raised = f"`{place.path}`, `{place.function}`"
-            lines += ["", "```", text, "```", "", ": ".join([raised, ", ".join(values)] if values else [raised])]
+            lines += [
+                "",
+                f"<p>{html.escape(text)}</p>",
+                "",
+                ": ".join([raised, ", ".join(values)] if values else [raised]),
+            ]
     return "\n".join([*lines, ""])
 
 

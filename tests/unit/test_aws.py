@@ -627,9 +627,7 @@ def test_other_services_are_not_called_at_kinesis_endpoint(host: str, refused: b
     for service in ("dynamodb", "ssm", "sts", "kinesis"):
         ask = partial(_refuse_kinesis, SimpleNamespace(url=f"https://{host}/"), f"request-created.{service}.Some")
         if refused and service != "kinesis":
-            with pytest.raises(
-                ConfigurationError, match=f"{host} is Kinesis' alone.*{service} .*AWS_ENDPOINT_URL_KINESIS"
-            ):
+            with pytest.raises(ConfigurationError, match=f"{host} .*{service} "):
                 ask()
         else:
             ask()
@@ -666,7 +664,7 @@ def test_unusable_authorities_fail_at_once(
     environment.delenv("AWS_CA_BUNDLE", raising=False)
     environment.setenv(variable, str(bundle))
     settings = AwsSettings(endpoint_url="https://localhost:1")
-    with pytest.raises(ConfigurationError, match=f"{variable}.* names '{bundle}': .*{cause}.*; give a file"):
+    with pytest.raises(ConfigurationError, match=f"{variable}.* '{bundle}': .*{cause}"):
         SyncClients(settings, "us-east-1").client("ssm").get_parameter(Name="x")
 
     async def call() -> None:

@@ -310,7 +310,11 @@ class Session:
 def test_a_manifest_is_waited_for(location: str, fault: str) -> None:
     session = Session(FAULTS[fault], times=3)
     patience = Patience(RetrySettings(base_ms=1, max_ms=1), LoopClock())
-    with pytest.raises(ManifestError, match="schemaVersion"):
+    said = (
+        f"manifest {location} has schemaVersion None; this version of kinesis-efo reads 1. Deploy the infrastructure and "
+        "run the job with the same release"
+    )
+    with raises(ManifestError, said):
         patience.load(location, partial(load_manifest, location, session))  # it came, and is not valid
     assert session.asked == 4
 

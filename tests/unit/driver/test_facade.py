@@ -208,7 +208,7 @@ def test_a_pipeline_only_describes_the_read(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_connect_clients_cannot_start_fetchers() -> None:
-    with pytest.raises(ConfigurationError, match=r"got fetchers=2 in a client of Spark Connect, .*: leave it out"):
+    with pytest.raises(ConfigurationError, match="fetchers=2 in a client of Spark Connect"):
         streamed(Client(), fetchers=2)
 
 
@@ -235,38 +235,31 @@ def test_times_with_a_zone_become_positions(moment: datetime | str) -> None:
     assert (until.starts.of("orders"), until.source.ends.of("orders")) == (TRIM_HORIZON, EIGHT)
 
 
+@pytest.mark.parametrize("moment", ["2023-11-15T08:00:00", datetime(2023, 11, 15, 8)])  # noqa: DTZ001
+def test_time_without_zone_is_refused(moment: datetime | str) -> None:
+    said = f"kinesis_efo.read: since must say its time zone, as 2023-11-15T08:00:00Z does for UTC; got {str(moment)!r}"
+    with raises(ConfigurationError, said):
+        batch(since=moment)
+
+
 @pytest.mark.parametrize(
-    ("moment", "message"),
+    ("moment", "meant"),
     [
+        *((moment, ".") for moment in ("LATEST", "yesterday", "")),
+        ("20231115", "; did you mean 2023-11-15T00:00:00+00:00?"),
+        ("1700035200.5", "; did you mean 2023-11-15T08:00:00.500000+00:00?"),
         *(
-            (
-                moment,
-                f"kinesis_efo.read: since must say its time zone, as 2023-11-15T08:00:00Z does for UTC; got {str(moment)!r}",
-            )
-            for moment in ("2023-11-15T08:00:00", datetime(2023, 11, 15, 8))  # noqa: DTZ001
-        ),
-        *(
-            (moment, f"kinesis_efo.read: since must be a datetime...; got {moment!r}. ...")
-            for moment in ("LATEST", "yesterday", "")
-        ),
-        *(
-            (
-                moment,
-                f"kinesis_efo.read: since must be a datetime...; got {moment!r}; did you mean 2023-11-15T0...? ...",
-            )
-            for moment in ("1700035200", "1700035200.5", 1700035200, "1700035200000", "20231115")
-        ),
-        (
-            "soon",
-            (
-                "kinesis_efo.read: since must be a datetime, or a time such as 2026-11-20T08:00:00Z; got 'soon'. Other positions go into "
-                "startingPosition and endingPosition"
-            ),
+            (moment, "; did you mean 2023-11-15T08:00:00+00:00?")
+            for moment in ("1700035200", 1700035200, "1700035200000")
         ),
     ],
 )
-def test_other_times_are_refused_with_a_remedy(moment: object, message: str) -> None:
-    with raises(ConfigurationError, message):
+def test_other_times_are_refused_with_a_remedy(moment: object, meant: str) -> None:
+    said = (
+        f"kinesis_efo.read: since must be a datetime, or a time such as 2026-11-20T08:00:00Z; got {moment!r}{meant} "
+        "Other positions go into startingPosition and endingPosition"
+    )
+    with raises(ConfigurationError, said):
         batch(since=moment)
 
 

@@ -248,7 +248,7 @@ def test_a_local_master_limits_the_fetchers(master: str, fetchers: int, here: in
     if cores is None:
         check_cores(master, fetchers, here)
     else:
-        with pytest.raises(ConfigurationError, match=re.escape(f"but Spark has {cores} cores with master {master}: ")):
+        with pytest.raises(ConfigurationError, match=re.escape(f"{cores} cores with master {master}:")):
             check_cores(master, fetchers, here)
 
 
@@ -335,7 +335,7 @@ def test_tasks_waiting_for_cores_are_a_warning(
 
 
 def test_a_missing_supervisor_is_an_error_with_a_remedy(tmp_path: Path) -> None:
-    with pytest.raises(FetcherError, match=r"cannot be asked for fetchers at .*: start the query in the program that"):
+    with pytest.raises(FetcherError, match="supervisor: No such file"):
         FetcherJob(str(tmp_path / "supervisor"), plan())
 
 

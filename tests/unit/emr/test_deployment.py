@@ -10,7 +10,7 @@ import botocore.session
 import pytest
 from botocore.stub import Stubber
 
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import ConfigurationError, UsageError
 from kinesis_efo_tools.emr.deployment import load_deployment
 from kinesis_efo_tools.emr.target import Target
 from tests.support.messages import raises
@@ -116,7 +116,6 @@ def test_a_target_is_read_as_it_is_written(text: str) -> None:
     "text", ["", "j-2AXXXXXXGAPLF", "cluster:", "cluster:2AXX", "spark:local", "eks:a b", "serverless:ABC"]
 )
 def test_what_is_no_target_is_refused(text: str) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"--target must be cluster:j-<id>, serverless:<application id> or eks:"
-    ):
+    said = f"--target must be cluster:j-<id>, serverless:<application id> or eks:<virtual cluster id>; got {text!r}"
+    with raises(UsageError, said):
         Target.parse(text)

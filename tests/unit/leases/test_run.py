@@ -256,7 +256,7 @@ async def test_runs_of_other_streams_do_not_disturb_each_other(f: Fixture) -> No
 async def test_refused_further_stream_does_not_end_the_run(f: Fixture) -> None:
     first, second = await f.held("a", "p"), await f.held("b", "q")
     first.extend("qr")
-    with pytest.raises(AlreadyRunningError, match="stream q, is already read by b"):
+    with pytest.raises(AlreadyRunningError, match=r"stream q, .* by b,"):
         await first.wait_held("pqr")
     await first.wait_held("pr")
     await asyncio.sleep(3 * TIMEOUT)
@@ -307,7 +307,7 @@ async def test_live_run_of_version_0_1_is_not_disturbed(f: Fixture) -> None:
 
     renewing = asyncio.create_task(renew())
     lease = await f.begin(streams="pq")
-    with pytest.raises(AlreadyRunningError, match=r"p, is already read by old, last seen .* lease p:shardId-1; stop"):
+    with pytest.raises(AlreadyRunningError, match=r"old, .* lease p:shardId-1"):
         await lease.wait_held("pq")
     assert not [key for key in f.store.items if key.startswith("#run:")]
     renewing.cancel()
@@ -463,7 +463,7 @@ async def test_long_outage_ends_the_run_with_its_last_error(f: Fixture) -> None:
 
 async def test_lease_lost_in_an_outage_stays_with_its_owner(f: Fixture) -> None:
     first, second = await f.replaced()
-    with pytest.raises(AlreadyRunningError, match="already read by b"):
+    with pytest.raises(AlreadyRunningError, match="by b,"):
         await first.wait_held("p")
     assert second.held == {"p"}
 
@@ -634,13 +634,10 @@ async def test_broken_row_is_an_error_only_where_read(f: Fixture) -> None:
 async def test_waiting_has_an_end_and_names_the_obstacle(f: Fixture) -> None:
     lease = await f.begin(streams="pq")
     f.a.throttled = True
-    with pytest.raises(
-        TableUnavailableError,
-        match="application lake: the lease on stream p, q is not held after 30 s: lease table memory: throttled",
-    ):
+    with pytest.raises(TableUnavailableError, match=r"p, q is not held after 30 s: .*throttled"):
         await lease.wait_held("pq", at_most=30)
     f.a.throttled, f.a.refused = False, frozenset({"create"})
-    with pytest.raises(TableUnavailableError, match=r"is not held after 5 s: .*throttled"):
+    with pytest.raises(TableUnavailableError, match=r"after 5 s: .*throttled"):
         await lease.wait_held("p", at_most=5)
     f.a.refused = frozenset()
     await lease.wait_held("p", at_most=5)

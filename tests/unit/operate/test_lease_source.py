@@ -24,9 +24,7 @@ OTHER = "123456789012:elsewhere:1800000000:shardId-000000000000"
 
 @pytest.mark.parametrize("rows", list(permutations([BARE, SEVERAL, OTHER])))
 def test_rows_of_both_key_forms_are_refused(rows: tuple[str, ...]) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"^OrdersKcl names the shards of stream orders in 2 ways: "
-    ) as refused:
+    with pytest.raises(ConfigurationError, match="orders in 2 ways: ") as refused:
         require_one_form(rows, KEYS, "OrdersKcl")
     assert f"{BARE!r} (as a KCL application with one stream does)" in str(refused.value)
     assert f"{SEVERAL!r} (as one with several streams does)" in str(refused.value)

@@ -151,7 +151,7 @@ def page(catalog: Mapping[Place, Sequence[Example]]) -> str:
             raised = f"`{place.path}`, `{place.function}`"
             lines += [
                 "",
-                f"<p>{html.escape(text)}</p>",
+                f"<p>{html.escape(text, quote=False)}</p>",
                 "",
                 ": ".join([raised, ", ".join(values)] if values else [raised]),
             ]

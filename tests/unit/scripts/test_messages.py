@@ -32,7 +32,8 @@ def test_runbook_quotes_messages_as_they_are() -> None:
     runbook = (ROOT / "docs" / "runbook.md").read_text()
     rows = re.findall(r"^\| (`.*?) \| [^|]* \| [^|]* \|$", runbook, re.MULTILINE)
     warnings = re.findall(r"[Ww]arn(?:ing|s):? (`[^`]+`)", runbook.partition("## Alarms")[0].replace("\n", " "))
-    quoted = [text for each in (*rows, *warnings) for text in re.findall(r"`([^`]+)`", each)]
+    said = re.findall(r"(?<!\*)\*([^*]+)\*(?!\*)", runbook.partition("## Errors")[2].replace("\n", " "))
+    quoted = [*said, *(text for each in (*rows, *warnings) for text in re.findall(r"`([^`]+)`", each))]
     assert len(quoted) > 25
     assert [text for text in quoted if not all(map(_known, re.split(r": | ?\.\.\. ", text)))] == []
 
@@ -62,7 +63,7 @@ def test_field_values_come_from_the_example() -> None:
     example = Example("stream 'orders' is gone: deploy it", "tests/test_a.py", "test_stream_that_is_gone")
     assert catalog([general, gone], [example]) == {general: [], gone: [example]}
     text = page({gone: [example], general: []})
-    assert "<p>stream &#x27;orders&#x27; is gone: deploy it</p>" in text
+    assert "<p>stream 'orders' is gone: deploy it</p>" in text
     assert "`lib/a.py`, `found`: `name = 'orders'`" in text
     assert text.index("`StreamError`") < text.index("`StreamNotFoundError`")
 

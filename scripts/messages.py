@@ -9,7 +9,7 @@ import ast
 import html
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -122,13 +122,17 @@ def examples(folder: Path = ROOT / "tests") -> Iterator[Example]:
 
 
 def catalog(places: Iterable[Place], examples: Iterable[Example]) -> dict[Place, list[Example]]:
-    """Return the examples of each place. A text belongs to the place that has most of it as its own."""
+    """Return the examples of each place. A text belongs to the place that has most of it as its own; fields may be messages, too."""
     found: dict[Place, list[Example]] = {place: [] for place in places}
     ordered = sorted(found, key=lambda place: -place.own)
-    for example in examples:
-        place = next((place for place in ordered if place.values(example.text) is not None), None)
-        if place is not None:
-            found[place].append(example)
+    waiting = list(examples)
+    for example in waiting:
+        for place in ordered:
+            values = place.values(example.text)
+            if values is not None:
+                found[place].append(example)
+                waiting += [replace(example, text=value) for value in values.values() if value != example.text]
+                break
     return found
 
 

@@ -80,7 +80,6 @@ TEXT = "must be a text that is not empty; got"
     [
         *((json.dumps(document())[:cut], " is not valid JSON (truncated?)") for cut in range(0, 400, 37)),
         (b"\xff\xfe\x00", "is not valid JSON"),
-        ([], "must be a JSON object; got list"),
         *((document(schemaVersion=version), f"has schemaVersion {version}; this version of kinesis-efo reads 1. Deploy the infrastructure")
           for version in (0, 2, None, 1.5, True)),
         (document(schemaVersion="1"), "has schemaVersion a text; this version of kinesis-efo reads 1."),
@@ -142,6 +141,19 @@ def test_a_manifest_survives_writing_and_reading(table: Any) -> None:
     manifest = parse_manifest(json.dumps(polled() | {"leaseTable": table}), "m.json")
     assert (manifest.lease_table, manifest.streams["clicks"].polled) == ("kinesis-efo-dev-lake", True)
     assert manifest.document(table) == polled() | {"leaseTable": table}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "manifest m.json must be a JSON object; got list"),
+        ("{", "manifest m.json is not valid JSON (truncated?): Input data was truncated"),
+        (json.dumps(without("leaseTable")), "manifest m.json: key 'leaseTable' is missing"),
+    ],
+)
+def test_refused_manifest_names_its_place(text: str, message: str) -> None:
+    with raises(ManifestError, message):
+        parse_manifest(text, "m.json")
 
 
 @given(

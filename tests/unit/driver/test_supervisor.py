@@ -335,7 +335,7 @@ def test_tasks_waiting_for_cores_are_a_warning(
 
 
 def test_a_missing_supervisor_is_an_error_with_a_remedy(tmp_path: Path) -> None:
-    with pytest.raises(FetcherError, match="supervisor: No such file"):
+    with pytest.raises(FetcherError, match=r"supervisor: \[Errno 2\]"):
         FetcherJob(str(tmp_path / "supervisor"), plan())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from random import Random
 
+from tests.support.messages import raises
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -318,9 +319,9 @@ def test_a_record_that_kinesis_refuses_is_named_by_key_size_and_position_never_b
     assert settled.failure is None
     ((refused, error),) = settled.refused
     assert refused.position == 41
-    assert str(error) == (
-        "record 41 (partition key 'customer-7', 16 bytes): Kinesis refuses it: ValidationException: too large"
-    )
+    said = "record 41 (partition key 'customer-7', 16 bytes): Kinesis refuses it: ValidationException: too large"
+    with raises(RecordRefusedError, said):
+        raise error
 
 
 @pytest.mark.parametrize("aggregate", [False, True])

@@ -340,9 +340,7 @@ def test_stream_created_again_before_the_first_record_is_told_apart(
     created_again(w, calendar, shards=2)
     with (
         reading(w, at=offset, clock=calendar) as r,
-        pytest.raises(
-            StreamReplacedError, match=r"'orders': the checkpoint is of .*created again since.*new checkpoint"
-        ),
+        pytest.raises(StreamReplacedError, match="the checkpoint is of"),
     ):
         r.runtime.ask(Begin(resumed=offset))
 

@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
-from tests.support.messages import raises
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +20,7 @@ from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.store import Conflict
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey
 from tests.support.lease_store import MemoryLeaseStore, Network
+from tests.support.messages import raises
 from tests.support.virtual_time import LoopClock, run
 
 KEYS = LeaseKeys({"s": "dev-s", "t": "dev-t"})

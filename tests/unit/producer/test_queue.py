@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from random import Random
 
-from tests.support.messages import raises
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from kinesis_efo.errors import (
     AccessRefusedError,
     KeyUnusableError,
+    RecordRefusedError,
     RetriesExhaustedError,
     StreamNotFoundError,
 )
@@ -22,6 +22,7 @@ from kinesis_efo.producer.record import Record, SizeLimit, make_record
 from kinesis_efo.producer.routing import ANY_SHARD, MAX_HASH, HashRange, ShardMap
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, ProducerSettings
 from kinesis_efo.records.distribution import Distribution
+from tests.support.messages import raises
 from tests.support.transports import refused
 from tests.support.write_model import THROTTLE, Answer, ModelStream, even_shards
 

@@ -198,8 +198,8 @@ async def test_a_second_reader_that_stays_is_named() -> None:
 
     with raises(
         ConsumerTakenOverError,
-        "stream 'orders', shard shardId-000000000000, consumer ... (from manifest.json): consumer ... is read by someone else: "
-        "ResourceInUseException: Another subscription has been made for consumer ... and shard shardId-000000000000. "
+        "stream 'orders', shard shardId-000000000000, consumer ... (from manifest.json): consumer ... is read by someone "
+        "else: ResourceInUseException: Another subscription has been made for consumer ... and shard shardId-000000000000. "
         "Every application needs a consumer of its own; look for another query, Flink job or KCL worker that uses this one",
     ):
         await world.read(meanwhile=disturb, rows=1000)
@@ -240,9 +240,10 @@ async def test_faults_of_one_consumer_leave_another_alone() -> None:
     world.application = ours
     with raises(
         RetriesExhaustedError,
-        "stream 'orders', shard shardId-000000000000, consumer ... (from manifest.json) cannot be read: too many failures in a "
-        "row without any progress, 11 in ... s. The last was ClientOSError: [Errno 104] Connection reset by peer. Restart the "
-        "query once the cause is gone; kinesis-efo options 'subscribe.retryTimeout' and 'subscribe.maxRetries' allow more",
+        "stream 'orders', shard shardId-000000000000, consumer ... (from manifest.json) cannot be read: too many failures "
+        "in a row without any progress, 11 in ... s. The last was ClientOSError: [Errno 104] Connection reset by peer. "
+        "Restart the query once the cause is gone; kinesis-efo options 'subscribe.retryTimeout' and 'subscribe.maxRetries' "
+        "allow more",
     ):
         await world.read()
     assert faults.strikes

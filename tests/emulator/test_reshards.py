@@ -226,9 +226,8 @@ async def test_start_that_names_parent_and_grandchild_names_the_shard_between() 
     world.application.start = start(json.dumps({"orders": shards}))
     with raises(
         ConfigurationError,
-        "the start of the query leaves out shardId-000000000001 of stream 'orders': if "
-        "'startingPosition' names a parent and a child of it, name it as well; otherwise Kinesis does "
-        "not list its parents yet: start the query again",
+        "the start of the query leaves out shardId-000000000001 of stream 'orders': if 'startingPosition' names a parent "
+        "and a child of it, name it as well; otherwise Kinesis does not list its parents yet: start the query again",
     ):
         await world.read(seconds=60)
 
@@ -243,10 +242,10 @@ async def test_start_from_leases_names_the_shard_without_a_row() -> None:
     del world.application.table.items["orders:shardId-000000000001"]
     with raises(
         LeaseTableError,
-        "kinesis-efo option 'startingPosition' or 'newStreamPosition' is LEASES, but lease table memory "
-        "has no readable row for shardId-000000000001 of stream 'orders', nor for a parent or child. "
-        "Copy the row from the KCL application's table with `kinesis-efo leases import-kcl`, or give "
-        "each shard its position in JSON; `kinesis-efo leases list` shows those in the table",
+        "kinesis-efo option 'startingPosition' or 'newStreamPosition' is LEASES, but lease table memory has no readable "
+        "row for shardId-000000000001 of stream 'orders', nor for a parent or child. Copy the row from the KCL "
+        "application's table with `kinesis-efo leases import-kcl`, or give each shard its position in JSON; `kinesis-efo "
+        "leases list` shows those in the table",
     ):
         await world.read(seconds=120)
 
@@ -284,9 +283,9 @@ async def test_stream_created_again_while_its_query_waits_for_records() -> None:
 
         with raises(
             StreamReplacedError,
-            "stream 'orders': its shards begin at other sequence numbers than before: ... (from manifest.json) was deleted and "
-            "created again since. What was not read of the earlier one is gone; start the query with a new checkpoint, and "
-            "startingPosition TRIM_HORIZON to read all of the new one",
+            "stream 'orders': its shards begin at other sequence numbers than before: ... (from manifest.json) was deleted "
+            "and created again since. What was not read of the earlier one is gone; start the query with a new checkpoint, "
+            "and startingPosition TRIM_HORIZON to read all of the new one",
         ):
             await asyncio.wait_for(go_on(), 120)
 

@@ -392,9 +392,8 @@ def test_a_role_without_base_credentials_is_an_error(aws: Aws, call: Calls, envi
     environment.delenv("AWS_SECRET_ACCESS_KEY")
     with raises(
         ConfigurationError,
-        "kinesis-efo option 'roleArn' is 'arn:aws:iam::123456789012:role/reader', but there are no AWS "
-        "credentials to assume it with; give the process credentials that may do so, by a role, a "
-        "profile or its environment",
+        "kinesis-efo option 'roleArn' is 'arn:aws:iam::123456789012:role/reader', but there are no AWS credentials to "
+        "assume it with; give the process credentials that may do so, by a role, a profile or its environment",
     ):
         call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), range(1))
 
@@ -479,8 +478,8 @@ def test_a_missing_region_is_an_error() -> None:
     assert SyncClients(AwsSettings()).region is None
     with raises(
         ConfigurationError,
-        "no AWS region for ssm: set kinesis-efo option 'region' (on the command line, --region) or the "
-        "environment's AWS_REGION",
+        "no AWS region for ssm: set kinesis-efo option 'region' (on the command line, --region) or the environment's "
+        "AWS_REGION",
     ):
         SyncClients(AwsSettings()).client("ssm")
 
@@ -641,9 +640,9 @@ def test_a_lease_table_at_kinesis_endpoint_is_refused() -> None:
 
     with raises(
         ConfigurationError,
-        "kinesis.eu-west-1.amazonaws.com is Kinesis' alone, and was given as the endpoint of every "
-        "service, dynamodb as well; set AWS_ENDPOINT_URL_KINESIS in place of kinesis-efo option "
-        "'endpointUrl' (on the command line, --endpoint-url) and AWS_ENDPOINT_URL",
+        "kinesis.eu-west-1.amazonaws.com is Kinesis' alone, and was given as the endpoint of every service, dynamodb as "
+        "well; set AWS_ENDPOINT_URL_KINESIS in place of kinesis-efo option 'endpointUrl' (on the command line, "
+        "--endpoint-url) and AWS_ENDPOINT_URL",
     ):
         asyncio.run(main())
 
@@ -684,8 +683,8 @@ def test_a_profiles_unusable_authorities_name_its_file(tmp_path: Path, environme
     client = SyncClients(AwsSettings(endpoint_url="https://localhost:1"), "us-east-1").client("ssm")
     with raises(
         ConfigurationError,
-        "ca_bundle of AWS profile 'dev' (of /dev/null and ...) names '/no/such.pem': No such file or "
-        "directory; give a file of certificates in PEM format, or remove the setting",
+        "ca_bundle of AWS profile 'dev' (of /dev/null and ...) names '/no/such.pem': No such file or directory; give a "
+        "file of certificates in PEM format, or remove the setting",
     ):
         client.get_parameter(Name="x")
 
@@ -694,8 +693,8 @@ def test_an_old_sdk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiobotocore.__version__", "3.8.0")
     with raises(
         ConfigurationError,
-        "aiobotocore 3.8.0: it does not verify the host name in AWS' certificates and, behind a proxy, "
-        "accepts any certificate; install aiobotocore 3.9 or newer, with a boto3 that it allows, here "
-        "and in the image or archive of the job",
+        "aiobotocore 3.8.0: it does not verify the host name in AWS' certificates and, behind a proxy, accepts any "
+        "certificate; install aiobotocore 3.9 or newer, with a boto3 that it allows, here and in the image or archive of "
+        "the job",
     ):
         asyncio.run(AsyncClients(AwsSettings(region="eu-west-1"), "eu-west-1").credentials())

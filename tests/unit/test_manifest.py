@@ -333,9 +333,9 @@ def test_polling_needs_no_consumer(resolved: Callable[..., Manifest]) -> None:
     assert not resolved(polled(), streams="orders").streams["orders"].polled, "what is not read does not matter"
     with raises(
         ManifestError,
-        "the manifest ... names no consumer (consumerArn) for 'clicks', so that only GetRecords can "
-        "read it: say readMode=polling. For readMode=efo, declare a consumer (the application's "
-        "`polling: true` in place of `polling: only`), and deploy",
+        "the manifest ... names no consumer (consumerArn) for 'clicks', so that only GetRecords can read it: say "
+        "readMode=polling. For readMode=efo, declare a consumer (the application's `polling: true` in place of `polling: "
+        "only`), and deploy",
     ):
         resolved(polled())
 
@@ -349,8 +349,7 @@ def test_the_region_option_must_fit_the_manifest(resolved: Callable[..., Manifes
     direct = {"streamArn": STREAM, "consumerArn": CONSUMER, "leaseTable": "t", "region": "us-gov-west-1"}
     with raises(
         ManifestError,
-        "kinesis-efo option 'region' (on the command line, --region) is 'us-gov-west-1', but the "
-        "resources of the options streamArn, consumerArn and leaseTable are in 'eu-west-1'; omit the "
-        "option",
+        "kinesis-efo option 'region' (on the command line, --region) is 'us-gov-west-1', but the resources of the options "
+        "streamArn, consumerArn and leaseTable are in 'eu-west-1'; omit the option",
     ):
         resolve_manifest(SourceOptions.parse(direct), Session(None))

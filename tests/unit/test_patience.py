@@ -215,16 +215,15 @@ def test_a_missing_table_or_stream_fails_at_once() -> None:
         aws = Aws("DescribeTable", lambda: answered("ResourceNotFoundException", 400), 10_000)
         with raises(
             LeaseTableError,
-            "lease table leases in eu-west-1 does not exist; it is declared by manifest.json, and a query "
-            "never creates it: deploy that first",
+            "lease table leases in eu-west-1 does not exist; it is declared by manifest.json, and a query never creates "
+            "it: deploy that first",
         ):
             await take_lease(aws)
         aws = Aws("ListShards", lambda: answered("ResourceNotFoundException", 400), 10_000)
         with raises(
             StreamNotFoundError,
-            "stream 'orders': arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders (from manifest.json) "
-            "does not exist (any more): ResourceNotFoundException: later. Was it deployed to this account "
-            "and region?",
+            "stream 'orders': arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders (from manifest.json) does not exist "
+            "(any more): ResourceNotFoundException: later. Was it deployed to this account and region?",
         ):
             await list_shards(aws)
 

@@ -160,8 +160,8 @@ def test_git_dependencies_are_refused_with_a_remedy(tmp_path: Path) -> None:
     subprocess.run([find_uv(), "lock", "--quiet", "--project", str(project)], check=True)
     with raises(
         PackagingError,
-        "the project depends on shared from git (git+file://...@...), of which no hash is known: take "
-        "it from an index, or clone it and write `shared = { path = ... }` in [tool.uv.sources]",
+        "the project depends on shared from git (git+file://...@...), of which no hash is known: take it from an index, or "
+        "clone it and write `shared = { path = ... }` in [tool.uv.sources]",
     ):
         package(project, tmp_path / "out", PythonPlatform())
 

@@ -170,10 +170,9 @@ def test_where_the_unix_socket_does_not_lead_tcp_does_with_tls(monkeypatch: pyte
         assert server.calls == 2
         with raises(
             FetcherUnreachableError,
-            "no fetcher answers at tls://... (Connection refused). It runs beside the driver while its "
-            "query does. Let executors open connections to it (security groups, network policies; "
-            "kinesis-efo option 'fetcherPort' fixes its port), or name an address of it that they reach "
-            "('fetcherHost')",
+            "no fetcher answers at tls://... (Connection refused). It runs beside the driver while its query does. Let "
+            "executors open connections to it (security groups, network policies; kinesis-efo option 'fetcherPort' fixes "
+            "its port), or name an address of it that they reach ('fetcherHost')",
         ):
             call(replace(server.address, namespace=HERE, port=1), HERE)
 
@@ -278,8 +277,8 @@ def test_every_address_that_was_tried_is_named_with_what_happened_there() -> Non
 def test_a_task_that_has_no_way_is_told_what_to_do() -> None:
     with raises(
         FetcherUnreachableError,
-        "the fetcher listens on the loopback address only, and this task is in another network "
-        "namespace than it: name an address that tasks reach (kinesis-efo option 'fetcherHost')",
+        "the fetcher listens on the loopback address only, and this task is in another network namespace than it: name an "
+        "address that tasks reach (kinesis-efo option 'fetcherHost')",
     ):
         call(FetcherAddress(HERE, 1))
 

@@ -146,9 +146,9 @@ def test_another_port_is_tried_only_if_one_is_taken(stack: ExitStack, monkeypatc
     monkeypatch.setattr(Listening, "listen", listen)
     with raises(
         FetcherError,
-        "the fetcher cannot listen on nobody, ports 4000-4999: ...not known. "
-        "Give ports that are free on host ..., one for each query that runs there (kinesis-efo option "
-        "'fetcherPort'), and an address that the host has ('fetcherBindHost')",
+        "the fetcher cannot listen on nobody, ports 4000-4999: ...not known. Give ports that are free on host ..., one for "
+        "each query that runs there (kinesis-efo option 'fetcherPort'), and an address that the host has "
+        "('fetcherBindHost')",
     ):
         serve(stack, Listening("nobody", range(4000, 5000)))
     assert tried == [4000]

@@ -207,11 +207,10 @@ def test_a_second_run_is_refused_and_the_first_goes_on(world: MakeWorld) -> None
         with reading(w, leaseTimeout="4s") as second:
             with raises(
                 AlreadyRunningError,
-                "application lake, stream orders, is already read by this Spark program itself, by another of "
-                "its sources (process ...), last seen ... s ago renewing lease #run:orders; sources of one "
-                "program share a run if they can find each other: the driver's log says why these cannot, and "
-                "sessions of Spark Connect never do. Write to several tables from one query, with foreachBatch, "
-                "or give this source an application of its own",
+                "application lake, stream orders, is already read by this Spark program itself, by another of its sources "
+                "(process ...), last seen ... s ago renewing lease #run:orders; sources of one program share a run if they "
+                "can find each other: the driver's log says why these cannot, and sessions of Spark Connect never do. "
+                "Write to several tables from one query, with foreachBatch, or give this source an application of its own",
             ) as caught:
                 second.until(1, seconds=30)
             assert "from one query, with foreachBatch, or give this source an application of its own" in str(
@@ -263,9 +262,8 @@ def test_a_lost_lease_ends_the_query_and_its_subscription(world: MakeWorld) -> N
         )
         with raises(
             LeaseLostError,
-            "thief took the lease on stream orders while this query was reading: the application has a "
-            "second query, or this one was stopped for longer than leaseTimeout. Nothing was lost; run one "
-            "query per application",
+            "thief took the lease on stream orders while this query was reading: the application has a second query, or "
+            "this one was stopped for longer than leaseTimeout. Nothing was lost; run one query per application",
         ):
             wait_until(lambda: r.batch() and False, 20)
         wait_until(lambda: not w.aws.kinesis.subscriptions or _open(w) == 0, 60)
@@ -293,9 +291,9 @@ def test_a_lease_table_with_another_key_is_refused(world: MakeWorld) -> None:
     with (
         raises(
             LeaseTableError,
-            "lease table kinesis-efo-...-lake in us-east-1 has the key schema HASH id (S), a lease table "
-            "has HASH leaseKey (S): it is not a lease table; it is declared by application 'lake' in "
-            "environment 'test' (manifest ...), and a query never creates it: deploy that first",
+            "lease table kinesis-efo-...-lake in us-east-1 has the key schema HASH id (S), a lease table has HASH leaseKey "
+            "(S): it is not a lease table; it is declared by application 'lake' in environment 'test' (manifest ...), and "
+            "a query never creates it: deploy that first",
         ),
         reading(w),
     ):
@@ -502,9 +500,9 @@ def test_starting_from_leases_that_are_not_there(world: MakeWorld) -> None:
     with (
         raises(
             LeaseTableError,
-            "kinesis-efo option 'startingPosition' is LEASES, but lease table kinesis-efo-...-lake in "
-            "us-east-1 has no readable rows for stream 'orders'. Copy them from the KCL application's table "
-            "with `kinesis-efo leases import-kcl`, or start at TRIM_HORIZON or LATEST",
+            "kinesis-efo option 'startingPosition' is LEASES, but lease table kinesis-efo-...-lake in us-east-1 has no "
+            "readable rows for stream 'orders'. Copy them from the KCL application's table with `kinesis-efo leases "
+            "import-kcl`, or start at TRIM_HORIZON or LATEST",
         ),
         reading(w, startingPosition="LEASES"),
     ):

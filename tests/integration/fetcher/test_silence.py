@@ -172,8 +172,7 @@ def test_a_loop_that_hangs_is_noticed_although_its_process_lives(serve: Callable
         began = time.monotonic()
         with raises(
             FetcherUnreachableError,
-            "the fetcher at tcp://... has not said anything for 2 s: it is paused or overloaded, or its "
-            "host has vanished",
+            "the fetcher at tcp://... has not said anything for 2 s: it is paused or overloaded, or its host has vanished",
         ):
             list(payloads)
         assert 2 <= time.monotonic() - began < 15

@@ -176,9 +176,9 @@ async def test_a_missing_permission_names_the_table_in_its_partition(
         proxy.faults = [refusal(400, "AccessDeniedException", "no")]
         with raises(
             LeaseTableError,
-            "not allowed: dynamodb:Scan on arn:aws-eusc:dynamodb:eusc-de-east-1:*:table/leases (lease table "
-            "leases in eusc-de-east-1): AccessDeniedException: no; attach the runtime policy of the "
-            "application to the role that runs the query",
+            "not allowed: dynamodb:Scan on arn:aws-eusc:dynamodb:eusc-de-east-1:*:table/leases (lease table leases in "
+            "eusc-de-east-1): AccessDeniedException: no; attach the runtime policy of the application to the role that "
+            "runs the query",
         ):
             await LeaseTable(sovereign, "leases", declared_by="stack kinesis-efo-dev").scan()
 
@@ -189,8 +189,8 @@ async def test_expired_credentials_are_no_passing_fault(table: LeaseTable, proxy
     with raises(
         LeaseTableError,
         "lease table faults-test_expired_credentials_are_no_passing_fault in eu-west-1: Scan failed: "
-        "ExpiredTokenException: The security token included in the request is expired; check the AWS "
-        "credentials of the process",
+        "ExpiredTokenException: The security token included in the request is expired; check the AWS credentials of the "
+        "process",
     ):
         await table.scan()
 
@@ -204,9 +204,8 @@ async def test_lasting_throttling_is_reported_as_passing(table: LeaseTable, prox
     proxy.faults = [throttled] * 3
     with raises(
         TableUnavailableError,
-        "lease table faults-test_lasting_throttling_is_reported_as_passing in eu-west-1: UpdateItem "
-        "failed for now: An error occurred (ProvisionedThroughputExceededException) when calling the "
-        "UpdateItem operation...: slow down",
+        "lease table faults-test_lasting_throttling_is_reported_as_passing in eu-west-1: UpdateItem failed for now: An "
+        "error occurred (ProvisionedThroughputExceededException) when calling the UpdateItem operation...: slow down",
     ):
         await table.update(held, held.renewed())
     assert proxy.faults == []

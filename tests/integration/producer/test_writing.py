@@ -352,9 +352,8 @@ def test_without_the_permission_to_describe_one_mebibyte_is_the_limit(
         producer.put(b"x" * ((1 << 20) - 1), "k")
         with raises(
             RecordRefusedError,
-            "record 1 (partition key 'k', 1048577 bytes) is larger than the 1048576 bytes that the stream "
-            "takes (partition key included). Make it smaller, or raise the stream's maximum record size (at "
-            "most 10 MiB)",
+            "record 1 (partition key 'k', 1048577 bytes) is larger than the 1048576 bytes that the stream takes (partition "
+            "key included). Make it smaller, or raise the stream's maximum record size (at most 10 MiB)",
         ):
             producer.put(b"x" * (1 << 20), "k")
     assert any("kinesis:DescribeStreamSummary" in message for message in caplog.messages)

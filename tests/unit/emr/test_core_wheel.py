@@ -73,8 +73,7 @@ def test_wheel_of_another_version_is_refused(tmp_path: Path) -> None:
     wheel = read_core_wheel(make_wheel(tmp_path, GOOD, version="0.1.0"))
     with raises(
         PackagingError,
-        "--core: ... is kinesis-efo-core 0.1.0, and the package has kinesis-efo 0.2.0: give the wheel "
-        "of the same version",
+        "--core: ... is kinesis-efo-core 0.1.0, and the package has kinesis-efo 0.2.0: give the wheel of the same version",
     ):
         wheel.check_version("0.2.0")
 

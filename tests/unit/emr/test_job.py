@@ -123,9 +123,8 @@ def test_memory_follows_the_number_of_shards() -> None:
 def test_fetchers_that_leave_no_core_are_refused() -> None:
     with raises(
         ConfigurationError,
-        "option fetchers is 8, and 2 executors with 4 cores have 8 cores: each fetcher keeps one, and "
-        "micro-batches need at least one more. Take fewer fetchers, or more of --conf "
-        "spark.executor.instances",
+        "option fetchers is 8, and 2 executors with 4 cores have 8 cores: each fetcher keeps one, and micro-batches need "
+        "at least one more. Take fewer fetchers, or more of --conf spark.executor.instances",
     ):
         settings(TargetKind.EKS, "--option", "fetchers=8")
     assert settings(TargetKind.EKS, "--option", "fetchers=8", executor_instances="3")

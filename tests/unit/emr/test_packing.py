@@ -212,8 +212,7 @@ def test_without_that_uv_is_the_one_on_the_path(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PATH", str(tmp_path))
     with raises(
         PackagingError,
-        "packing needs the program uv, which is neither installed with ... nor on the PATH: pip install "
-        "'kinesis-efo[emr]'",
+        "packing needs the program uv, which is neither installed with ... nor on the PATH: pip install 'kinesis-efo[emr]'",
     ):
         find_uv()
     _program(tmp_path / "uv")

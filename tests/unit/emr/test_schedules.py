@@ -41,9 +41,9 @@ def test_schedule_that_cannot_be_read_stays(client: object) -> None:
         stub.add_client_error("get_schedule", "AccessDeniedException", "no")
         with raises(
             PlatformError,
-            "cannot delete schedule lake in group test: An error occurred (AccessDeniedException) when "
-            "calling the GetSchedule operation: no; the caller needs the permission that AWS names, and "
-            "iam:PassRole for the role of schedules",
+            "cannot delete schedule lake in group test: An error occurred (AccessDeniedException) when calling the "
+            "GetSchedule operation: no; the caller needs the permission that AWS names, and iam:PassRole for the role of "
+            "schedules",
         ):
             Schedules(client).remove("test", "lake")
 

@@ -86,9 +86,8 @@ def test_a_job_s_description_without_credentials_says_so() -> None:
     ssm = client("ssm", "eu-west-1", "222233334444")
     with raises(
         ConfigurationError,
-        "there are no credentials to read parameter /kinesis-efo/dev/lake/job with: Unable to locate "
-        "credentials; `aws sso login` with AWS_PROFILE, or set AWS_ACCESS_KEY_ID and "
-        "AWS_SECRET_ACCESS_KEY",
+        "there are no credentials to read parameter /kinesis-efo/dev/lake/job with: Unable to locate credentials; `aws sso "
+        "login` with AWS_PROFILE, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     ):
         load_deployment("dev", "lake", ssm)
 

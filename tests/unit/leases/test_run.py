@@ -223,8 +223,8 @@ async def test_second_run_is_refused_without_disturbing_the_first(f: Fixture) ->
     start = now()
     with raises(
         AlreadyRunningError,
-        "application lake, stream p, is already read by a, last seen 1 s ago renewing lease #run:p; "
-        "stop that query, or give this one an application of its own",
+        "application lake, stream p, is already read by a, last seen 1 s ago renewing lease #run:p; stop that query, or "
+        "give this one an application of its own",
     ):
         await second.wait_held("pqr")
     assert TIMEOUT <= now() - start < TIMEOUT + 2
@@ -454,9 +454,8 @@ async def test_long_outage_ends_the_run_with_its_last_error(f: Fixture) -> None:
     assert f.failure(lease) is None
     with raises(
         TableUnavailableError,
-        "application lake: the lease table could not be used for 601 s, given up: lease table memory: "
-        "throttled. Nothing was lost: start the query again; kinesis-efo option "
-        "'subscribe.retryTimeout' lets it wait longer",
+        "application lake: the lease table could not be used for 601 s, given up: lease table memory: throttled. Nothing "
+        "was lost: start the query again; kinesis-efo option 'subscribe.retryTimeout' lets it wait longer",
     ):
         await lease.wait_held("p", at_most=30)
 
@@ -473,9 +472,8 @@ async def test_run_that_was_replaced_meanwhile_ends(f: Fixture) -> None:
     await second.stop()
     with raises(
         LeaseLostError,
-        "application lake: another run held the lease on stream p while this one could not renew it, "
-        "and has ended since. Nothing was lost: start this query again, and run one query per "
-        "application",
+        "application lake: another run held the lease on stream p while this one could not renew it, and has ended since. "
+        "Nothing was lost: start this query again, and run one query per application",
     ):
         await first.wait_held("p")
 

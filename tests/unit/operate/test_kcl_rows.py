@@ -64,7 +64,7 @@ def test_trimmed_shard_with_a_complete_row_stays() -> None:
 def test_shard_not_listed_yet_is_an_error() -> None:
     with raises(
         ConfigurationError,
-        "arn:orders does not list shard shardId-2 yet, whose parents and hash keys a KCL row needs: "
-        "nothing was written; try again in a minute",
+        "arn:orders does not list shard shardId-2 yet, whose parents and hash keys a KCL row needs: nothing was written; "
+        "try again in a minute",
     ):
         made(s1=Lease("orders:shardId-1"), s2=Lease("orders:shardId-2"))

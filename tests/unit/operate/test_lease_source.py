@@ -49,12 +49,11 @@ def test_one_page_of_a_scan_is_refused(more: dict[str, Any], tmp_path: Path) -> 
 def test_rows_of_a_recreated_stream_are_refused() -> None:
     with raises(
         ConfigurationError,
-        "OrdersKcl names the shards of stream orders in 2 ways: "
-        "'123456789012:dev-orders:1700000000:shardId-000000000000' (as one with several streams does), "
-        "'123456789012:dev-orders:1800000000:shardId-000000000001' (as one with several streams does). "
-        "Only one of them has the positions of the KCL application as it is now. Delete the rows of the "
-        "other, or import a file without them: save the output of `aws dynamodb scan`, take them out, "
-        "and name it with --from-file",
+        "OrdersKcl names the shards of stream orders in 2 ways: '123456789012:dev-orders:1700000000:shardId-000000000000' "
+        "(as one with several streams does), '123456789012:dev-orders:1800000000:shardId-000000000001' (as one with "
+        "several streams does). Only one of them has the positions of the KCL application as it is now. Delete the rows of "
+        "the other, or import a file without them: save the output of `aws dynamodb scan`, take them out, and name it with "
+        "--from-file",
     ):
         require_one_form([RECREATED, SEVERAL], KEYS, "OrdersKcl")
 

@@ -325,8 +325,8 @@ def test_another_event_loop_is_refused() -> None:
             for call in (producer.flush, producer.close, lambda: producer.put(b"x", "k")):
                 with raises(
                     ProducerClosedError,
-                    "the producer for orders was opened in process ..., at ... and belongs to the event loop that "
-                    "ran there; open another one, or use BlockingProducer",
+                    "the producer for orders was opened in process ..., at ... and belongs to the event loop that ran "
+                    "there; open another one, or use BlockingProducer",
                 ):
                     asyncio.run(call())
 

@@ -286,8 +286,7 @@ def test_a_record_without_a_key_gets_one_of_the_given_source(request: pytest.Fix
         assert sent == {b"0": drawn[0], b"1": "mine", b"2": drawn[1]}
         with raises(
             RecordRefusedError,
-            "record 3 (1 bytes of data): the partition key must be a text of 1 to 256 characters; it has 0 "
-            "characters: ''",
+            "record 3 (1 bytes of data): the partition key must be a text of 1 to 256 characters; it has 0 characters: ''",
         ):
             await writing.write([(b"3", "")])
 

@@ -191,9 +191,8 @@ def test_an_outage_longer_than_the_retry_timeout_fails_the_producer(fail_on_erro
             await producer.put(b"x", str(number))
         with raises(
             RetriesExhaustedError,
-            "stream orders cannot be written to: every record for shardId-000000000000 failed for ... s, "
-            "beginning with InternalFailure: x. Remove the cause, or raise the limit (retry_timeout is 300 "
-            "s)",
+            "stream orders cannot be written to: every record for shardId-000000000000 failed for ... s, beginning with "
+            "InternalFailure: x. Remove the cause, or raise the limit (retry_timeout is 300 s)",
         ):
             await producer.flush()
         assert producer.metrics.records_refused == 0
@@ -370,9 +369,8 @@ def test_a_limit_of_the_settings_is_not_blamed_on_the_stream() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         with raises(
             RecordRefusedError,
-            "record 0 (partition key 'k', 8001 bytes) is larger than the 8000 bytes that "
-            "'max_outstanding_bytes' allows (partition key included). Make it smaller, or raise "
-            "'max_outstanding_bytes'",
+            "record 0 (partition key 'k', 8001 bytes) is larger than the 8000 bytes that 'max_outstanding_bytes' allows "
+            "(partition key included). Make it smaller, or raise 'max_outstanding_bytes'",
         ):
             await producer.put(b"x" * 8_000, "k")
 

@@ -148,8 +148,8 @@ def test_stream_and_region_are_checked_before_anything_is_sent(monkeypatch: pyte
     assert region_of(arn, AwsSettings()) == "eu-west-1"
     with raises(
         ConfigurationError,
-        "stream arn:aws:kinesis:eu-west-1:123456789012:stream/orders is in region 'eu-west-1', but the "
-        "region given is 'us-east-1'",
+        "stream arn:aws:kinesis:eu-west-1:123456789012:stream/orders is in region 'eu-west-1', but the region given is "
+        "'us-east-1'",
     ):
         region_of(arn, AwsSettings(region="us-east-1"))
     for wrong in ("", "a b", "arn:aws:dynamodb:eu-west-1:123456789012:table/orders", arn + "/consumer/lake:1"):
@@ -163,8 +163,7 @@ def test_stream_and_region_are_checked_before_anything_is_sent(monkeypatch: pyte
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
     with raises(
         ConfigurationError,
-        "no AWS region for stream 'orders': give its ARN, set kinesis-efo option 'region' or the "
-        "environment's AWS_REGION",
+        "no AWS region for stream 'orders': give its ARN, set kinesis-efo option 'region' or the environment's AWS_REGION",
     ):
         region_of("orders", AwsSettings())
 

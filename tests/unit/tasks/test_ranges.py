@@ -202,8 +202,8 @@ def test_a_task_makes_room_where_there_is_no_fetcher_at_all() -> None:
     network.owners[KEYS[1]], network.there = None, 0
     with raises(
         FetcherUnreachableError,
-        "no fetcher has been there for 22 s. This task ends, so that one can have its core; Spark's UI "
-        "shows their job, 'kinesis-efo fetchers'",
+        "no fetcher has been there for 22 s. This task ends, so that one can have its core; Spark's UI shows their job, "
+        "'kinesis-efo fetchers'",
     ):
         network.read(first=None)
 

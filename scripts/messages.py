@@ -151,15 +151,14 @@ def page(catalog: Mapping[Place, Sequence[Example]]) -> str:
             lines += ["", f"## `{name}`", "", f"{means} [What to do](runbook.md#{name.lower()})"]
         for place in found:
             text = next((example.text for example in catalog[place]), place.message.replace(FIELD, ANY))
-            values = [f"`{field} = {value}`" for field, value in (place.values(text) or {}).items() if value != ANY]
-            raised = f"`{place.path}`, `{place.function}`"
-            lines += [
-                "",
-                f"<p>{html.escape(text, quote=False)}</p>",
-                "",
-                ": ".join([raised, ", ".join(values)] if values else [raised]),
-            ]
+            given = [f"{field} = {value}" for field, value in (place.values(text) or {}).items() if value != ANY]
+            names = ", ".join(f"<code>{_escaped(each)}</code>" for each in (place.path, place.function, *given))
+            lines += ["", f"<p>{_escaped(text)}</p>", f"<p>{names}</p>"]
     return "\n".join([*lines, ""])
+
+
+def _escaped(text: str) -> str:
+    return html.escape(text, quote=False).replace("\n", "<br>")
 
 
 def _functions(module: ast.Module) -> Iterator[tuple[str, ast.AST]]:

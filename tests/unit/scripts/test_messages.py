@@ -64,7 +64,7 @@ def test_field_values_come_from_the_example() -> None:
     assert catalog([general, gone], [example]) == {general: [], gone: [example]}
     text = page({gone: [example], general: []})
     assert "<p>stream 'orders' is gone: deploy it</p>" in text
-    assert "`lib/a.py`, `found`: `name = 'orders'`" in text
+    assert "<code>lib/a.py</code>, <code>found</code>, <code>name = 'orders'</code>" in text
     assert text.index("`StreamError`") < text.index("`StreamNotFoundError`")
 
 

@@ -19,7 +19,7 @@ LOCK := pyproject.toml packages/kinesis-efo-infra/pyproject.toml uv.lock scripts
 PYTHON := $(VENV)/bin/python
 TEST = -m pytest -n $(1) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 # The theme warns of its end of life, in May 2027.
-SITE = NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
+SITE = NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build
 define STYLE_AND_TYPES
 $(VENV)/bin/ruff check .
 $(VENV)/bin/ruff format --check .

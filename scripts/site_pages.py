@@ -13,6 +13,8 @@ import tomllib
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
+from scripts import messages
+
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
@@ -175,6 +177,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "python.md": python_api(),
         "constructs.md": constructs(),
         "examples.md": examples(),
+        "errors.md": messages.page(messages.catalog(messages.places(), messages.examples())),
     }.items():
         files.append(File.generated(config, name, content=text))
     return files

@@ -103,5 +103,5 @@ async def test_an_event_that_is_cut_once_is_read_by_the_next_subscription(how: s
 @pytest.mark.parametrize("how", HOWS)
 @virtual
 async def test_an_event_that_is_cut_each_time_ends_the_query_with_the_reason(how: str) -> None:
-    with pytest.raises(RetriesExhaustedError, match=r"without any progress, 11 in \d+ s\. The last was"):
+    with pytest.raises(RetriesExhaustedError, match=r", 11 in \d+ s\."):
         await arrivals(Cuts(HOWS[how], whole=0), 1000, 2, 64 << 20)

@@ -27,6 +27,7 @@ from tests.emulator.faults import ScriptedFaults
 from tests.emulator.memory_world import MemoryWorld
 from tests.emulator.query import Application
 from tests.emulator.script import BROKEN, EXCEPTIONS, ODD, REFUSALS, SLOW, Fault
+from tests.support.messages import raises
 from tests.support.virtual_time import run
 
 FOR_EVER = 1 << 30
@@ -195,7 +196,12 @@ async def test_a_second_reader_that_stays_is_named() -> None:
         await asyncio.sleep(20)
         steal(world)
 
-    with pytest.raises(ConsumerTakenOverError, match="Every application needs a consumer of its own"):
+    with raises(
+        ConsumerTakenOverError,
+        "stream 'orders', shard shardId-000000000000, consumer ... (from manifest.json): consumer ... is read by someone "
+        "else: ResourceInUseException: Another subscription has been made for consumer ... and shard shardId-000000000000. "
+        "Every application needs a consumer of its own; look for another query, Flink job or KCL worker that uses this one",
+    ):
         await world.read(meanwhile=disturb, rows=1000)
     world.check(whole=False)
 
@@ -208,7 +214,12 @@ async def test_a_consumer_created_again_under_its_name_is_another_one() -> None:
     world.kinesis.call("DeregisterStreamConsumer", ConsumerARN=world.application.ref.consumer_arn)
     redeployed = world.deployed()
     world.put_some(10)
-    with pytest.raises(ConsumerNotFoundError, match=world.application.ref.consumer_arn):
+    with raises(
+        ConsumerNotFoundError,
+        f"stream 'orders', shard shardId-000000000000: consumer {world.application.ref.consumer_arn} does not exist (any more); "
+        "its ARN came from manifest.json. A consumer that is registered again has another ARN: declare it again where it was "
+        "declared, give the new ARN there, and restart the query",
+    ):
         await world.read()
     world.application.ref = redeployed
     await world.read()
@@ -227,7 +238,13 @@ async def test_faults_of_one_consumer_leave_another_alone() -> None:
     world.check()
     assert query.oracle.faults == {}
     world.application = ours
-    with pytest.raises(RetriesExhaustedError):
+    with raises(
+        RetriesExhaustedError,
+        "stream 'orders', shard shardId-000000000000, consumer ... (from manifest.json) cannot be read: too many failures "
+        "in a row without any progress, 11 in ... s. The last was ClientOSError: [Errno 104] Connection reset by peer. "
+        "Restart the query once the cause is gone; kinesis-efo options 'subscribe.retryTimeout' and 'subscribe.maxRetries' "
+        "allow more",
+    ):
         await world.read()
     assert faults.strikes
 

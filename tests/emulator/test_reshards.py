@@ -25,6 +25,7 @@ from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import Query
 from tests.emulator.test_each_fault import virtual
 from tests.support.examples import seeds
+from tests.support.messages import raises
 
 SMALL = {"max_event_records": 5}
 
@@ -223,7 +224,11 @@ async def test_start_that_names_parent_and_grandchild_names_the_shard_between() 
     world.split(0)
     shards = {"shardId-000000000000": "TRIM_HORIZON", "shardId-000000000003": "TRIM_HORIZON"}
     world.application.start = start(json.dumps({"orders": shards}))
-    with pytest.raises(ConfigurationError, match="leaves out shardId-000000000001 of stream 'orders'"):
+    with raises(
+        ConfigurationError,
+        "the start of the query leaves out shardId-000000000001 of stream 'orders': if 'startingPosition' names a parent "
+        "and a child of it, name it as well; otherwise Kinesis does not list its parents yet: start the query again",
+    ):
         await world.read(seconds=60)
 
 
@@ -235,7 +240,13 @@ async def test_start_from_leases_names_the_shard_without_a_row() -> None:
     world.application.offsets.clear()
     world.application.start = Start(from_leases=True)
     del world.application.table.items["orders:shardId-000000000001"]
-    with pytest.raises(LeaseTableError, match="shardId-000000000001"):
+    with raises(
+        LeaseTableError,
+        "kinesis-efo option 'startingPosition' or 'newStreamPosition' is LEASES, but lease table memory has no readable "
+        "row for shardId-000000000001 of stream 'orders', nor for a parent or child. Copy the row from the KCL "
+        "application's table with `kinesis-efo leases import-kcl`, or give each shard its position in JSON; `kinesis-efo "
+        "leases list` shows those in the table",
+    ):
         await world.read(seconds=120)
 
 
@@ -270,7 +281,12 @@ async def test_stream_created_again_while_its_query_waits_for_records() -> None:
             while True:
                 at = await query.batch(at)
 
-        with pytest.raises(StreamReplacedError, match="created again"):
+        with raises(
+            StreamReplacedError,
+            "stream 'orders': its shards begin at other sequence numbers than before: ... (from manifest.json) was deleted "
+            "and created again since. What was not read of the earlier one is gone; start the query with a new checkpoint, "
+            "and startingPosition TRIM_HORIZON to read all of the new one",
+        ):
             await asyncio.wait_for(go_on(), 120)
 
 

@@ -37,6 +37,7 @@ from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import AwsSettings
 from tests.support.authority import Authority
+from tests.support.messages import raises
 
 ROLE = "arn:aws:iam::123456789012:role/reader"
 STREAM = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
@@ -389,7 +390,11 @@ def test_a_role_that_cannot_be_assumed_is_an_error(
 def test_a_role_without_base_credentials_is_an_error(aws: Aws, call: Calls, environment: pytest.MonkeyPatch) -> None:
     environment.delenv("AWS_ACCESS_KEY_ID")
     environment.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(ConfigurationError, match=f"'roleArn' is '{ROLE}', but there are no AWS credentials"):
+    with raises(
+        ConfigurationError,
+        "kinesis-efo option 'roleArn' is 'arn:aws:iam::123456789012:role/reader', but there are no AWS credentials to "
+        "assume it with; give the process credentials that may do so, by a role, a profile or its environment",
+    ):
         call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), range(1))
 
 
@@ -471,7 +476,11 @@ def test_tls_is_verified_with_the_current_authorities(tmp_path: Path, environmen
 
 def test_a_missing_region_is_an_error() -> None:
     assert SyncClients(AwsSettings()).region is None
-    with pytest.raises(ConfigurationError, match="no AWS region for ssm: set kinesis-efo option 'region'"):
+    with raises(
+        ConfigurationError,
+        "no AWS region for ssm: set kinesis-efo option 'region' (on the command line, --region) or the environment's "
+        "AWS_REGION",
+    ):
         SyncClients(AwsSettings()).client("ssm")
 
 
@@ -617,9 +626,7 @@ def test_other_services_are_not_called_at_kinesis_endpoint(host: str, refused: b
     for service in ("dynamodb", "ssm", "sts", "kinesis"):
         ask = partial(_refuse_kinesis, SimpleNamespace(url=f"https://{host}/"), f"request-created.{service}.Some")
         if refused and service != "kinesis":
-            with pytest.raises(
-                ConfigurationError, match=f"{host} is Kinesis' alone.*{service} .*AWS_ENDPOINT_URL_KINESIS"
-            ):
+            with pytest.raises(ConfigurationError, match=f"{host} .*{service} "):
                 ask()
         else:
             ask()
@@ -631,8 +638,11 @@ def test_a_lease_table_at_kinesis_endpoint_is_refused() -> None:
         async with await AsyncClients(settings, "eu-west-1").open("dynamodb") as dynamodb:
             await LeaseTable(dynamodb, "leases", declared_by="x").check()
 
-    with pytest.raises(
-        ConfigurationError, match="set AWS_ENDPOINT_URL_KINESIS in place of kinesis-efo option 'endpointUrl'"
+    with raises(
+        ConfigurationError,
+        "kinesis.eu-west-1.amazonaws.com is Kinesis' alone, and was given as the endpoint of every service, dynamodb as "
+        "well; set AWS_ENDPOINT_URL_KINESIS in place of kinesis-efo option 'endpointUrl' (on the command line, "
+        "--endpoint-url) and AWS_ENDPOINT_URL",
     ):
         asyncio.run(main())
 
@@ -653,7 +663,7 @@ def test_unusable_authorities_fail_at_once(
     environment.delenv("AWS_CA_BUNDLE", raising=False)
     environment.setenv(variable, str(bundle))
     settings = AwsSettings(endpoint_url="https://localhost:1")
-    with pytest.raises(ConfigurationError, match=f"{variable}.* names '{bundle}': .*{cause}.*; give a file"):
+    with pytest.raises(ConfigurationError, match=f"{variable}.* '{bundle}': .*{cause}"):
         SyncClients(settings, "us-east-1").client("ssm").get_parameter(Name="x")
 
     async def call() -> None:
@@ -671,15 +681,20 @@ def test_a_profiles_unusable_authorities_name_its_file(tmp_path: Path, environme
     environment.setenv("AWS_PROFILE", "dev")
     environment.setenv("AWS_CONFIG_FILE", str(config))
     client = SyncClients(AwsSettings(endpoint_url="https://localhost:1"), "us-east-1").client("ssm")
-    with pytest.raises(
-        ConfigurationError, match=rf"^ca_bundle of AWS profile 'dev' \(of .*{config}\) names '/no/such.pem'"
+    with raises(
+        ConfigurationError,
+        "ca_bundle of AWS profile 'dev' (of /dev/null and ...) names '/no/such.pem': No such file or directory; give a "
+        "file of certificates in PEM format, or remove the setting",
     ):
         client.get_parameter(Name="x")
 
 
 def test_an_old_sdk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiobotocore.__version__", "3.8.0")
-    with pytest.raises(
-        ConfigurationError, match=r"aiobotocore 3\.8\.0: it does not verify .*; install aiobotocore 3\.9"
+    with raises(
+        ConfigurationError,
+        "aiobotocore 3.8.0: it does not verify the host name in AWS' certificates and, behind a proxy, accepts any "
+        "certificate; install aiobotocore 3.9 or newer, with a boto3 that it allows, here and in the image or archive of "
+        "the job",
     ):
         asyncio.run(AsyncClients(AwsSettings(region="eu-west-1"), "eu-west-1").credentials())

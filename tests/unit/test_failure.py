@@ -10,6 +10,7 @@ import pytest
 
 from kinesis_efo.errors import DataLossError, FetcherUnreachableError, KinesisEfoError, LeaseLostError
 from kinesis_efo.failure import Failure
+from tests.support.messages import raises
 from tests.support.virtual_time import run
 
 
@@ -77,7 +78,7 @@ def test_a_stop_fails_calls_without_a_log_line(caplog: pytest.LogCaptureFixture)
     failure = Failure()
     failure.stop()
     failure.set(DataLossError("late"))
-    with pytest.raises(FetcherUnreachableError, match=r"^the fetcher has stopped: its query has ended$"):
+    with raises(FetcherUnreachableError, "the fetcher has stopped: its query has ended"):
         failure.raise_if_set()
     assert caplog.records == []
 

@@ -33,6 +33,7 @@ from kinesis_efo.manifest import StreamRef, load_manifest
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import Patience
 from kinesis_efo.positions import TRIM_HORIZON, Position
+from tests.support.messages import raises
 from tests.support.virtual_time import LoopClock, run
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
@@ -212,10 +213,18 @@ def test_permanent_faults_fail_at_once(call: str, code: str) -> None:
 def test_a_missing_table_or_stream_fails_at_once() -> None:
     async def main() -> None:
         aws = Aws("DescribeTable", lambda: answered("ResourceNotFoundException", 400), 10_000)
-        with pytest.raises(LeaseTableError):
+        with raises(
+            LeaseTableError,
+            "lease table leases in eu-west-1 does not exist; it is declared by manifest.json, and a query never creates "
+            "it: deploy that first",
+        ):
             await take_lease(aws)
         aws = Aws("ListShards", lambda: answered("ResourceNotFoundException", 400), 10_000)
-        with pytest.raises(StreamNotFoundError):
+        with raises(
+            StreamNotFoundError,
+            "stream 'orders': arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders (from manifest.json) does not exist "
+            "(any more): ResourceNotFoundException: later. Was it deployed to this account and region?",
+        ):
             await list_shards(aws)
 
     run(main())
@@ -300,7 +309,11 @@ class Session:
 def test_a_manifest_is_waited_for(location: str, fault: str) -> None:
     session = Session(FAULTS[fault], times=3)
     patience = Patience(RetrySettings(base_ms=1, max_ms=1), LoopClock())
-    with pytest.raises(ManifestError, match="schemaVersion"):
+    said = (
+        f"manifest {location} has schemaVersion None; this version of kinesis-efo reads 1. Deploy the infrastructure and "
+        "run the job with the same release"
+    )
+    with raises(ManifestError, said):
         patience.load(location, partial(load_manifest, location, session))  # it came, and is not valid
     assert session.asked == 4
 

@@ -30,6 +30,7 @@ from kinesis_efo.run.thread import RunThread
 from kinesis_efo_tools.operate.access import Access
 from kinesis_efo_tools.operate.findings import LOG_IN
 from kinesis_efo_tools.operate.obstacles import obstacles
+from tests.support.messages import raises
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 ROLE = "role_arn = arn:aws:iam::123456789012:role/reader"
@@ -153,7 +154,13 @@ def test_a_hanging_program_fails_the_sign_in(home: Home, monkeypatch: pytest.Mon
     said = "with AWS profile 'dev' .* from custom-process: it did not end within 0 s; it may wait for input"
 
     async def main() -> None:
-        with pytest.raises(AccessRefusedError, match=said):
+        with raises(
+            AccessRefusedError,
+            "stream 'orders': arn:aws:kinesis:eu-west-1:123456789012:stream/orders (from m.json): there are no AWS "
+            "credentials to ask for its shards with: the sign-in with AWS profile 'dev' (of ...) fails: "
+            "CredentialRetrievalError: Error when retrieving credentials from custom-process: it did not end within 0 s; "
+            "it may wait for input; correct that, or log in",
+        ):
             await explained(_list_shards(), StreamRef("orders", "orders", ARN, None), "m.json")
 
     asyncio.run(main())

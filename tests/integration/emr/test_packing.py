@@ -13,6 +13,7 @@ from kinesis_efo.errors import PackagingError
 from kinesis_efo_tools.cli import main
 from kinesis_efo_tools.emr.packing import PythonPlatform, find_uv, installed, package, read_archive
 from tests.support.archives import unpack
+from tests.support.messages import raises
 from tests.support.wheels import make_wheel
 
 PROJECT = """\
@@ -90,7 +91,10 @@ def test_archive_has_only_locked_packages(locked: Path, tmp_path: Path) -> None:
 def test_refusal_of_uv_is_shown(tmp_path: Path) -> None:
     project = _project(tmp_path / "project")
     (project / "uv.lock").write_text("version = 1\nrequires-python = '>=3.11'\n")
-    with pytest.raises(PackagingError, match=r"(?s)`uv export --quiet` failed:.*lock"):
+    with raises(
+        PackagingError,
+        "`uv export --quiet` failed:\n...lock...",
+    ):
         package(project, tmp_path / "out", PythonPlatform())
     assert not list((tmp_path / "out").glob("*"))
 
@@ -101,7 +105,9 @@ def test_a_project_without_this_library_is_refused(tmp_path: Path) -> None:
         PROJECT.replace("kinesis-efo", "other").replace('"msgspec==0.22.0", "typing-extensions", "py4j==0.10.9.9"', ""),
     )
     subprocess.run([find_uv(), "lock", "--quiet", "--project", str(project)], check=True)
-    with pytest.raises(PackagingError, match="does not depend on kinesis-efo"):
+    with raises(
+        PackagingError, "the project ... does not depend on kinesis-efo, which its jobs need: add the dependency"
+    ):
         package(project, tmp_path / "out", PythonPlatform())
 
 
@@ -152,7 +158,11 @@ def test_git_dependencies_are_refused_with_a_remedy(tmp_path: Path) -> None:
     source = f'dependencies = ["shared"]\n[tool.uv.sources]\nshared = {{ git = "{repository.as_uri()}" }}\n'
     project = _member(tmp_path / "jobs", "jobs", source)
     subprocess.run([find_uv(), "lock", "--quiet", "--project", str(project)], check=True)
-    with pytest.raises(PackagingError, match=r"depends on shared from git \(git\+file:.*shared = \{ path = ... \}"):
+    with raises(
+        PackagingError,
+        "the project depends on shared from git (git+file://...@...), of which no hash is known: take it from an index, or "
+        "clone it and write `shared = { path = ... }` in [tool.uv.sources]",
+    ):
         package(project, tmp_path / "out", PythonPlatform())
 
 

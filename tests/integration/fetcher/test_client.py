@@ -23,6 +23,7 @@ from kinesis_efo.calls.wire import GREETING, PROOF_BYTES, Kind, Wire
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 from kinesis_efo.tasks.client import FetcherClient
+from tests.support.messages import raises
 from tests.support.world import wait_until
 
 KEY = ShardKey("orders", "shardId-000000000000")
@@ -167,7 +168,12 @@ def test_where_the_unix_socket_does_not_lead_tcp_does_with_tls(monkeypatch: pyte
         monkeypatch.setattr(serving, "is_own", lambda _: False)
         call(replace(server.address, namespace=HERE), HERE)
         assert server.calls == 2
-        with pytest.raises(FetcherUnreachableError, match="Connection refused"):
+        with raises(
+            FetcherUnreachableError,
+            "no fetcher answers at tls://... (Connection refused). It runs beside the driver while its query does. Let "
+            "executors open connections to it (security groups, network policies; kinesis-efo option 'fetcherPort' fixes "
+            "its port), or name an address of it that they reach ('fetcherHost')",
+        ):
             call(replace(server.address, namespace=HERE, port=1), HERE)
 
 
@@ -269,8 +275,10 @@ def test_every_address_that_was_tried_is_named_with_what_happened_there() -> Non
 
 
 def test_a_task_that_has_no_way_is_told_what_to_do() -> None:
-    with pytest.raises(
-        FetcherUnreachableError, match=r"loopback address only, .* another network namespace .*'fetcherHost'"
+    with raises(
+        FetcherUnreachableError,
+        "the fetcher listens on the loopback address only, and this task is in another network namespace than it: name an "
+        "address that tasks reach (kinesis-efo option 'fetcherHost')",
     ):
         call(FetcherAddress(HERE, 1))
 
@@ -313,7 +321,7 @@ class Late(Service):
 def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one() -> None:
     with Late() as service, Connection(service.address, "secret") as connection:
         assert connection.action("first", Told(""), Told, 10).name == "first"
-        with pytest.raises(FetcherUnreachableError, match="did not answer in time"):
+        with raises(FetcherUnreachableError, "the fetcher at tcp://... did not answer in time"):
             connection.action("late", Told(""), Told, 0.3)
         service.may.set()
         assert connection.action("next", Told(""), Told, 10).name == "next"

@@ -17,6 +17,7 @@ from kinesis_efo.calls.address import Listening, network_namespace
 from kinesis_efo.calls.tls import make_certificate
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.service import FetcherService
+from tests.support.messages import raises
 from tests.support.ports import free_ports
 
 
@@ -143,7 +144,12 @@ def test_another_port_is_tried_only_if_one_is_taken(stack: ExitStack, monkeypatc
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(Listening, "listen", listen)
-    with pytest.raises(FetcherError, match=r"ports 4000-4999: .*not known"):
+    with raises(
+        FetcherError,
+        "the fetcher cannot listen on nobody, ports 4000-4999: ...not known. Give ports that are free on host ..., one for "
+        "each query that runs there (kinesis-efo option 'fetcherPort'), and an address that the host has "
+        "('fetcherBindHost')",
+    ):
         serve(stack, Listening("nobody", range(4000, 5000)))
     assert tried == [4000]
 

@@ -26,6 +26,7 @@ from kinesis_efo.errors import (
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.tasks.client import FetcherClient
 from tests.support.fetching import Row, prepare, reading
+from tests.support.messages import raises
 from tests.support.world import World, wait_until
 
 MakeWorld = Callable[..., World]
@@ -204,9 +205,12 @@ def test_a_second_run_is_refused_and_the_first_goes_on(world: MakeWorld) -> None
         first.until(10)
         opened = w.aws.kinesis.calls("SubscribeToShard")
         with reading(w, leaseTimeout="4s") as second:
-            with pytest.raises(
+            with raises(
                 AlreadyRunningError,
-                match=r"application lake, stream orders, is already read by this Spark program itself, .*:\d+\), last seen \d+ s ago",
+                "application lake, stream orders, is already read by this Spark program itself, by another of its sources "
+                "(process ...), last seen ... s ago renewing lease #run:orders; sources of one program share a run if they "
+                "can find each other: the driver's log says why these cannot, and sessions of Spark Connect never do. "
+                "Write to several tables from one query, with foreachBatch, or give this source an application of its own",
             ) as caught:
                 second.until(1, seconds=30)
             assert "from one query, with foreachBatch, or give this source an application of its own" in str(
@@ -256,7 +260,11 @@ def test_a_lost_lease_ends_the_query_and_its_subscription(world: MakeWorld) -> N
             UpdateExpression="SET leaseOwner = :thief ADD leaseCounter :one",
             ExpressionAttributeValues={":thief": {"S": "thief"}, ":one": {"N": "1"}},
         )
-        with pytest.raises(LeaseLostError, match="thief took the lease on stream orders while this query was reading"):
+        with raises(
+            LeaseLostError,
+            "thief took the lease on stream orders while this query was reading: the application has a second query, or "
+            "this one was stopped for longer than leaseTimeout. Nothing was lost; run one query per application",
+        ):
             wait_until(lambda: r.batch() and False, 20)
         wait_until(lambda: not w.aws.kinesis.subscriptions or _open(w) == 0, 60)
 
@@ -280,13 +288,24 @@ def test_a_lease_table_with_another_key_is_refused(world: MakeWorld) -> None:
         AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
         BillingMode="PAY_PER_REQUEST",
     )
-    with pytest.raises(LeaseTableError, match=rf"(?s){w.lease_table}.*leaseKey"), reading(w):
+    with (
+        raises(
+            LeaseTableError,
+            "lease table kinesis-efo-...-lake in us-east-1 has the key schema HASH id (S), a lease table has HASH leaseKey "
+            "(S): it is not a lease table; it is declared by application 'lake' in environment 'test' (manifest ...), and "
+            "a query never creates it: deploy that first",
+        ),
+        reading(w),
+    ):
         pass
 
 
 def test_a_wrong_secret_is_refused(world: MakeWorld) -> None:
-    refused = pytest.raises(FetcherRefusedError, match="does not know this run's secret: it belongs to another run")
-    with reading(world()) as r, FetcherClient(r.runtime.address, "guessed") as other, refused:
+    with (
+        reading(world()) as r,
+        FetcherClient(r.runtime.address, "guessed") as other,
+        pytest.raises(FetcherRefusedError),
+    ):
         next(other.get([EVERYTHING]))
 
 
@@ -478,8 +497,15 @@ def test_starting_where_a_kcl_application_stopped_inside_an_aggregate(world: Mak
 
 def test_starting_from_leases_that_are_not_there(world: MakeWorld) -> None:
     w = world()
-    message = r"'startingPosition' is LEASES, but .* has no readable rows for stream 'orders'"
-    with pytest.raises(LeaseTableError, match=message), reading(w, startingPosition="LEASES"):
+    with (
+        raises(
+            LeaseTableError,
+            "kinesis-efo option 'startingPosition' is LEASES, but lease table kinesis-efo-...-lake in us-east-1 has no "
+            "readable rows for stream 'orders'. Copy them from the KCL application's table with `kinesis-efo leases "
+            "import-kcl`, or start at TRIM_HORIZON or LATEST",
+        ),
+        reading(w, startingPosition="LEASES"),
+    ):
         pass
 
 

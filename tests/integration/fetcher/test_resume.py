@@ -22,6 +22,7 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, PositionKind,
 from kinesis_efo.run.access import Begin
 from kinesis_efo_local import AwsError, LocalAws, NoFaults, Request, Settings
 from tests.support.fetching import Reading, beside, reading
+from tests.support.messages import raises
 from tests.support.world import World, make_world, wait_until
 
 from .conftest import QUICK
@@ -226,7 +227,18 @@ def test_a_shard_that_was_trimmed_unread_between_two_others_is_told(aging: MakeW
     offset = Offset({ShardKey("orders", root): SHARD_END})
     calendar.offset += 24.5 * HOURS
     w.put(records(60))
-    with reading(w, at=offset, clock=calendar) as r, pytest.raises(DataLossError, match="failOnDataLoss"):
+    with (
+        reading(w, at=offset, clock=calendar) as r,
+        raises(
+            DataLossError,
+            "stream 'orders', shard shardId-000000000001 does not exist any more, and was not read: its "
+            "unread records, and those of older shards that are not listed any more, are gone (retention). "
+            "To go on without them once, set kinesis-efo option 'acceptDataLoss' to "
+            '{"orders":{"shardId-000000000001":"TRIM_HORIZON"}} (`kinesis-efo doctor --checkpoint` prints '
+            "it for all shards); option 'failOnDataLoss=false' accepts every loss. A longer retention "
+            "period of the stream gives more time",
+        ),
+    ):
         r.until(1, seconds=20)
     with reading(w, at=offset, clock=calendar, failOnDataLoss="false") as r:
         r.until(20)
@@ -328,9 +340,7 @@ def test_stream_created_again_before_the_first_record_is_told_apart(
     created_again(w, calendar, shards=2)
     with (
         reading(w, at=offset, clock=calendar) as r,
-        pytest.raises(
-            StreamReplacedError, match=r"'orders': the checkpoint is of .*created again since.*new checkpoint"
-        ),
+        pytest.raises(StreamReplacedError, match="the checkpoint is of"),
     ):
         r.runtime.ask(Begin(resumed=offset))
 

@@ -24,6 +24,7 @@ from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.run import LeaseListener, RunLease
 from kinesis_efo.leases.store import Conflict
 from kinesis_efo.leases.table import LeaseTable, client_config
+from tests.support.messages import raises
 
 KEY = "shardId-000000000000"
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -173,14 +174,24 @@ async def test_a_missing_permission_names_the_table_in_its_partition(
     session, here = aiobotocore.session.get_session(), client.meta.endpoint_url
     async with session.create_client("dynamodb", region_name="eusc-de-east-1", endpoint_url=here, **keys) as sovereign:
         proxy.faults = [refusal(400, "AccessDeniedException", "no")]
-        with pytest.raises(LeaseTableError, match=r"Scan on arn:aws-eusc:dynamodb:eusc-de-east-1:\*:table/leases "):
+        with raises(
+            LeaseTableError,
+            "not allowed: dynamodb:Scan on arn:aws-eusc:dynamodb:eusc-de-east-1:*:table/leases (lease table leases in "
+            "eusc-de-east-1): AccessDeniedException: no; attach the runtime policy of the application to the role that "
+            "runs the query",
+        ):
             await LeaseTable(sovereign, "leases", declared_by="stack kinesis-efo-dev").scan()
 
 
 @with_table
 async def test_expired_credentials_are_no_passing_fault(table: LeaseTable, proxy: Proxy, client: Any) -> None:
     proxy.faults = [refusal(400, "ExpiredTokenException", "The security token included in the request is expired")] * 3
-    with pytest.raises(LeaseTableError, match=r"Scan failed: .*token included in the request is expired"):
+    with raises(
+        LeaseTableError,
+        "lease table faults-test_expired_credentials_are_no_passing_fault in eu-west-1: Scan failed: "
+        "ExpiredTokenException: The security token included in the request is expired; check the AWS credentials of the "
+        "process",
+    ):
         await table.scan()
 
 
@@ -191,7 +202,11 @@ async def test_lasting_throttling_is_reported_as_passing(table: LeaseTable, prox
     proxy.faults = [throttled, throttled]
     assert isinstance(await table.update(held, held.renewed()), Lease)
     proxy.faults = [throttled] * 3
-    with pytest.raises(TableUnavailableError, match=r"UpdateItem failed for now: .*slow down"):
+    with raises(
+        TableUnavailableError,
+        "lease table faults-test_lasting_throttling_is_reported_as_passing in eu-west-1: UpdateItem failed for now: An "
+        "error occurred (ProvisionedThroughputExceededException) when calling the UpdateItem operation...: slow down",
+    ):
         await table.update(held, held.renewed())
     assert proxy.faults == []
 

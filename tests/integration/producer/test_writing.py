@@ -26,6 +26,7 @@ from kinesis_efo.producer import BlockingProducer, Producer, ProducerSettings
 from kinesis_efo.records.aggregation import deaggregate
 from kinesis_efo_local import AwsError, NoFaults, Request
 from tests.support.cutting_proxy import CuttingProxy
+from tests.support.messages import raises
 from tests.support.raw_kinesis import RawKinesis
 from tests.support.world import wait_until
 
@@ -349,7 +350,11 @@ def test_without_the_permission_to_describe_one_mebibyte_is_the_limit(
     )
     with BlockingProducer("orders") as producer:
         producer.put(b"x" * ((1 << 20) - 1), "k")
-        with pytest.raises(RecordRefusedError, match="larger than the 1048576 bytes"):
+        with raises(
+            RecordRefusedError,
+            "record 1 (partition key 'k', 1048577 bytes) is larger than the 1048576 bytes that the stream takes (partition "
+            "key included). Make it smaller, or raise the stream's maximum record size (at most 10 MiB)",
+        ):
             producer.put(b"x" * (1 << 20), "k")
     assert any("kinesis:DescribeStreamSummary" in message for message in caplog.messages)
     assert len(kinesis.records()) == 1

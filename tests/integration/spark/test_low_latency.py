@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 import kinesis_efo
 from kinesis_efo.driver.tuning import DAEMON, MANAGER
 from kinesis_efo.errors import ConfigurationError
+from tests.support.messages import raises
 from tests.support.world import wait_for_rows
 
 pytestmark = pytest.mark.spark
@@ -72,5 +73,8 @@ def test_the_users_manager_stays(session: SparkSession, tmp_path: Path) -> None:
 
 
 def test_an_empty_checkpoint_is_an_error(session: SparkSession) -> None:
-    with pytest.raises(ConfigurationError, match="checkpoint is empty"):
+    with raises(
+        ConfigurationError,
+        "kinesis_efo.low_latency: checkpoint is empty; give it the checkpointLocation of the queries",
+    ):
         kinesis_efo.low_latency(session, checkpoint=" ")

@@ -24,6 +24,7 @@ from kinesis_efo.errors import ConfigurationError, ManifestError, OptionsError, 
 from kinesis_efo.producer import BlockingProducer
 from kinesis_efo.spark.sink import KinesisWriter, ProducerPool, WriteCounts
 from kinesis_efo_local import LocalAws, Settings
+from tests.support.messages import raises
 from tests.support.pages import ROOT
 from tests.support.world import World
 
@@ -347,25 +348,32 @@ def test_a_refused_row_is_named_by_its_place(aws: LocalAws) -> None:
 
 
 def test_unusable_rows_are_named_or_skipped(aws: LocalAws, caplog: pytest.LogCaptureFixture) -> None:
+    null = "row 1 of this task has null in column 'stream', and there is no default; set option 'stream'"
     cases: list[tuple[dict[str, list[Any]], str]] = [
-        ({"data": ["x", None]}, "record 1: data must be bytes or text; got null (filter such rows out)"),
-        ({"data": ["x", "y"], "stream": ["orders", None]}, "row 1 of this task has null in column 'stream'"),
-        ({"data": ["x", "y"], "stream": ["orders", ""]}, "row 1 of this task has null in column 'stream'"),
-        ({"data": ["x", "y"], "stream": ["orders", "a b"]}, "row 1 of this task names stream 'a b', which is neither"),
-        ({"data": ["x", "y"], "explicitHashKey": ["", "soon"]}, "got 'soon'"),
-        ({"data": ["x", "y"], "partitionKey": ["", "k" * 257]}, "a text of 1 to 256 characters"),
+        (
+            {"data": ["x", None]},
+            "record 1: data must be bytes or text; got null (filter such rows out) (partition key ...",
+        ),
+        ({"data": ["x", "y"], "stream": ["orders", None]}, null),
+        ({"data": ["x", "y"], "stream": ["orders", ""]}, null),
+        (
+            {"data": ["x", "y"], "stream": ["orders", "a b"]},
+            "row 1 of this task names stream 'a b', which is neither a stream's name nor its ARN",
+        ),
+        ({"data": ["x", "y"], "explicitHashKey": ["", "soon"]}, "...; got 'soon'"),
+        ({"data": ["x", "y"], "partitionKey": ["", "k" * 257]}, "... a text of 1 to 256 characters; ..."),
     ]
     for columns, message in cases:
         caplog.clear()
         schema = StructType([StructField(name, StringType()) for name in columns])
         options = {} if "stream" in columns else {"stream": "orders"}
         batch = pa.record_batch({name: pa.array(values, pa.string()) for name, values in columns.items()})
-        with pytest.raises(RecordRefusedError, match=re.escape(message)):
+        with raises(RecordRefusedError, message):
             KinesisWriter.of(options, schema, overwrite=False).write(iter([batch]))
         before = count(aws)
         written = KinesisWriter.of({**options, "failOnError": "false"}, schema, overwrite=False).write(iter([batch]))
         assert (written.records, written.refused, count(aws) - before) == (1, 1, 1)
-        assert message in caplog.text
+        assert message.strip(".") in caplog.text
 
 
 def test_rows_of_missing_streams_are_skipped_on_request(aws: LocalAws, caplog: pytest.LogCaptureFixture) -> None:
@@ -382,7 +390,7 @@ def test_rows_of_missing_streams_are_skipped_on_request(aws: LocalAws, caplog: p
 
 
 def test_overwriting_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="can only append"):
+    with raises(ConfigurationError, "kinesis-efo can only append: use mode('append') or outputMode('append')"):
         KinesisWriter.of({"stream": "orders"}, DATA, overwrite=True)
 
 
@@ -391,7 +399,7 @@ def test_overwriting_is_refused() -> None:
     [
         (
             [("value", StringType())],
-            r"column 'data' \(binary or string\) is missing; column 'value' is not one of 'data'",
+            "column 'data' (binary or string) is missing; column 'value' is not one of 'data', ...",
         ),
         ([("data", LongType())], "column 'data' must be binary or string; got bigint"),
         ([("data", BinaryType()), ("stream", LongType())], "column 'stream' must be string; got bigint"),
@@ -400,7 +408,7 @@ def test_overwriting_is_refused() -> None:
 )
 def test_columns_are_checked(fields: list[tuple[str, Any]], message: str) -> None:
     schema = StructType([StructField(name, kind) for name, kind in fields])
-    with pytest.raises(ConfigurationError, match=message):
+    with raises(ConfigurationError, f"kinesis-efo cannot write this DataFrame: {message}"):
         task(schema)
 
 
@@ -420,9 +428,7 @@ def test_the_target_must_be_known(world: MakeWorld, local_aws: LocalAws, monkeyp
         KinesisWriter.of({"stream": "a b"}, DATA, overwrite=False)
     writer = KinesisWriter.of(options_of(made, stream="orders"), WITH_STREAM, overwrite=False)
     batch = pa.record_batch({"data": ["x"], "stream": ["elsewhere"]})
-    with pytest.raises(
-        RecordRefusedError, match=r"row 0 of this task names stream 'elsewhere'; manifest .* has 'clicks', 'orders'"
-    ):
+    with raises(RecordRefusedError, "row 0 of this task names stream 'elsewhere'; manifest ... has 'clicks', 'orders'"):
         writer.write(iter([batch]))
     writer = KinesisWriter.of(options_of(made, stream="orders", failOnError="false"), WITH_STREAM, overwrite=False)
     rows = {"data": ["x", "y", "z"], "stream": ["elsewhere", "", "clicks"]}

@@ -11,6 +11,7 @@ import typer
 
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo_tools.cli.local_options import merged, parse_settings, parse_streams, wanted, write_manifest
+from tests.support.messages import raises
 
 ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/prod-orders"
 
@@ -98,7 +99,11 @@ def test_the_manifest_is_called_after_the_application() -> None:
 def test_a_manifest_of_another_environment_is_never_overwritten(tmp_path: Path) -> None:
     out = manifest(tmp_path / "prod.json")
     before = out.read_text()
-    with pytest.raises(ConfigurationError, match=r"prod\.json is not a manifest that `kinesis-efo local` wrote"):
+    with raises(
+        ConfigurationError,
+        f"{out} is not a manifest that `kinesis-efo local` wrote, so it is not overwritten; name another "
+        "file with --manifest-out",
+    ):
         wanted(["flights"], "lake", None, out)
     assert out.read_text() == before
     ours = manifest(tmp_path / "ours.json", environment="local")
@@ -128,7 +133,11 @@ def test_one_account_has_one_stream_of_a_name(tmp_path: Path) -> None:
         name: {"streamName": "prod-orders", "streamArn": arn, "consumerArn": f"{arn}/consumer/lake:1"}
         for name, arn in (("a", ARN), ("b", other))
     }
-    with pytest.raises(ConfigurationError, match="'a' and 'b' are both called prod-orders"):
+    with raises(
+        ConfigurationError,
+        f"manifest {tmp_path / 'prod.json'}: streams 'a' and 'b' are both called prod-orders, in different accounts; the "
+        "local AWS is one account: leave one of them out",
+    ):
         wanted([], None, manifest(tmp_path / "prod.json", streams=streams), None)
 
 

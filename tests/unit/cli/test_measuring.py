@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import io
 
-import pytest
 from rich.console import Console
 
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import UsageError
 from kinesis_efo.http2.response import HttpFacts
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo_tools.cli.measuring import data, view
 from kinesis_efo_tools.cli.measuring_options import Measuring, measuring
 from kinesis_efo_tools.operate.measurement import Measurement, SubscriptionResult
+from tests.support.messages import raises
 
 CONSUMER = "arn:aws:kinesis:eu-west-1:111122223333:stream/prod-orders/consumer/lake:1700000000"
 FOUND = Measurement(
@@ -88,7 +88,7 @@ def test_measuring_needs_its_option() -> None:
     said = {"duration": "2s", "take_over": False, "lease_timeout": "1m"}
     assert measuring(subscribe=False, **said) is None  # type: ignore[arg-type]
     assert measuring(subscribe=True, **said) == Measuring(2.0, False, 60.0)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="--take-over goes with --subscribe"):
+    with raises(UsageError, "--take-over goes with --subscribe: give both"):
         measuring(subscribe=False, take_over=True)
-    with pytest.raises(ConfigurationError, match="--for must be a duration"):
+    with raises(UsageError, "--for must be a duration such as 10s; got 'soon'"):
         measuring(subscribe=True, duration="soon")

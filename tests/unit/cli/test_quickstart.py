@@ -19,6 +19,7 @@ from kinesis_efo_tools.cli.local_process import Ready
 from kinesis_efo_tools.cli.quickstart.command import check, introduction, template, write
 from kinesis_efo_tools.cli.quickstart.flights import flights
 from kinesis_efo_tools.operate.findings import Finding, Status
+from tests.support.messages import raises
 
 SPARK = Finding("Spark", Status.PASSED, "PySpark 4.3.0")
 JAVA = Java(True, "Java 17 (/usr/bin/java)")
@@ -58,7 +59,7 @@ def test_java_and_spark_that_are_right_pass(tmp_path: Path) -> None:
 
 def test_missing_spark_has_its_remedy() -> None:
     missing = Finding("Spark", Status.UNKNOWN, "PySpark is not installed here")
-    with pytest.raises(ConfigurationError, match=r"not installed here; pip install 'kinesis-efo\[spark,local\]'"):
+    with raises(ConfigurationError, "PySpark is not installed here; pip install 'kinesis-efo[spark,local]'"):
         check(JAVA, missing)
 
 

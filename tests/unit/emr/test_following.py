@@ -14,6 +14,7 @@ from kinesis_efo_tools.emr.following import StopResult, stop, until_running
 from kinesis_efo_tools.emr.job import Job
 from kinesis_efo_tools.emr.platform import Platform
 from kinesis_efo_tools.emr.target import JobRun, JobRunState, Site, Target, TargetKind
+from tests.support.messages import raises
 from tests.support.virtual_time import LoopClock
 
 RUN = JobRun(
@@ -89,7 +90,8 @@ async def test_a_run_that_waits_for_long_is_left_waiting() -> None:
 @pytest.mark.parametrize("state", [JobRunState.FAILED, JobRunState.STOPPED])
 async def test_run_that_ends_names_its_logs(state: JobRunState) -> None:
     platform = Scripted(lambda self: state if self.now >= 5 else JobRunState.WAITING)
-    with pytest.raises(RunFailedError, match=rf"run r1 .* on eks:a ended: {state.value.upper()}. Logs: s3://logs/r1/"):
+    said = f"run r1 of kinesis-efo-dev-lake on eks:a ended: {state.value.upper()}. Logs: s3://logs/r1/"
+    with raises(RunFailedError, said):
         await until_running(platform, RUN.id, LoopClock(), lambda _: None, 900)
 
 
@@ -141,5 +143,7 @@ async def test_run_without_grace_is_ended_at_once(grace: int, state: JobRunState
 
 
 async def test_what_cannot_be_ended_is_an_error() -> None:
-    with pytest.raises(StillRunningError, match="run r1 of kinesis-efo-dev-lake on eks:a is still there: RUNNING"):
+    with raises(
+        StillRunningError, "run r1 of kinesis-efo-dev-lake on eks:a is still there: RUNNING; end it in EMR's console"
+    ):
         await _stopped(Scripted(lambda _: JobRunState.RUNNING), 0)

@@ -7,7 +7,7 @@ from importlib import import_module
 
 import pytest
 
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import ConfigurationError, UsageError
 from kinesis_efo.units import parse_size
 from kinesis_efo_tools.emr.job import (
     Job,
@@ -19,6 +19,7 @@ from kinesis_efo_tools.emr.job import (
     spark_settings,
 )
 from kinesis_efo_tools.emr.target import TargetKind
+from tests.support.messages import raises
 
 ARCHIVE = "s3://artifacts/environments/0a/environment.tar.gz"
 MIB = 1 << 20
@@ -115,21 +116,19 @@ def test_memory_follows_the_number_of_shards() -> None:
     assert overhead("executor", "3048", *fetchers) - overhead("executor", "1000", *fetchers) == 3 * 400 * MIB
     assert overhead("driver", "1000") == parse_size(settings(TargetKind.EKS)["spark.driver.memoryOverhead"])
     assert overhead("driver", "8000", *fetchers) < overhead("driver", "1000"), "who plans only has no buffer"
-    with pytest.raises(
-        ConfigurationError, match=r"--conf spark.kinesisEfo.shards must be a whole number, at least 1; got 'many'"
-    ):
+    with pytest.raises(UsageError, match=r"spark.kinesisEfo.shards .* got 'many'"):
         overhead("driver", "many")
 
 
 def test_fetchers_that_leave_no_core_are_refused() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"fetchers is 8, and 2 executors with 4 cores have 8 cores: .* at least one more"
+    with raises(
+        ConfigurationError,
+        "option fetchers is 8, and 2 executors with 4 cores have 8 cores: each fetcher keeps one, and micro-batches need "
+        "at least one more. Take fewer fetchers, or more of --conf spark.executor.instances",
     ):
         settings(TargetKind.EKS, "--option", "fetchers=8")
     assert settings(TargetKind.EKS, "--option", "fetchers=8", executor_instances="3")
-    with pytest.raises(
-        ConfigurationError, match=r"--conf spark.executor.cores must be a whole number, at least 1; got 'all'"
-    ):
+    with raises(UsageError, "--conf spark.executor.cores must be a whole number, at least 1; got 'all'"):
         settings(TargetKind.EKS, "--option", "fetchers=8", executor_cores="all")
 
 
@@ -141,14 +140,17 @@ def test_settings_of_the_user_win() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"spark.archives": "s3://mine"}, "--conf spark.archives is set by kinesis-efo itself"),
-        ({"spark.kinesisEfo.stopMarker": "s3://mine"}, "stopMarker is set by kinesis-efo itself"),
-        ({"executor.instances": "4"}, "--conf 'executor.instances': the name of a setting must match spark"),
+        ({"spark.archives": "s3://mine"}, "--conf spark.archives is set by kinesis-efo itself: leave it out"),
+        ({"spark.kinesisEfo.stopMarker": "s3://mine"}, "--conf spark.kinesisEfo.stopMarker is set ..."),
+        (
+            {"executor.instances": "4"},
+            r"--conf 'executor.instances': the name of a setting must match spark\.[A-Za-z0-9_./:-]+; correct it",
+        ),
         ({"spark.app.name": ""}, "--conf spark.app.name=: EMR takes no empty value; leave the setting out"),
-        ({"spark.app.name": " "}, "EMR takes no empty value"),
+        ({"spark.app.name": " "}, "--conf spark.app.name= : EMR takes no empty value; ..."),
         # Attacks: each would be more arguments of spark-submit.
         *(
-            ({name: "1"}, "the name of a setting must match spark")
+            ({name: "1"}, f"--conf {name!r}: the name of ...")
             for name in (
                 "spark.a=1 --py-files s3://evil/a.py --conf spark.b",
                 "spark.a\t--jars",
@@ -164,17 +166,15 @@ def test_settings_of_the_user_win() -> None:
     ],
 )
 def test_what_cannot_be_passed_on_is_refused(given: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+    with raises(UsageError, said):
         spark_settings(TargetKind.SERVERLESS, ARCHIVE, [], given)
 
 
 def test_options_of_the_source_are_understood_or_refused() -> None:
-    with pytest.raises(ConfigurationError, match="option bufferBytes must be a size such as 256m; got 'lots'"):
+    with raises(ConfigurationError, "option bufferBytes must be a size such as 256m; got 'lots'"):
         settings(TargetKind.EKS, "--option", "bufferBytes=lots")
     for text in ("soon", "10"):
-        with pytest.raises(
-            ConfigurationError, match=f"option leaseTimeout must be a duration such as 10s; got '{text}'"
-        ):
+        with raises(ConfigurationError, f"option leaseTimeout must be a duration such as 10s; got '{text}'"):
             lease_timeout(["--option", f"leaseTimeout={text}"])
 
 

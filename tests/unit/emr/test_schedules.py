@@ -8,6 +8,7 @@ from botocore.stub import Stubber
 
 from kinesis_efo.errors import PlatformError
 from kinesis_efo_tools.emr.schedules import Schedule, Schedules
+from tests.support.messages import raises
 
 ROLE = "arn:aws-cn:iam::111122223333:role/schedules"
 SCHEDULE = Schedule("test", "lake", "rate(1 hour)", "UTC", ROLE)
@@ -38,7 +39,12 @@ def test_schedule_that_cannot_be_set_has_a_hint(client: object, code: str, hint:
 def test_schedule_that_cannot_be_read_stays(client: object) -> None:
     with Stubber(client) as stub:
         stub.add_client_error("get_schedule", "AccessDeniedException", "no")
-        with pytest.raises(PlatformError, match=r"^cannot delete schedule lake in group test: .*AccessDenied"):
+        with raises(
+            PlatformError,
+            "cannot delete schedule lake in group test: An error occurred (AccessDeniedException) when calling the "
+            "GetSchedule operation: no; the caller needs the permission that AWS names, and iam:PassRole for the role of "
+            "schedules",
+        ):
             Schedules(client).remove("test", "lake")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import UsageError
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo_tools.emr.artifacts import Artifact, Store
 from kinesis_efo_tools.emr.checks import release_faults
@@ -18,6 +18,7 @@ from kinesis_efo_tools.emr.job import FINGERPRINT_SETTING, MARKER_SETTING, Job
 from kinesis_efo_tools.emr.packing import PythonPlatform
 from kinesis_efo_tools.emr.submission import JobRequest, plan
 from kinesis_efo_tools.emr.target import JobRun, JobRunState, Site, Target, TargetKind
+from tests.support.messages import raises
 
 STREAM = "arn:aws:kinesis:eu-west-1:111122223333:stream/dev-orders"
 MANIFEST = Manifest(
@@ -103,15 +104,39 @@ POSITIONS = 'startingPosition={"orders":{"shardId-000000000000":"AFTER:49"}}'
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"arguments": ["--option", POSITIONS]}, r"AFTER:49\"\}\}': YARN, .*, replaces '\}\}'; in JSON, write a space"),
-        ({"arguments": ["--name", "{{x} }"]}, r"'\{\{x\} \}': YARN, .*, replaces '\{\{'"),
-        ({"arguments": ["--path", "a<CPS>b"]}, "replaces '<CPS>'"),
-        ({"spark": {"spark.driver.extraJavaOptions": "-Da={{b"}}, r"'spark.driver.extraJavaOptions=-Da=\{\{b': YARN"),
+        (
+            {"arguments": ["--option", POSITIONS]},
+            (
+                '\'startingPosition={"orders":{"shardId-000000000000":"AFTER:49"}}\': YARN, which starts the job '
+                "on a cluster, replaces '}}'; in JSON, write a space between the braces"
+            ),
+        ),
+        (
+            {"arguments": ["--name", "{{x} }"]},
+            (
+                "'{{x} }': YARN, which starts the job on a cluster, replaces '{{'; in JSON, write a space "
+                "between the braces"
+            ),
+        ),
+        (
+            {"arguments": ["--path", "a<CPS>b"]},
+            (
+                "'a<CPS>b': YARN, which starts the job on a cluster, replaces '<CPS>'; in JSON, write a space "
+                "between the braces"
+            ),
+        ),
+        (
+            {"spark": {"spark.driver.extraJavaOptions": "-Da={{b"}},
+            (
+                "'spark.driver.extraJavaOptions=-Da={{b': YARN, which starts the job on a cluster, replaces "
+                "'{{'; in JSON, write a space between the braces"
+            ),
+        ),
     ],
 )
 def test_arguments_changed_by_yarn_are_refused(changes: dict[str, Any], said: str) -> None:
     request = replace(REQUEST, **changes)
-    with pytest.raises(ConfigurationError, match=said):
+    with raises(UsageError, said):
         job(request, TargetKind.CLUSTER)
     for kind in (TargetKind.EKS, TargetKind.SERVERLESS):
         assert job(request, kind).arguments[-2:] == request.arguments[-2:]
@@ -121,7 +146,7 @@ def test_arguments_changed_by_yarn_are_refused(changes: dict[str, Any], said: st
 
 def test_only_a_cluster_has_a_role_to_run_with() -> None:
     assert job(replace(REQUEST, role_arn=None), TargetKind.CLUSTER).role_arn is None
-    with pytest.raises(ConfigurationError, match="--execution-role is missing: a job on eks"):
+    with raises(UsageError, "--execution-role is missing: a job on eks runs with a role of its own"):
         job(replace(REQUEST, role_arn=None))
 
 

@@ -17,6 +17,7 @@ from kinesis_efo_infra.pipeline.aws import client
 from kinesis_efo_infra.pipeline.foreign import foreign_consumers
 from kinesis_efo_infra.pipeline.terraform import Terraform
 from kinesis_efo_tools.emr.deployment import load_deployment
+from tests.support.messages import raises
 from tests.unit.infra.conftest import Load, Write
 
 PIPELINE = {"repository": "acme/lake"}
@@ -83,8 +84,10 @@ def test_missing_credentials_are_no_missing_permission(load: Load) -> None:
 
 def test_a_job_s_description_without_credentials_says_so() -> None:
     ssm = client("ssm", "eu-west-1", "222233334444")
-    with pytest.raises(
-        ConfigurationError, match="there are no credentials to read parameter /kinesis-efo/dev/lake/job with"
+    with raises(
+        ConfigurationError,
+        "there are no credentials to read parameter /kinesis-efo/dev/lake/job with: Unable to locate credentials; `aws sso "
+        "login` with AWS_PROFILE, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     ):
         load_deployment("dev", "lake", ssm)
 

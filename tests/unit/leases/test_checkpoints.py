@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.errors import LeaseLostError, LeaseTableError
+from kinesis_efo.errors import LeaseError, LeaseLostError, LeaseTableError
 from kinesis_efo.failure import Failure
 from kinesis_efo.leases.checkpoints import Checkpoints
 from kinesis_efo.leases.keys import LeaseKeys
@@ -20,6 +20,7 @@ from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.store import Conflict
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey
 from tests.support.lease_store import MemoryLeaseStore, Network
+from tests.support.messages import raises
 from tests.support.virtual_time import LoopClock, run
 
 KEYS = LeaseKeys({"s": "dev-s", "t": "dev-t"})
@@ -379,9 +380,13 @@ async def test_row_acquired_by_a_kcl_ends_the_run(f: Fixture) -> None:
     checkpoints.note(shard("p"), Position.after(6))
     await asyncio.sleep(10)
     assert f.at() == TRIM_HORIZON
-    error = each.failure.error
-    assert isinstance(error, LeaseLostError)
-    assert str(error).startswith("kcl-worker-3 took lease s:p while this query was reading")
+    assert each.failure.error
+    with raises(
+        LeaseLostError,
+        "kcl-worker-3 took lease s:p while this query was reading: a KCL application reads with lease table memory, too. "
+        "Nothing was lost; stop it, or give this query an application of its own",
+    ):
+        raise each.failure.error
 
 
 async def test_row_that_is_no_lease_ends_the_run(f: Fixture) -> None:
@@ -397,7 +402,9 @@ async def test_row_that_is_no_lease_ends_the_run(f: Fixture) -> None:
     checkpoints = await each.begin()
     checkpoints.want(infos("p"))
     await asyncio.sleep(10)
-    assert str(each.failure.error).endswith("row s:p exists and is no lease; delete it")
+    assert each.failure.error
+    with raises(LeaseTableError, "lease table memory: row s:p exists and is no lease; delete it"):
+        raise each.failure.error
     assert calls == ["s:p"]
     del f.store.create
 
@@ -677,7 +684,9 @@ async def test_unexpected_error_ends_the_run(f: Fixture) -> None:
     run.identities = {}
     await run.begin("p")
     await asyncio.sleep(5)
-    assert str(run.failure.error) == "lease table memory: writing checkpoints failed: KeyError('s')"
+    assert run.failure.error
+    with raises(LeaseError, "lease table memory: writing checkpoints failed: KeyError('s')"):
+        raise run.failure.error
     run.identities = {"s": STREAM}
 
 

@@ -14,6 +14,7 @@ from kinesis_efo.positions import Offset, Position, ShardKey
 from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown
 from kinesis_efo_tools.operate.spark_checkpoint import PlannedBatch, folder_at, planned
 from tests.support.checkpoint_states import NEWEST, REFUSED, SINCE_42, SKIPPING, STATES
+from tests.support.messages import raises
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1795456444971,"conf":{}}'
 RATE = "2"
@@ -122,10 +123,19 @@ def test_damaged_file_is_named_with_ways_to_recover(tmp_path: Path, way: str, fa
 
 @pytest.mark.parametrize(
     ("location", "message"),
-    [("s3:///prefix", "must be s3://bucket/prefix"), ("abfss://a@b/c", "file system 'abfss' cannot be read from here")],
+    [
+        ("s3:///prefix", "checkpoint s3:///prefix must be s3://bucket/prefix"),
+        (
+            "abfss://a@b/c",
+            (
+                "checkpoint abfss://a@b/c: file system 'abfss' cannot be read from here. Copy its folders "
+                "'offsets' and 'commits' and its file 'metadata' into a local folder, and give that"
+            ),
+        ),
+    ],
 )
 def test_other_file_systems_are_copied_first(location: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
+    with raises(ConfigurationError, message):
         look(location)
 
 

@@ -20,6 +20,7 @@ import pytest
 
 from kinesis_efo.errors import ProducerClosedError
 from kinesis_efo.producer import BlockingProducer, Producer, ProducerSettings
+from tests.support.messages import raises
 from tests.unit.producer.test_producer import SOON, Opened, until
 
 FORK = multiprocessing.get_context("fork")
@@ -108,7 +109,9 @@ def test_closing_again_after_an_abort_names_the_lost_records() -> None:
     producer.put(b"x", "k")
     producer.abort()
     for _ in range(2):
-        with pytest.raises(ProducerClosedError, match="closed before 1 records were acknowledged"):
+        with raises(
+            ProducerClosedError, "the producer for orders was closed before 1 records were acknowledged; put them again"
+        ):
             producer.close()
     with pytest.raises(ProducerClosedError):
         producer.put(b"x", "k")
@@ -310,7 +313,7 @@ def test_a_producer_cannot_be_pickled_and_names_where_it_was_opened() -> None:
     with BlockingProducer("orders", connect=Opened()) as producer, pytest.raises(ProducerClosedError) as caught:
         pickle.dumps(producer)
     assert f"cannot be pickled (this one was opened in process {os.getpid()}, at {Path(__file__)}:" in str(caught.value)
-    with pytest.raises(ProducerClosedError, match="cannot be pickled; open one where it is used"):
+    with raises(ProducerClosedError, "the producer for orders cannot be pickled; open one where it is used"):
         pickle.dumps(Producer("orders"))
 
 
@@ -320,7 +323,11 @@ def test_another_event_loop_is_refused() -> None:
 
         def elsewhere() -> None:
             for call in (producer.flush, producer.close, lambda: producer.put(b"x", "k")):
-                with pytest.raises(ProducerClosedError, match="belongs to the event loop that ran there"):
+                with raises(
+                    ProducerClosedError,
+                    "the producer for orders was opened in process ..., at ... and belongs to the event loop that ran "
+                    "there; open another one, or use BlockingProducer",
+                ):
                     asyncio.run(call())
 
         await asyncio.to_thread(elsewhere)

@@ -16,6 +16,7 @@ from kinesis_efo.producer.engine import RECHECK_SECONDS, Engine
 from kinesis_efo.producer.record import PutArguments, Record
 from kinesis_efo.producer.routing import shard_map
 from kinesis_efo.records.distribution import Distribution
+from tests.support.messages import raises
 from tests.support.virtual_time import LoopClock, run
 from tests.support.write_model import THROTTLE, Answer, ModelService, ModelStream, even_shards
 
@@ -283,7 +284,10 @@ def test_a_record_without_a_key_gets_one_of_the_given_source(request: pytest.Fix
         drawn = [f"{source.getrandbits(64):016x}" for _ in range(2)]
         sent = {record.data: record.key for parcels in writing.service.requests for record in parcels}
         assert sent == {b"0": drawn[0], b"1": "mine", b"2": drawn[1]}
-        with pytest.raises(RecordRefusedError, match="it has 0 characters"):
+        with raises(
+            RecordRefusedError,
+            "record 3 (1 bytes of data): the partition key must be a text of 1 to 256 characters; it has 0 characters: ''",
+        ):
             await writing.write([(b"3", "")])
 
     drive(scenario, ModelStream(even_shards(2)), request)

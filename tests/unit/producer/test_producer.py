@@ -24,6 +24,7 @@ from kinesis_efo.producer import BlockingProducer, Producer, ProducerMetrics, Pr
 from kinesis_efo.producer.aggregation import Parcel
 from kinesis_efo.producer.service import Service
 from tests.support import virtual_time
+from tests.support.messages import raises
 from tests.support.write_model import Answer, ModelService, ModelStream, even_shards
 
 SOON = 10.0
@@ -188,7 +189,11 @@ def test_an_outage_longer_than_the_retry_timeout_fails_the_producer(fail_on_erro
         opened.service.script = lambda parcels: [Answer(code="InternalFailure", message="x") for _ in parcels]
         for number in range(100):
             await producer.put(b"x", str(number))
-        with pytest.raises(RetriesExhaustedError, match="every record for shardId-000000000000 failed for 30"):
+        with raises(
+            RetriesExhaustedError,
+            "stream orders cannot be written to: every record for shardId-000000000000 failed for ... s, beginning with "
+            "InternalFailure: x. Remove the cause, or raise the limit (retry_timeout is 300 s)",
+        ):
             await producer.flush()
         assert producer.metrics.records_refused == 0
 
@@ -362,7 +367,11 @@ def test_with_fail_on_error_off_refused_records_are_counted_and_logged(caplog: p
 
 def test_a_limit_of_the_settings_is_not_blamed_on_the_stream() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
-        with pytest.raises(RecordRefusedError, match="'max_outstanding_bytes' allows"):
+        with raises(
+            RecordRefusedError,
+            "record 0 (partition key 'k', 8001 bytes) is larger than the 8000 bytes that 'max_outstanding_bytes' allows "
+            "(partition key included). Make it smaller, or raise 'max_outstanding_bytes'",
+        ):
             await producer.put(b"x" * 8_000, "k")
 
     run(scenario, max_outstanding_bytes=8_000)
@@ -441,16 +450,16 @@ def test_a_producer_that_is_not_open_says_so() -> None:
     async def main() -> None:
         producer = Producer("orders", connect=Opened())
         assert producer.metrics == ProducerMetrics()
-        with pytest.raises(ProducerClosedError, match="not open"):
+        with raises(ProducerClosedError, "the producer for orders is not open: enter its context or call open()"):
             await producer.put(b"x", "k")
         await producer.close()
         await producer.open()
-        with pytest.raises(ProducerClosedError, match="opened before"):
+        with raises(ProducerClosedError, "the producer for orders was opened before; create another one"):
             await producer.open()
         await producer.close()
         await producer.close()
         for call in (producer.put(b"x", "k"), producer.flush()):
-            with pytest.raises(ProducerClosedError, match="is closed"):
+            with raises(ProducerClosedError, "the producer for orders is closed; create another one"):
                 await call
 
     asyncio.run(main())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kinesis_efo.errors import (
     AccessRefusedError,
     KeyUnusableError,
+    RecordRefusedError,
     RetriesExhaustedError,
     StreamNotFoundError,
 )
@@ -21,6 +22,7 @@ from kinesis_efo.producer.record import Record, SizeLimit, make_record
 from kinesis_efo.producer.routing import ANY_SHARD, MAX_HASH, HashRange, ShardMap
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, ProducerSettings
 from kinesis_efo.records.distribution import Distribution
+from tests.support.messages import raises
 from tests.support.transports import refused
 from tests.support.write_model import THROTTLE, Answer, ModelStream, even_shards
 
@@ -318,9 +320,9 @@ def test_a_record_that_kinesis_refuses_is_named_by_key_size_and_position_never_b
     assert settled.failure is None
     ((refused, error),) = settled.refused
     assert refused.position == 41
-    assert str(error) == (
-        "record 41 (partition key 'customer-7', 16 bytes): Kinesis refuses it: ValidationException: too large"
-    )
+    said = "record 41 (partition key 'customer-7', 16 bytes): Kinesis refuses it: ValidationException: too large"
+    with raises(RecordRefusedError, said):
+        raise error
 
 
 @pytest.mark.parametrize("aggregate", [False, True])

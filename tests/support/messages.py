@@ -1,0 +1,22 @@
+"""Examples of error messages: `scripts/messages.py` makes the catalog of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import pytest
+
+from kinesis_efo.errors import KinesisEfoError
+
+E = TypeVar("E", bound=KinesisEfoError)
+
+
+@contextmanager
+def raises(kind: type[E], text: str) -> Iterator[pytest.ExceptionInfo[E]]:
+    """Expect an error of exactly this class whose message is exactly `text`, in which `...` stands for any text."""
+    with pytest.raises(kind, match=rf"(?s)\A{'.*'.join(map(re.escape, text.split('...')))}\Z") as raised:
+        yield raised
+    assert raised.type is kind

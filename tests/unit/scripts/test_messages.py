@@ -1,0 +1,78 @@
+"""Each error message has one example, and the runbook quotes messages as they are."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from kinesis_efo.errors import StreamError, StreamNotFoundError
+from scripts.messages import FIELD, ROOT, Example, Place, catalog, examples, page, places
+from tests.support.messages import raises
+
+PLACES = places()
+EXAMPLES = list(examples())
+CATALOG = catalog(PLACES, EXAMPLES)
+WITHOUT = {"kinesis_efo": 84, "kinesis_efo_local": 2, "kinesis_efo_tools": 83}
+"""How many messages of each package have no example. These numbers only go down."""
+
+
+def test_new_message_has_an_example() -> None:
+    missing = [f"{place.path}, {place.function}: {place.message}" for place, found in CATALOG.items() if not found]
+    assert Counter(each.split("/")[1] for each in missing) <= Counter(WITHOUT), "\n".join(missing)
+
+
+def test_no_text_is_asserted_twice() -> None:
+    texts = Counter(example.text for found in CATALOG.values() for example in found)
+    assert [text for text, times in texts.items() if times > 1] == [], "use pytest.raises without the text"
+
+
+def test_runbook_quotes_messages_as_they_are() -> None:
+    runbook = (ROOT / "docs" / "runbook.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \| [^|]* \| [^|]* \|$", runbook, re.MULTILINE)
+    warnings = re.findall(r"[Ww]arn(?:ing|s):? (`[^`]+`)", runbook.partition("## Alarms")[0].replace("\n", " "))
+    said = re.findall(r"(?<!\*)\*([^*]+)\*(?!\*)", runbook.partition("## Errors")[2].replace("\n", " "))
+    quoted = [*said, *(text for each in (*rows, *warnings) for text in re.findall(r"`([^`]+)`", each))]
+    assert len(quoted) > 25
+    assert not [text for text in quoted if not all(map(_known, re.split(r": | ?\.\.\. ", text)))]
+
+
+def _known(text: str) -> bool:
+    return text in FOREIGN or re.sub(r"\d+", FIELD, text) in TEXTS
+
+
+FOREIGN = {
+    "Connection refused",
+    "not known",
+    "resolution",
+    "leaseTimeout",
+    "subscribe.retryTimeout",
+    "does not support Trigger.AvailableNow",
+    "replaced a statically registered data source",
+}
+"""What the operating system and Spark say, and options."""
+SOURCE = "\n".join(path.read_text() for path in sorted((ROOT / "lib").rglob("*.py")))
+# Literals one below the other are one text.
+TEXTS = re.sub(r"%[sd]|%\.\df|\{[^{}]*\}|\d+", FIELD, re.sub(r'"\s*\n\s*f?"', "", SOURCE))
+
+
+def test_field_values_come_from_the_example() -> None:
+    general = Place("StreamError", "lib/a.py", "opened", "{}: {}", ("where", "error"))
+    gone = Place("StreamNotFoundError", "lib/a.py", "found", "stream {} is gone: deploy it", ("name",))
+    example = Example("stream 'orders' is gone: deploy it", "tests/test_a.py", "test_stream_that_is_gone")
+    assert catalog([general, gone], [example]) == {general: [], gone: [example]}
+    text = page({gone: [example], general: []})
+    assert "<p>stream 'orders' is gone: deploy it</p>" in text
+    assert "<code>lib/a.py</code>, <code>found</code>, <code>name = 'orders'</code>" in text
+    assert text.index("`StreamError`") < text.index("`StreamNotFoundError`")
+
+
+@pytest.mark.parametrize("text", ["stream", "stream ... was", "... 'a' is gone: deploy it", "stream 'b' is gone"])
+def test_example_is_the_whole_message(text: str) -> None:
+    with raises(StreamError, "stream ... is gone"):
+        raise StreamError("stream 'a' is gone")
+    with pytest.raises(AssertionError), raises(StreamError, text):
+        raise StreamError("stream 'a' is gone")
+    with pytest.raises(AssertionError), raises(StreamError, "stream 'a' is gone"):
+        raise StreamNotFoundError("stream 'a' is gone")

@@ -222,6 +222,7 @@ def test_memory_falls_when_a_backlog_has_been_read(fetchers: int) -> None:
         w.put(1)
         first.reads(81)
         second.reads(81)
+        w.until(lambda: w.buffered == 0, 30, "events stay in the buffers")
 
 
 @everywhere
@@ -316,3 +317,82 @@ def test_query_at_latest_begins_beside_one_at_the_horizon_of_an_idle_stream(fetc
         w.put(10)
         first.reads(10)
         second.reads(10)
+
+
+@everywhere
+def test_first_query_behind_does_not_delay_the_tip(fetchers: int) -> None:
+    with world(fetchers=fetchers) as w:
+        w.put(400)
+        w.later(7200)
+        behind = w.query(maxRecordsPerTrigger="10")
+        w.put_for(10, every=1)
+        tip = w.query(startingPosition="LATEST")
+        w.later(15)
+        first = tip.rows
+        for number in range(1, 11):
+            w.put(1)
+            tip.reads(first + number, within=12)
+        behind.reads(420, within=300)
+
+
+@everywhere
+def test_query_one_micro_batch_behind_meets_the_other(fetchers: int) -> None:
+    with world(shards=2, fetchers=fetchers) as w:
+        first = w.query(startingPosition="LATEST")
+        w.put_for(20, every=0.25)
+        second = w.query(startingPosition="TRIM_HORIZON")
+        w.put_for(45, every=0.25)
+        asked = w.calls("GetRecords")
+        w.put_for(30, every=0.25)
+        assert w.calls("GetRecords") == asked, "it shares the subscription"
+        first.reads(first.rows)
+        second.reads(380, within=10)
+
+
+@everywhere
+def test_queries_do_not_take_each_others_subscription(fetchers: int) -> None:
+    with world(fetchers=fetchers) as w:
+        w.put(300)
+        w.later(3600)
+        queries = [w.query(maxRecordsPerTrigger=most) for most in ("10", "30", "20")]
+        for query, pause in zip(queries, (1.0, 4.0, 0.1), strict=True):
+            query.spark.slow = pause
+        w.put_for(120, every=1)
+        for query in queries:
+            query.reads(420, within=300)
+        assert w.calls("SubscribeToShard") <= 5, "renewals, and a move for each query"
+
+
+@everywhere
+def test_queries_that_wait_do_not_move_the_subscription(fetchers: int) -> None:
+    with world(fetchers=fetchers) as w:
+        w.refuse_get_records()
+        w.warns("kinesis:GetRecords")
+        w.put(100)
+        queries = [w.query(), w.query(maxRecordsPerTrigger="20", scans=3), w.query(startingPosition="LATEST")]
+        w.later(60)
+        subscribed = w.calls("SubscribeToShard")
+        w.put_for(120, every=1)
+        w.later(60)
+        for query in queries[:2]:
+            query.reads(220, within=60)
+        queries[2].reads(queries[2].rows)
+        assert w.calls("SubscribeToShard") - subscribed <= 2, "renewals only"
+        assert w.calls("GetRecords") <= 5, "as long as it is not known that they are refused"
+
+
+@everywhere
+def test_large_event_is_read_beside_a_stuck_sink(fetchers: int) -> None:
+    with world(streams=("orders", "events"), fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
+        w.warns("the slow one catches up with GetRecords")
+        stuck, quick = w.query(["orders"]), w.query(["events"])
+        w.put(2)
+        w.put(2, "events")
+        stuck.reads(2)
+        quick.reads(2)
+        stuck.pause_sink(600)
+        w.put(2, size=900_000)
+        w.later(10)
+        w.put(3, "events", size=900_000)
+        quick.reads(5, within=90)
+        stuck.reads(4, within=900)

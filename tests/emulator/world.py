@@ -135,6 +135,12 @@ class World:
         """How often an operation of Kinesis was called so far."""
         return self.kinesis.operations[operation]
 
+    @property
+    def buffered(self) -> int:
+        """Bytes that the run believes to be in buffers."""
+        runs = [runtime.whole.run for process, runtime in self.program.hosting.items() if process.lives]
+        return sum(each.buffered for run in runs for each in run.fetching.statuses())
+
     def refuse_get_records(self) -> None:
         """Refuse GetRecords from now on, as without the permission."""
         self.kinesis.refused = True

@@ -73,6 +73,12 @@ class Quiet:
         self.heard_at, self._behind = now, behind
         self._needed = QUIET_ANSWERS if head.still else QUIET_EVENTS
 
+    def interrupt(self) -> None:
+        """Count anew, because an event of a subscription waits for room. GetRecords waits before it knows of an event."""
+        if self._needed == QUIET_EVENTS:
+            self.answers = 0
+            self._counted.clear()
+
     def believed(self, asked_at: float = -inf) -> bool:
         """Whether the shard has no more records for now. Responses before `asked_at` do not count, because records may have come later."""
         counted = [at for at in self._counted if at >= asked_at]

@@ -99,7 +99,7 @@ class ShardBuffer(EventIndex):
         self.committed: Position | None = None
         self._budget = budget
         self._account = budget.join(key)
-        self.room = ShardRoom(self._account, self._exceed_if_starving)
+        self.room = ShardRoom(self._account, self._begins_to_wait)
         self._exceeded = False
         self._extra = -1
         self._arrived = arrived
@@ -228,6 +228,10 @@ class ShardBuffer(EventIndex):
 
     def _is_at_end(self, position: Position) -> bool:
         return self.index_after(position) == len(self)
+
+    def _begins_to_wait(self) -> None:
+        self.quiet.interrupt()
+        self._exceed_if_starving()
 
     def _exceed_if_starving(self) -> None:
         if not self._account.waits:

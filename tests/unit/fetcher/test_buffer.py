@@ -11,7 +11,7 @@ from kinesis_efo.decisions.event_index import Portion
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.buffer import ShardBuffer
-from kinesis_efo.positions import LastRecord
+from kinesis_efo.positions import LastRecord, ShardKey
 from kinesis_efo.records.events import Event, EventHead
 from tests.support.fetched import (
     EVENT_OVERHEAD,
@@ -155,3 +155,23 @@ def still(b: ShardBuffer, *seconds: float) -> None:
     """Answers of GetRecords without records at some times."""
     for second in seconds:
         run(b.admit(Event(b"", EventHead(0, 0, 0, still=True)), second))
+
+
+def test_shard_with_an_event_that_finds_no_room_is_not_quiet() -> None:
+    """The subscription closes without room, and both its last and its next first event may be wrong."""
+
+    async def main() -> None:
+        budget = Budget(1000)
+        b = ShardBuffer(ShardKey("orders", "0"), after(10), budget, lambda: None)
+        nothing = Event(b"", EventHead(10, 0, 0))
+        with b.reading(after(10), after(50), asked_at=0.0) as cursor:
+            await b.admit(nothing, 1.0)
+            budget.join(ShardKey("orders", "other")).take(900)
+            waiting = asyncio.ensure_future(b.room.wait(800))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await b.admit(nothing, 225.0)
+            assert not cursor.done
+
+    asyncio.run(main())

@@ -17,6 +17,7 @@ from kinesis_efo.aws import prepared
 from kinesis_efo.kinesis.transport import subscription_config
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo_local import LocalAws, Settings
+from tests.support.coroutine_tests import run_by
 
 SET_CLOCK: dict[str, Any] = {"signature_seconds": math.inf}
 """Clients sign with the real clock, whatever the server's says."""
@@ -120,3 +121,6 @@ async def until(condition: Callable[[], Any], seconds: float = 10) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
         await asyncio.sleep(0.005)
+
+
+pytest_pyfunc_call = run_by(run)

@@ -12,7 +12,7 @@ from hyperframe.frame import RstStreamFrame, SettingsFrame
 from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection
 from kinesis_efo.http2.keepalive import PING_SECONDS
 from kinesis_efo.http2.response import ConnectionLost, NotHttp2, NotProcessed
-from tests.support.virtual_time import LoopClock, run
+from tests.support.virtual_time import LoopClock
 
 PREFACE = b"PRI * HTTP/2.0"
 SETTINGS = SettingsFrame(0, {3: 5}).serialize()
@@ -49,107 +49,86 @@ def connect() -> Connection:
     return Connection(LoopClock(), lambda _: None, bytearray(RECEIVE_BYTES))
 
 
-def test_settings_may_come_before_the_connection_is_said_to_be_up() -> None:
+async def test_settings_may_come_before_the_connection_is_said_to_be_up() -> None:
     # As behind a proxy, where TLS is added to a connection that is there.
-    async def main() -> None:
-        connection, wire = connect(), Wire()
-        receive(connection, SETTINGS)
-        assert connection.ready.done()
-        connection.connection_made(wire)
-        assert wire.written.startswith(PREFACE)
-        assert wire.written.endswith(SettingsFrame(0, flags=["ACK"]).serialize())
-        connection.close()
-        connection.connection_lost(None)
-
-    run(main())
+    connection, wire = connect(), Wire()
+    receive(connection, SETTINGS)
+    assert connection.ready.done()
+    connection.connection_made(wire)
+    assert wire.written.startswith(PREFACE)
+    assert wire.written.endswith(SettingsFrame(0, flags=["ACK"]).serialize())
+    connection.close()
+    connection.connection_lost(None)
 
 
-def test_garbage_before_the_connection_is_said_to_be_up_leaves_nothing() -> None:
-    async def main() -> None:
-        connection, wire = connect(), Wire()
-        receive(connection, b"\xff" * 50)
-        connection.connection_made(wire)
-        assert wire.ends == ["abort"]
-        with pytest.raises(NotHttp2, match="a frame of 16777215 bytes"):
-            await connection.ready
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    run(main())
+async def test_garbage_before_the_connection_is_said_to_be_up_leaves_nothing() -> None:
+    connection, wire = connect(), Wire()
+    receive(connection, b"\xff" * 50)
+    connection.connection_made(wire)
+    assert wire.ends == ["abort"]
+    with pytest.raises(NotHttp2, match="a frame of 16777215 bytes"):
+        await connection.ready
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_who_does_not_part_is_dropped() -> None:
-    async def main() -> None:
-        connection, wire = connect(), Wire()
-        connection.connection_made(wire)
-        receive(connection, SETTINGS)
-        connection.close()
-        connection.close()
-        assert wire.ends == ["close"]
-        await asyncio.sleep(PING_SECONDS)
-        assert wire.ends == ["close", "abort"]
-        connection.connection_lost(None)
-        assert connection.gone
-
-    run(main())
+async def test_who_does_not_part_is_dropped() -> None:
+    connection, wire = connect(), Wire()
+    connection.connection_made(wire)
+    receive(connection, SETTINGS)
+    connection.close()
+    connection.close()
+    assert wire.ends == ["close"]
+    await asyncio.sleep(PING_SECONDS)
+    assert wire.ends == ["close", "abort"]
+    connection.connection_lost(None)
+    assert connection.gone
 
 
-def test_who_parts_in_time_is_not_dropped() -> None:
-    async def main() -> None:
-        connection, wire = connect(), Wire()
-        connection.connection_made(wire)
-        connection.close()
-        connection.connection_lost(None)
-        await asyncio.sleep(10 * PING_SECONDS)
-        assert wire.ends == ["close"]
-
-    run(main())
+async def test_who_parts_in_time_is_not_dropped() -> None:
+    connection, wire = connect(), Wire()
+    connection.connection_made(wire)
+    connection.close()
+    connection.connection_lost(None)
+    await asyncio.sleep(10 * PING_SECONDS)
+    assert wire.ends == ["close"]
 
 
-def test_a_place_on_a_connection_that_closed_meanwhile_is_given_back() -> None:
-    async def main() -> None:
-        connection, wire = connect(), Wire()
-        connection.connection_made(wire)
-        receive(connection, SETTINGS)
-        connection.take_place()
-        connection.abort(ConnectionLost("gone"))
-        with pytest.raises(NotProcessed, match="before the request was sent"):
-            await connection.request(HEAD, b"", lambda: 0, None)
-        assert (connection.active, connection.places) == (0, 0)
-
-    run(main())
+async def test_a_place_on_a_connection_that_closed_meanwhile_is_given_back() -> None:
+    connection, wire = connect(), Wire()
+    connection.connection_made(wire)
+    receive(connection, SETTINGS)
+    connection.take_place()
+    connection.abort(ConnectionLost("gone"))
+    with pytest.raises(NotProcessed, match="before the request was sent"):
+        await connection.request(HEAD, b"", lambda: 0, None)
+    assert (connection.active, connection.places) == (0, 0)
 
 
 @pytest.mark.parametrize("head", [(*HEAD, ("x", None)), (("x", "y"), *HEAD)])
-def test_a_request_that_cannot_be_sent_gives_its_place_back(head: Any) -> None:
-    async def main() -> None:
-        connection, wire = connect(), Wire()
-        connection.connection_made(wire)
-        receive(connection, SETTINGS)
-        for _ in range(10):
-            connection.take_place()
-            with pytest.raises((NotProcessed, TypeError, AttributeError)):
-                await connection.request(head, b"", lambda: 0, None)
-        assert connection.active == 0
-        assert connection.places == 5
-        connection.close()
-        connection.connection_lost(None)
-
-    run(main())
-
-
-def test_a_request_that_waits_for_the_window_ends_when_the_service_resets_it() -> None:
-    async def main() -> None:
-        connection, wire = connect(), Wire()
-        connection.connection_made(wire)
-        receive(connection, SETTINGS)
+async def test_a_request_that_cannot_be_sent_gives_its_place_back(head: Any) -> None:
+    connection, wire = connect(), Wire()
+    connection.connection_made(wire)
+    receive(connection, SETTINGS)
+    for _ in range(10):
         connection.take_place()
-        sending = asyncio.create_task(connection.request(HEAD, bytes(1 << 20), lambda: 1 << 20, None))
-        await asyncio.sleep(1.0)
-        assert not sending.done(), "the window has 65,535 bytes"
-        receive(connection, RstStreamFrame(1, error_code=ErrorCodes.CANCEL).serialize())
-        with pytest.raises(ConnectionResetError, match="the service reset the stream: CANCEL"):
-            await asyncio.wait_for(sending, 1.0)
-        connection.close()
-        connection.connection_lost(None)
+        with pytest.raises((NotProcessed, TypeError, AttributeError)):
+            await connection.request(head, b"", lambda: 0, None)
+    assert connection.active == 0
+    assert connection.places == 5
+    connection.close()
+    connection.connection_lost(None)
 
-    run(main())
+
+async def test_a_request_that_waits_for_the_window_ends_when_the_service_resets_it() -> None:
+    connection, wire = connect(), Wire()
+    connection.connection_made(wire)
+    receive(connection, SETTINGS)
+    connection.take_place()
+    sending = asyncio.create_task(connection.request(HEAD, bytes(1 << 20), lambda: 1 << 20, None))
+    await asyncio.sleep(1.0)
+    assert not sending.done(), "the window has 65,535 bytes"
+    receive(connection, RstStreamFrame(1, error_code=ErrorCodes.CANCEL).serialize())
+    with pytest.raises(ConnectionResetError, match="the service reset the stream: CANCEL"):
+        await asyncio.wait_for(sending, 1.0)
+    connection.close()
+    connection.connection_lost(None)

@@ -7,7 +7,7 @@ from typing import Any
 
 from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection
 from kinesis_efo.http2.keepalive import PING_SECONDS
-from tests.support.virtual_time import LoopClock, run
+from tests.support.virtual_time import LoopClock
 
 
 class Transport(asyncio.Transport):
@@ -28,17 +28,14 @@ class Transport(asyncio.Transport):
         self.aborted = True
 
 
-def test_a_fault_while_it_is_looked_after_ends_the_connection() -> None:
-    async def main() -> None:
-        transport, changes = Transport(), []
-        connection = Connection(LoopClock(), changes.append, bytearray(RECEIVE_BYTES))
-        connection.connection_made(transport)
-        await asyncio.sleep(PING_SECONDS / 2)
-        assert not connection.closed
-        transport.broken = True
-        await asyncio.sleep(PING_SECONDS)
-        assert connection.closed
-        assert transport.aborted
-        assert "could not be looked after: RuntimeError: a bug" in str(connection.ready.exception())
-
-    run(main())
+async def test_a_fault_while_it_is_looked_after_ends_the_connection() -> None:
+    transport, changes = Transport(), []
+    connection = Connection(LoopClock(), changes.append, bytearray(RECEIVE_BYTES))
+    connection.connection_made(transport)
+    await asyncio.sleep(PING_SECONDS / 2)
+    assert not connection.closed
+    transport.broken = True
+    await asyncio.sleep(PING_SECONDS)
+    assert connection.closed
+    assert transport.aborted
+    assert "could not be looked after: RuntimeError: a bug" in str(connection.ready.exception())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -33,7 +32,7 @@ from tests.support.decoders import decoder as decoder
 from tests.support.model_stream import ModelStream
 from tests.support.polled_stream import PolledClient
 from tests.support.transports import OpenSink, ScriptedTopology, refused
-from tests.support.virtual_time import LoopClock, run
+from tests.support.virtual_time import LoopClock
 
 SHARD = "shardId-000000000000"
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
@@ -97,14 +96,6 @@ class PolledWorld(OpenSink):
         return sum(event.head.records for event in self.events)
 
 
-def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    def wrapped() -> None:
-        run(asyncio.wait_for(test(), 3600))
-
-    wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
-    return wrapped
-
-
 # -- answers
 
 
@@ -156,7 +147,6 @@ def test_a_body_that_is_not_an_answer_is_refused(body: bytes, message: str) -> N
 
 
 @pytest.mark.slow
-@virtual
 async def test_a_shard_with_much_to_read_is_asked_five_times_a_second() -> None:
     world = PolledWorld(*[10] * 60_000)
     await world.run_for(4)
@@ -166,7 +156,6 @@ async def test_a_shard_with_much_to_read_is_asked_five_times_a_second() -> None:
 
 
 @pytest.mark.slow
-@virtual
 async def test_no_more_than_two_megabytes_a_second_are_read() -> None:
     world = PolledWorld(*[1 << 20] * 40)
     await world.run_for(19)
@@ -179,7 +168,6 @@ async def test_no_more_than_two_megabytes_a_second_are_read() -> None:
 
 
 @pytest.mark.slow
-@virtual
 async def test_a_shard_without_more_records_is_polled_once_per_interval() -> None:
     for interval in (1.0, 0.2, 10.0):
         world = PolledWorld(10, interval=interval)
@@ -190,7 +178,6 @@ async def test_a_shard_without_more_records_is_polled_once_per_interval() -> Non
         assert subscription.position == Position.after(world.stream[0].records[-1][0])
 
 
-@virtual
 async def test_many_shards_are_asked_more_rarely_while_they_are_many() -> None:
     world = PolledWorld(10, interval=1.0)
     others = [
@@ -204,7 +191,6 @@ async def test_many_shards_are_asked_more_rarely_while_they_are_many() -> None:
     assert set(world.gaps) == {1.0}
 
 
-@virtual
 async def test_hours_without_records_are_not_silence_and_reset_failures() -> None:
     world = PolledWorld()
     failing = iter(range(10**6))
@@ -221,7 +207,6 @@ async def test_hours_without_records_are_not_silence_and_reset_failures() -> Non
     assert subscription.stats.last_event is not None
 
 
-@virtual
 async def test_a_new_subscription_keeps_the_pace_of_the_one_before() -> None:
     world = PolledWorld(*[1 << 20] * 20)
     await world.run_for(0.1)
@@ -230,7 +215,6 @@ async def test_a_new_subscription_keeps_the_pace_of_the_one_before() -> None:
     assert not world.client.refused
 
 
-@virtual
 async def test_fewer_records_are_asked_for_after_a_call_without_an_answer() -> None:
     world = PolledWorld(*[100] * 2000)
 
@@ -247,7 +231,6 @@ async def test_fewer_records_are_asked_for_after_a_call_without_an_answer() -> N
 # -- iterators, the end, back-pressure
 
 
-@virtual
 async def test_an_expired_iterator_is_renewed_behind_what_came_and_not_counted() -> None:
     world = PolledWorld(10, 10)
     world.client.iterator_seconds = 0.5
@@ -266,7 +249,6 @@ async def test_an_expired_iterator_is_renewed_behind_what_came_and_not_counted()
     assert subscription.stats.failures == {}
 
 
-@virtual
 async def test_iterators_that_are_always_expired_are_not_renewed_for_ever() -> None:
     world = PolledWorld(10)
 
@@ -279,7 +261,6 @@ async def test_iterators_that_are_always_expired_are_not_renewed_for_ever() -> N
     assert subscription.position == TRIM_HORIZON
 
 
-@virtual
 async def test_the_end_is_delivered_once_with_its_children() -> None:
     for together in (False, True):
         world = PolledWorld(10, 10)
@@ -293,7 +274,6 @@ async def test_the_end_is_delivered_once_with_its_children() -> None:
         assert [child.shard_id[-1] for child in world.events[-1].head.children] == ["1", "2"]
 
 
-@virtual
 async def test_an_empty_closed_shard_has_ended() -> None:
     world = PolledWorld()
     world.stream.split(0)
@@ -303,7 +283,6 @@ async def test_an_empty_closed_shard_has_ended() -> None:
 
 
 @pytest.mark.slow
-@virtual
 async def test_nothing_is_polled_while_the_sink_is_full() -> None:
     world = PolledWorld(*[1000] * 30_000)
     task = asyncio.ensure_future((subscription := world.subscribe()).run())
@@ -322,7 +301,6 @@ async def test_nothing_is_polled_while_the_sink_is_full() -> None:
     await asyncio.wait({task})
 
 
-@virtual
 async def test_closing_ends_a_read_that_waits_at_once() -> None:
     world = PolledWorld()
     events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, world)
@@ -337,7 +315,6 @@ async def test_closing_ends_a_read_that_waits_at_once() -> None:
     assert await anext(aiter(events), None) is None
 
 
-@virtual
 async def test_a_call_that_hangs_is_a_failure_after_35_seconds() -> None:
     world = PolledWorld(10)
     answer = world.client.get_records
@@ -354,7 +331,6 @@ async def test_a_call_that_hangs_is_a_failure_after_35_seconds() -> None:
 
 
 @pytest.mark.slow
-@virtual
 async def test_the_pause_after_a_large_answer_is_no_silence_however_slowly_is_read() -> None:
     rate = 64 << 10
     world = PolledWorld(*[10_000] * 3000)
@@ -365,7 +341,6 @@ async def test_the_pause_after_a_large_answer_is_no_silence_however_slowly_is_re
     assert (subscription.stats.failures, world.records) == ({}, 3000)
 
 
-@virtual
 async def test_closing_before_anything_was_read_ends_at_once_and_asks_nothing() -> None:
     world = PolledWorld(10)
     events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, Unlimited())
@@ -374,7 +349,6 @@ async def test_closing_before_anything_was_read_ends_at_once_and_asks_nothing() 
     assert world.client.limits_asked == []
 
 
-@virtual
 async def test_each_answer_is_asked_for_once_its_events_are_taken() -> None:
     world = PolledWorld(10)
     world.client.end_with_records = True
@@ -385,7 +359,6 @@ async def test_each_answer_is_asked_for_once_its_events_are_taken() -> None:
     assert len(world.client.limits_asked) == 1, "the end came with the last records"
 
 
-@virtual
 async def test_what_was_received_is_counted_in_bytes() -> None:
     world = PolledWorld(10, 20)
     events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, Unlimited())
@@ -416,7 +389,6 @@ class NarrowRoom:
         await self.grown.wait()
 
 
-@virtual
 async def test_room_is_taken_for_the_largest_answer_at_first_and_for_a_usual_one_then() -> None:
     world = PolledWorld(*[10] * 3000)
     room = NarrowRoom(free=True)
@@ -427,7 +399,6 @@ async def test_room_is_taken_for_the_largest_answer_at_first_and_for_a_usual_one
     assert room.waited == [], "there was room"
 
 
-@virtual
 async def test_nothing_is_asked_for_before_there_is_room() -> None:
     world = PolledWorld(10)
     room = NarrowRoom(free=False)
@@ -466,7 +437,6 @@ async def tip_of(world: PolledWorld, position: Position = TRIM_HORIZON) -> tuple
     return tip.position, len(world.client.opened)
 
 
-@virtual
 async def test_the_tip_is_the_last_record_however_long_ago_it_came() -> None:
     world = PolledWorld(*[10] * 2500)
     world.client.behind = lambda *_: 10_000
@@ -483,13 +453,11 @@ async def test_the_tip_is_the_last_record_however_long_ago_it_came() -> None:
     assert back == pytest.approx([2, 60, 1800, 54_000], abs=6)
 
 
-@virtual
 async def test_the_tip_of_a_shard_that_has_nothing_is_where_one_stands() -> None:
     world = PolledWorld()
     assert await tip_of(world, Position.after(77)) == (Position.after(77), 1)
 
 
-@virtual
 async def test_the_tip_of_a_closed_shard_with_records_is_its_end() -> None:
     world = PolledWorld(10)
     world.client.end_with_records = True
@@ -497,14 +465,12 @@ async def test_the_tip_of_a_closed_shard_with_records_is_its_end() -> None:
     assert await tip_of(world) == (SHARD_END, 1)
 
 
-@virtual
 async def test_the_tip_of_a_closed_shard_without_records_is_its_end() -> None:
     world = PolledWorld()
     world.stream.split(0)
     assert await tip_of(world) == (SHARD_END, 1)
 
 
-@virtual
 async def test_a_server_that_says_behind_for_ever_has_a_tip() -> None:
     world = PolledWorld(10)
     world.client.lag = [5_000]
@@ -514,7 +480,6 @@ async def test_a_server_that_says_behind_for_ever_has_a_tip() -> None:
     assert await tip_of(world, Position.after(7)) == (Position.after(7), 1)
 
 
-@virtual
 async def test_a_clock_that_is_fast_looks_further_back_for_the_tip() -> None:
     world = PolledWorld(*[10] * 2500)
     asked: list[dict[str, Any]] = []
@@ -532,7 +497,6 @@ async def test_a_clock_that_is_fast_looks_further_back_for_the_tip() -> None:
     assert len(asked) == 4
 
 
-@virtual
 async def test_another_refusal_is_not_taken_for_a_fast_clock() -> None:
     world = PolledWorld(10)
 
@@ -547,7 +511,6 @@ async def test_another_refusal_is_not_taken_for_a_fast_clock() -> None:
 # -- errors
 
 
-@virtual
 async def test_a_timeout_of_the_connection_is_an_error_and_not_an_end() -> None:
     world = PolledWorld(10)
 
@@ -561,24 +524,20 @@ async def test_a_timeout_of_the_connection_is_an_error_and_not_an_end() -> None:
 
 
 @pytest.mark.parametrize("together", [1, 3])
-def test_other_pollers_of_the_shard_only_slow_reading_down(together: int) -> None:
-    async def main() -> None:
-        world = PolledWorld(*[10] * 3000)
-        others = iter(range(10**6))
+async def test_other_pollers_of_the_shard_only_slow_reading_down(together: int) -> None:
+    world = PolledWorld(*[10] * 3000)
+    others = iter(range(10**6))
 
-        def throttle(_: str) -> None:
-            if next(others) % (together + 1):
-                raise refused("ProvisionedThroughputExceededException", operation="GetRecords")
+    def throttle(_: str) -> None:
+        if next(others) % (together + 1):
+            raise refused("ProvisionedThroughputExceededException", operation="GetRecords")
 
-        world.client.faults = throttle
-        subscription = await world.run_for(120)
-        assert subscription.stats.failures.keys() == {"ProvisionedThroughputExceededException"}
-        assert world.records == 3000
-
-    run(main())
+    world.client.faults = throttle
+    subscription = await world.run_for(120)
+    assert subscription.stats.failures.keys() == {"ProvisionedThroughputExceededException"}
+    assert world.records == 3000
 
 
-@virtual
 async def test_endless_throttling_is_a_fatal_error_that_says_so() -> None:
     world = PolledWorld(10)
 
@@ -591,7 +550,6 @@ async def test_endless_throttling_is_a_fatal_error_that_says_so() -> None:
     )
 
 
-@virtual
 async def test_a_missing_permission_is_named_with_where_it_is_declared() -> None:
     world = PolledWorld(10)
 
@@ -602,7 +560,6 @@ async def test_a_missing_permission_is_named_with_where_it_is_declared() -> None
     await world.fails(AccessRefusedError, "Allow kinesis:GetRecords", "unless the application has `polling: false`")
 
 
-@virtual
 async def test_an_invalid_position_names_the_operation() -> None:
     world = PolledWorld(10)
 
@@ -622,11 +579,8 @@ async def test_an_invalid_position_names_the_operation() -> None:
     ],
     ids=str,
 )
-def test_a_missing_resource_is_identified(listed: Any, kind: type[Exception]) -> None:
-    async def main() -> None:
-        world = PolledWorld(10)
-        world.topology = ScriptedTopology(listed)
-        del world.stream.shards_by_id[SHARD]
-        await world.fails(kind, SHARD, retry=RetrySettings(max_retries=3))
-
-    run(main())
+async def test_a_missing_resource_is_identified(listed: Any, kind: type[Exception]) -> None:
+    world = PolledWorld(10)
+    world.topology = ScriptedTopology(listed)
+    del world.stream.shards_by_id[SHARD]
+    await world.fails(kind, SHARD, retry=RetrySettings(max_retries=3))

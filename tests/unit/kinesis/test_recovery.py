@@ -120,23 +120,19 @@ def test_five_takeovers_within_five_minutes_are_fatal_and_five_in_more_are_not()
     recovering(scenario)
 
 
-def test_thousand_throttled_shards_log_one_line_per_interval(caplog: pytest.LogCaptureFixture) -> None:
+async def test_thousand_throttled_shards_log_one_line_per_interval(caplog: pytest.LogCaptureFixture) -> None:
     throttled = classify(refused("LimitExceededException", "Rate exceeded"))
-
-    async def main() -> None:
-        clock = LoopClock()
-        context = ReadContext(
-            StreamRef("orders", "orders", ARN, f"{ARN}/consumer/lake:1"), "manifest.json", ScriptedTransport(clock),
-            ScriptedTopology([SHARD]), RetrySettings(), clock=clock, random=lambda: 1.0,
-        )  # fmt: skip
-        shards = [Recovery(context, f"shardId-{number:012}") for number in range(1000)]
-        for _ in range(3):
-            for shard in shards:
-                await shard.delay(throttled, TRIM_HORIZON)
-            await clock.sleep(5)
-        await shards[0].delay(classify(refused("InternalFailure", "", status=500)), TRIM_HORIZON)
-
-    run(main())
+    clock = LoopClock()
+    context = ReadContext(
+        StreamRef("orders", "orders", ARN, f"{ARN}/consumer/lake:1"), "manifest.json", ScriptedTransport(clock),
+        ScriptedTopology([SHARD]), RetrySettings(), clock=clock, random=lambda: 1.0,
+    )  # fmt: skip
+    shards = [Recovery(context, f"shardId-{number:012}") for number in range(1000)]
+    for _ in range(3):
+        for shard in shards:
+            await shard.delay(throttled, TRIM_HORIZON)
+        await clock.sleep(5)
+    await shards[0].delay(classify(refused("InternalFailure", "", status=500)), TRIM_HORIZON)
     first, second, other = [each.message for each in caplog.records if each.levelname == "WARNING"]
     assert first == "orders:shardId-000000000000: LimitExceededException: Rate exceeded; retry 1 in 1.0 s"
     assert second == (

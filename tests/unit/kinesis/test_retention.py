@@ -221,16 +221,13 @@ def test_shards_without_numbers_are_named_by_their_ids(caplog: pytest.LogCapture
     assert caplog.messages[0].endswith("c is gone; and 2 more, in shards shard-a, shard-b; going on")
 
 
-def test_loss_of_a_cancelled_reader_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        log = LossLog("orders", LoopClock())
-        log.add(SHARD, "records are gone", "; going on")
-        task = asyncio.ensure_future(log.soon())
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run(main())
+async def test_loss_of_a_cancelled_reader_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    log = LossLog("orders", LoopClock())
+    log.add(SHARD, "records are gone", "; going on")
+    task = asyncio.ensure_future(log.soon())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
     assert caplog.messages == ["records are gone; going on"]
 
 
@@ -360,33 +357,29 @@ def test_a_position_of_an_earlier_stream_lies_before_the_shards_beginning() -> N
     assert not predates(Position.after(old), Shard(SHARD, (), (0, 9), first=1))
 
 
-def test_loss_is_logged_again_if_reading_resumes_at_the_end_of_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        clock = LoopClock()
-        retention = Retention(STREAM, Lister(), clock, not_listed, fail=False, shortest=24 * HOUR)  # type: ignore[arg-type]
-        assert await retention.check(SHARD, after(30 * HOUR)), "when its range is planned again"
-        retention.log.write()
-        await asyncio.sleep(59)
-        context: Any = SimpleNamespace(clock=clock)
-        sink: Any = SimpleNamespace(committed=None)
-        delivery = ShardDelivery(context, SHARD, after(30 * HOUR), sink, SubscriptionStats(), retention, Known())
-        assert await delivery.is_passed()
-        assert len(caplog.messages) == 1, "the first warning is for a minute"
-        await asyncio.sleep(50)
-        await delivery.is_passed()
-        assert len(caplog.messages) == 2
+async def test_loss_is_logged_again_if_reading_resumes_at_the_end_of_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = LoopClock()
+    retention = Retention(STREAM, Lister(), clock, not_listed, fail=False, shortest=24 * HOUR)  # type: ignore[arg-type]
+    assert await retention.check(SHARD, after(30 * HOUR)), "when its range is planned again"
+    retention.log.write()
+    await asyncio.sleep(59)
+    context: Any = SimpleNamespace(clock=clock)
+    sink: Any = SimpleNamespace(committed=None)
+    delivery = ShardDelivery(context, SHARD, after(30 * HOUR), sink, SubscriptionStats(), retention, Known())
+    assert await delivery.is_passed()
+    assert len(caplog.messages) == 1, "the first warning is for a minute"
+    await asyncio.sleep(50)
+    await delivery.is_passed()
+    assert len(caplog.messages) == 2
 
-    run(main())
 
-
-def test_warning_of_one_query_covers_no_loss_of_another_that_accepts_none() -> None:
-    async def main() -> None:
-        retention = Retention(STREAM, Lister(), LoopClock(), not_listed, fail=True, shortest=24 * HOUR)  # type: ignore[arg-type]
-        assert await retention.check(SHARD, after(30 * HOUR), Known(accepted=after(30 * HOUR)))
-        with pytest.raises(DataLossError):
-            await retention.check(SHARD, after(29 * HOUR))
-
-    run(main())
+async def test_warning_of_one_query_covers_no_loss_of_another_that_accepts_none() -> None:
+    retention = Retention(STREAM, Lister(), LoopClock(), not_listed, fail=True, shortest=24 * HOUR)  # type: ignore[arg-type]
+    assert await retention.check(SHARD, after(30 * HOUR), Known(accepted=after(30 * HOUR)))
+    with pytest.raises(DataLossError):
+        await retention.check(SHARD, after(29 * HOUR))
 
 
 def test_idle_shard_at_the_horizon_needs_no_list_of_shards() -> None:

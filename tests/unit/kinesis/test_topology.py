@@ -195,20 +195,17 @@ def test_a_consumer_that_kinesis_does_not_know_does_not_exist() -> None:
     assert run(Topology(Throttled()).consumer_exists("arn:gone")) is False
 
 
-def test_call_that_ended_at_this_moment_is_made_again_for_a_later_asker() -> None:
-    async def main() -> None:
-        clock, answers, ready = LoopClock(), count(), asyncio.get_running_loop().create_future()
+async def test_call_that_ended_at_this_moment_is_made_again_for_a_later_asker() -> None:
+    clock, answers, ready = LoopClock(), count(), asyncio.get_running_loop().create_future()
 
-        async def ask() -> int:
-            await ready
-            return next(answers)
+    async def ask() -> int:
+        await ready
+        return next(answers)
 
-        call = SharedCall(ask, clock, 5.0)
-        first = asyncio.create_task(call.get())
-        await asyncio.sleep(1)
-        ready.set_result(None)
-        # This one runs after the call has ended, and before anybody is told so.
-        second = asyncio.create_task(call.get(clock.monotonic()))
-        assert await asyncio.gather(first, second) == [1, 1]
-
-    run(main())
+    call = SharedCall(ask, clock, 5.0)
+    first = asyncio.create_task(call.get())
+    await asyncio.sleep(1)
+    ready.set_result(None)
+    # This one runs after the call has ended, and before anybody is told so.
+    second = asyncio.create_task(call.get(clock.monotonic()))
+    assert await asyncio.gather(first, second) == [1, 1]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import select
-import socket
 
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
@@ -14,8 +12,7 @@ from h2.settings import SettingCodes
 
 from kinesis_efo.http2.response import ConnectionLost
 from kinesis_efo.kinesis.faults import Verdict, classify
-from kinesis_efo.kinesis.transport import BotoEventStream
-from tests.support.http2_peer import EVENT_STREAM, Request, http2_peer
+from tests.support.http2_peer import Request, http2_peer
 
 from .conftest import HandClock, client, event, fault_of, hold, read, until
 
@@ -130,21 +127,6 @@ async def test_goaway_sends_later_streams_elsewhere_and_lets_the_earlier_ones_en
         assert server.peers[0].errors == [ErrorCodes.NO_ERROR], "the service is told"
 
 
-async def test_goaway_of_an_idle_connection_closes_it() -> None:
-    async def answer(request: Request) -> None:
-        request.begin()
-        await request.send(event(), last=True)
-
-    async with http2_peer(answer) as server, client(server) as aws:
-        stream = await aws.subscribe()
-        assert await read(stream, 1) == [1]
-        assert await anext(stream, None) is None
-        server.peers[0].go_away(1)
-        await until(server.peers[0].gone.is_set)
-        await aws.subscribe()
-        assert len(server.peers) == 2
-
-
 async def test_goaway_with_an_error_code_ends_what_it_does_not_name() -> None:
     async with http2_peer(hold) as server, client(server) as aws:
         first, second = await aws.subscribe(), await aws.subscribe()
@@ -215,24 +197,7 @@ async def test_a_connection_that_is_lost_ends_all_its_streams_and_the_next_ones_
         assert len(server.peers) == 2
 
 
-async def test_a_connection_that_is_lost_while_requests_wait_for_their_headers() -> None:
-    async def answer(request: Request) -> None:
-        if len(server.requests) == 3:
-            request.peer.close()
-
-    async with http2_peer(answer) as server, client(server) as aws:
-        found = await asyncio.gather(*(aws.subscribe() for _ in range(3)), return_exceptions=True)
-        assert {type(error) for error in found} == {ConnectionClosedError}
-
-
 # -- signs of life
-
-
-async def heard(clock: HandClock, *streams: BotoEventStream) -> None:
-    """Wait until nobody has an answer to a PING to expect."""
-    await until(
-        lambda: all(clock.monotonic() - stream._body._connection._keepalive._heard_at < 5 for stream in streams)
-    )
 
 
 async def test_a_service_that_answers_no_ping_is_dead_after_ten_seconds_also_where_all_streams_are_idle() -> None:
@@ -248,87 +213,6 @@ async def test_a_service_that_answers_no_ping_is_dead_after_ten_seconds_also_whe
         for fault in await asyncio.gather(*reading):
             assert str(fault) == "no answer to a PING for 5 s"
         await until(server.peers[0].gone.is_set)
-
-
-async def test_a_service_that_answers_pings_lives_for_ever() -> None:
-    clock = HandClock()
-    async with http2_peer(hold) as server, client(server, clock=clock, silence=1000) as aws:
-        stream = await aws.subscribe()
-        assert await read(stream, 1) == [1]
-        for _ in range(20):
-            await clock.advance(5)
-            await heard(clock, stream)
-        assert server.peers[0].pings == 20
-        await server.requests[0].send(event(2))
-        assert await read(stream, 1) == [2]
-
-
-async def test_other_bytes_do_as_an_answer_to_a_ping() -> None:
-    clock = HandClock()
-    async with http2_peer(hold) as server, client(server, clock=clock) as aws:
-        stream = await aws.subscribe()
-        server.peers[0].mute = True
-        await clock.advance(9)
-        await server.requests[0].send(event(2))
-        assert await read(stream, 2) == [1, 2]
-        await clock.advance(5)
-        await server.requests[0].send(event(3))
-        assert await read(stream, 1) == [3]
-
-
-async def test_a_ping_that_is_answered_late_is_too_late() -> None:
-    clock = HandClock()
-    async with http2_peer(hold) as server, client(server, clock=clock) as aws:
-        stream = await aws.subscribe()
-        assert await read(stream, 1) == [1]
-        reading = asyncio.ensure_future(fault_of(stream))
-        peer = server.peers[0]
-        peer.mute = True
-        await clock.advance(10)
-        peer.write(b"\0\0\x08\x06\x01\0\0\0\0still up")
-        assert str(await reading) == "no answer to a PING for 5 s"
-
-
-async def test_a_process_that_stood_still_blames_nobody() -> None:
-    clock = HandClock()
-    async with http2_peer(hold) as server, client(server, clock=clock, silence=1000) as aws:
-        stream = await aws.subscribe()
-        assert await read(stream, 1) == [1]
-        (peer,) = server.peers
-        # Before a PING.
-        clock.stand_still(60)
-        await until(lambda: peer.pings == 1)
-        await heard(clock, stream)
-        # Between a PING and its answer, which is in the socket when the process goes on.
-        peer.mute = True
-        await clock.advance(5)
-        peer.write(b"\0\0\x08\x06\x01\0\0\0\0still up")
-        mine = stream._body._connection._transport.get_extra_info("socket")
-        assert select.select([mine.fileno()], [], [], 10)[0]
-        clock.stand_still(60)
-        await heard(clock, stream)
-        peer.mute = False
-        await server.requests[0].send(event(2))
-        assert await read(stream, 1) == [2]
-        assert len(server.peers) == 1
-
-
-async def test_idle_connections_are_closed_and_those_in_use_are_not() -> None:
-    clock = HandClock()
-    async with http2_peer(hold) as server, client(server, clock=clock, silence=1000) as aws:
-        streams = await aws.subscribe_all(6)
-        idle, used = sorted(server.peers, key=lambda peer: len(peer.requests))
-        (last,) = (stream for stream in streams if stream._body._connection.active == 1)
-        last.close()
-        await until(lambda: idle.resets)
-        for _ in range(3):
-            await clock.advance(4.9)
-            assert not idle.gone.is_set()
-            await heard(clock, *streams)
-        await clock.advance(5)
-        await until(idle.gone.is_set)
-        assert idle.errors == [ErrorCodes.NO_ERROR]
-        assert not used.gone.is_set()
 
 
 # -- closing
@@ -355,28 +239,6 @@ async def test_closing_a_subscription_tells_the_service_and_swallows_what_still_
         await server.requests[1].send(event(3))
         assert await read(other, 1) == [3]
         assert peer.h2.outbound_flow_control_window < window
-
-
-async def test_the_connections_window_is_given_back_before_it_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def answer(request: Request) -> None:
-        request.begin()
-        for count in range(1, 9):
-            await request.send(event(count, 300_000))
-
-    # A quarter of a GiB would take a while.
-    monkeypatch.setattr("kinesis_efo.http2.connection._CONNECTION_WINDOW", 1 << 20)
-    async with http2_peer(answer) as server, client(server) as aws:
-        stream = await aws.subscribe()
-        assert await read(stream, 8) == list(range(1, 9))
-
-
-async def test_closed_subscriptions_free_their_places_at_once() -> None:
-    async with http2_peer(hold) as server, client(server) as aws:
-        for _ in range(20):
-            (await aws.subscribe()).close()
-        await until(lambda: server.peers and len(server.peers[0].resets) == 20)
-        assert len(server.peers) == 1
-        assert set(server.peers[0].resets.values()) == {ErrorCodes.CANCEL}
 
 
 async def test_a_call_that_is_cancelled_while_it_waits_for_its_headers_frees_its_place() -> None:
@@ -454,17 +316,6 @@ async def test_closing_the_client_ends_what_waits_and_leaves_nothing() -> None:
         await until(server.peers[0].gone.is_set)
 
 
-async def test_an_answer_that_nobody_reads_holds_its_window_and_nothing_else() -> None:
-    async def answer(request: Request) -> None:
-        request.begin()
-        await request.send(bytes(1 << 20))
-
-    async with http2_peer(answer) as server, client(server, share=64 << 10) as aws:
-        await aws.subscribe()
-        await until(lambda: server.requests[0].window == 0)
-        assert len(server.peers[0].resets) == 0
-
-
 async def test_silence_on_a_living_connection_is_an_error_of_the_stream_alone() -> None:
     async with http2_peer(hold) as server, client(server, silence=1.0) as aws:
         stream = await aws.subscribe()
@@ -484,19 +335,3 @@ async def test_headers_that_never_come_are_an_error() -> None:
             await aws.subscribe()
         assert classify(caught.value).verdict is Verdict.RETRY
         await until(lambda: server.peers[0].resets == {1: ErrorCodes.CANCEL})
-
-
-async def test_a_service_that_is_not_there() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        async with client(f"http://127.0.0.1:{taken.getsockname()[1]}") as aws:
-            with pytest.raises(Exception, match=r"Connect call failed|refused") as caught:
-                await aws.subscribe()
-            assert classify(caught.value).verdict is Verdict.RETRY
-
-
-async def test_headers_of_an_event_stream_are_said_to_the_caller() -> None:
-    async with http2_peer(hold) as server, client(server) as aws:
-        stream = await aws.subscribe()
-        assert stream._body.headers["content-type"] == EVENT_STREAM["content-type"]
-        assert (stream.http.version, stream.http.most_streams, stream.http.tls) == ("HTTP/2", 5, None)

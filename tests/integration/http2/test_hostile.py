@@ -47,17 +47,6 @@ async def test_an_error_that_is_larger_than_the_first_window_is_read_whole(with_
         assert server.peers[0].resets == {}
 
 
-async def test_an_error_of_something_before_kinesis() -> None:
-    async def answer(request: Request) -> None:
-        request.begin({":status": "503", "content-type": "text/html"})
-        await request.send(b"<html>later</html>", last=True)
-
-    async with http2_peer(answer) as server, client(server) as aws:
-        with pytest.raises(ClientError) as caught:
-            await aws.subscribe()
-        assert classify(caught.value).verdict is Verdict.RETRY
-
-
 async def test_an_error_without_a_body() -> None:
     async def answer(request: Request) -> None:
         request.peer.h2.send_headers(request.stream_id, [(":status", "500")], end_stream=True)
@@ -123,15 +112,6 @@ async def test_informational_answers_and_trailers_and_no_events_at_all() -> None
             assert await anext(stream, None) is None
         assert len(server.peers) == 1
         assert server.peers[0].resets == {}
-
-
-async def test_an_answer_without_events() -> None:
-    async def answer(request: Request) -> None:
-        request.peer.h2.send_headers(request.stream_id, list(EVENT_STREAM.items()), end_stream=True)
-        request.peer.flush()
-
-    async with http2_peer(answer) as server, client(server) as aws:
-        assert await anext(await aws.subscribe(), None) is None
 
 
 @pytest.mark.parametrize(

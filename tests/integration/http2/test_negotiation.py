@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import logging
 import ssl
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiobotocore.config import AioConfig
-from aiobotocore.session import AioSession
 from aiohttp import web
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from botocore.exceptions import HTTPClientError
 from hpack import Decoder, NeverIndexedHeaderTuple
 from hyperframe.frame import Frame, HeadersFrame
 
-from kinesis_efo.aws import AsyncClients
-from kinesis_efo.http2.session import TRANSPORTS, Http2Session, _head, session_class
-from kinesis_efo.kinesis.faults import Verdict, classify
-from kinesis_efo.options import AwsSettings
-from kinesis_efo.raw_bodies import HttpSession
+from kinesis_efo.http2.session import _head
 from tests.support.authority import Authority
 from tests.support.http2_peer import EVENT_STREAM, http2_peer
 
-from .conftest import HandClock, client, event, hold, read, run, until
+from .conftest import HandClock, client, event, hold, read, until
 
 PREFACE = b"PRI * HTTP/2.0"
 TYPE = EVENT_STREAM["content-type"]
@@ -88,13 +78,6 @@ async def test_in_the_clear_http2_is_not_guessed() -> None:
         assert server.prefaces == 0
 
 
-async def test_a_service_without_http2_is_refused_where_nothing_else_is_allowed() -> None:
-    async with only_http1() as server, client(server, "http2") as aws:  # type: ignore[arg-type]
-        with pytest.raises(HTTPClientError, match=r"option 'transport' is 'http2', but .*; use 'auto'") as caught:
-            await aws.subscribe()
-        assert classify(caught.value).verdict is Verdict.RETRY
-
-
 async def test_a_service_is_asked_again_after_five_minutes(tmp_path: Path, said: Callable[[], list[str]]) -> None:
     clock, authority = HandClock(), Authority(tmp_path)
     async with only_http1(authority.server("localhost", alpn=())) as server:
@@ -106,12 +89,6 @@ async def test_a_service_is_asked_again_after_five_minutes(tmp_path: Path, said:
                 assert await read(stream, 1) == [1]
                 assert server.connections == connections, "one more if it is asked for HTTP/2"
     assert len(said()) == 1
-
-
-async def test_http2_is_not_even_offered_where_http1_is_asked_for() -> None:
-    async with only_http1() as server, client(server, "http1") as aws:  # type: ignore[arg-type]
-        assert await read(await aws.subscribe(), 1) == [1]
-        assert server.prefaces == 0
 
 
 async def test_http2_is_said_once_with_what_the_service_allows(said: Callable[[], list[str]]) -> None:
@@ -140,14 +117,6 @@ async def aiohttps_server(tls: Any = None) -> AsyncIterator[int]:
     await runner.cleanup()
 
 
-async def test_aiohttps_server() -> None:
-    async with aiohttps_server() as port, client(f"http://localhost:{port}", "auto") as aws:
-        stream = await aws.subscribe()
-        assert await read(stream, 1) == [1]
-        assert stream.http.version == "HTTP/1.1"
-        stream.close()
-
-
 @pytest.mark.parametrize("alpn", [(), ("http/1.1",)])
 async def test_a_service_with_tls_that_does_not_agree_on_http2(
     tmp_path: Path, alpn: tuple[str, ...], said: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
@@ -163,36 +132,6 @@ async def test_a_service_with_tls_that_does_not_agree_on_http2(
         (line,) = said()
         assert "did not choose HTTP/2 in TLS' handshake (ALPN)" in line
         assert not [record for record in caplog.records if record.name.startswith("aiohttp")], "it heard no HTTP/2"
-
-
-class Plain(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.send_header("Content-Type", TYPE)
-        self.send_header("Content-Length", str(len(event())))
-        self.end_headers()
-        self.wfile.write(event())
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-def test_pythons_own_server() -> None:
-    async def main(port: int) -> None:
-        async with client(f"http://127.0.0.1:{port}", "auto") as aws:
-            stream = await aws.subscribe()
-            assert await read(stream, 1) == [1]
-            assert stream.http.version == "HTTP/1.1"
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Plain) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        run(main(server.server_address[1]))
-        server.shutdown()
-        thread.join()
 
 
 async def test_a_service_in_the_clear_behind_a_proxy_is_read_over_http1() -> None:
@@ -272,49 +211,3 @@ def test_the_authority_is_the_host_that_was_signed(url: str, authority: str) -> 
 
 
 # -- aiobotocore's side
-
-
-async def test_aiobotocore_calls_what_it_is_given_for_a_session_with_these_arguments() -> None:
-    given: list[dict[str, Any]] = []
-
-    def make(**arguments: Any) -> Any:
-        given.append(arguments)
-        return HttpSession(**arguments)
-
-    config = AioConfig(http_session_cls=partial(make), connect_timeout=3, read_timeout=7, max_pool_connections=9)
-    async with AioSession().create_client(
-        "kinesis", region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b", config=config
-    ):
-        pass
-    (arguments,) = given
-    assert set(arguments) == {
-        "timeout",
-        "proxies",
-        "verify",
-        "max_pool_connections",
-        "socket_options",
-        "client_cert",
-        "proxies_config",
-        "connector_args",
-    }
-    assert (arguments["timeout"], arguments["max_pool_connections"]) == ((3, 7), 9)
-
-
-async def test_each_transport_has_its_session_and_control_calls_keep_their_own() -> None:
-    assert [session_class(name).func for name in TRANSPORTS] == [Http2Session, Http2Session, HttpSession]
-    assert [session_class(name).keywords["only"] for name in ("auto", "http2")] == [False, True]
-    clients = AsyncClients(AwsSettings(region="us-east-1"), "us-east-1")
-    config = AioConfig(http_session_cls=session_class("auto"))
-    async with await clients.open("kinesis", config) as subscriptions, await clients.open("kinesis") as control:
-        assert type(subscriptions._endpoint.http_session) is Http2Session
-        assert type(control._endpoint.http_session) is HttpSession
-
-
-async def test_a_client_that_was_closed_says_so_and_may_be_closed_twice() -> None:
-    async with http2_peer(hold) as server:
-        async with client(server) as aws:
-            await aws.subscribe()
-            session = aws.boto._endpoint.http_session
-        await session.close()
-        with pytest.raises(HTTPClientError, match="the client was closed"):
-            await aws.subscribe()

@@ -112,16 +112,6 @@ async def test_tls_before_1_2_is_refused(authority: Authority) -> None:
         await writer.wait_closed()
 
 
-async def test_tls_1_2_is_accepted(authority: Authority) -> None:
-    tls = authority.server("localhost")
-    tls.maximum_version = ssl.TLSVersion.TLSv1_2
-    async with (
-        http2_peer(hold, tls=tls, host="localhost") as server,
-        client(https(server), verify=authority.path) as aws,
-    ):
-        assert (await aws.subscribe()).http.tls == "TLSv1.2"
-
-
 @pytest.mark.parametrize("alpn", [(), ("http/1.1",)])
 async def test_a_service_that_does_not_agree_on_http2_is_refused_where_nothing_else_is_allowed(
     authority: Authority, alpn: tuple[str, ...]
@@ -272,13 +262,6 @@ async def test_a_proxy_that_does_not_let_us_through(authority: Authority, answer
             assert classify(caught.value).verdict is Verdict.RETRY
 
 
-async def test_a_proxy_that_hangs_up_behind_its_answer(authority: Authority) -> None:
-    async with connect_proxy(answer=b"HTTP/1.1 200 OK\r\n\r\n") as proxy:
-        url = f"http://127.0.0.1:{proxy.port}"
-        async with client("https://localhost:9", proxies={"https": url}, connect_timeout=2) as aws:
-            await refused(aws, ProxyConnectionError, "lost|closed|reset|Reset|answers")
-
-
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", b"HTTP/1.1 200 OK\r\n", b""])
 async def test_a_proxy_that_waits_for_us_to_hang_up(authority: Authority, answer: bytes) -> None:
     async with connect_proxy(answer=answer, hangs_up=False) as proxy:
@@ -286,11 +269,6 @@ async def test_a_proxy_that_waits_for_us_to_hang_up(authority: Authority, answer
         async with client("https://localhost:9", proxies={"https": url}, connect_timeout=0.3) as aws:
             await refused(aws, (ProxyConnectionError, ConnectTimeoutError), "407|Connect timeout")
             await until(lambda: not proxy.ways)
-
-
-async def test_a_proxy_that_is_not_there(authority: Authority) -> None:
-    async with client("https://localhost:9", proxies={"https": "http://127.0.0.1:9"}) as aws:
-        await refused(aws, ProxyConnectionError, r'"http://127.0.0.1:9": .*Connect call failed')
 
 
 async def test_an_https_proxy(authority: Authority) -> None:
@@ -314,14 +292,6 @@ async def test_a_proxy_is_passed_by_where_the_environment_says_so(
         client(https(server), verify=authority.path) as aws,
     ):
         assert await read(await aws.subscribe(), 1) == [1]
-
-
-async def test_a_service_behind_a_proxy_that_does_not_speak_http2(authority: Authority) -> None:
-    tls = authority.server("localhost", alpn=())
-    async with http2_peer(hold, tls=tls, host="localhost") as server, connect_proxy() as proxy:
-        proxies = {"https": f"http://127.0.0.1:{proxy.port}"}
-        async with client(https(server), verify=authority.path, proxies=proxies) as aws:
-            await refused(aws, HTTPClientError, r"localhost:\d+ speaks HTTP/1.1")
 
 
 async def test_a_wrong_certificate_behind_a_proxy(authority: Authority) -> None:

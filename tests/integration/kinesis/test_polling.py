@@ -12,18 +12,15 @@ from typing import Any
 import pytest
 
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.kinesis.ends import End
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
-from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.records.decoder import decode
-from kinesis_efo.records.events import Event
 
 from .conftest import Bench, until
 from .test_subscription import Sink
@@ -112,44 +109,3 @@ async def test_ten_megabytes_in_one_answer(local: Local) -> None:
         (pace,) = polling._paces.values()
         assert 4.5 < pace.next_call - time.monotonic() < 5.2, "the next call has to wait for what this one took"
         assert pace.limit == 1
-
-
-async def test_tips(local: Local) -> None:
-    bench = local()
-    stream = polled(bench)
-
-    class Later(SystemClock):
-        offset = 0.0
-
-        def time(self) -> float:
-            return time.time() + self.offset
-
-    async with bench.client() as client:
-        clock = Later()
-        polling = transport(client, clock)
-        limits = polling_limits(KINESIS_LIMITS)
-        read = Stream(stream, polling, Topology(client), RetrySettings(), "the manifest", clock, limits)
-        for position in (TRIM_HORIZON, Position.at_timestamp(1_700_000_000_000)):
-            assert await read.tip(SHARD, position) == End(position)
-        last = bench.put(*"abc")[-1]
-        # Nothing in the last 30 seconds nor 5 minutes; and our clock may be an hour fast, too.
-        for clock.offset in (0.0, 2000.0):
-            assert await read.tip(SHARD, TRIM_HORIZON) == End(Position.after(last), last)
-        later = await polling.subscribe(stream, SHARD, Position.after(last), Unlimited())
-        assert (await anext(aiter(later))).head.still
-        bench.kinesis.split_shard(StreamName=stream.stream_name, ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
-        assert (await read.tip(SHARD, TRIM_HORIZON)).position in (SHARD_END, Position.after(last))
-        later.close()
-
-
-async def test_cancelling_in_the_middle_of_a_call_leaves_nothing_open(local: Local) -> None:
-    bench = local()
-    stream = polled(bench)
-    async with bench.client() as client:
-        sink = Sink()
-        task = asyncio.ensure_future(reader(client, stream, sink).run())
-        await until(lambda: len(sink.events) >= 2)
-        assert all(isinstance(event, Event) and event.head.still for event in sink.events)
-        task.cancel()
-        await asyncio.wait({task})
-        assert task.cancelled()

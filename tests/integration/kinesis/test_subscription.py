@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.errors import ConsumerNotFoundError, ConsumerTakenOverError, StreamNotFoundError, StreamReplacedError
+from kinesis_efo.errors import ConsumerNotFoundError
 from kinesis_efo.kinesis.recovery import Limits, ReadContext
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.kinesis.topology import Topology
@@ -22,7 +22,6 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.records.decoder import decode
 from kinesis_efo.records.events import Event
 from kinesis_efo_local import Close, Finish, GoAway, NoFaults, Reset, ResetStream
-from kinesis_efo_local.sequence import Numbering
 from tests.support.transports import OpenSink
 
 from .conftest import Bench, until
@@ -138,30 +137,6 @@ async def test_broken_connections_lose_and_double_nothing(local: Local) -> None:
         assert havoc.broken > 10
 
 
-async def test_a_split_and_a_merge_are_read_to_their_ends(local: Local) -> None:
-    bench = local()
-    stream = bench.stream()
-    bench.put(*"abc")
-    bench.kinesis.split_shard(StreamName="dev-orders", ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
-    bench.put("low", hash_key="0")
-    bench.put("high", hash_key=str(2**128 - 1))
-    bench.kinesis.merge_shards(
-        StreamName="dev-orders", ShardToMerge="shardId-000000000001", AdjacentShardToMerge="shardId-000000000002"
-    )
-    bench.put("last")
-    async with bench.client() as client:
-        found = {}
-        for shard_id, children in [(SHARD, "12"), ("shardId-000000000001", "3"), ("shardId-000000000002", "3")]:
-            sink = Sink()
-            await reader(client, stream, sink, shard_id).run()
-            found[shard_id[-1]] = sink.keys
-            assert [child.shard_id[-1] for child in sink.events[-1].head.children] == list(children)
-        assert found == {"0": list("abc"), "1": ["low"], "2": ["high"]}
-        again = Sink()
-        await reader(client, stream, again, start=sink.events[-1].through).run()
-        assert again.events == []
-
-
 async def test_a_full_sink_closes_the_connection_and_room_reopens_it(local: Local) -> None:
     bench = local(max_event_records=1)
     stream = bench.stream()
@@ -210,42 +185,6 @@ async def test_deleting_the_consumer_while_it_reads(local: Local) -> None:
             ConsumerNotFoundError, match=r"does not exist \(any more\); its ARN came from manifest.json"
         ):
             await task
-
-
-async def test_deleting_the_stream_while_it_is_read(local: Local) -> None:
-    bench = local()
-    stream = bench.stream()
-    async with bench.client() as client:
-        sink = Sink()
-        task = asyncio.ensure_future(reader(client, stream, sink).run())
-        await until(lambda: sink.events)
-        bench.kinesis.delete_stream(StreamName="dev-orders", EnforceConsumerDeletion=True)
-        with pytest.raises(StreamNotFoundError, match="arn:aws:kinesis:us-east-1:123456789012:stream/dev-orders"):
-            await task
-
-
-async def test_a_shard_that_never_was(local: Local) -> None:
-    bench = local()
-    stream = bench.stream()
-    async with bench.client() as client:
-        # Ids only grow: a shard beyond the newest, that was read from before the stream was created, was another stream's.
-        former = Position.after(int(Numbering(77, 1_600_000_000).record(1_600_000_060 * 10**9)))
-        with pytest.raises(StreamReplacedError, match="shardId-000000000077"):
-            await reader(client, stream, Sink(), "shardId-000000000077", former).run()
-
-
-async def test_two_applications_with_one_consumer(local: Local) -> None:
-    bench = local()
-    stream = bench.stream()
-    async with bench.client() as client:
-        sinks = [Sink(), Sink()]
-        tasks = [asyncio.ensure_future(reader(client, stream, sink).run()) for sink in sinks]
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        with pytest.raises(ConsumerTakenOverError, match="is read by someone else"):
-            done.pop().result()
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
 
 
 class ForwardClock:

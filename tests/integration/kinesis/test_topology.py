@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from botocore.exceptions import ClientError
 
-from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.kinesis.topology import Topology, identified, starting_positions
@@ -73,22 +71,6 @@ async def test_a_stream_that_is_created_again_is_another_one(local: Local) -> No
         assert second.differs(first)
 
 
-async def test_who_may_not_ask_when_a_stream_was_created_goes_without(local: Local) -> None:
-    class Denied(NoFaults):
-        refuses = False
-
-        async def before(self, request: Request) -> None:
-            if self.refuses and request.operation == "DescribeStreamSummary":
-                raise AwsError("AccessDeniedException", "not authorized to perform: kinesis:DescribeStreamSummary")
-
-    faults = Denied()
-    bench = local(faults=faults)
-    stream = bench.stream()
-    faults.refuses = True
-    async with bench.client() as client:
-        assert await identified(Topology(client), stream.stream_arn) == StreamIdentity(stream.stream_arn)
-
-
 async def test_every_page_is_read(local: Local) -> None:
     bench = local()
     stream = bench.stream(shards=2100)
@@ -99,14 +81,6 @@ async def test_every_page_is_read(local: Local) -> None:
         now_ms = int(time.time() * 1000)
         assert len(await topology.shards_open_at(stream.stream_arn, now_ms) or []) == 2100
     assert sum(call.operation == "ListShards" for call in bench.aws.kinesis.trace) == 6
-
-
-async def test_a_stream_that_is_not_there(local: Local) -> None:
-    bench = local()
-    stream = bench.stream()
-    async with bench.client() as client:
-        with pytest.raises(ClientError, match="ResourceNotFoundException"):
-            await Topology(client).shards(stream.stream_arn + "2")
 
 
 async def test_a_query_starts_at_the_roots_or_at_what_was_open(local: Local) -> None:

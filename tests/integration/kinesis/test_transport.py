@@ -121,54 +121,6 @@ def test_a_time_of_no_calendar(epoch_ms: int) -> None:
     assert classify(caught.value).verdict is Verdict.INVALID
 
 
-async def first_end(events: EventStream) -> Position:
-    """The position after the first event."""
-    try:
-        return (await anext(aiter(events))).through
-    finally:
-        events.close()
-
-
-async def test_the_latest_tip_lies_between_what_was_and_what_comes(local: Local) -> None:
-    bench = local()
-    stream = bench.stream()
-    before = bench.put(*"ab")
-    async with bench.client() as client:
-        transport = BotoTransport(client)
-        tip = await first_end(await transport.subscribe(stream, SHARD, None, Unlimited()))
-        after = bench.put(*"cd")
-        assert before[-1] <= tip.value < after[0]
-        events = await transport.subscribe(stream, SHARD, tip, Unlimited())
-        assert keys(await read(events, 1)) == ["c", "d"]
-        events.close()
-        await until(lambda: not bench.aws.kinesis.subscriptions)
-
-
-async def test_the_tip_of_a_closed_shard_is_its_end(local: Local) -> None:
-    bench = local()
-    stream = bench.stream()
-    bench.kinesis.split_shard(StreamName="dev-orders", ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
-    async with bench.client() as client:
-        assert await first_end(await BotoTransport(client).subscribe(stream, SHARD, None, Unlimited())) == SHARD_END
-
-
-async def test_the_stream_ends_after_its_time_and_at_the_end_of_the_shard(local: Local) -> None:
-    bench = local(subscription_seconds=0.3)
-    stream = bench.stream()
-    bench.put("a")
-    async with bench.client() as client:
-        transport = BotoTransport(client)
-        payloads = [
-            event.payload async for event in await transport.subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
-        ]
-        assert keys(payloads) == ["a"]
-        bench.kinesis.split_shard(StreamName="dev-orders", ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
-        payloads = [
-            event.payload async for event in await transport.subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
-        ]
-        assert [child.shard_id[-1] for child in read_head(payloads[-1]).children] == ["1", "2"]
-
-
 @pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, (10 << 20) - 1])
 async def test_records_of_every_size(local: Local, size: int) -> None:
     bench = local()
@@ -347,16 +299,6 @@ async def test_refusals_are_raised_and_not_retried_by_the_sdk(local: Local, erro
     assert faults.calls == 1
 
 
-async def test_nobody_listens(local: Local) -> None:
-    bench = local()
-    stream = bench.stream()
-    async with bench.client() as client:
-        bench.aws.stop()
-        with pytest.raises(Exception, match=r"connect|endpoint") as caught:
-            await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
-        assert classify(caught.value).verdict is Verdict.RETRY
-
-
 # -- closing
 
 
@@ -386,24 +328,6 @@ async def test_closed_connections_do_not_use_up_the_pool(local: Local) -> None:
             async with asyncio.timeout(2):
                 events = await transport.subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
             events.close()
-
-
-async def test_a_call_that_is_cancelled_gives_its_connection_back(local: Local) -> None:
-    class Slow(NoFaults):
-        async def before(self, request: Request) -> None:
-            if request.operation == "SubscribeToShard":
-                await asyncio.sleep(0.05)
-
-    bench = local(Slow())
-    stream = bench.stream()
-    async with bench.client(max_pool_connections=1) as client:
-        transport = BotoTransport(client)
-        for _ in range(5):
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.02):
-                    await transport.subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
-        async with asyncio.timeout(2):
-            (await transport.subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())).close()
 
 
 async def test_many_shards_on_one_client(local: Local) -> None:

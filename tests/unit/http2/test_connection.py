@@ -1,134 +1,210 @@
-"""A connection without a network: what comes before asyncio says that it is up, and what is left when it parts."""
+"""A connection to a service in memory, in virtual time: its start, its places, its signs of life and its end."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from h2.errors import ErrorCodes
-from hyperframe.frame import RstStreamFrame, SettingsFrame
+from hyperframe.frame import DataFrame, PingFrame, RstStreamFrame, SettingsFrame, WindowUpdateFrame
 
 from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection
-from kinesis_efo.http2.keepalive import PING_SECONDS
+from kinesis_efo.http2.keepalive import IDLE_SECONDS, PING_SECONDS
 from kinesis_efo.http2.response import ConnectionLost, NotHttp2, NotProcessed
 from tests.support.virtual_time import LoopClock
 
-PREFACE = b"PRI * HTTP/2.0"
 SETTINGS = SettingsFrame(0, {3: 5}).serialize()
+PING = PingFrame(0, b"still up").serialize()
+PONG = PingFrame(0, b"still up", flags=["ACK"]).serialize()
 HEAD = ((":method", "POST"), (":scheme", "https"), (":authority", "a"), (":path", "/"))
 
 
-class Wire(asyncio.Transport):
-    """A transport in memory."""
+class Line(asyncio.Transport):
+    """A connection, and the transport under it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.written = b""
-        self.ends: list[str] = []
+        self.ends: dict[str, float] = {}
+        self.broken = False
+        self.connection = Connection(LoopClock(), lambda _: None, bytearray(RECEIVE_BYTES))
+
+    def up(self) -> Connection:
+        self.connection.connection_made(self)
+        self.receive(SETTINGS)
+        return self.connection
+
+    def receive(self, data: bytes) -> None:
+        self.connection.get_buffer(-1)[: len(data)] = data
+        self.connection.buffer_updated(len(data))
 
     def write(self, data: Any) -> None:
+        if self.broken:
+            raise RuntimeError("a bug")
         self.written += data
 
     def get_write_buffer_size(self) -> int:
         return 0
 
     def close(self) -> None:
-        self.ends.append("close")
+        self.ends["close"] = LoopClock().monotonic() - 1000
 
     def abort(self) -> None:
-        self.ends.append("abort")
+        self.ends["abort"] = LoopClock().monotonic() - 1000
+        self.connection.connection_lost(None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self.connection.gone:
+            self.connection.close()
+            self.connection.connection_lost(None)
+        await asyncio.sleep(0)
 
 
-def receive(connection: Connection, data: bytes) -> None:
-    connection.get_buffer(-1)[: len(data)] = data
-    connection.buffer_updated(len(data))
-
-
-def connect() -> Connection:
-    return Connection(LoopClock(), lambda _: None, bytearray(RECEIVE_BYTES))
-
-
-async def test_settings_may_come_before_the_connection_is_said_to_be_up() -> None:
+async def test_settings_may_arrive_before_connection_made() -> None:
     # As behind a proxy, where TLS is added to a connection that is there.
-    connection, wire = connect(), Wire()
-    receive(connection, SETTINGS)
-    assert connection.ready.done()
-    connection.connection_made(wire)
-    assert wire.written.startswith(PREFACE)
-    assert wire.written.endswith(SettingsFrame(0, flags=["ACK"]).serialize())
-    connection.close()
-    connection.connection_lost(None)
+    async with Line() as line:
+        line.receive(SETTINGS)
+        assert line.connection.ready.done()
+        line.connection.connection_made(line)
+        assert line.written.startswith(b"PRI * HTTP/2.0")
+        assert line.written.endswith(SettingsFrame(0, flags=["ACK"]).serialize())
 
 
-async def test_garbage_before_the_connection_is_said_to_be_up_leaves_nothing() -> None:
-    connection, wire = connect(), Wire()
-    receive(connection, b"\xff" * 50)
-    connection.connection_made(wire)
-    assert wire.ends == ["abort"]
-    with pytest.raises(NotHttp2, match="a frame of 16777215 bytes"):
-        await connection.ready
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+async def test_garbage_before_connection_made_aborts() -> None:
+    async with Line() as line:
+        line.receive(b"\xff" * 50)
+        line.connection.connection_made(line)
+        assert "abort" in line.ends
+        with pytest.raises(NotHttp2, match="a frame of 16777215 bytes"):
+            await line.connection.ready
 
 
-async def test_who_does_not_part_is_dropped() -> None:
-    connection, wire = connect(), Wire()
-    connection.connection_made(wire)
-    receive(connection, SETTINGS)
-    connection.close()
-    connection.close()
-    assert wire.ends == ["close"]
-    await asyncio.sleep(PING_SECONDS)
-    assert wire.ends == ["close", "abort"]
-    connection.connection_lost(None)
-    assert connection.gone
+@pytest.mark.parametrize("prompt", [True, False])
+async def test_close_aborts_a_peer_that_lingers(prompt: bool) -> None:
+    async with Line() as line:
+        connection = line.up()
+        connection.close()
+        connection.close()
+        if prompt:
+            connection.connection_lost(None)
+        await asyncio.sleep(10 * PING_SECONDS)
+        assert line.ends == ({"close": 0} if prompt else {"close": 0, "abort": PING_SECONDS})
+        assert connection.gone
 
 
-async def test_who_parts_in_time_is_not_dropped() -> None:
-    connection, wire = connect(), Wire()
-    connection.connection_made(wire)
-    connection.close()
-    connection.connection_lost(None)
-    await asyncio.sleep(10 * PING_SECONDS)
-    assert wire.ends == ["close"]
-
-
-async def test_a_place_on_a_connection_that_closed_meanwhile_is_given_back() -> None:
-    connection, wire = connect(), Wire()
-    connection.connection_made(wire)
-    receive(connection, SETTINGS)
-    connection.take_place()
-    connection.abort(ConnectionLost("gone"))
-    with pytest.raises(NotProcessed, match="before the request was sent"):
-        await connection.request(HEAD, b"", lambda: 0, None)
-    assert (connection.active, connection.places) == (0, 0)
+async def test_place_on_closed_connection_is_returned() -> None:
+    async with Line() as line:
+        connection = line.up()
+        connection.take_place()
+        connection.abort(ConnectionLost("gone"))
+        with pytest.raises(NotProcessed, match="before the request was sent"):
+            await connection.request(HEAD, b"", lambda: 0, None)
+        assert (connection.active, connection.places) == (0, 0)
 
 
 @pytest.mark.parametrize("head", [(*HEAD, ("x", None)), (("x", "y"), *HEAD)])
-async def test_a_request_that_cannot_be_sent_gives_its_place_back(head: Any) -> None:
-    connection, wire = connect(), Wire()
-    connection.connection_made(wire)
-    receive(connection, SETTINGS)
-    for _ in range(10):
+async def test_unsendable_request_returns_its_place(head: Any) -> None:
+    async with Line() as line:
+        connection = line.up()
+        for _ in range(10):
+            connection.take_place()
+            with pytest.raises((NotProcessed, TypeError, AttributeError)):
+                await connection.request(head, b"", lambda: 0, None)
+        assert (connection.active, connection.places) == (0, 5)
+
+
+async def test_reset_ends_a_request_that_waits_for_the_window() -> None:
+    async with Line() as line:
+        connection = line.up()
         connection.take_place()
-        with pytest.raises((NotProcessed, TypeError, AttributeError)):
-            await connection.request(head, b"", lambda: 0, None)
-    assert connection.active == 0
-    assert connection.places == 5
-    connection.close()
-    connection.connection_lost(None)
+        sending = asyncio.create_task(connection.request(HEAD, bytes(1 << 20), lambda: 1 << 20, None))
+        await asyncio.sleep(1.0)
+        assert not sending.done(), "the window has 65,535 bytes"
+        line.receive(RstStreamFrame(1, error_code=ErrorCodes.CANCEL).serialize())
+        with pytest.raises(ConnectionResetError, match="the service reset the stream: CANCEL"):
+            await asyncio.wait_for(sending, 1.0)
 
 
-async def test_a_request_that_waits_for_the_window_ends_when_the_service_resets_it() -> None:
-    connection, wire = connect(), Wire()
-    connection.connection_made(wire)
-    receive(connection, SETTINGS)
-    connection.take_place()
-    sending = asyncio.create_task(connection.request(HEAD, bytes(1 << 20), lambda: 1 << 20, None))
-    await asyncio.sleep(1.0)
-    assert not sending.done(), "the window has 65,535 bytes"
-    receive(connection, RstStreamFrame(1, error_code=ErrorCodes.CANCEL).serialize())
-    with pytest.raises(ConnectionResetError, match="the service reset the stream: CANCEL"):
-        await asyncio.wait_for(sending, 1.0)
-    connection.close()
-    connection.connection_lost(None)
+async def test_window_of_a_connection_reopens_before_it_is_used_up() -> None:
+    async with Line() as line:
+        connection = line.up()
+        connection.take_place()
+        asking = asyncio.create_task(connection.request(HEAD, b"", lambda: 0, None))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+        before = len(line.written)
+        data = DataFrame(1, bytes(16 << 10)).serialize()
+        for _ in range((256 << 20) // (16 << 10)):
+            line.receive(data)
+        assert len(line.written) == before
+        line.receive(data)
+        assert line.written[before:] == WindowUpdateFrame(0, (256 << 20) + (16 << 10)).serialize()
+
+
+# -- signs of life
+
+
+@pytest.mark.parametrize(
+    ("received", "lost", "pings"),
+    [
+        ({}, 10, 1),
+        ({10.1: PONG}, 10, 1),
+        ({10: PONG}, 20, 2),  # it was there in time: this process looked late
+        ({9: WindowUpdateFrame(0, 1).serialize()}, 19, 2),
+        ({5.1 * number: PONG for number in range(1, 20)}, 106.9, 20),
+    ],
+    ids=["none", "late", "in the same moment", "other bytes", "always"],
+)
+async def test_connection_without_a_sign_of_life_is_aborted(
+    received: dict[float, bytes], lost: float, pings: int
+) -> None:
+    async with Line() as line:
+        line.up().take_place()
+        loop = asyncio.get_running_loop()
+        for after, data in received.items():
+            loop.call_later(after, lambda data=data: line.ends or line.receive(data))
+        await asyncio.sleep(200)
+        assert line.ends == {"abort": pytest.approx(lost)}
+        assert line.written.count(PING) == pings
+
+
+async def test_process_that_stood_still_blames_no_connection() -> None:
+    async with Line() as line:
+        line.up().take_place()
+        loop: Any = asyncio.get_running_loop()
+        await asyncio.sleep(1)
+        loop.now += 60
+        await asyncio.sleep(1)
+        assert line.written.count(PING) == 1
+        line.receive(PONG)
+        await asyncio.sleep(PING_SECONDS + 1)
+        assert (line.written.count(PING), line.ends) == (2, {})
+
+
+async def test_idle_connection_is_closed_and_one_in_use_is_not() -> None:
+    async with Line() as idle, Line() as used:
+        for line in (idle, used):
+            line.up().take_place()
+        await asyncio.sleep(4)
+        idle.connection.give_place()
+        for _ in range(30):
+            await asyncio.sleep(1)
+            for line in (idle, used):
+                if not line.ends:
+                    line.receive(PONG)
+        assert (idle.ends, used.ends) == ({"close": 4 + IDLE_SECONDS, "abort": 4 + IDLE_SECONDS + PING_SECONDS}, {})
+
+
+async def test_fault_of_the_keepalive_ends_the_connection() -> None:
+    async with Line() as line:
+        line.connection.connection_made(line)
+        await asyncio.sleep(PING_SECONDS / 2)
+        line.broken = True
+        await asyncio.sleep(PING_SECONDS)
+        assert "abort" in line.ends
+        assert "could not be looked after: RuntimeError: a bug" in str(line.connection.ready.exception())

@@ -133,16 +133,6 @@ async def test_sixteen_are_opened_at_a_time() -> None:
         assert asyncio.get_running_loop().time() - 1000 == pytest.approx(0.5)
 
 
-async def test_a_free_place_is_used_before_another_connection_is_opened() -> None:
-    network = Network()
-    async with opened(network) as pool:
-        first, *_ = await places(pool, 4)
-        assert await pool.place() is first
-        first.give_place()
-        assert await pool.place() is first
-        assert network.dials == 1
-
-
 async def test_who_waited_longest_is_served_first() -> None:
     network = Network(streams=1)
     async with opened(network, most=1) as pool:
@@ -173,81 +163,6 @@ async def test_no_more_connections_than_allowed() -> None:
         await asyncio.sleep(10)
         assert network.dials == 4, "a connection that is lost makes room for another one"
         assert all(place.done() for place in waiting)
-
-
-async def test_limits_are_learnt_from_each_connection() -> None:
-    network = Network(streams=5)
-    async with opened(network) as pool:
-        await pool.place()
-        network.streams = 10
-        await places(pool, 4 + 10 + 10 + 1)
-        # 21 are missing: five of five are dialled, of which two and a bit would have been enough.
-        assert [connection.most_streams for connection in network.connections] == [5, 10, 10, 10, 10, 10]
-        dials = network.dials
-        await places(pool, sum(connection.places for connection in network.connections) + 10)
-        assert network.dials == dials + 1
-
-
-async def test_a_limit_that_rises_serves_those_who_wait() -> None:
-    network = Network(streams=2)
-    async with opened(network, most=1) as pool:
-        waiting = [asyncio.ensure_future(pool.place()) for _ in range(6)]
-        await asyncio.sleep(1)
-        assert sum(place.done() for place in waiting) == 2
-        network.connections[0].allow(5)
-        await settle()
-        assert sum(place.done() for place in waiting) == 5
-
-
-async def test_a_limit_that_falls_counts_for_who_comes_then() -> None:
-    network = Network()
-    async with opened(network) as pool:
-        first, *_ = await places(pool, 3)
-        first.allow(2)
-        network.streams = 2
-        first.give_place()
-        second = await pool.place()
-        assert second is not first
-        assert await pool.place() is second
-        first.give_place()
-        assert await pool.place() is first
-
-
-async def test_a_waiter_that_is_cancelled_leaves_no_trace() -> None:
-    network = Network(streams=1)
-    async with opened(network, most=1) as pool:
-        connection: Any = await pool.place()
-        waiting = [asyncio.ensure_future(pool.place()) for _ in range(3)]
-        await asyncio.sleep(1)
-        waiting[0].cancel()
-        connection.give_place()
-        assert await waiting[1] is connection
-        waiting[2].cancel()
-        await asyncio.wait(waiting)
-        connection.give_place()
-        assert connection.active == 0
-
-
-async def test_a_waiter_that_is_cancelled_in_the_moment_of_being_served_gives_the_place_on() -> None:
-    network = Network(streams=1)
-    async with opened(network, most=1) as pool:
-        connection: Any = await pool.place()
-        waiting = [asyncio.ensure_future(pool.place()) for _ in range(2)]
-        await asyncio.sleep(1)
-        connection.give_place()
-        waiting[0].cancel()
-        assert await waiting[1] is connection
-        assert connection.active == 1
-
-
-async def test_a_first_dial_that_fails_fails_all_who_wait_and_the_next_dials_again() -> None:
-    network = Network()
-    network.faults = [ConnectionRefusedError("refused")]
-    async with opened(network) as pool:
-        found = await asyncio.gather(*(pool.place() for _ in range(100)), return_exceptions=True)
-        assert {str(error) for error in found} == {"refused"}
-        assert network.dials == 1
-        await pool.place()
 
 
 async def test_a_later_dial_that_fails_fails_as_many_as_it_would_have_served() -> None:
@@ -298,17 +213,6 @@ async def test_a_network_that_is_gone_is_asked_by_one_dial_at_a_time() -> None:
         network.faults.clear()
         network.round_trip = 0.1
         await asyncio.wait_for(asyncio.gather(*asking), 30)
-
-
-async def test_a_service_that_takes_no_requests_is_no_reason_for_a_storm() -> None:
-    network = Network(streams=0)
-    async with opened(network) as pool:
-        found = await asyncio.gather(*(pool.place() for _ in range(100)), return_exceptions=True)
-        assert {str(error) for error in found} == {
-            "the service takes no requests: its SETTINGS_MAX_CONCURRENT_STREAMS is 0"
-        }
-        assert network.dials == 1
-        assert network.connections[0].closed
 
 
 async def test_a_service_that_hangs_up_at_once_is_no_reason_for_a_storm() -> None:

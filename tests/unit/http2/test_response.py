@@ -52,15 +52,6 @@ def test_a_window_is_half_of_the_share_within_limits(share: int, window: int) ->
     assert carrier.allowed == window
 
 
-async def test_a_window_opens_when_bytes_are_read_and_not_when_they_arrive() -> None:
-    response, carrier = respond()
-    for _ in range(4):
-        response.arrive(bytes(8 << 10))
-    assert carrier.allowed == 32 << 10
-    assert len(await response.readany()) == 32 << 10
-    assert carrier.allowed == 64 << 10
-
-
 async def test_a_window_is_not_opened_for_every_little_read() -> None:
     response, carrier = respond()
     for _ in range(1000):
@@ -74,13 +65,6 @@ def test_more_than_the_window_is_an_error_of_the_service() -> None:
     response.arrive(bytes(32 << 10))
     with pytest.raises(WindowOverflow, match="1 bytes where 0 were allowed"):
         response.arrive(b"x")
-
-
-def test_padding_counts() -> None:
-    response, _ = respond()
-    response.arrive(bytes((32 << 10) - 10), 10)
-    with pytest.raises(WindowOverflow):
-        response.arrive(b"", 1)
 
 
 async def test_padding_alone_neither_shuts_the_window_nor_ends_the_response() -> None:
@@ -104,22 +88,6 @@ async def test_what_is_expected_may_come_at_once() -> None:
         await response.readany()
     # It ends as it began: no more than usual may come behind it.
     assert carrier.allowed - (14 << 20) == LEAST_WINDOW
-
-
-def test_what_is_expected_and_fits_changes_nothing() -> None:
-    response, carrier = respond()
-    response.expect(32 << 10)
-    response.expect(0)
-    response.expect(-5)
-    assert carrier.allowed == 32 << 10
-
-
-def test_an_ended_response_opens_no_window() -> None:
-    response, carrier = respond()
-    response.arrive(bytes(32 << 10))
-    response.end(None)
-    response.expect(1 << 20)
-    assert carrier.allowed == 32 << 10
 
 
 @given(
@@ -165,17 +133,6 @@ def test_allowed_and_unread_bytes_never_exceed_the_usual_window_or_what_was_expe
 # -- reading
 
 
-async def test_what_arrived_is_read_in_one_piece_and_in_order() -> None:
-    response, _ = respond()
-    response.arrive(b"ab")
-    response.arrive(memoryview(bytearray(b"cd")))
-    assert await response.readany() == b"abcd"
-    response.arrive(b"e")
-    response.end(None)
-    assert await response.read() == b"e"
-    assert await response.readany() == b""
-
-
 async def test_what_arrived_is_copied() -> None:
     buffer = bytearray(b"abc")
     response, _ = respond()
@@ -195,25 +152,6 @@ async def test_what_arrived_before_an_error_is_read_before_it_and_the_error_stay
             await response.readany()
 
 
-async def test_the_headers_are_waited_for() -> None:
-    response = Response(Carrier(), 7, lambda: 0, None)
-    opening = asyncio.ensure_future(response.opened())
-    await asyncio.sleep(1000)
-    assert not opening.done()
-    response.begin(503, {"a": "b"})
-    await opening
-    assert (response.status, response.headers) == (503, {"a": "b"})
-
-
-async def test_an_error_instead_of_headers() -> None:
-    response = Response(Carrier(), 7, lambda: 0, 35)
-    opening = asyncio.ensure_future(response.opened())
-    await asyncio.sleep(0)
-    response.end(ConnectionResetError("reset"))
-    with pytest.raises(ConnectionResetError):
-        await opening
-
-
 @pytest.mark.parametrize("sent", [b"12345678", b"12345678901", b""])
 async def test_a_body_of_another_length_than_announced_is_an_error_behind_what_came(sent: bytes) -> None:
     response = Response(Carrier(), 7, lambda: 0, 35)
@@ -226,15 +164,6 @@ async def test_a_body_of_another_length_than_announced_is_an_error_behind_what_c
         await response.readany()
 
 
-async def test_a_body_as_long_as_announced_is_read_whatever_the_padding() -> None:
-    response = Response(Carrier(), 7, lambda: 0, 35)
-    response.begin(200, {"content-length": "10"})
-    response.arrive(b"12345", 100)
-    response.arrive(b"67890")
-    response.end(None)
-    assert await response.read() == b"1234567890"
-
-
 async def test_a_second_reader_is_told_so_and_the_first_goes_on() -> None:
     response, _ = respond()
     first = asyncio.ensure_future(response.readany())
@@ -243,17 +172,6 @@ async def test_a_second_reader_is_told_so_and_the_first_goes_on() -> None:
         await response.readany()
     response.arrive(b"ab")
     assert await first == b"ab"
-
-
-async def test_a_reader_that_was_cancelled_leaves_its_place_to_the_next() -> None:
-    response, carrier = respond()
-    first = asyncio.ensure_future(response.readany())
-    await asyncio.sleep(0)
-    first.cancel()
-    await asyncio.wait([first])
-    response.arrive(b"ab")
-    assert await response.readany() == b"ab"
-    assert carrier.cancelled == []
 
 
 async def test_reading_a_whole_answer_that_is_cancelled_ends_its_stream() -> None:
@@ -279,29 +197,12 @@ async def test_closing_ends_a_read_that_waits_and_tells_the_service_once() -> No
     assert carrier.cancelled == [7]
 
 
-async def test_closing_before_the_headers() -> None:
-    response = Response(Carrier(), 7, lambda: 0, 35)
-    opening = asyncio.ensure_future(response.opened())
-    await asyncio.sleep(0)
-    response.close()
-    with pytest.raises(ConnectionAbortedError, match="given up"):
-        await opening
-
-
 async def test_closing_drops_what_was_not_read_and_is_no_error_of_length() -> None:
     response = Response(Carrier(), 7, lambda: 0, 35)
     response.begin(200, {"content-length": "10"})
     response.arrive(b"abc")
     response.close()
     assert await response.readany() == b""
-
-
-@pytest.mark.parametrize("fault", [None, ConnectionResetError("reset")])
-def test_closing_what_has_ended_tells_nobody(fault: Exception | None) -> None:
-    response, carrier = respond()
-    response.end(fault)
-    response.close()
-    assert carrier.cancelled == []
 
 
 async def test_silence_while_somebody_reads_is_an_error_and_ends_the_stream() -> None:
@@ -312,14 +213,6 @@ async def test_silence_while_somebody_reads_is_an_error_and_ends_the_stream() ->
         await response.readany()
     assert loop.time() - begin == 35
     assert carrier.cancelled == [7]
-
-
-async def test_silence_while_nobody_reads_is_none() -> None:
-    response, carrier = respond()
-    await asyncio.sleep(1000)
-    response.arrive(b"ab")
-    assert await response.readany() == b"ab"
-    assert carrier.cancelled == []
 
 
 async def test_bytes_that_arrive_together_with_the_alarm_count() -> None:

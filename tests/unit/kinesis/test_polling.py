@@ -12,13 +12,10 @@ import pytest
 
 from kinesis_efo.errors import (
     AccessRefusedError,
-    DataLossError,
     FrameError,
-    InvalidRequestError,
     RetriesExhaustedError,
-    StreamNotFoundError,
 )
-from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, Pace, PollingTransport, apart_pace, polling_limits
+from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, PollingTransport, apart_pace, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
 from kinesis_efo.kinesis.stats import State
 from kinesis_efo.kinesis.stream import Stream
@@ -31,7 +28,7 @@ from kinesis_efo.records.events import ChildShard, Event, read_answer
 from tests.support.decoders import decoder as decoder
 from tests.support.model_stream import ModelStream
 from tests.support.polled_stream import PolledClient
-from tests.support.transports import OpenSink, ScriptedTopology, refused
+from tests.support.transports import OpenSink, refused
 from tests.support.virtual_time import LoopClock
 
 SHARD = "shardId-000000000000"
@@ -99,27 +96,11 @@ class PolledWorld(OpenSink):
 # -- answers
 
 
-def test_an_answer_is_an_event_with_the_body_untouched() -> None:
-    record = {"Data": "YWJj", "PartitionKey": "key", "SequenceNumber": "41"}
-    body = json.dumps(
-        {"Records": [record, {**record, "SequenceNumber": "42"}], "NextShardIterator": "i", "MillisBehindLatest": 7}
-    ).encode()
-    answer = read_answer(body)
-    (event,) = answer.events
-    assert (event.payload, event.through, event.head.millis_behind) == (body, Position.after(42), 7)
-    assert (answer.iterator, answer.records, answer.bytes) == ("i", 2, 2 * (3 + 3 + 1))
-
-
 def test_the_last_records_and_the_end_in_one_answer_are_two_events() -> None:
     record = {"Data": "", "PartitionKey": "k", "SequenceNumber": "42"}
     last, end = read_answer(json.dumps({"Records": [record], "ChildShards": [CHILD]}).encode()).events
     assert (last.through, last.head.records) == (Position.after(42), 1)
     assert (end.through, end.payload, end.head.children) == (SHARD_END, b"", (ChildShard("c", ("p",), 0, 9),))
-
-
-def test_an_empty_answer_keeps_the_position() -> None:
-    (event,) = read_answer(b'{"Records":[],"NextShardIterator":"i","MillisBehindLatest":9}').events
-    assert event.head.still and event.head.millis_behind == 9
 
 
 @pytest.mark.parametrize(
@@ -274,14 +255,6 @@ async def test_the_end_is_delivered_once_with_its_children() -> None:
         assert [child.shard_id[-1] for child in world.events[-1].head.children] == ["1", "2"]
 
 
-async def test_an_empty_closed_shard_has_ended() -> None:
-    world = PolledWorld()
-    world.stream.split(0)
-    subscription = world.subscribe()
-    await subscription.run()
-    assert subscription.position == SHARD_END
-
-
 @pytest.mark.slow
 async def test_nothing_is_polled_while_the_sink_is_full() -> None:
     world = PolledWorld(*[1000] * 30_000)
@@ -341,14 +314,6 @@ async def test_the_pause_after_a_large_answer_is_no_silence_however_slowly_is_re
     assert (subscription.stats.failures, world.records) == ({}, 3000)
 
 
-async def test_closing_before_anything_was_read_ends_at_once_and_asks_nothing() -> None:
-    world = PolledWorld(10)
-    events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, Unlimited())
-    events.close()
-    assert await anext(aiter(events), None) is None
-    assert world.client.limits_asked == []
-
-
 async def test_each_answer_is_asked_for_once_its_events_are_taken() -> None:
     world = PolledWorld(10)
     world.client.end_with_records = True
@@ -357,16 +322,6 @@ async def test_each_answer_is_asked_for_once_its_events_are_taken() -> None:
     told = [event.through async for event in events]
     assert told == [Position.after(world.stream[0].records[-1][0]), SHARD_END]
     assert len(world.client.limits_asked) == 1, "the end came with the last records"
-
-
-async def test_what_was_received_is_counted_in_bytes() -> None:
-    world = PolledWorld(10, 20)
-    events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, Unlimited())
-    first = await anext(aiter(events))
-    assert events.received == len(first.payload)
-    world.stream.put(0, 10)
-    second = await anext(aiter(events))
-    assert events.received == len(first.payload) + len(second.payload) > len(first.payload)
 
 
 class NarrowRoom:
@@ -410,20 +365,6 @@ async def test_nothing_is_asked_for_before_there_is_room() -> None:
     assert (await reading).head.records == 1
 
 
-def test_bodies_of_get_records_are_kept() -> None:
-    client = PolledClient(ModelStream(), LoopClock())
-    kept: list[str] = []
-    client.meta.events.register = lambda event, *_, **__: kept.append(event)
-    PollingTransport(client, LoopClock(), 1.0)
-    assert set(kept) == {"before-send.kinesis.GetRecords", "after-call.kinesis.GetRecords"}
-
-
-def test_a_call_without_an_answer_counts_for_the_pace() -> None:
-    pace = Pace()
-    pace.asking(100.0)
-    assert pace.next_call == 100.2
-
-
 # -- the tip
 
 
@@ -465,12 +406,6 @@ async def test_the_tip_of_a_closed_shard_with_records_is_its_end() -> None:
     assert await tip_of(world) == (SHARD_END, 1)
 
 
-async def test_the_tip_of_a_closed_shard_without_records_is_its_end() -> None:
-    world = PolledWorld()
-    world.stream.split(0)
-    assert await tip_of(world) == (SHARD_END, 1)
-
-
 async def test_a_server_that_says_behind_for_ever_has_a_tip() -> None:
     world = PolledWorld(10)
     world.client.lag = [5_000]
@@ -497,30 +432,7 @@ async def test_a_clock_that_is_fast_looks_further_back_for_the_tip() -> None:
     assert len(asked) == 4
 
 
-async def test_another_refusal_is_not_taken_for_a_fast_clock() -> None:
-    world = PolledWorld(10)
-
-    async def deny(**_: Any) -> dict[str, Any]:
-        raise refused("AccessDeniedException", "not authorized", operation="GetShardIterator")
-
-    world.client.get_shard_iterator = deny  # type: ignore[method-assign]
-    with pytest.raises(AccessRefusedError, match="not authorized"):
-        await tip_of(world)
-
-
 # -- errors
-
-
-async def test_a_timeout_of_the_connection_is_an_error_and_not_an_end() -> None:
-    world = PolledWorld(10)
-
-    def late(_: str) -> None:
-        raise TimeoutError("the connection")
-
-    world.client.faults = late
-    events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, Unlimited())
-    with pytest.raises(TimeoutError, match="the connection"):
-        await anext(aiter(events))
 
 
 @pytest.mark.parametrize("together", [1, 3])
@@ -538,18 +450,6 @@ async def test_other_pollers_of_the_shard_only_slow_reading_down(together: int) 
     assert world.records == 3000
 
 
-async def test_endless_throttling_is_a_fatal_error_that_says_so() -> None:
-    world = PolledWorld(10)
-
-    def throttle(_: str) -> None:
-        raise refused("ProvisionedThroughputExceededException", "Rate exceeded for shard", operation="GetRecords")
-
-    world.client.faults = throttle
-    await world.fails(
-        RetriesExhaustedError, f"stream 'orders', shard {SHARD}, stream {ARN} (from the manifest)", "Rate"
-    )
-
-
 async def test_a_missing_permission_is_named_with_where_it_is_declared() -> None:
     world = PolledWorld(10)
 
@@ -558,29 +458,3 @@ async def test_a_missing_permission_is_named_with_where_it_is_declared() -> None
 
     world.client.faults = deny
     await world.fails(AccessRefusedError, "Allow kinesis:GetRecords", "unless the application has `polling: false`")
-
-
-async def test_an_invalid_position_names_the_operation() -> None:
-    world = PolledWorld(10)
-
-    def invalid(_: str) -> None:
-        raise refused("InvalidArgumentException", "Invalid StartingSequenceNumber", operation="GetShardIterator")
-
-    world.client.faults = invalid
-    await world.fails(InvalidRequestError, "GetShardIterator was refused as invalid", "Invalid StartingSequenceNumber")
-
-
-@pytest.mark.parametrize(
-    ("listed", "kind"),
-    [
-        ([SHARD], RetriesExhaustedError),
-        (["shardId-000000000009"], DataLossError),
-        (refused("ResourceNotFoundException", operation="ListShards"), StreamNotFoundError),
-    ],
-    ids=str,
-)
-async def test_a_missing_resource_is_identified(listed: Any, kind: type[Exception]) -> None:
-    world = PolledWorld(10)
-    world.topology = ScriptedTopology(listed)
-    del world.stream.shards_by_id[SHARD]
-    await world.fails(kind, SHARD, retry=RetrySettings(max_retries=3))

@@ -74,12 +74,6 @@ def test_a_young_position_has_lost_nothing_and_costs_no_call(position: Position)
     assert lister.asked == 0
 
 
-def test_a_position_within_a_longer_retention_has_lost_nothing() -> None:
-    lister = Lister(hours=168)
-    assert not check(lambda retention: retention.check(SHARD, after(167 * HOUR)), lister)
-    assert lister.asked == 1
-
-
 @pytest.mark.parametrize("position", [after(30 * HOUR), Position.at_timestamp(int((NOW - 30 * HOUR) * 1000))])
 def test_a_position_behind_the_horizon_is_an_error_that_names_shard_and_gap(position: Position) -> None:
     with pytest.raises(DataLossError) as caught:
@@ -183,22 +177,6 @@ def test_warnings_of_shards_that_drift_apart_stay_together(caplog: pytest.LogCap
     assert len(caplog.messages) <= 10 * 4
 
 
-def test_raised_retention_does_not_silence_later_losses(caplog: pytest.LogCaptureFixture) -> None:
-    lister = Lister()
-
-    async def raised(retention: Retention) -> None:
-        assert await retention.check(SHARD, after(30 * HOUR))
-        lister.hours = 168
-        for hours in (200, 199):
-            await LoopClock().sleep(120)
-            assert await retention.check(SHARD, after(hours * HOUR))
-        retention.log.write()
-
-    with caplog.at_level(logging.WARNING):
-        check(raised, lister, fail=False)
-    assert len(single(caplog.messages[0])) == 3
-
-
 def test_consecutive_shards_are_named_as_ranges(caplog: pytest.LogCaptureFixture) -> None:
     log = LossLog("orders", LoopClock())
     for index in (5, 4, 3, 2, 1, 20, 8, 9, 10, 12):
@@ -211,14 +189,6 @@ def test_consecutive_shards_are_named_as_ranges(caplog: pytest.LogCaptureFixture
         f"shard shardId-{index:012} is gone; going on without it"[-50:] for index in (5, 4)
     ]
     assert len(single(message)) == log.count == 10
-
-
-def test_shards_without_numbers_are_named_by_their_ids(caplog: pytest.LogCaptureFixture) -> None:
-    log = LossLog("orders", LoopClock())
-    for name in "gfedcba":
-        log.add(f"shard-{name}", f"{name} is gone", "; going on")
-    log.write()
-    assert caplog.messages[0].endswith("c is gone; and 2 more, in shards shard-a, shard-b; going on")
 
 
 async def test_loss_of_a_cancelled_reader_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -260,17 +230,6 @@ def test_raised_retention_is_noticed_before_a_loss_is_reported() -> None:
 def test_new_shard_that_is_not_listed_has_lost_nothing() -> None:
     old_start = Known(horizon=NOW - 30 * HOUR)
     assert not check(lambda retention: retention.check(SHARD, TRIM_HORIZON, old_start, begins=True))
-
-
-def test_time_before_the_shard_was_created_has_lost_nothing() -> None:
-    async def listed(shard_id: str) -> Shard:
-        return Shard(shard_id, (), (0, 9), first=number(0, created=NOW - 20 * 3600))
-
-    async def main() -> bool:
-        retention = Retention(STREAM, Lister(), LoopClock(), listed, fail=True, shortest=24 * HOUR)  # type: ignore[arg-type]
-        return await retention.check(SHARD, Position.at_timestamp(int((NOW - 30 * HOUR) * 1000)))
-
-    assert not run(main())
 
 
 @pytest.mark.parametrize("sub", [None, 3])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from kinesis_efo.records.distribution import Distribution
 from kinesis_efo.records.events import ChildShard
 from kinesis_efo_local.sequence import Numbering
-from tests.support.transports import Opening, OpenSink, ScriptedTransport, Wait, payload, refused
+from tests.support.transports import OpenSink, ScriptedTransport, Wait, payload, refused
 from tests.support.virtual_time import LoopClock, run
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
@@ -112,16 +111,6 @@ def stream(
 # -- what it lists
 
 
-async def test_nothing_is_known_before_the_first_list() -> None:
-    made = stream(Lister(shard(0)))
-    assert (made.shard(name(0)), made.listings) == (None, 0)
-    assert made.with_descendants([name(0)]) == []
-    await made.refresh()
-    assert made.shard(name(0)) == shard(0)
-    assert await made.hash_ranges([name(0)]) == {name(0): (0, 9)}
-    assert made.listings == 1
-
-
 async def test_hash_range_of_shard_that_is_too_new_is_waited_for() -> None:
     lister = Lister(shard(0), shard(2))
     made, clock = stream(lister), LoopClock()
@@ -145,14 +134,6 @@ async def test_only_a_start_waits_for_a_list() -> None:
     await made.refresh(patient=True)
     assert len(lister.asked) == 4
     assert clock.monotonic() > 1000
-
-
-async def test_shards_with_all_their_descendants() -> None:
-    made = stream(Lister(shard(9), shard(0), shard(2, 1), shard(1, 0), shard(3, 9), shard(4, 8, 2)))
-    await made.refresh()
-    found = made.with_descendants([name(1), name(7)])
-    assert [each.shard_id for each in found] == [name(2), name(1), name(4)], "in the order of the list"
-    assert made.with_descendants([]) == []
 
 
 CHILDREN = (ChildShard(name(1), (name(0),), 10, 14), ChildShard(name(2), (name(0),), 15, 19))
@@ -193,15 +174,6 @@ async def test_it_is_asked_once_when_the_stream_was_created() -> None:
     assert lister.asked == ["summary", "summary"]
 
 
-async def test_who_decides_on_the_shard_is_told_or_not_known() -> None:
-    lister = Lister()
-    lister.who = Distribution.AUTO
-    made = stream(lister)
-    assert await made.distribution() is Distribution.AUTO
-    lister.faults = [refused("AccessDeniedException", operation="DescribeStreamSummary")]
-    assert await made.distribution() is Distribution.UNKNOWN
-
-
 async def test_a_time_that_is_kept_is_where_a_new_query_starts_and_an_earlier_one_is_the_horizon() -> None:
     lister = Lister(shard(0), shard(1, 0))
     made = stream(lister)
@@ -236,23 +208,6 @@ async def test_a_shard_that_a_list_left_out_once_is_not_lost() -> None:
     await made.refresh()
     await made.check_loss({name(3): after(3)}, nothing_known, set())
     assert lister.asked == ["shards", "shards"]
-
-
-def test_what_is_lost_is_told_once_and_not_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        lister = Lister(shard(5))
-        made = stream(lister, fail=False)
-        await made.refresh()
-        reported: set[str] = set()
-        for _ in range(3):
-            await made.check_loss({name(3): after(3)}, nothing_known, reported)
-            made.losses.write()
-        assert lister.asked == ["shards", "shards"]
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
-    [message] = caplog.messages
-    assert "going on without it" in message
 
 
 async def test_trimmed_unread_descendant_is_a_loss() -> None:
@@ -324,23 +279,6 @@ async def test_start_at_the_horizon_tolerates_ten_minutes(
         await made.check_position(name(0), TRIM_HORIZON, known, planned=planned)
     made.losses.write()
     assert any("the trim horizon, which moved from" in message for message in caplog.messages) == warns
-
-
-async def test_a_position_is_checked_as_a_subscription_does() -> None:
-    made = stream(Lister(shard(0)))
-    await made.check_position(name(0), after(0, 3600), Known())
-    with pytest.raises(DataLossError, match=f"{name(0)} was read up to"):
-        await made.check_position(name(0), after(0, 30 * 24 * 3600), Known())
-    await made.check_position(name(0), after(0, 30 * 24 * 3600), Known(NOW - 60))
-
-
-async def test_accepted_loss_of_a_whole_shard_is_counted(caplog: pytest.LogCaptureFixture) -> None:
-    made = stream(Lister(shard(5)))
-    await made.refresh()
-    await made.check_loss({name(3): after(3)}, lambda _shard, position: Known(accepted=position), set())
-    assert made.losses.count == 1
-    made.losses.write()
-    assert "option acceptDataLoss accepts that" in caplog.text
 
 
 async def test_whether_a_record_is_past_retention() -> None:
@@ -491,12 +429,6 @@ def test_it_is_looked_for_further_back_if_nothing_came_just_before() -> None:
     )
 
 
-def test_if_nothing_lies_before_the_time_it_is_where_one_stands() -> None:
-    nothing = [event((50, -1), to=60)]
-    at = Position.after(42)
-    assert end_before(nothing, nothing, nothing, position=at)[:2] == (End(at), [SOON, LONG_AGO, "AFTER:42"])
-
-
 def test_a_subscription_that_ends_too_soon_is_gone_on_with_behind_what_it_brought() -> None:
     first, second = [event((1, 20), to=2), Wait(300)], [event((3, 5), to=4), event((5, -1), to=6)]
     assert end_before(first, second)[:2] == (End(Position.after(4), 3), [SOON, "AFTER:2"])
@@ -521,28 +453,11 @@ async def test_time_in_the_future_is_waited_for() -> None:
     assert LoopClock().time() - began == pytest.approx(5.0 + TIME / 1000 - began, abs=1.0)
 
 
-def test_the_end_of_a_closed_shard_that_lies_before_the_time() -> None:
-    assert end_before([event((1, 20), to=2), event(to=None, behind=0)])[0] == End(SHARD_END, 1)
-
-
-def test_an_opening_that_fails_is_repeated() -> None:
-    found, asked, _ = end_before(
-        refused("LimitExceededException"), Opening(1, [event((1, 20), to=7, behind=0), *QUIET])
-    )
-    assert (found, asked) == (End(Position.after(7), 1), [SOON, SOON])
-
-
 async def test_tip_without_recent_records_has_no_last_record() -> None:
     transport = ScriptedTransport(LoopClock(), QUIET)
     assert await stream(Lister(), transport).tip(name(0), TRIM_HORIZON) == End(Position.after(7))
     assert transport.positions == [RECENT]
     assert all(each.closed for each in transport.streams)
-
-
-async def test_one_event_without_lag_is_not_the_tip() -> None:
-    script = [event(to=2, behind=0), Wait(5), event((6, 20), to=7, behind=0), *QUIET]
-    transport = ScriptedTransport(LoopClock(), script)
-    assert await stream(Lister(), transport).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
 
 
 async def test_a_tip_is_found_however_fast_records_come() -> None:

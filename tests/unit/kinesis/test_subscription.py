@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +27,6 @@ from kinesis_efo.errors import (
     StreamReplacedError,
     SubscriptionError,
 )
-from kinesis_efo.kinesis.faults import classify
 from kinesis_efo.kinesis.recovery import ReadContext, Recovery
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import State
@@ -248,20 +246,6 @@ async def test_cancelling_while_it_opens_leaks_no_connection(after: float) -> No
     world.check_closed()
 
 
-async def test_an_error_of_the_sink_does_not_count_as_one_of_the_stream() -> None:
-    world = ScriptedWorld([payload(1), payload(2)])
-
-    async def admit(event: Event) -> None:
-        raise ConnectionError("the sink is broken")
-
-    world.sink.admit = admit  # type: ignore[method-assign]
-    with pytest.raises(ConnectionError, match="the sink is broken"):
-        await world.subscription.run()
-    world.check_closed()
-    assert world.subscription.position == TRIM_HORIZON
-    assert len(world.transport.calls) == 1
-
-
 # -- silence and back-pressure
 
 
@@ -315,11 +299,6 @@ async def test_pauses_never_add_up_to_a_failure() -> None:
     world = await ScriptedWorld(*scripts, [END], delays=dict.fromkeys(range(20), 60.0)).ends()
     assert (world.stats.paused, world.stats.failures) == (20, {})
     assert world.sink.continuations == [*range(20), None]
-
-
-async def test_an_end_that_waits_for_room_is_the_end() -> None:
-    world = await ScriptedWorld([END], delays={0: 100.0}).ends()
-    assert (len(world.transport.calls), world.sink.continuations) == (1, [None])
 
 
 async def test_an_opening_that_hangs_is_a_failure() -> None:
@@ -404,27 +383,6 @@ async def test_by_default_ten_minutes_without_progress_are_fatal(failure: Any) -
     assert f"progress, {len(world.transport.calls)} in 6" in str(error)
 
 
-async def test_by_default_nine_minutes_without_progress_are_borne_as_often_as_they_come() -> None:
-    down = refused("InternalFailureException", "down", 500)
-    world = await ScriptedWorld(*[down] * 55, [payload(1)], *[down] * 55, [END], retry=RetrySettings()).ends()
-    assert world.elapsed > 2 * 500
-    assert world.stats.failures == {"InternalFailureException": 110}
-
-
-async def test_minutes_without_a_lease_do_not_count_as_failing() -> None:
-    world = ScriptedWorld(*[refused("InternalFailureException", "down", 500)] * 10, [END], retry=RetrySettings())
-    recovery = Recovery(world.context, SHARD)
-    for _ in range(3):
-        running = asyncio.ensure_future(world.subscribe(recovery=recovery).run())
-        await asyncio.sleep(5)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await asyncio.sleep(900)
-    world.subscription = world.subscribe(recovery=recovery)
-    await world.ends()
-    assert world.stats.failures == {"InternalFailureException": 10}
-
-
 async def test_any_progress_resets_the_count_of_failures() -> None:
     breaking = [[payload(number), broken_off("InternalFailureException")] for number in range(50)]
     world = await ScriptedWorld(*breaking, [END]).ends()
@@ -443,24 +401,12 @@ async def test_streams_that_end_before_they_begin_do_not_go_on_for_ever() -> Non
     await late.fails(RetriesExhaustedError, "the subscription ended without a single event")
 
 
-async def test_the_user_sets_the_number_of_retries() -> None:
-    world = ScriptedWorld(*[refused("LimitExceededException")] * 9, retry=RetrySettings(max_retries=2, base_ms=100))
-    await world.fails(RetriesExhaustedError)
-    assert len(world.transport.calls) == 3
-
-
 # -- ResourceInUse
 
 
 async def test_too_soon_is_waited_out_and_not_counted() -> None:
     world = await ScriptedWorld(*[TOO_SOON] * 20, [END]).ends()
     assert set(world.transport.gaps) == {1.0}
-
-
-async def test_a_run_right_after_another_begins_five_seconds_after_the_opening_of_the_other() -> None:
-    # The other opened its subscription 3 s before this one asks for the first time: 2 s are left, of which nothing tells.
-    world = await ScriptedWorld(TOO_SOON, TOO_SOON, [END]).ends()
-    assert world.elapsed == 2.0
 
 
 async def test_a_consumer_being_created_is_waited_for() -> None:
@@ -489,27 +435,6 @@ async def test_being_taken_over_five_times_in_five_minutes_is_fatal() -> None:
     assert len(world.transport.calls) == 5
 
 
-async def test_being_taken_over_now_and_then_is_retried() -> None:
-    now_and_then = [[step for _ in range(3) for step in (Wait(30), payload(1))] + [TAKEN_OVER]] * 20
-    world = await ScriptedWorld(*now_and_then, [END]).ends()
-    assert world.stats.failures == {"ResourceInUseException": 20}
-
-
-async def test_a_success_resets_the_time_of_refusals() -> None:
-    world = await ScriptedWorld(*[TOO_SOON] * 250, [payload(1)], *[TOO_SOON] * 250, [END]).ends()
-    assert world.elapsed > 300
-
-
-async def test_a_call_made_elsewhere_is_waited_out() -> None:
-    world = ScriptedWorld([END])
-    begin = world.clock.monotonic()
-    recovery = Recovery(world.context, SHARD)
-    recovery.next_call = begin + 3
-    await world.subscribe(recovery=recovery).run()
-    assert world.transport.calls == [(begin + 3, "TRIM_HORIZON")]
-    assert recovery.next_call == begin + 3 + 5
-
-
 async def test_failures_of_the_former_subscription_still_count() -> None:
     """A feed that is started again and again, by readers or lost leases, must not make a failing shard look healthy."""
     world = ScriptedWorld(*[refused("InternalFailure", status=500)] * 20)
@@ -527,18 +452,6 @@ async def test_failures_of_the_former_subscription_still_count() -> None:
         await subscription.run()
     assert len(world.transport.calls) == 11
     assert min(world.transport.gaps) >= 1
-
-
-async def test_the_time_of_refusals_begins_anew_after_a_pause() -> None:
-    world = ScriptedWorld(TOO_SOON, TOO_SOON, TOO_SOON, [END])
-    recovery = Recovery(world.context, SHARD)
-    running = asyncio.ensure_future(world.subscribe(recovery=recovery).run())
-    await asyncio.sleep(1)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await asyncio.sleep(600)
-    world.subscription = world.subscribe(recovery=recovery)
-    await world.ends()
 
 
 # -- fatal at once
@@ -647,20 +560,6 @@ async def test_a_consumer_that_exists_after_all_is_waited_for() -> None:
     assert world.stats.failures == {"ResourceNotFoundException": 3}
 
 
-async def test_a_consumer_that_kinesis_denies_for_ever_ends_the_patience() -> None:
-    topology = ScriptedTopology([SHARD], consumer=[True])
-    world = ScriptedWorld(*[MISSING] * 99, topology=topology)
-    await world.fails(RetriesExhaustedError, "ResourceNotFoundException", "11 in")
-
-
-async def test_a_description_that_fails_is_asked_for_again() -> None:
-    topology = ScriptedTopology(
-        [SHARD], consumer=[refused("LimitExceededException"), ClientConnectionError("x"), False]
-    )
-    await ScriptedWorld(*[MISSING] * 5, topology=topology).fails(ConsumerNotFoundError)
-    assert topology.described == 3
-
-
 async def test_without_the_permission_to_describe_the_consumer_the_message_says_so() -> None:
     denied = refused("AccessDeniedException", "not authorized", operation="DescribeStreamConsumer")
     world = ScriptedWorld(MISSING, topology=ScriptedTopology([SHARD], consumer=[denied]))
@@ -717,16 +616,6 @@ async def test_an_end_that_was_reached_before_needs_no_subscription() -> None:
     world.subscription.close_at(10, CHILDREN)
     await world.ends()
     assert (world.transport.calls, world.sink.continuations) == ([], [None])
-
-
-async def test_faults_before_the_end_of_a_shard_do_not_count_when_it_is_read_again() -> None:
-    world = ScriptedWorld(start=Position.after(10))
-    recovery, fault = Recovery(world.context, SHARD), classify(refused("InternalFailure", status=500))
-    waits = [await recovery.delay(fault, Position.after(3)) for _ in range(6)]
-    subscription = world.subscribe(Position.after(10), recovery=recovery)
-    subscription.close_at(10, CHILDREN)
-    await subscription.run()
-    assert waits[-1] > 2 > await recovery.delay(fault, Position.after(3))
 
 
 async def test_an_announced_end_of_a_closed_shard_is_delivered_once() -> None:
@@ -791,18 +680,6 @@ async def test_one_line_per_opening_and_ending_and_none_per_event(caplog: pytest
     ]
 
 
-async def test_what_is_polled_is_not_called_a_subscription(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "kinesis_efo")
-    world = ScriptedWorld([END])
-    world.poll()
-    await world.ends()
-    name = f"orders:{SHARD}"
-    assert [line.message for line in caplog.records] == [
-        f"{name}: polled at TRIM_HORIZON",
-        f"{name}: polling ended after 0.0 s and 1 events at SHARD_END: the shard has ended",
-    ]
-
-
 # -- what was trimmed before it was read
 
 
@@ -810,18 +687,6 @@ def aged(seconds: float) -> int:
     """The number of a record that is so old when a test begins."""
     begin = 1_700_001_000
     return int(Numbering(0, begin - 10 * DAY).record(int((begin - seconds) * 1e9)))
-
-
-async def test_a_position_behind_the_horizon_is_refused_before_anything_is_read() -> None:
-    world = ScriptedWorld([END], start=Position.after(aged(2 * DAY)), fail_on_data_loss=True)
-    await world.fails(DataLossError, SHARD, str(aged(2 * DAY)))
-    assert world.transport.calls == []
-
-
-async def test_where_losses_are_accepted_reading_goes_on_at_the_horizon() -> None:
-    script = [payload(aged(0), 3), END]
-    world = await ScriptedWorld(script, start=Position.after(aged(2 * DAY)), fail_on_data_loss=False).ends()
-    assert world.transport.positions == ["TRIM_HORIZON"]
 
 
 async def test_an_idle_shard_read_all_the_while_has_lost_nothing() -> None:
@@ -843,18 +708,6 @@ async def test_events_from_a_full_socket_do_not_hide_a_loss() -> None:
         fail_on_data_loss=True,
     )
     await world.fails(DataLossError, SHARD, "AFTER:6")
-
-
-async def test_a_sink_full_for_longer_than_the_retention_is_reported() -> None:
-    world = ScriptedWorld(
-        [payload(aged(-1), 2), payload(aged(-2), 2), Silence()],
-        [END],
-        start=Position.after(aged(60)),
-        delays={1: 25 * 3600},
-        fail_on_data_loss=True,
-    )
-    await world.fails(DataLossError, SHARD, str(aged(-2)))
-    assert world.sink.continuations == [aged(-1), aged(-2)]
 
 
 @pytest.mark.parametrize("first", [0.0, 0.1], ids=["event first", "timer first"])
@@ -912,23 +765,6 @@ async def test_reader_at_the_horizon_fails_if_late_after_the_first_commit() -> N
     world.sink.committed = Position.after(aged(DAY))
     await world.fails(DataLossError, SHARD)
     assert len(world.sink.events) == 1
-
-
-async def test_each_loss_is_reported_if_losses_are_allowed(caplog: pytest.LogCaptureFixture) -> None:
-    world = ScriptedWorld(
-        [payload(aged(DAY), 1, behind=DAY * 1000)],
-        [END],
-        start=Position.after(aged(2 * DAY)),
-        delays={0: 6 * 3600},
-        fail_on_data_loss=False,
-    )
-    with caplog.at_level(logging.WARNING):
-        await world.ends()
-    gaps = [re.findall(r"between (\S+) and (\S+) are gone", message) for message in caplog.messages]
-    assert [gap for gap in gaps if gap] == [
-        [("2023-11-12T22:30:00+00:00", "2023-11-13T22:30:00+00:00")],
-        [("2023-11-13T22:30:00+00:00", "2023-11-14T04:30:01+00:00")],
-    ]
 
 
 async def test_accepted_loss_is_reported_once_and_the_next_one_fails() -> None:
@@ -1068,14 +904,6 @@ async def test_room_that_was_waited_for_is_given_back_where_the_next_opening_fai
     assert sink.continuations == [1, None]
 
 
-async def test_the_room_of_an_event_that_did_not_come_is_given_back_when_the_subscription_ends() -> None:
-    world = ScriptedWorld([payload(1), Wait(10)], [END])
-    released: list[float] = []
-    world.sink.release = lambda: released.append(world.elapsed)  # type: ignore[method-assign]
-    await world.ends()
-    assert released == [10.0, 10.0]
-
-
 async def test_room_that_came_at_last_is_no_reason_to_wait_again() -> None:
     """Nor to keep the room of what comes later."""
     world = ScriptedWorld([Large(payload(1))], [Large(payload(1)), Wait(10)], [Wait(10)], [END])
@@ -1129,11 +957,6 @@ async def test_its_state_says_what_it_waits_for() -> None:
 # -- silence
 
 
-async def test_the_time_limits_of_a_former_subscription_end_with_it() -> None:
-    world = ScriptedWorld([payload(1)], [Wait(30), payload(2), Silence()])
-    assert await state_after(world, 40) is State.STREAMING
-
-
 async def test_the_silence_of_a_subscription_begins_when_it_is_run_and_with_each_event_that_was_taken() -> None:
     world = ScriptedWorld([Wait(10)], [END])
     await asyncio.sleep(100)
@@ -1156,16 +979,6 @@ async def test_nothing_is_opened_before_it_may_be() -> None:
     await world.ends()
     assert asked == [0, 105], "before each call, once Kinesis allows it"
     assert [at - world.began for at, _ in world.transport.calls] == [100, 205]
-
-
-async def test_a_retention_that_cannot_be_asked_for_while_reading_is_a_failure_like_others() -> None:
-    busy = refused("LimitExceededException", operation="DescribeStreamSummary")
-    topology = ScriptedTopology([SHARD], retention=(busy, 48 * 3600))
-    late = payload(aged(DAY), 1, behind=DAY * 1000)
-    script = [late, Wait(10), late, END]
-    world = ScriptedWorld(script, script, start=Position.after(aged(60)), topology=topology, fail_on_data_loss=True)
-    await world.ends()
-    assert dict(world.stats.failures) == {"LimitExceededException": 1}
 
 
 async def test_reading_that_goes_on_at_the_horizon_may_be_minutes_late_from_there() -> None:
@@ -1205,25 +1018,9 @@ async def with_room_after(seconds: float, *scripts: Script) -> tuple[ScriptedWor
     return world, sink, released
 
 
-async def test_room_that_is_there_is_not_waited_for() -> None:
-    world = ScriptedWorld([Large(payload(1)), END])
-    world.sink = sink = NarrowSink(world.clock)
-    sink.open.set()
-    sink.wait = None  # type: ignore[method-assign, assignment]
-    subscription = world.subscribe()
-    await subscription.run()
-    assert (sink.continuations, subscription.stats.failures) == ([1, None], {})
-
-
 async def test_waiting_for_room_is_no_silence() -> None:
     world, sink, _ = await with_room_after(38, [Wait(20), Large(payload(1)), END])
     assert (sink.continuations, world.stats.failures, world.stats.opened) == ([1, None], {}, 1)
-
-
-async def test_room_that_comes_in_time_is_given_back_at_the_end_of_the_same_subscription() -> None:
-    world, sink, released = await with_room_after(5, [Large(payload(1)), Wait(10)], [END])
-    assert (sink.continuations, world.stats.paused) == ([1, None], 0)
-    assert released == [15, 15]
 
 
 async def test_silence_after_the_room_has_come_is_silence() -> None:
@@ -1254,14 +1051,3 @@ async def test_silence_after_the_room_has_come_is_silence() -> None:
     await running
     assert world.stats.failures == {"TimeoutError": 1}
     assert [at - world.began for at, _ in world.transport.calls] == [0, 41], "after 35 s without a byte, and a pause"
-
-
-async def test_its_share_is_the_sinks() -> None:
-    world = await ScriptedWorld([END]).ends()
-    assert world.transport.streams[0]._room.share == OpenSink.share
-
-
-async def test_how_far_it_is_behind_is_what_the_last_event_said() -> None:
-    world = ScriptedWorld([payload(5, 3, behind=900), payload(6, 3, behind=700), Silence()])
-    await state_after(world, 5)
-    assert world.stats.millis_behind == 700

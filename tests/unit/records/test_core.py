@@ -219,26 +219,6 @@ def test_what_is_odd_is_decoded_alike(name: str) -> None:
 
 
 @pytest.mark.usefixtures("native")
-def test_broken_data_is_told_in_the_words_for_the_size_of_the_records_before() -> None:
-    small, large = event(record(5)), event(record(5, b"z" * 900))
-    words = {
-        outcome(CORE, [part([*before, ODD["data %"]])], deaggregate=True)[1]
-        for before in ([small, large], [large, small])
-    }
-    assert len(words) == 2
-    for before in ([small, large], [large, small]):
-        agree([part([*before, ODD["data %"]])])
-
-
-@pytest.mark.usefixtures("native")
-def test_what_python_takes_over_begins_behind_the_last_batch() -> None:
-    full = event(*(record(number) for number in range(MAX_ROWS)))
-    again = event(record(MAX_ROWS - 1), record(MAX_ROWS, PartitionKey=None))
-    assert sum(batch.num_rows for batch in agree([part([full, again])])) == MAX_ROWS + 1
-    assert sum(batch.num_rows for batch in agree([part([event(record(5))]), part([full, again])])) == MAX_ROWS + 2
-
-
-@pytest.mark.usefixtures("native")
 @pytest.mark.parametrize("taken_over", [MAX_ROWS, 7])
 def test_the_core_goes_on_behind_what_python_took_over(taken_over: int) -> None:
     full = event(*(record(number) for number in range(10, 10 + taken_over)))
@@ -281,21 +261,6 @@ def test_what_is_usual_is_decoded_by_the_core_alone(native: Any) -> None:
     found, error, _ = outcome(CORE._replace(new_batch=lambda _: batch), [part(payloads)] * 2, deaggregate=True)
     assert (len(found), error) == (1, "")
     assert batch.asked == ["begin", "add", "add", "begin", "add", "add", "take", "floor"]
-
-
-@pytest.mark.usefixtures("native")
-def test_nothing_is_taken_behind_the_first_record_beyond_a_range() -> None:
-    found = agree(
-        [part([event(record(3), record(9), record(5)), event(record(4), record(6))], through=Position.after(6))]
-    )
-    assert [row for batch in found for row in batch["sequenceNumber"].to_pylist()] == ["3", "4", "6"]
-
-
-@pytest.mark.usefixtures("native")
-def test_aggregates_of_other_shards_are_left_out_behind_what_the_core_decoded() -> None:
-    other = event(record(2, aggregate("b", hash_key=str(3 << 126))))
-    (batch,) = agree([part([event(record(1)), other])])
-    assert batch.num_rows == 1
 
 
 @pytest.mark.usefixtures("native")

@@ -188,10 +188,6 @@ def test_a_longer_retention_and_a_stream_that_came_yesterday_lose_nothing(caplog
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 
-def test_the_horizon_is_no_loss_whatever_is_gone() -> None:
-    assert plan(Kinesis(retention=HOUR))
-
-
 def test_a_named_shard_that_was_trimmed_is_a_loss() -> None:
     gone = in_orders("shardId-00000000000", "AFTER:7")
     with pytest.raises(DataLossError, match="shard shardId-00000000000 does not exist any more"):
@@ -209,20 +205,6 @@ def test_a_named_shard_begins_at_the_horizon_if_its_time_is_gone_and_others_wher
         LEFT: "AFTER:7",
         RIGHT: at(-0.5),
     }
-
-
-def test_of_many_shards_some_are_named() -> None:
-    def message(count: int) -> str:
-        shards = [Shard(f"shardId-{index:012}", (), (0, 9), first=1) for index in range(count)]
-        ends = {"endingPosition": in_orders("shardId-000000000099", "AFTER:7")}
-        parsed = BatchOptions.parse({"manifest": "m.json", **ends})
-        planner = StretchPlanner(ORDERS, "m.json", parsed, tip_at(NOW), Kinesis(), NOW)
-        with pytest.raises(ConfigurationError) as caught:
-            asyncio.run(planner.plan(shards))
-        return str(caught.value)
-
-    assert message(8).endswith("shardId-000000000006, shardId-000000000007")
-    assert message(9).endswith("shardId-000000000007 and 1 more")
 
 
 @pytest.mark.parametrize("option", ["startingPosition", "endingPosition"])
@@ -267,10 +249,6 @@ def kinesis_clock(skew: float) -> KinesisClock:
     clock.watch(client)
     client.answer({"date": "Tue, 14 Nov 2023 22:13:20 GMT"})
     return clock
-
-
-def test_the_tip_lies_a_second_behind_the_load() -> None:
-    assert tip_at(8.0) == Position.at_timestamp(9_000)
 
 
 @pytest.mark.parametrize("skew", [-200.0, -3.0, 0.0, 0.9, 40.0, 290.0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -97,21 +96,6 @@ def test_it_reads_to_a_number_and_not_further() -> None:
     assert taken == [10, 20]
     assert transport.streams[0].read == 2
     assert transport.streams[0].closed
-
-
-def test_a_shard_that_ends_is_read_to_its_end() -> None:
-    assert read([payload(10, 1, behind=5), payload(None, 1, ["c"])])[0] == [10, None]
-
-
-def test_faults_pass_and_nothing_comes_twice() -> None:
-    throttled = refused("ProvisionedThroughputExceededException", operation="GetRecords")
-    taken, transport, _ = read(
-        throttled,
-        [payload(10, 2, behind=5), throttled],
-        [payload(20, 1, behind=5), payload(None, 0, ["c"])],
-    )
-    assert taken == [10, 20]
-    assert transport.positions == ["TRIM_HORIZON", "TRIM_HORIZON", "AFTER:10"]
 
 
 def test_a_time_is_read_from_somewhat_earlier() -> None:
@@ -210,26 +194,6 @@ def test_a_shard_that_is_gone_is_a_loss(caplog: pytest.LogCaptureFixture) -> Non
     assert "going on without it, as option failOnDataLoss=false asks" in caplog.text
 
 
-def test_cancelling_closes_the_connection() -> None:
-    async def main() -> None:
-        clock = LoopClock()
-        transport = ScriptedTransport(clock, [payload(10, 1, behind=5), Wait(100)])
-        stream = Stream(ORDERS, transport, ScriptedTopology(LISTED), RetrySettings(), "m.json", clock)
-        stretch = StretchProgress(Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START))
-
-        async def take(portion: StretchEvent) -> None:
-            pass
-
-        read_all = read_stretch(stream, stretch, clock.time, take, clock, patience=60.0, fail_on_data_loss=True)
-        reading = asyncio.create_task(read_all)
-        await clock.sleep(1)
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-        assert transport.streams[0].closed
-
-    virtual_time.run(main())
-
-
 def test_the_pace_leaves_other_readers_more_than_half_of_a_shard() -> None:
     pace = pace_of(1 << 20)
     asked = [0.0]
@@ -279,12 +243,3 @@ def test_a_closed_shard_whose_end_nobody_announces_ends_at_its_last_number() -> 
         [payload(20, 1, behind=5), Wait(300)], stretch=Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START, last=20)
     )
     assert found == [("TRIM_HORIZON", 20)]
-
-
-def test_the_progress_counts_what_came() -> None:
-    body = payload(10, 2, behind=5_000)
-    arrived = body.replace(b'"PartitionKey"', b'"ApproximateArrivalTimestamp": 1700000990.5, "PartitionKey"')
-    idle, end = payload(15, 0, behind=4_000), payload(None, 0, ["c"], behind=3_000)
-    _, progress = portions([arrived, idle, end], stretch=Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START))
-    assert (progress.records, progress.bytes) == (2, len(arrived) + len(idle) + len(end))
-    assert (progress.arrived, progress.behind) == (1_700_000_990_500, 3_000)

@@ -78,20 +78,6 @@ def test_all_shards_are_read_and_every_client_is_closed(
     assert len([line for line in caplog.messages if "complete after" in line]) == 3
 
 
-def test_rows_behind_the_number_at_which_a_stretch_ends_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    clients(monkeypatch, kinesis)
-    some = replace(STRETCHES[0], end=Position.after(11))
-    [batch] = Reading([some], MANIFEST, SOURCE).batches()
-    assert batch["sequenceNumber"].to_pylist() == ["10", "11"]
-
-
-def test_of_several_errors_one_is_raised_and_every_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = clients(monkeypatch, denied)
-    with pytest.raises(AccessRefusedError, match="no shardId-"):
-        list(Reading(STRETCHES, MANIFEST, SOURCE).batches())
-    assert is_over(made)
-
-
 def endless(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """One more record with each answer."""
     if operation == "get_shard_iterator":

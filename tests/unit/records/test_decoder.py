@@ -8,7 +8,6 @@ import logging
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
-from hashlib import md5
 from itertools import pairwise
 from typing import Any
 
@@ -103,10 +102,6 @@ def test_optional_fields_that_are_missing_are_null() -> None:
     assert row["approximateArrivalTimestamp"].microsecond == 0
 
 
-def test_no_events_and_empty_events_are_no_batches() -> None:
-    assert rows([]) == rows([event(), event()]) == []
-
-
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 400, 2000, 10 << 20])
 def test_data_of_every_size(size: int) -> None:
     # Twice, since how base64 is decoded depends on the event before.
@@ -124,10 +119,6 @@ def test_escapes_in_json_strings() -> None:
         assert [row["data"] for row in rows([slashed, slashed.replace(b'"1"', b'"3"').replace(b'"2"', b'"4"')])] == [
             data[:width]
         ] * 4
-
-
-def test_partition_keys_of_any_script() -> None:
-    assert rows([event(record(1, PartitionKey='ключ "🗝" \\'))])[0]["partitionKey"] == 'ключ "🗝" \\'
 
 
 EVENTS = [event(*(record(number) for number in range(start, start + 5))) for start in (10, 15, 20)]
@@ -177,16 +168,6 @@ def test_reading_stops_behind_the_range() -> None:
 
     batches = decode(payloads(), KEY, TRIM_HORIZON, Position.after(16), deaggregate=False)
     assert sum(batch.num_rows for batch in batches) == 7
-
-
-def test_nothing_is_taken_behind_the_record_that_ends_a_range() -> None:
-    def payloads() -> Any:
-        yield EVENTS[0]
-        raise AssertionError("read on")
-
-    last = numbers([EVENTS[0]])[-1]
-    batches = decode(payloads(), KEY, TRIM_HORIZON, Position.after(last), deaggregate=False)
-    assert sum(batch.num_rows for batch in batches) == len(numbers([EVENTS[0]]))
 
 
 def test_an_event_that_comes_twice_does_not_double_its_rows() -> None:
@@ -256,12 +237,6 @@ def test_a_payload_that_is_not_an_event_is_a_frame_error_that_names_the_shard(pa
         rows([payload])
 
 
-@pytest.mark.parametrize("bad", ["!" * 2000, "a" * 2001, "A" * 1998 + "=A"])
-def test_broken_base64_in_large_records(bad: str) -> None:
-    with pytest.raises(FrameError, match="cannot be decoded"):
-        rows([event(record(1, bytes(2000))), event(record(2, Data=bad))])
-
-
 def aggregate(*keys: str, hash_key: str | None = None) -> bytes:
     aggregator = RecordAggregator()
     for key in keys:
@@ -279,11 +254,6 @@ def test_aggregates_are_taken_apart_between_plain_records() -> None:
         ("3", 0, None, b"x"),
     ]
     assert len({row["approximateArrivalTimestamp"] for row in found}) == 1
-
-
-def test_aggregates_stay_whole_where_that_is_wanted() -> None:
-    data = aggregate("a", "b")
-    assert [row["data"] for row in rows([event(record(1, data))], apart=False)] == [data]
 
 
 def test_aggregates_of_other_shards_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -309,14 +279,6 @@ def test_aggregates_of_other_shards_are_left_out(caplog: pytest.LogCaptureFixtur
     assert noted == [(KEY, 2)]
 
 
-def test_nothing_is_said_to_be_left_out_where_everything_is_delivered(caplog: pytest.LogCaptureFixture) -> None:
-    empty = MAGIC + b"\x78\x00" + md5(b"\x78\x00").digest()
-    caplog.set_level(logging.INFO, module.__name__)
-    found = rows([event(record(1, aggregate("a", hash_key="50")), record(2, empty))])
-    assert [row["partitionKey"] for row in found] == ["a"]
-    assert not caplog.records
-
-
 def test_broken_aggregates_are_passed_on_with_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     broken = [MAGIC + bytes(30), aggregate("a")[:-1] + b"!", MAGIC]
     found = rows([event(*(record(number, data) for number, data in enumerate(broken)))])
@@ -327,14 +289,6 @@ def test_broken_aggregates_are_passed_on_with_one_line_in_the_log(caplog: pytest
             "orders:shardId-000000000003: 3 records begin like KPL aggregates but are none; passed on as they are",
         )
     ]
-
-
-def test_one_aggregate_may_fill_several_batches() -> None:
-    keys = [str(number) for number in range(12_000)]
-    batches = list(decode([event(record(1, aggregate(*keys)))], KEY, TRIM_HORIZON, SHARD_END, deaggregate=True))
-    assert [batch.num_rows for batch in batches] == [6_000, 6_000]
-    assert [key for batch in batches for key in batch["partitionKey"].to_pylist()] == keys
-    assert [sub for batch in batches for sub in batch["subSequenceNumber"].to_pylist()] == list(range(12_000))
 
 
 def inside(sub: int, *records: dict[str, Any], apart: bool = True, **options: Any) -> list[tuple[int, int, str | None]]:

@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 
 from kinesis_efo.errors import FrameError, SequenceNumberError
 from kinesis_efo.positions import SHARD_END, LastRecord, Position
-from kinesis_efo.records.aggregation import MAGIC
 from kinesis_efo.records.events import (
     ChildShard,
     Event,
     EventHead,
     data_in,
-    first_number,
     has_record,
     last_record,
     position_after,
@@ -41,24 +39,12 @@ def event(**fields: object) -> bytes:
     return json.dumps({"ContinuationSequenceNumber": "42", "MillisBehindLatest": 0, "Records": [], **fields}).encode()
 
 
-def test_an_event_with_records() -> None:
-    payload = event(MillisBehindLatest=1234, Records=[{"Data": "eA==", "PartitionKey": "k"}] * 3, ChildShards=None)
-    head = read_head(payload)
-    assert head == EventHead(42, 1234, 3, ())
-    assert Event(payload, head).through == Position.after(42)
-
-
 @pytest.mark.parametrize("parents", [["shardId-000000000000"], ["shardId-000000000000", "shardId-000000000007"]])
 def test_the_end_of_a_shard(parents: list[str]) -> None:
     payload = event(ContinuationSequenceNumber=None, ChildShards=[{**CHILD, "ParentShards": parents}])
     head = read_head(payload)
     assert head == EventHead(None, 0, 0, (ChildShard("shardId-000000000001", tuple(parents), 0, 2**128 - 1),))
     assert Event(payload, head).through == SHARD_END
-
-
-@given(st.integers(0, 10**199))
-def test_continuations_of_any_length(number: int) -> None:
-    assert read_head(event(ContinuationSequenceNumber=str(number))).continuation == number
 
 
 @pytest.mark.parametrize(
@@ -206,23 +192,6 @@ def test_the_end_of_a_shard_is_told_with_an_empty_string_too(nothing: str | None
     assert answer.events[-1].head.continuation is None
 
 
-@pytest.mark.parametrize("nothing", [None, []])
-def test_empty_children_are_none(nothing: list[str] | None) -> None:
-    going_on = {"ContinuationSequenceNumber": "7", "MillisBehindLatest": 0, "Records": [], "ChildShards": nothing}
-    assert read_head(json.dumps(going_on).encode()).continuation == 7
-    answer = {"Records": [], "NextShardIterator": "i", "MillisBehindLatest": 0, "ChildShards": nothing}
-    assert read_answer(json.dumps(answer).encode()).iterator == "i"
-
-
-def test_a_head_names_the_last_record() -> None:
-    numbers = [{"SequenceNumber": str(number), "Data": "eA==", "PartitionKey": "k"} for number in (41, 42)]
-    event = {"ContinuationSequenceNumber": "50", "MillisBehindLatest": 0, "Records": numbers}
-    assert read_head(json.dumps(event).encode()).last == 42
-    assert read_head(json.dumps(event | {"Records": []}).encode()).last is None
-    answer = {"Records": numbers, "NextShardIterator": "i", "MillisBehindLatest": 0}
-    assert read_answer(json.dumps(answer).encode()).events[0].head.last == 42
-
-
 def test_an_answer_says_whether_the_iterator_has_moved() -> None:
     answer = json.dumps({"Records": [], "NextShardIterator": "i", "MillisBehindLatest": 5}).encode()
     assert read_answer(answer, asked="i").events[0].head.stuck
@@ -237,44 +206,11 @@ def test_how_far_a_payload_reads_is_told_of_events_and_of_answers() -> None:
     assert position_after(json.dumps(answer).encode()) == Position.after(42)
 
 
-def test_a_partition_key_may_be_the_name_of_a_field() -> None:
-    record = {"SequenceNumber": "42", "Data": "eA==", "PartitionKey": "ContinuationSequenceNumber"}
-    answer = {"Records": [record], "NextShardIterator": "i", "MillisBehindLatest": 0}
-    assert position_after(json.dumps(answer).encode()) == Position.after(42)
-    record["PartitionKey"] = '"ContinuationSequenceNumber":"7"'
-    assert position_after(json.dumps(answer).encode()) == Position.after(42)
-    assert position_after(b'{"ContinuationSequenceNumber" : "50","Records":[]}') == Position.after(50)
-
-
-def test_a_record_is_found_by_its_number_and_by_nothing_else() -> None:
-    record = {"SequenceNumber": "42", "Data": "eA==", "PartitionKey": "41"}
-    payload = json.dumps({"ContinuationSequenceNumber": "50", "MillisBehindLatest": 0, "Records": [record]}).encode()
-    assert [number for number in (4, 41, 42, 50, 420) if has_record(payload, number)] == [42]
-
-
 def test_a_record_is_found_as_an_expression_with_its_number_finds_it() -> None:
     plain = re.compile(rb'"SequenceNumber"\s*:\s*"42"')
     parts = (b'"SequenceNumber"', b":", b" \n", b'"42"', b'"', b"42", b'"4"')
     texts = [b"".join(chosen) for chosen in product(parts, repeat=5)]
     assert [text for text in texts if has_record(text, 42)] == [text for text in texts if plain.search(text)]
-
-
-def test_what_does_not_say_how_far_it_is_behind_is_at_the_tip() -> None:
-    assert read_head(b'{"ContinuationSequenceNumber":"1"}').millis_behind == 0
-    assert read_answer(b'{"Records":[],"NextShardIterator":"i"}').millis_behind == 0
-
-
-def test_the_last_record_of_what_cannot_be_decoded_is_whole() -> None:
-    aggregate = b64encode(MAGIC).decode()
-    broken = f'{{"Records":[{{"Data":"{aggregate}","SequenceNumber":"42"}}'.encode()
-    assert last_record(broken) == LastRecord(42, 0)
-
-
-def test_the_first_records_number_is_found_where_there_is_one() -> None:
-    records = [{"SequenceNumber": str(number), "Data": "eA==", "PartitionKey": "7"} for number in (42, 43)]
-    event = {"ContinuationSequenceNumber": "50", "MillisBehindLatest": 0, "Records": records}
-    assert first_number(json.dumps(event).encode()) == 42
-    assert first_number(json.dumps(event | {"Records": []}).encode()) is None
 
 
 def test_hash_keys_of_as_many_digits_as_numbers_may_have() -> None:

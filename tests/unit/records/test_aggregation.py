@@ -92,6 +92,10 @@ def test_unknown_fields_and_tags_are_skipped() -> None:
         sealed(b"\x0a" + b"\xff" * 11),
         sealed(b"\x0b"),  # groups ended with protobuf 2
         sealed(b"\x08"),
+        sealed(b"\x08" + b"\xff" * 100),
+        sealed(b"\x0a" + b"\xff" * 9 + b"\x7fk"),  # a number of 70 bits
+        sealed(field(1, b"k") + field(3, field(1, 2**63 - 1) + field(3, b""))),
+        sealed(field(1, b"k") + field(3, field(1, 0) + field(2, 5) + field(3, b""))),  # no such explicit key
         sealed(b"\xff"),
     ],
 )

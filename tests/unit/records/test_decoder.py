@@ -7,7 +7,9 @@ import importlib.util
 import logging
 import subprocess
 import sys
+import tracemalloc
 from datetime import UTC, datetime, timedelta
+from hashlib import md5
 from itertools import pairwise
 from typing import Any
 
@@ -227,14 +229,18 @@ def test_batches_are_bounded_in_bytes(size: int) -> None:
         (event(record(1)).replace(b"key-1", b"\xff\xfe"), "utf-8"),
         (event(record(1, Data="!!!!")), "base64"),
         (event(record(1, Data="abc")), "base64"),
+        (event(record(1, Data="eA=\u00e9")), "base64"),
+        (event(record(1, Data=7)), "Expected `bytes"),
+        (event(record(1), record(2, b"x" * 3000), record(3, Data="!" * 2000)), "base64"),
         (b'{"x":' + b"[" * 100_000, "recursion"),
     ],
 )
 def test_a_payload_that_is_not_an_event_is_a_frame_error_that_names_the_shard(payload: bytes, message: str) -> None:
     with pytest.raises(
         FrameError, match=f"an event of shard orders:shardId-000000000003 cannot be decoded: .*({message})"
-    ):
+    ) as caught:
         rows([payload])
+    assert len(str(caught.value)) < 700, "a payload must not flow into the log"
 
 
 def aggregate(*keys: str, hash_key: str | None = None) -> bytes:
@@ -345,6 +351,7 @@ def test_pandas_is_not_imported() -> None:
     """It would delay the first row of each of Spark's workers by half a second."""
     program = f"""
 import sys
+import tracemalloc
 from kinesis_efo.records.decoder import decode
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 payload = {event(record(5))!r}
@@ -355,3 +362,45 @@ print("pandas" in sys.modules)
     assert importlib.util.find_spec("pandas") is not None
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def sealed(message: bytes) -> bytes:
+    return MAGIC + message + md5(message).digest()
+
+
+BOMBS = {
+    "records of no bytes": b"\x0a\x01k" + b"\x1a\x04\x08\x00\x1a\x00" * 40_000,
+    "records of no bytes with a long key": b"\x0a\x80\x02" + b"k" * 256 + b"\x1a\x04\x08\x00\x1a\x00" * 40_000,
+    "keys that nobody uses": (b"\x0a\xff\x01" + b"k" * 255) * 1_000 + b"\x1a\x04\x08\x00\x1a\x00",
+    "keys of nothing": b"\x0a\x00" * 120_000 + b"\x1a\x04\x08\x00\x1a\x00",
+    "unknown fields": b"\x38\x01" * 120_000 + b"\x0a\x01k\x1a\x04\x08\x00\x1a\x00",
+    "the key told again and again": b"\x0a\x01k\x1a\xc4\xb6\x0e" + b"\x08\x00" * 120_000 + b"\x1a\x02ab",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BOMBS)
+def test_aggregate_made_to_grow_grows_in_proportion(name: str) -> None:
+    """There is nothing to decompress in an aggregate; the most that its bytes can stand for is a row for every six."""
+    payload = event(record(1, sealed(BOMBS[name])))
+    rows = 0
+    # What is loaded once is no part of it.
+    list(decode([event(record(1))], KEY, TRIM_HORIZON, SHARD_END, deaggregate=True))
+    tracemalloc.start()
+    try:
+        for batch in decode([payload], KEY, TRIM_HORIZON, SHARD_END, deaggregate=True, hash_range=(0, 2**128 - 1)):
+            rows += batch.num_rows
+            assert batch.num_rows <= MAX_ROWS
+            del batch
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert rows * 6 <= len(BOMBS[name])
+    assert peak < 48 * len(payload)
+
+
+def test_aggregate_inside_an_aggregate_is_split_once() -> None:
+    inner = sealed(b"\x0a\x01i\x1a\x05\x08\x00\x1a\x01x")
+    outer = sealed(b"\x0a\x01o\x1a" + bytes([len(inner) + 4]) + b"\x08\x00\x1a" + bytes([len(inner)]) + inner)
+    (batch,) = decode([event(record(1, outer))], KEY, TRIM_HORIZON, SHARD_END, deaggregate=True)
+    assert batch.column("data").to_pylist() == [inner]

@@ -70,6 +70,11 @@ def test_the_end_of_a_shard(parents: list[str]) -> None:
         (event(ContinuationSequenceNumber=42), "Expected `str"),
         (event(MillisBehindLatest="0"), "Expected `int"),
         (b'{"ContinuationSequenceNumber":"1","MillisBehindLatest":' + b"9" * 5000 + b"}", "out of range"),
+        (event()[:-1] + b',"MillisBehindLatest":' + b"9" * (1 << 20) + b"}", "out of range"),
+        (event()[:-1] + b',"MillisBehindLatest":1e999}', "cannot be read"),
+        (event()[:-1] + b',"Extra":' + b"[" * 200_000 + b"]" * 200_000 + b"}", "recursion"),
+        (event()[:-1] + b',"Records":[{"Extra":' + b"[" * 200_000 + b"]" * 200_000 + b"}]}", "recursion"),
+        (b'{"a":' * 200_000 + b"1" + b"}" * 200_000, "recursion"),
         (event(Records={}), "Expected `array`"),
         (event(Records=[1]), "Expected `object`"),
         (event(ContinuationSequenceNumber=None, ChildShards=[{}]), "missing required field"),
@@ -83,8 +88,9 @@ def test_the_end_of_a_shard(parents: list[str]) -> None:
     ],
 )
 def test_a_payload_that_is_not_an_event_is_refused_with_the_reason(payload: bytes, message: str) -> None:
-    with pytest.raises(FrameError, match=message):
+    with pytest.raises(FrameError, match=message) as caught:
         read_head(payload)
+    assert len(str(caught.value)) < 700, "a payload must not flow into the log"
 
 
 def test_an_event_that_goes_on_before_its_own_last_record_is_broken() -> None:

@@ -117,42 +117,6 @@ def test_allowed_losses_of_one_shard_are_logged_once_a_minute(caplog: pytest.Log
     ] * 2
 
 
-def test_thousand_shards_log_losses_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    shards = [f"shardId-{index:012}" for index in range(0, 2000, 2)]
-
-    async def main() -> None:
-        clock = LoopClock()
-        retention = Retention(STREAM, Lister(), clock, not_listed, fail=False, shortest=24 * HOUR)  # type: ignore[arg-type]
-        context: Any = SimpleNamespace(clock=clock)
-        sink: Any = SimpleNamespace(committed=None)
-        positions = [Position.after(number(30 * HOUR + index / 100, index * 2)) for index in range(1000)]
-        readers = [
-            ShardDelivery(context, shard, position, sink, SubscriptionStats(), retention, Known())
-            for shard, position in zip(shards, positions, strict=True)
-        ]
-
-        async def read(index: int) -> None:
-            for _ in range(8):
-                await clock.sleep(index / 2000)
-                assert await readers[index].is_passed()
-                assert retention.log.count > 0 and caplog.messages, "a loss is logged before its reader goes on"
-                await clock.sleep(25 - index / 2000)
-
-        await asyncio.gather(*map(read, range(1000)))
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
-    assert len(caplog.messages) == 3, "one for each minute"
-    for message in caplog.messages:
-        assert message.startswith(
-            "1,000 losses in stream 'orders': stream 'orders', shard shardId-000000000000 was read up to AFTER:"
-        )
-        assert message.count("; stream 'orders', shard ") == 4
-        assert "; and 995 more, of any records between 2023-11-13T16:2" in message
-        told = [shard for text in single(message) for shard in re.findall(r"shardId-\d{12}", text)]
-        assert sorted(told) == shards
-
-
 def test_warnings_of_shards_that_drift_apart_stay_together(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         clock, random = LoopClock(), Random(1)

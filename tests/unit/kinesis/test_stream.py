@@ -161,19 +161,6 @@ async def test_what_was_announced_by_a_shard_that_is_gone_is_forgotten() -> None
     assert (len(made.lineage), name(1) in made.lineage) == (1, False)
 
 
-async def test_it_is_asked_once_when_the_stream_was_created() -> None:
-    lister = Lister()
-    made = stream(lister)
-    assert made.identity.created is None
-    lister.faults = [refused("AccessDeniedException", operation="DescribeStreamSummary")]
-    await made.identify()
-    assert made.identity.created is None, "not every role may ask"
-    await made.identify()
-    await made.identify()
-    assert made.identity.created == 42
-    assert lister.asked == ["summary", "summary"]
-
-
 async def test_a_time_that_is_kept_is_where_a_new_query_starts_and_an_earlier_one_is_the_horizon() -> None:
     lister = Lister(shard(0), shard(1, 0))
     made = stream(lister)
@@ -208,6 +195,29 @@ async def test_a_shard_that_a_list_left_out_once_is_not_lost() -> None:
     await made.refresh()
     await made.check_loss({name(3): after(3)}, nothing_known, set())
     assert lister.asked == ["shards", "shards"]
+
+
+async def test_accepted_loss_of_a_shard_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    lister = Lister(shard(5))
+    made = stream(lister)
+    await made.refresh()
+    reported: set[str] = set()
+    for _ in range(3):
+        await made.check_loss({name(3): after(3)}, lambda _shard, position: Known(accepted=position), reported)
+        made.losses.write()
+    assert lister.asked == ["shards", "shards"]
+    assert made.losses.count == 1
+    (message,) = caplog.messages
+    assert "option acceptDataLoss accepts that" in message
+
+
+async def test_unknown_distribution_is_no_error() -> None:
+    lister = Lister()
+    lister.who = Distribution.AUTO
+    made = stream(lister)
+    assert await made.distribution() is Distribution.AUTO
+    lister.faults = [refused("AccessDeniedException", operation="DescribeStreamSummary")]
+    assert await made.distribution() is Distribution.UNKNOWN
 
 
 async def test_trimmed_unread_descendant_is_a_loss() -> None:

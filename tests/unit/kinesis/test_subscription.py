@@ -29,7 +29,6 @@ from kinesis_efo.kinesis.recovery import ReadContext, Recovery
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import State
 from kinesis_efo.kinesis.subscription import ShardSubscription
-from kinesis_efo.kinesis.transport import EventStream, Quota
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
@@ -86,16 +85,6 @@ class Sink(OpenSink):
     @property
     def continuations(self) -> list[int | None]:
         return [event.head.continuation for event in self.events]
-
-
-class TransportPerShard:
-    """Has a transport for each shard; implements `Transport`."""
-
-    def __init__(self, transports: dict[str, ScriptedTransport]) -> None:
-        self._transports = transports
-
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> EventStream:
-        return await self._transports[shard_id].subscribe(stream, shard_id, position, room)
 
 
 async def not_listed(_: str) -> None:
@@ -517,21 +506,6 @@ async def test_without_the_permission_to_describe_the_consumer_the_message_says_
     await world.fails(ConsumerNotFoundError, CONSUMER_ARN, "allow kinesis:DescribeStreamConsumer to the job's role")
 
 
-@pytest.mark.slow
-async def test_a_thousand_shards_that_miss_something_at_once_ask_once() -> None:
-    shards = [f"shardId-{number:012d}" for number in range(1000)]
-    clock, topology = LoopClock(), ScriptedTopology(shards, consumer=[True])
-    transport = TransportPerShard({shard: ScriptedTransport(clock, MISSING, MISSING, [END]) for shard in shards})
-    context = ReadContext(STREAM, SOURCE, transport, topology, TEN, clock=clock)
-    sink = Sink(clock, {})
-    subscriptions = [ShardSubscription(context, shard, TRIM_HORIZON, sink) for shard in shards]
-    began = clock.monotonic()
-    await asyncio.gather(*(subscription.run() for subscription in subscriptions))
-    seconds = clock.monotonic() - began
-    assert len(sink.events) == 1000
-    assert max(topology.calls, topology.described) <= 1 + seconds / 5
-
-
 async def test_an_event_that_steps_back_behind_its_records_is_not_delivered_but_asked_for_again() -> None:
     back = payload(9, 2).replace(b'"SequenceNumber": "1"', b'"SequenceNumber": "12"')
     world = await ScriptedWorld([payload(5), back, payload(20)], [payload(12, 2), END]).ends()
@@ -800,26 +774,6 @@ async def test_a_subscription_that_waits_for_room_leaves_the_line_when_it_is_can
         await asyncio.sleep(0)
         assert sink.waiting == 0
         assert sink.taken == 0
-
-
-async def test_room_that_was_waited_for_is_given_back_where_the_next_opening_fails() -> None:
-    failure = refused("InternalFailure", status=500)
-    world = ScriptedWorld([Large(payload(1))], failure, [Large(payload(1)), END])
-    world.sink = sink = NarrowSink(world.clock)
-    held: list[int] = []
-    release = sink.release
-
-    def noted() -> None:
-        held.append(sink.taken)
-        release()
-
-    sink.release = noted  # type: ignore[method-assign]
-    running = asyncio.ensure_future(world.subscribe().run())
-    await asyncio.sleep(100)
-    sink.open.set()
-    await running
-    assert held[0] == len(payload(1)), "the failed opening kept its room"
-    assert sink.continuations == [1, None]
 
 
 # -- what is told of it

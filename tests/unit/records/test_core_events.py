@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.errors import FrameError
 from kinesis_efo.records import core
 from kinesis_efo.records.events import EventHead, read_answer, read_head
 from kinesis_efo.records.frames import Frame, FrameDecoder, encode_frame
@@ -73,42 +72,6 @@ def test_the_wrong_vectors_of_aws_are_refused_alike_at_every_cut(vector: Wrong) 
             agree_on_frames([stream[at : at + 1] for at in range(len(stream))])
             for at in range(len(stream)):
                 agree_on_frames([stream[:at], stream[at:]])
-
-
-def test_chunks_of_any_kind_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "CHOSEN", CORE)
-    wire = encode_frame({"a": "b"}, b"x" * 5000)
-    for chunks in ([bytearray(wire)], [memoryview(wire)], [memoryview(bytearray(wire))[:2000], wire[2000:]]):
-        decoder = FrameDecoder()
-        assert [frame for chunk in chunks for frame in decoder.feed(chunk)] == [Frame({"a": "b"}, b"x" * 5000)]
-
-
-def test_a_frame_of_many_pieces_is_python_s_and_the_next_one_the_core_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "CHOSEN", CORE)
-    long, short = encode_frame({}, bytes(300_000)), encode_frame({}, b"x" * 5000)
-    decoder = FrameDecoder()
-    python: list[int] = []
-    monkeypatch.setattr(decoder, "_feed", lambda chunk, feed=decoder._feed: python.append(len(chunk)) or feed(chunk))
-    for chunks, left in (
-        ([long, short[:100], short[100:]], []),
-        ([long[:100], long[100:]], [100, len(long) - 100]),
-        ([long[:5], long[5:100], long[100:]], [100, len(long) - 100]),
-        # Python ends what it has begun.
-        (
-            [long[:100], long[100:] + short + short[:20], short[20:]],
-            [100, len(long) - 100 + len(short) + 20, len(short) - 20],
-        ),
-        ([long[:100], long[100:] + short[:5], short[5:8], short[8:]], [100, len(long) - 95, 3, len(short) - 8]),
-        ([short], []),
-    ):
-        found = b"".join(encode_frame({}, frame.payload) for chunk in chunks for frame in decoder.feed(chunk))
-        assert found == b"".join(chunks)
-        assert python == left
-        python.clear()
-    decoder.finish()
-    decoder.feed(short[:7])
-    with pytest.raises(FrameError, match="inside a frame, after 7 bytes"):
-        decoder.finish()
 
 
 def test_a_frame_that_the_core_declines_is_read_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,17 +236,6 @@ ODD = {
 def test_what_is_odd_is_read_or_refused_alike(name: str) -> None:
     agree_on_head(ODD[name])
     agree_on_answer(polled(ODD[name]), "50")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "an end", "an end that goes on", "before its last record", "number 007", "number of a record 007", "lag 7",
-        "continuation null", "lone surrogates", "more behind it", "deep",
-    ],
-)  # fmt: skip
-def test_what_is_odd_is_left_to_python(native: Any, name: str) -> None:
-    assert native.read_head(ODD[name]) is None
 
 
 # -- who reads

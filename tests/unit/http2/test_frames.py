@@ -120,12 +120,6 @@ def test_frames_are_those_that_hyperframe_reads_wherever_the_bytes_are_cut(
     assert split(wire, *cuts) == split(wire) == as_hyperframe_reads(wire)
 
 
-@given(st.lists(frames, max_size=3))
-def test_a_byte_at_a_time_gives_the_same(sent: list[Frame]) -> None:
-    wire = b"".join(frame.serialize() for frame in sent)
-    assert split(wire, *range(len(wire))) == split(wire)
-
-
 @given(
     st.lists(st.tuples(st.binary(max_size=200), st.none() | st.integers(0, 255)), min_size=1, max_size=8),
     st.data(),
@@ -154,22 +148,6 @@ def test_h2_finds_the_same_data_in_a_response(sent: list[tuple[bytes, int | None
     assert counted == sum(event.flow_controlled_length for event in received)
     assert split(wire)[-1] == ("ended", 1)
     assert isinstance(events[-1], StreamEnded)
-
-
-@pytest.mark.parametrize("padding", [0, 1, 254, 255])
-def test_padding_counts_with_the_byte_that_tells_its_length(padding: int) -> None:
-    wire = DataFrame(3, b"abc", pad_length=padding, flags=["PADDED"]).serialize()
-    assert split(wire) == [("padded", 3, b"abc", padding + 1)]
-
-
-def test_a_frame_of_nothing_but_padding() -> None:
-    wire = DataFrame(3, b"", pad_length=7, flags=["PADDED", "END_STREAM"]).serialize()
-    assert split(wire) == [("padded", 3, b"", 8), ("ended", 3)]
-
-
-def test_a_frame_without_contents_says_nothing_but_that_it_is_the_last() -> None:
-    assert split(DataFrame(3, b"").serialize()) == []
-    assert split(DataFrame(3, b"", flags=["END_STREAM"]).serialize()) == [("ended", 3)]
 
 
 def header(length: int, kind: int, flags: int, stream: int) -> bytes:

@@ -19,7 +19,7 @@ from kinesis_efo.records import core
 from kinesis_efo.records.aggregation import MAGIC
 from kinesis_efo.records.batches import MAX_ROWS
 from kinesis_efo.records.decoder import Decoder
-from tests.support.agreement import CORE, Part, agree, outcome
+from tests.support.agreement import CORE, Part, agree
 from tests.support.missing import not_here
 from tests.unit.records.test_decoder import aggregate, event, record
 
@@ -234,43 +234,6 @@ def test_the_core_goes_on_behind_what_python_took_over(taken_over: int) -> None:
 
 
 @pytest.mark.usefixtures("native")
-def test_what_python_took_over_does_not_count_in_the_next_batch_of_the_core() -> None:
-    def numbered(first: int, count: int) -> bytes:
-        return event(*(record(number) for number in range(first, first + count)))
-
-    most, few = MAX_ROWS * 3 // 5, MAX_ROWS * 2 // 5
-    odd = event(record(10**6, PartitionKey=None))
-    agree([part([numbered(0, most), odd, numbered(2 * 10**6, few), numbered(3 * 10**6, most), numbered(4 * 10**6, 9)])])
-
-
-class Watched:
-    """A batch of the core that notes what it is asked for."""
-
-    def __init__(self, batch: Any) -> None:
-        self.asked: list[str] = []
-        self._batch = batch
-
-    def __getattr__(self, name: str) -> Any:
-        self.asked.append(name)
-        return getattr(self._batch, name)
-
-
-def test_what_is_usual_is_decoded_by_the_core_alone(native: Any) -> None:
-    batch = Watched(native.Batch(True))
-    payloads = [event(record(1), record(2)), event(record(3))]
-    found, error, _ = outcome(CORE._replace(new_batch=lambda _: batch), [part(payloads)] * 2, deaggregate=True)
-    assert (len(found), error) == (1, "")
-    assert batch.asked == ["begin", "add", "add", "begin", "add", "add", "take", "floor"]
-
-
-@pytest.mark.usefixtures("native")
-def test_every_cut_of_an_event_is_decoded_alike() -> None:
-    whole = event(record(1), record(2, PartitionKey="é"))
-    for at in range(len(whole)):
-        agree([part([whole, whole[:at]])])
-
-
-@pytest.mark.usefixtures("native")
 def test_large_batches_are_cut_alike() -> None:
     small = [event(*(record(10 * n + i) for i in range(10))) for n in range(1, 2_100)]
     large = [event(*(record(10**6 + 10 * n + i, bytes(30_000)) for i in range(10))) for n in range(30)]
@@ -307,13 +270,6 @@ def test_what_kinesis_sends_is_taken(native: Any, name: str) -> None:
     assert by_core(native, TAKEN[name]) == (2, 2, False)
     assert by_core(native, memoryview(TAKEN[name])) == (2, 2, False)  # type: ignore[arg-type]
     agree([part([TAKEN[name]])])
-
-
-@pytest.mark.parametrize(
-    "name", ["number 007", "data QR==", "time 1e23", "key null", "surrogates", "doubled Data", "more behind it", "deep"]
-)
-def test_what_is_odd_is_left_to_python(native: Any, name: str) -> None:
-    assert by_core(native, ODD[name]) is None
 
 
 def test_aggregates_are_left_to_python_if_they_are_taken_apart(native: Any) -> None:

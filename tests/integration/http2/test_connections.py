@@ -19,14 +19,14 @@ from .conftest import HandClock, client, event, fault_of, hold, read, until
 # -- how many
 
 
-async def test_twelve_subscriptions_on_a_limit_of_five_open_three_connections() -> None:
+async def test_twelve_streams_at_five_each_need_three_connections() -> None:
     async with http2_peer(hold) as server, client(server) as aws:
         streams = await aws.subscribe_all(12)
         assert sorted(len(peer.requests) for peer in server.peers) == [2, 5, 5]
         assert [await read(stream, 1) for stream in streams] == [[1]] * 12
 
 
-async def test_a_service_without_a_limit_gets_no_more_than_32_streams_on_a_connection() -> None:
+async def test_service_without_a_limit_gets_32_streams() -> None:
     async with http2_peer(hold, streams=None) as server, client(server) as aws:
         await aws.subscribe_all(40)
         assert [len(peer.requests) for peer in server.peers] == [32, 8]
@@ -47,7 +47,7 @@ async def test_a_limit_that_changes_counts_from_then_on() -> None:
         assert [len(peer.requests) for peer in server.peers] == [4, 1]
 
 
-async def test_a_limit_of_none_at_all_is_said_to_be_one() -> None:
+async def test_limit_of_0_streams_is_reported() -> None:
     async with http2_peer(hold, streams=0) as server, client(server) as aws:
         with pytest.raises(ConnectionClosedError, match="MAX_CONCURRENT_STREAMS is 0") as caught:
             await aws.subscribe()
@@ -80,7 +80,7 @@ async def test_a_refused_stream_is_tried_again_on_another_connection() -> None:
         assert len(server.peers[0].requests) == before + 2, "until it says what it takes"
 
 
-async def test_a_service_that_refuses_everything_is_asked_three_times() -> None:
+async def test_refused_request_is_sent_three_times() -> None:
     async def answer(request: Request) -> None:
         request.peer.h2.reset_stream(request.stream_id, ErrorCodes.REFUSED_STREAM)
         request.peer.flush()
@@ -98,7 +98,7 @@ async def test_a_service_that_refuses_everything_is_asked_three_times() -> None:
 # -- GOAWAY
 
 
-async def test_goaway_sends_later_streams_elsewhere_and_lets_the_earlier_ones_end() -> None:
+async def test_goaway_moves_later_streams_only() -> None:
     begun = asyncio.Event()
 
     async def answer(request: Request) -> None:
@@ -127,7 +127,7 @@ async def test_goaway_sends_later_streams_elsewhere_and_lets_the_earlier_ones_en
         assert server.peers[0].errors == [ErrorCodes.NO_ERROR], "the service is told"
 
 
-async def test_goaway_with_an_error_code_ends_what_it_does_not_name() -> None:
+async def test_goaway_with_an_error_ends_later_streams() -> None:
     async with http2_peer(hold) as server, client(server) as aws:
         first, second = await aws.subscribe(), await aws.subscribe()
         server.peers[0].go_away(1, ErrorCodes.ENHANCE_YOUR_CALM)
@@ -138,7 +138,7 @@ async def test_goaway_with_an_error_code_ends_what_it_does_not_name() -> None:
         assert isinstance(await fault_of(first), ConnectionLost)
 
 
-async def test_a_service_that_says_goaway_to_every_connection() -> None:
+async def test_goaway_on_every_connection_is_an_error() -> None:
     async def answer(request: Request) -> None:
         request.peer.go_away(0)
 
@@ -166,7 +166,7 @@ async def test_a_reset_before_the_headers(code: int) -> None:
         assert len(server.requests) == 1, "the service may have begun with it: that is the subscription's affair"
 
 
-async def test_a_reset_behind_the_headers_comes_behind_what_was_sent_and_leaves_the_others_alone() -> None:
+async def test_reset_ends_one_stream_after_its_data() -> None:
     async with http2_peer(hold) as server, client(server) as aws:
         broken, whole = await aws.subscribe(), await aws.subscribe()
         await asyncio.sleep(0)
@@ -181,7 +181,7 @@ async def test_a_reset_behind_the_headers_comes_behind_what_was_sent_and_leaves_
 
 
 @pytest.mark.parametrize("how", ["rst", "fin"])
-async def test_a_connection_that_is_lost_ends_all_its_streams_and_the_next_ones_open_another(how: str) -> None:
+async def test_lost_connection_ends_all_its_streams(how: str) -> None:
     async with http2_peer(hold) as server, client(server) as aws:
         streams = await aws.subscribe_all(5)
         assert [await read(stream, 1) for stream in streams] == [[1]] * 5
@@ -200,7 +200,7 @@ async def test_a_connection_that_is_lost_ends_all_its_streams_and_the_next_ones_
 # -- signs of life
 
 
-async def test_a_service_that_answers_no_ping_is_dead_after_ten_seconds_also_where_all_streams_are_idle() -> None:
+async def test_unanswered_ping_ends_the_connection() -> None:
     clock = HandClock()
     async with http2_peer(hold) as server, client(server, clock=clock) as aws:
         streams = await aws.subscribe_all(5)
@@ -218,7 +218,7 @@ async def test_a_service_that_answers_no_ping_is_dead_after_ten_seconds_also_whe
 # -- closing
 
 
-async def test_closing_a_subscription_tells_the_service_and_swallows_what_still_comes() -> None:
+async def test_late_data_of_a_closed_stream_is_dropped() -> None:
     async with http2_peer(hold) as server, client(server) as aws:
         closed, other = await aws.subscribe(), await aws.subscribe()
         assert await read(closed, 1) == [1]
@@ -241,7 +241,7 @@ async def test_closing_a_subscription_tells_the_service_and_swallows_what_still_
         assert peer.h2.outbound_flow_control_window < window
 
 
-async def test_a_call_that_is_cancelled_while_it_waits_for_its_headers_frees_its_place() -> None:
+async def test_cancelled_wait_for_headers_frees_the_place() -> None:
     async def silent(request: Request) -> None:
         pass
 
@@ -255,7 +255,7 @@ async def test_a_call_that_is_cancelled_while_it_waits_for_its_headers_frees_its
         assert len(server.peers) == 1
 
 
-async def test_a_call_that_is_cancelled_while_it_may_not_send_its_body_frees_its_place() -> None:
+async def test_cancelled_wait_for_the_window_frees_the_place() -> None:
     small = {SettingCodes.INITIAL_WINDOW_SIZE: 10}
     async with http2_peer(hold, streams=1, settings=small) as server, client(server) as aws:
         for count in range(1, 4):
@@ -281,7 +281,7 @@ async def test_a_body_waits_for_the_window_that_the_service_gives() -> None:
         assert json.loads(server.requests[0].body)["ShardId"]
 
 
-async def test_an_answer_to_half_a_request_frees_the_place_and_the_stream() -> None:
+async def test_answer_to_half_a_request_frees_the_place() -> None:
     small = {SettingCodes.INITIAL_WINDOW_SIZE: 10}
     async with http2_peer(hold, streams=1, settings=small) as server, client(server) as aws:
         for count in range(1, 4):
@@ -316,7 +316,7 @@ async def test_closing_the_client_ends_what_waits_and_leaves_nothing() -> None:
         await until(server.peers[0].gone.is_set)
 
 
-async def test_silence_on_a_living_connection_is_an_error_of_the_stream_alone() -> None:
+async def test_silence_ends_the_stream_alone() -> None:
     async with http2_peer(hold) as server, client(server, silence=1.0) as aws:
         stream = await aws.subscribe()
         assert await read(stream, 1) == [1]

@@ -31,7 +31,7 @@ END_STREAM, END_HEADERS = 1, 4
 
 
 @pytest.mark.parametrize("with_length", [True, False])
-async def test_an_error_that_is_larger_than_the_first_window_is_read_whole(with_length: bool) -> None:
+async def test_error_larger_than_the_window_is_read(with_length: bool) -> None:
     body = json.dumps({"__type": "InvalidArgumentException", "message": "x" * 100_000}).encode()
 
     async def answer(request: Request) -> None:
@@ -58,7 +58,7 @@ async def test_an_error_without_a_body() -> None:
         assert classify(caught.value).verdict is Verdict.RETRY
 
 
-async def test_a_call_that_is_cancelled_while_an_errors_body_is_read_frees_its_place() -> None:
+async def test_cancelled_read_of_an_error_frees_the_place() -> None:
     async def answer(request: Request) -> None:
         request.begin({":status": "500", "content-type": "application/x-amz-json-1.1"})
         await request.send(b" " * 6000)
@@ -76,7 +76,7 @@ async def test_a_call_that_is_cancelled_while_an_errors_body_is_read_frees_its_p
 
 
 @pytest.mark.parametrize(("said", "sent"), [(100, 50), (100, 150), (0, 10), (100, 0)])
-async def test_a_body_of_another_length_than_announced_ends_its_stream_alone(said: int, sent: int) -> None:
+async def test_wrong_content_length_ends_the_stream_alone(said: int, sent: int) -> None:
     async def answer(request: Request) -> None:
         if request.stream_id == 1:
             await hold(request)
@@ -128,7 +128,7 @@ async def test_informational_answers_and_trailers_and_no_events_at_all() -> None
     ],
     ids=["PING", "SETTINGS", "RST of no stream", "RST of a stream", "WINDOW_UPDATE", "DATA", "PRIORITY", "unknown"],
 )
-async def test_thousands_of_frames_that_say_nothing_are_borne(flood: bytes) -> None:
+async def test_flood_of_empty_frames_is_tolerated(flood: bytes) -> None:
     async with http2_peer(hold) as server, client(server) as aws:
         stream = await aws.subscribe()
         (peer,) = server.peers
@@ -198,7 +198,7 @@ LONG = answered((":status", "200"), *((f"x-{count}", "y" * 1000) for count in ra
         pytest.param(frame(RST, 0, 0, bytes(4)), "violates HTTP/2", id="RST of stream 0"),
     ],
 )
-async def test_what_breaks_the_rules_ends_the_connection_with_what_was_wrong(sent: bytes, text: str) -> None:
+async def test_violation_ends_the_connection_with_its_reason(sent: bytes, text: str) -> None:
     async def answer(request: Request) -> None:
         if request.stream_id == 1:
             await hold(request)
@@ -236,7 +236,7 @@ async def test_data_behind_the_end_of_a_stream_is_swallowed() -> None:
         assert len(server.peers) == 1
 
 
-async def test_a_window_of_one_stream_that_is_opened_too_far_ends_that_stream() -> None:
+async def test_overflow_of_a_streams_window_ends_the_stream() -> None:
     async with http2_peer(hold) as server, client(server) as aws:
         spoilt, whole = await aws.subscribe(), await aws.subscribe()
         server.peers[0].write(frame(WINDOW, 0, 1, b"\x7f\xff\xff\xff"))

@@ -78,7 +78,7 @@ async def test_in_the_clear_http2_is_not_guessed() -> None:
         assert server.prefaces == 0
 
 
-async def test_a_service_is_asked_again_after_five_minutes(tmp_path: Path, said: Callable[[], list[str]]) -> None:
+async def test_http2_is_offered_again_after_five_minutes(tmp_path: Path, said: Callable[[], list[str]]) -> None:
     clock, authority = HandClock(), Authority(tmp_path)
     async with only_http1(authority.server("localhost", alpn=())) as server:
         where = f"https://localhost:{server.port}"
@@ -91,7 +91,7 @@ async def test_a_service_is_asked_again_after_five_minutes(tmp_path: Path, said:
     assert len(said()) == 1
 
 
-async def test_http2_is_said_once_with_what_the_service_allows(said: Callable[[], list[str]]) -> None:
+async def test_http2_is_logged_once_with_its_limit(said: Callable[[], list[str]]) -> None:
     async with http2_peer(hold) as server, client(server) as aws:
         await aws.subscribe_all(12)
         assert said() == [f"127.0.0.1:{server.port}: reading over HTTP/2, 5 streams per connection"]
@@ -134,7 +134,7 @@ async def test_a_service_with_tls_that_does_not_agree_on_http2(
         assert not [record for record in caplog.records if record.name.startswith("aiohttp")], "it heard no HTTP/2"
 
 
-async def test_a_service_in_the_clear_behind_a_proxy_is_read_over_http1() -> None:
+async def test_unencrypted_service_behind_a_proxy_uses_http1() -> None:
     # A proxy gets requests of HTTP/1.1 with the whole URL, which this server does not look at.
     async with only_http1() as proxy:
         proxies = {"http": f"http://127.0.0.1:{proxy.port}"}
@@ -146,7 +146,7 @@ async def test_a_service_in_the_clear_behind_a_proxy_is_read_over_http1() -> Non
 # -- the request
 
 
-async def test_what_is_signed_is_what_is_sent_and_secrets_are_in_no_table() -> None:
+async def test_signed_headers_are_sent_and_secrets_not_indexed() -> None:
     async with http2_peer(hold) as server, client(server) as aws:
         await aws.subscribe()
         (peer,) = server.peers
@@ -163,7 +163,7 @@ async def test_what_is_signed_is_what_is_sent_and_secrets_are_in_no_table() -> N
         assert not {b"x-amz-security-token", b"authorization"} & set(table)
 
 
-async def test_secrets_are_marked_for_whoever_passes_them_on() -> None:
+async def test_secrets_are_marked_as_never_indexed() -> None:
     wire = bytearray()
 
     async def record(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -30,7 +30,7 @@ class Door:
         await self.open.wait()
 
 
-async def test_a_stalled_stream_gets_its_window_and_the_others_all_they_read() -> None:
+async def test_stalled_stream_does_not_delay_the_others() -> None:
     async def answer(request: Request) -> None:
         request.begin()
         for count in range(1, 9):

@@ -97,9 +97,7 @@ def test_children_that_were_not_listed_are_read(local: Local) -> None:
 @pytest.mark.parametrize(
     ("options", "rows"), [({}, 2_000), ({"deaggregate": "all"}, 2_000), ({"deaggregate": "strict"}, 0)]
 )
-def test_every_record_of_aggregates_with_mixed_keys_is_read_unless_the_option_is_strict(
-    local: Local, options: dict[str, str], rows: int
-) -> None:
+def test_mixed_aggregates_are_read_unless_strict(local: Local, options: dict[str, str], rows: int) -> None:
     bench = local()
     read = Read(bench, 4, **options)
     for parcel in aggregated((f"key-{number}", b"%d" % number) for number in range(2_000)):

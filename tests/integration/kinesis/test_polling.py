@@ -70,7 +70,7 @@ async def test_the_answers_json_is_what_tasks_decode(local: Local) -> None:
         events.close()
 
 
-async def test_a_shard_is_read_to_its_end_within_its_limits_through_expired_iterators(local: Local) -> None:
+async def test_shard_is_polled_to_its_end_within_limits(local: Local) -> None:
     bench = local(read_limit=True, iterator_seconds=1.0)
     stream = polled(bench)
     expected = [f"key-{number}" for number in range(3000)]

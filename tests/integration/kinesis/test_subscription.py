@@ -137,7 +137,7 @@ async def test_broken_connections_lose_and_double_nothing(local: Local) -> None:
         assert havoc.broken > 10
 
 
-async def test_a_full_sink_closes_the_connection_and_room_reopens_it(local: Local) -> None:
+async def test_full_sink_closes_the_connection(local: Local) -> None:
     bench = local(max_event_records=1)
     stream = bench.stream()
     bench.put(*"abcdefgh")

@@ -83,7 +83,7 @@ async def test_every_page_is_read(local: Local) -> None:
     assert sum(call.operation == "ListShards" for call in bench.aws.kinesis.trace) == 6
 
 
-async def test_a_query_starts_at_the_roots_or_at_what_was_open(local: Local) -> None:
+async def test_query_starts_at_roots_or_open_shards(local: Local) -> None:
     bench = local()
     stream = bench.stream()
     await asyncio.sleep(0.05)

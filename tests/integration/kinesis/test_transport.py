@@ -302,7 +302,7 @@ async def test_refusals_are_raised_and_not_retried_by_the_sdk(local: Local, erro
 # -- closing
 
 
-async def test_closing_ends_a_read_that_waits_and_may_be_done_twice(local: Local) -> None:
+async def test_close_ends_a_waiting_read(local: Local) -> None:
     bench = local(idle_event_seconds=60)
     stream = bench.stream()
     async with bench.client() as client:

@@ -68,7 +68,7 @@ def read(
     return virtual_time.run(main())
 
 
-def test_it_waits_at_the_tip_until_kinesis_clock_has_passed_the_end() -> None:
+def test_read_waits_at_the_tip_for_its_end() -> None:
     script = [
         payload(10, 2, behind=5),
         payload(20, 1),
@@ -163,7 +163,7 @@ def test_late_task_describes_its_stream_at_most_once(waited: float, created: flo
     assert described == calls
 
 
-def test_what_retention_takes_away_before_it_is_read_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
+def test_expired_records_before_the_read_are_a_loss(caplog: pytest.LogCaptureFixture) -> None:
     long_ago = Position.at_timestamp(UNTIL_START.value - 25 * 3_600_000)
     with pytest.raises(DataLossError, match="the stream does not keep records for so long"):
         read([payload(None, 1, ["c"])], start=long_ago)
@@ -203,7 +203,7 @@ def test_the_pace_leaves_other_readers_more_than_half_of_a_shard() -> None:
     assert asked[-1] == 4.5, "two calls a second, of the five that there are"
 
 
-def test_the_log_says_how_far_a_stretch_is() -> None:
+def test_progress_of_a_stretch_is_logged() -> None:
     progress = StretchProgress(
         Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START), 1_200, 1_234, 5_600_000, 1_700_000_940_000.0, 61_000
     )
@@ -232,13 +232,13 @@ def portions(*scripts: Any, stretch: Stretch) -> tuple[list[tuple[str, int | Non
     return virtual_time.run(main())
 
 
-def test_each_event_is_cut_behind_the_one_before_also_behind_one_without_records() -> None:
+def test_each_event_is_cut_behind_the_last() -> None:
     script = [payload(10, 2, behind=5), payload(15, 0, behind=5), payload(20, 1, behind=5), payload(None, 0, ["c"])]
     found, _ = portions(script, stretch=Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START))
     assert found == [("TRIM_HORIZON", 10), ("AFTER:15", 20)]
 
 
-def test_a_closed_shard_whose_end_nobody_announces_ends_at_its_last_number() -> None:
+def test_unannounced_end_is_the_last_number() -> None:
     found, _ = portions(
         [payload(20, 1, behind=5), Wait(300)], stretch=Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START, last=20)
     )

@@ -89,7 +89,7 @@ def endless(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_whoever_wants_no_more_closes_it_while_it_waits_to_be_taken_from(
+def test_closed_read_stops_all_requests(
     shards: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "kinesis_efo.batch")
@@ -115,9 +115,7 @@ def test_whoever_wants_no_more_closes_it_while_it_waits_to_be_taken_from(
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_a_shard_whose_reading_is_cancelled_from_within_ends_the_read_with_an_error(
-    shards: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancelled_shard_ends_the_read_with_an_error(shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A group of tasks takes that for its end, with the other shards' rows alone."""
 
     def cancelled(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -157,7 +155,7 @@ BEGAN = QuickClock().now
 UNTIL = Position.at_timestamp(round(BEGAN * 1000))
 
 
-def test_that_nothing_is_left_is_believed_by_kinesis_clock_and_not_by_this_machines(
+def test_read_ends_by_the_clock_of_kinesis(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = QuickClock()
@@ -180,7 +178,7 @@ def test_that_nothing_is_left_is_believed_by_kinesis_clock_and_not_by_this_machi
 
 
 @pytest.mark.parametrize(("hashes", "rows", "left"), [((0, MIDDLE), 0, 1), ((MIDDLE + 1, LAST), 3, 0), (None, 3, 0)])
-def test_what_belongs_to_another_shard_is_left_out_and_told_unless_the_shard_has_no_hash_range(
+def test_foreign_aggregates_are_left_out_and_counted(
     hashes: tuple[int, int] | None, rows: int, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [parcel] = aggregated(("b", b"%d" % number) for number in range(3))

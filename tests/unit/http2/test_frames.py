@@ -112,9 +112,7 @@ def as_hyperframe_reads(wire: bytes) -> list[tuple[object, ...]]:
 
 
 @given(st.lists(frames, max_size=6), st.data())
-def test_frames_are_those_that_hyperframe_reads_wherever_the_bytes_are_cut(
-    sent: list[Frame], data: st.DataObject
-) -> None:
+def test_frames_are_those_of_hyperframe_at_any_cut(sent: list[Frame], data: st.DataObject) -> None:
     wire = b"".join(frame.serialize() for frame in sent)
     cuts = data.draw(st.lists(st.integers(0, len(wire)), max_size=12))
     assert split(wire, *cuts) == split(wire) == as_hyperframe_reads(wire)
@@ -174,7 +172,7 @@ def test_what_no_peer_may_send(wire: bytes, text: str, cut: int) -> None:
         split(wire, cut)
 
 
-def test_the_largest_frame_is_allowed_and_the_reserved_bit_means_nothing() -> None:
+def test_largest_frame_with_a_reserved_bit_is_allowed() -> None:
     wire = header(LARGEST, 0, 0, 0x80000001) + bytes(LARGEST)
     assert split(wire, 4, 5000) == [("data", 1, bytes(LARGEST))]
 

@@ -67,7 +67,7 @@ def test_more_than_the_window_is_an_error_of_the_service() -> None:
         response.arrive(b"x")
 
 
-async def test_padding_alone_neither_shuts_the_window_nor_ends_the_response() -> None:
+async def test_padding_alone_reopens_the_window() -> None:
     response, carrier = respond()
     reading = asyncio.ensure_future(response.readany())
     for _ in range(1000):
@@ -101,7 +101,7 @@ async def test_what_is_expected_may_come_at_once() -> None:
         max_size=40,
     )
 )
-def test_allowed_and_unread_bytes_never_exceed_the_usual_window_or_what_was_expected(
+def test_allowed_and_unread_bytes_stay_within_the_window(
     steps: list[tuple[str, int, int]],
 ) -> None:
     async def main() -> None:
@@ -141,7 +141,7 @@ async def test_what_arrived_is_copied() -> None:
     assert await response.readany() == b"abc"
 
 
-async def test_what_arrived_before_an_error_is_read_before_it_and_the_error_stays() -> None:
+async def test_bytes_before_an_error_are_read_first() -> None:
     response, _ = respond()
     response.arrive(b"ab")
     response.end(ConnectionResetError("reset"))
@@ -153,7 +153,7 @@ async def test_what_arrived_before_an_error_is_read_before_it_and_the_error_stay
 
 
 @pytest.mark.parametrize("sent", [b"12345678", b"12345678901", b""])
-async def test_a_body_of_another_length_than_announced_is_an_error_behind_what_came(sent: bytes) -> None:
+async def test_wrong_content_length_is_an_error(sent: bytes) -> None:
     response = Response(Carrier(), 7, lambda: 0, 35)
     response.begin(200, {"content-length": "10"})
     response.arrive(sent)
@@ -164,7 +164,7 @@ async def test_a_body_of_another_length_than_announced_is_an_error_behind_what_c
         await response.readany()
 
 
-async def test_a_second_reader_is_told_so_and_the_first_goes_on() -> None:
+async def test_second_reader_is_refused() -> None:
     response, _ = respond()
     first = asyncio.ensure_future(response.readany())
     await asyncio.sleep(0)
@@ -187,7 +187,7 @@ async def test_reading_a_whole_answer_that_is_cancelled_ends_its_stream() -> Non
 # -- closing, and silence
 
 
-async def test_closing_ends_a_read_that_waits_and_tells_the_service_once() -> None:
+async def test_close_ends_a_waiting_read_once() -> None:
     response, carrier = respond()
     reading = asyncio.ensure_future(response.readany())
     await asyncio.sleep(0)
@@ -197,7 +197,7 @@ async def test_closing_ends_a_read_that_waits_and_tells_the_service_once() -> No
     assert carrier.cancelled == [7]
 
 
-async def test_closing_drops_what_was_not_read_and_is_no_error_of_length() -> None:
+async def test_close_drops_unread_bytes() -> None:
     response = Response(Carrier(), 7, lambda: 0, 35)
     response.begin(200, {"content-length": "10"})
     response.arrive(b"abc")
@@ -205,7 +205,7 @@ async def test_closing_drops_what_was_not_read_and_is_no_error_of_length() -> No
     assert await response.readany() == b""
 
 
-async def test_silence_while_somebody_reads_is_an_error_and_ends_the_stream() -> None:
+async def test_silence_while_reading_is_an_error() -> None:
     response, carrier = respond()
     loop = asyncio.get_running_loop()
     begin = loop.time()

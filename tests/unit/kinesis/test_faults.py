@@ -71,7 +71,7 @@ def test_every_error_has_its_verdict(error: Exception, verdict: Verdict) -> None
     assert str(fault) == describe(error)
 
 
-def test_a_role_that_cannot_be_assumed_is_told_from_a_shard_that_cannot_be_read() -> None:
+def test_refused_assume_role_names_the_role() -> None:
     denied = refused("AccessDenied", "User: arn:aws:iam::1:user/me is not authorized", 403, "AssumeRole")
     error = fatal(classify(denied), STREAM, "shard", "m.json")
     assert isinstance(error, AccessRefusedError)

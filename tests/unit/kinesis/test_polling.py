@@ -128,7 +128,7 @@ def test_a_body_that_is_not_an_answer_is_refused(body: bytes, message: str) -> N
 
 
 @pytest.mark.slow
-async def test_a_shard_with_much_to_read_is_asked_five_times_a_second() -> None:
+async def test_busy_shard_is_polled_five_times_a_second() -> None:
     world = PolledWorld(*[10] * 60_000)
     await world.run_for(4)
     assert world.gaps[:5] == [0.2] * 5
@@ -159,7 +159,7 @@ async def test_a_shard_without_more_records_is_polled_once_per_interval() -> Non
         assert subscription.position == Position.after(world.stream[0].records[-1][0])
 
 
-async def test_many_shards_are_asked_more_rarely_while_they_are_many() -> None:
+async def test_many_shards_are_polled_less_often() -> None:
     world = PolledWorld(10, interval=1.0)
     others = [
         await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, Unlimited()) for _ in range(3 * CALLS_FOR_NOTHING - 1)
@@ -196,7 +196,7 @@ async def test_a_new_subscription_keeps_the_pace_of_the_one_before() -> None:
     assert not world.client.refused
 
 
-async def test_fewer_records_are_asked_for_after_a_call_without_an_answer() -> None:
+async def test_failed_call_lowers_the_record_limit() -> None:
     world = PolledWorld(*[100] * 2000)
 
     def broken(_: str) -> None:
@@ -212,7 +212,7 @@ async def test_fewer_records_are_asked_for_after_a_call_without_an_answer() -> N
 # -- iterators, the end, back-pressure
 
 
-async def test_an_expired_iterator_is_renewed_behind_what_came_and_not_counted() -> None:
+async def test_expired_iterator_is_renewed_without_a_failure() -> None:
     world = PolledWorld(10, 10)
     world.client.iterator_seconds = 0.5
     task = asyncio.ensure_future((subscription := world.subscribe()).run())
@@ -304,7 +304,7 @@ async def test_a_call_that_hangs_is_a_failure_after_35_seconds() -> None:
 
 
 @pytest.mark.slow
-async def test_the_pause_after_a_large_answer_is_no_silence_however_slowly_is_read() -> None:
+async def test_pause_after_a_large_answer_is_no_silence() -> None:
     rate = 64 << 10
     world = PolledWorld(*[10_000] * 3000)
     world.limits = polling_limits(KINESIS_LIMITS, rate)
@@ -314,7 +314,7 @@ async def test_the_pause_after_a_large_answer_is_no_silence_however_slowly_is_re
     assert (subscription.stats.failures, world.records) == ({}, 3000)
 
 
-async def test_each_answer_is_asked_for_once_its_events_are_taken() -> None:
+async def test_next_answer_is_requested_after_all_events() -> None:
     world = PolledWorld(10)
     world.client.end_with_records = True
     world.stream.split(0)
@@ -344,7 +344,7 @@ class NarrowRoom:
         await self.grown.wait()
 
 
-async def test_room_is_taken_for_the_largest_answer_at_first_and_for_a_usual_one_then() -> None:
+async def test_room_is_reserved_for_the_largest_answer_first() -> None:
     world = PolledWorld(*[10] * 3000)
     room = NarrowRoom(free=True)
     events = aiter(await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, room))
@@ -354,7 +354,7 @@ async def test_room_is_taken_for_the_largest_answer_at_first_and_for_a_usual_one
     assert room.waited == [], "there was room"
 
 
-async def test_nothing_is_asked_for_before_there_is_room() -> None:
+async def test_no_request_before_there_is_room() -> None:
     world = PolledWorld(10)
     room = NarrowRoom(free=False)
     events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, room)
@@ -378,7 +378,7 @@ async def tip_of(world: PolledWorld, position: Position = TRIM_HORIZON) -> tuple
     return tip.position, len(world.client.opened)
 
 
-async def test_the_tip_is_the_last_record_however_long_ago_it_came() -> None:
+async def test_tip_is_the_last_record_of_any_age() -> None:
     world = PolledWorld(*[10] * 2500)
     world.client.behind = lambda *_: 10_000
     last = Position.after(world.stream[0].records[-1][0])
@@ -394,7 +394,7 @@ async def test_the_tip_is_the_last_record_however_long_ago_it_came() -> None:
     assert back == pytest.approx([2, 60, 1800, 54_000], abs=6)
 
 
-async def test_the_tip_of_a_shard_that_has_nothing_is_where_one_stands() -> None:
+async def test_tip_of_an_empty_shard_is_the_position() -> None:
     world = PolledWorld()
     assert await tip_of(world, Position.after(77)) == (Position.after(77), 1)
 
@@ -406,7 +406,7 @@ async def test_the_tip_of_a_closed_shard_with_records_is_its_end() -> None:
     assert await tip_of(world) == (SHARD_END, 1)
 
 
-async def test_a_server_that_says_behind_for_ever_has_a_tip() -> None:
+async def test_shard_that_always_lags_has_a_tip() -> None:
     world = PolledWorld(10)
     world.client.lag = [5_000]
     assert await tip_of(world) == (Position.after(world.stream[0].records[-1][0]), 1)

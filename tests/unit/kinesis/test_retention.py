@@ -75,7 +75,7 @@ def test_a_young_position_has_lost_nothing_and_costs_no_call(position: Position)
 
 
 @pytest.mark.parametrize("position", [after(30 * HOUR), Position.at_timestamp(int((NOW - 30 * HOUR) * 1000))])
-def test_a_position_behind_the_horizon_is_an_error_that_names_shard_and_gap(position: Position) -> None:
+def test_error_behind_the_horizon_names_shard_and_gap(position: Position) -> None:
     with pytest.raises(DataLossError) as caught:
         check(lambda retention: retention.check(SHARD, position))
     for text in (
@@ -221,7 +221,7 @@ def test_shard_that_was_seen_idle_has_lost_nothing_until_then() -> None:
         check(lambda retention: retention.check(SHARD, after(30 * HOUR)))
 
 
-def test_an_idle_shard_has_lost_nothing_from_the_time_in_which_it_was_read() -> None:
+def test_idle_shard_that_was_read_has_lost_nothing() -> None:
     # GetRecords gives it no younger position; whether SubscribeToShard's go on with the clock is Kinesis' affair.
     assert not check(lambda retention: retention.check(SHARD, after(30 * HOUR), Known(NOW - 5)))
     assert not check(lambda retention: retention.check(SHARD, after(5), Known(NOW - 30 * HOUR)))
@@ -269,7 +269,7 @@ def test_any_number_is_accepted(number: int) -> None:
     assert found is None or 0 <= found <= NOW
 
 
-def test_a_position_of_an_earlier_stream_lies_before_the_shards_beginning() -> None:
+def test_position_of_an_earlier_stream_predates_the_shard() -> None:
     first = int(Numbering(3, NOW - 100).record(int((NOW - 100) * 1e9)))
     shard = Shard(SHARD, (), (0, 9), first)
     old, new = number(5000, created=NOW - 9000), number(50, created=NOW - 100)
@@ -280,7 +280,7 @@ def test_a_position_of_an_earlier_stream_lies_before_the_shards_beginning() -> N
     assert not predates(Position.after(old), Shard(SHARD, (), (0, 9), first=1))
 
 
-async def test_loss_is_logged_again_if_reading_resumes_at_the_end_of_a_warning(
+async def test_loss_that_resumes_later_is_logged_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = LoopClock()
@@ -298,7 +298,7 @@ async def test_loss_is_logged_again_if_reading_resumes_at_the_end_of_a_warning(
     assert len(caplog.messages) == 2
 
 
-async def test_warning_of_one_query_covers_no_loss_of_another_that_accepts_none() -> None:
+async def test_accepted_loss_does_not_hide_another_querys_loss() -> None:
     retention = Retention(STREAM, Lister(), LoopClock(), not_listed, fail=True, shortest=24 * HOUR)  # type: ignore[arg-type]
     assert await retention.check(SHARD, after(30 * HOUR), Known(accepted=after(30 * HOUR)))
     with pytest.raises(DataLossError):

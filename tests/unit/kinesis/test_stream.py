@@ -139,7 +139,7 @@ async def test_only_a_start_waits_for_a_list() -> None:
 CHILDREN = (ChildShard(name(1), (name(0),), 10, 14), ChildShard(name(2), (name(0),), 15, 19))
 
 
-async def test_children_that_were_announced_are_known_before_they_are_listed_and_after_a_list_without_them() -> None:
+async def test_announced_children_stay_until_they_are_listed() -> None:
     made = stream(Lister(shard(0)))
     await made.refresh()
     made.learn(name(0), CHILDREN)
@@ -161,7 +161,7 @@ async def test_what_was_announced_by_a_shard_that_is_gone_is_forgotten() -> None
     assert (len(made.lineage), name(1) in made.lineage) == (1, False)
 
 
-async def test_a_time_that_is_kept_is_where_a_new_query_starts_and_an_earlier_one_is_the_horizon() -> None:
+async def test_start_before_retention_is_the_horizon() -> None:
     lister = Lister(shard(0), shard(1, 0))
     made = stream(lister)
     kept = Position.at_timestamp((NOW - 3600) * 1000)
@@ -179,7 +179,7 @@ async def test_a_time_that_is_kept_is_where_a_new_query_starts_and_an_earlier_on
 # -- what is lost
 
 
-async def test_a_shard_that_is_not_listed_any_more_is_lost_once_a_new_list_says_so() -> None:
+async def test_unlisted_shard_is_lost_after_a_second_list() -> None:
     lister = Lister(shard(5))
     made = stream(lister)
     await made.refresh()
@@ -329,7 +329,7 @@ QUIET = [Wait(5), event(to=7, behind=0), Wait(5), event(to=7, behind=0)]
 LAST = [event((6, 20), to=7, behind=0), *QUIET]
 
 
-async def test_the_next_subscription_comes_five_seconds_after_the_one_that_asked_for_the_tip() -> None:
+async def test_tip_searches_are_five_seconds_apart() -> None:
     transport = ScriptedTransport(LoopClock(), LAST, LAST)
     made = stream(Lister(), transport)
     assert await made.tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
@@ -349,7 +349,7 @@ async def test_search_that_finds_no_tip_shows_until_when_a_shard_was_idle() -> N
     assert made.idle_until(name(0), position) == began
 
 
-async def test_search_that_finds_no_tip_does_not_hide_what_was_trimmed_before() -> None:
+async def test_search_without_a_tip_hides_no_loss() -> None:
     position = after(0, 30 * HOUR)
     made = stream(Lister(), ScriptedTransport(LoopClock(), idle(position)), ref=POLLED)
     assert await made.tip(name(0), position) == End(position)
@@ -385,7 +385,7 @@ async def test_tip_of_shard_that_is_not_found_after_a_split(ref: StreamRef) -> N
     ids=str,
 )
 @pytest.mark.parametrize("ref", [REF, POLLED], ids=["efo", "polling"])
-async def test_a_tip_is_asked_for_again_if_that_may_help(fault: Exception, ref: StreamRef) -> None:
+async def test_tip_search_retries_passing_errors(fault: Exception, ref: StreamRef) -> None:
     transport = ScriptedTransport(LoopClock(), fault, fault, LAST)
     assert await stream(Lister(), transport, ref=ref).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
     assert transport.positions == [RECENT if ref is REF else "TRIM_HORIZON"] * 3
@@ -423,12 +423,12 @@ def end_before(*scripts: Any, position: Position = TRIM_HORIZON) -> tuple[End, l
     return run(main())
 
 
-def test_the_end_before_a_time_lies_behind_the_last_record_before_it() -> None:
+def test_end_before_a_time_is_its_last_record() -> None:
     script = [event((1, 20), (2, 10), to=3), event((4, 1), (5, -1), to=6)]
     assert end_before(script) == (End(Position.after(4), 4), [SOON], [])
 
 
-def test_it_is_looked_for_further_back_if_nothing_came_just_before() -> None:
+def test_end_search_goes_further_back() -> None:
     nothing = [event((5, -1), to=6)]
     found, asked, gaps = end_before(nothing, [event((1, 200), to=2), event((5, -1), to=6)])
     assert (found, asked) == (End(Position.after(2), 1), [SOON, LONG_AGO])
@@ -439,7 +439,7 @@ def test_it_is_looked_for_further_back_if_nothing_came_just_before() -> None:
     )
 
 
-def test_a_subscription_that_ends_too_soon_is_gone_on_with_behind_what_it_brought() -> None:
+def test_end_search_continues_after_an_early_end() -> None:
     first, second = [event((1, 20), to=2), Wait(300)], [event((3, 5), to=4), event((5, -1), to=6)]
     assert end_before(first, second)[:2] == (End(Position.after(4), 3), [SOON, "AFTER:2"])
     idle = [Wait(5), event(to=4, behind=0), Wait(5), event(to=4, behind=0)]

@@ -168,7 +168,7 @@ async def test_events_are_delivered_in_order_up_to_the_end() -> None:
     assert stats.last_event == world.clock.monotonic()
 
 
-async def test_a_time_in_the_future_is_waited_for_and_not_asked_for() -> None:
+async def test_start_in_the_future_is_waited_for() -> None:
     start = Position.at_timestamp(round((LoopClock().time() + 3600.5) * 1000))
     world = await ScriptedWorld([payload(5, 3), END], start=start).ends()
     assert world.elapsed == 3600.5
@@ -181,7 +181,7 @@ async def test_a_shard_that_was_read_to_its_end_is_not_subscribed_to() -> None:
     assert world.transport.calls == []
 
 
-async def test_an_expired_subscription_is_renewed_at_once_behind_the_last_event() -> None:
+async def test_expired_subscription_is_renewed_behind_the_last_event() -> None:
     five_minutes = [step for number in range(60) for step in (Wait(5), payload(number))]
     world = await ScriptedWorld(five_minutes, five_minutes, [payload(99), END]).ends()
     assert world.transport.positions == ["TRIM_HORIZON", "AFTER:59", "AFTER:59"]
@@ -249,7 +249,7 @@ async def test_a_large_event_on_a_slow_line_is_not_silence() -> None:
 
 
 @pytest.mark.parametrize("blocked", [1.0, 19.0, 19.9])
-async def test_a_sink_that_waits_less_than_20_seconds_only_stops_the_reading(blocked: float) -> None:
+async def test_sink_full_for_19_seconds_only_pauses_reading(blocked: float) -> None:
     world = ScriptedWorld([payload(1), payload(2), payload(3), END], delays={1: blocked, 2: blocked})
     await world.ends()
     assert world.elapsed == 2 * blocked
@@ -257,7 +257,7 @@ async def test_a_sink_that_waits_less_than_20_seconds_only_stops_the_reading(blo
 
 
 @pytest.mark.parametrize(("early", "late"), [(0, 0), (0, 0.5), (7, 0), (19.9, 0.2), (19.9, 19.9), (30, 1), (34, 34)])
-async def test_a_sink_full_for_20_seconds_closes_and_room_reopens(early: float, late: float) -> None:
+async def test_sink_full_for_20_seconds_closes_the_subscription(early: float, late: float) -> None:
     script = [payload(1), Wait(early), payload(2), Wait(late), payload(3), payload(4)]
     world = ScriptedWorld(script, [payload(4), END], delays={2: 200.0})
     task = asyncio.ensure_future(world.subscription.run())
@@ -322,7 +322,7 @@ async def test_a_failure_to_open_is_retried_with_growing_backoff(error: Exceptio
 
 
 @pytest.mark.parametrize("step", MID_STREAM, ids=str)
-async def test_a_stream_that_breaks_goes_on_behind_the_last_event(step: Any) -> None:
+async def test_broken_stream_continues_behind_the_last_event(step: Any) -> None:
     world = await ScriptedWorld([payload(1), payload(2), Wait(60 - 30), step], [payload(3), END]).ends()
     assert world.transport.positions == ["TRIM_HORIZON", "AFTER:2"]
     assert world.sink.continuations == [1, 2, 3, None]
@@ -330,7 +330,7 @@ async def test_a_stream_that_breaks_goes_on_behind_the_last_event(step: Any) -> 
     assert world.stats.failures.total() == 1
 
 
-async def test_ten_failures_in_a_row_are_retried_and_eleven_are_fatal() -> None:
+async def test_eleventh_failure_in_a_row_is_fatal() -> None:
     errors = [refused("InternalFailureException", f"number {number}", 500) for number in range(11)]
     await ScriptedWorld(*errors[:10], [END]).ends()
     world = ScriptedWorld(*errors, [END])
@@ -369,7 +369,7 @@ async def test_any_progress_resets_the_count_of_failures() -> None:
     assert world.sink.continuations == [*range(50), None]
 
 
-async def test_streams_that_end_before_they_begin_do_not_go_on_for_ever() -> None:
+async def test_endless_empty_subscriptions_are_fatal() -> None:
     world = ScriptedWorld(*[[] for _ in range(20)])
     await world.fails(RetriesExhaustedError, "the subscription ended without a single event")
     assert len(world.transport.calls) == 11
@@ -486,7 +486,7 @@ async def test_without_listshards_nothing_is_guessed(polled: bool) -> None:
     await world.fails(AccessRefusedError, "kinesis:ListShards was refused", "cannot be told", f" {reader} is missing")
 
 
-async def test_a_failing_listshards_is_asked_again() -> None:
+async def test_failing_listshards_is_retried() -> None:
     topology = ScriptedTopology(refused("InternalFailure", status=500), ClientConnectionError("x"), [SHARD])
     world = ScriptedWorld(*[MISSING] * 5, topology=topology)
     await world.fails(ConsumerNotFoundError)
@@ -500,13 +500,13 @@ async def test_a_consumer_that_exists_after_all_is_waited_for() -> None:
     assert world.stats.failures == {"ResourceNotFoundException": 3}
 
 
-async def test_without_the_permission_to_describe_the_consumer_the_message_says_so() -> None:
+async def test_missing_permission_to_describe_the_consumer_is_named() -> None:
     denied = refused("AccessDeniedException", "not authorized", operation="DescribeStreamConsumer")
     world = ScriptedWorld(MISSING, topology=ScriptedTopology([SHARD], consumer=[denied]))
     await world.fails(ConsumerNotFoundError, CONSUMER_ARN, "allow kinesis:DescribeStreamConsumer to the job's role")
 
 
-async def test_an_event_that_steps_back_behind_its_records_is_not_delivered_but_asked_for_again() -> None:
+async def test_event_that_steps_back_is_read_again() -> None:
     back = payload(9, 2).replace(b'"SequenceNumber": "1"', b'"SequenceNumber": "12"')
     world = await ScriptedWorld([payload(5), back, payload(20)], [payload(12, 2), END]).ends()
     assert world.sink.continuations == [5, 12, None]
@@ -543,7 +543,7 @@ async def test_an_end_that_was_reached_before_needs_no_subscription() -> None:
     assert (world.transport.calls, world.sink.continuations) == ([], [None])
 
 
-async def test_an_announced_end_of_a_closed_shard_is_delivered_once() -> None:
+async def test_announced_end_is_delivered_once() -> None:
     world = ScriptedWorld([payload(9), END])
     world.subscription.close_at(10, CHILDREN)
     await world.ends()
@@ -553,7 +553,7 @@ async def test_an_announced_end_of_a_closed_shard_is_delivered_once() -> None:
 CLOSED = (Shard(SHARD, (), (0, 9), first=1, last=5), Shard("c1", (SHARD,), (0, 9), first=7))
 
 
-async def test_a_closed_shard_that_never_announces_its_end_is_looked_up_at_once() -> None:
+async def test_unannounced_end_is_looked_up() -> None:
     world = await ScriptedWorld([payload(5)], *[[]] * 20, topology=ScriptedTopology(CLOSED)).ends()
     assert world.sink.continuations == [5, None]
     assert world.sink.events[-1].head.children == CHILDREN
@@ -565,7 +565,7 @@ async def test_a_clean_end_before_the_last_number_is_a_fault() -> None:
     await world.fails(RetriesExhaustedError, "ended without a single event")
 
 
-async def test_where_the_shards_cannot_be_listed_a_clean_end_is_a_fault_as_ever() -> None:
+async def test_clean_end_is_a_fault_without_a_list() -> None:
     topology = ScriptedTopology(refused("InternalFailure", status=500), CLOSED)
     world = await ScriptedWorld([payload(5)], *[[]] * 20, topology=topology).ends()
     assert world.stats.failures == {"FrameError": 1}
@@ -626,7 +626,7 @@ async def test_events_sent_before_a_freeze_do_not_hide_a_loss(first: float) -> N
     assert len(world.transport.calls) == 1
 
 
-async def test_a_reader_that_falls_behind_the_horizon_while_it_reads_is_reported() -> None:
+async def test_reader_that_falls_behind_the_horizon_fails() -> None:
     late = DAY * 1000 - 3000
     script = [payload(aged(DAY), 1, behind=late), Wait(10), payload(aged(DAY - 1), 1, behind=late)]
     world = ScriptedWorld(script, start=Position.after(aged(60)), fail_on_data_loss=True)
@@ -651,7 +651,7 @@ async def test_reader_at_the_horizon_fails_ten_minutes_after_its_start() -> None
     await ScriptedWorld(late, delays={1: 1200}, fail_on_data_loss=True, known=AT_START).fails(DataLossError, SHARD)
 
 
-async def test_reader_at_the_horizon_fails_if_late_after_the_first_commit() -> None:
+async def test_late_reader_fails_after_the_first_commit() -> None:
     script = [payload(aged(DAY), 1, behind=DAY * 1000), Wait(60), payload(aged(DAY - 60), 1, behind=DAY * 1000)]
     world = ScriptedWorld(script, fail_on_data_loss=True, known=AT_START)
     world.sink.committed = Position.after(aged(DAY))
@@ -659,7 +659,7 @@ async def test_reader_at_the_horizon_fails_if_late_after_the_first_commit() -> N
     assert len(world.sink.events) == 1
 
 
-async def test_accepted_loss_is_reported_once_and_the_next_one_fails() -> None:
+async def test_only_the_accepted_loss_is_tolerated() -> None:
     start = Position.after(aged(2 * DAY))
     script = [payload(aged(DAY), 1, behind=DAY * 1000)]
     world = ScriptedWorld(script, start=start, delays={0: 3600}, fail_on_data_loss=True, known=Known(accepted=start))
@@ -668,7 +668,7 @@ async def test_accepted_loss_is_reported_once_and_the_next_one_fails() -> None:
     assert len(world.sink.events) == 1
 
 
-async def test_a_failing_request_for_the_retention_is_retried_and_a_refusal_names_the_permission() -> None:
+async def test_refused_retention_request_names_the_permission() -> None:
     busy = refused("LimitExceededException", operation="DescribeStreamSummary")
     topology = ScriptedTopology([SHARD], retention=(busy, busy, 48 * 3600))
     world = ScriptedWorld([END], start=Position.after(aged(1.5 * DAY)), topology=topology, fail_on_data_loss=True)
@@ -680,7 +680,7 @@ async def test_a_failing_request_for_the_retention_is_retried_and_a_refusal_name
     await world.fails(AccessRefusedError, "kinesis:DescribeStreamSummary")
 
 
-async def test_unlisted_newest_shard_is_waited_for_unless_position_predates_stream() -> None:
+async def test_unlisted_newest_shard_is_waited_for() -> None:
     shard_id, created = "shardId-000000000004", 1_700_000_000
     listed = ScriptedTopology(["shardId-000000000000"], created=created)
 
@@ -743,7 +743,7 @@ class NarrowSink(Sink):
         await super().admit(event)
 
 
-async def test_without_room_nothing_is_read_and_after_a_while_the_subscription_is_closed() -> None:
+async def test_subscription_without_room_is_closed() -> None:
     world = ScriptedWorld([payload(1), Large(payload(2, 3))], [Large(payload(2, 3)), END])
     world.sink = sink = NarrowSink(world.clock)
     subscription = world.subscribe()
@@ -762,7 +762,7 @@ async def test_without_room_nothing_is_read_and_after_a_while_the_subscription_i
     assert subscription.stats.paused == 1
 
 
-async def test_a_subscription_that_waits_for_room_leaves_the_line_when_it_is_cancelled() -> None:
+async def test_cancelled_subscription_stops_waiting_for_room() -> None:
     for seconds in (5, 100):
         world = ScriptedWorld([Large(payload(1))])
         world.sink = sink = NarrowSink(world.clock)
@@ -790,7 +790,7 @@ async def state_after(world: ScriptedWorld, seconds: float) -> State:
     return state
 
 
-async def test_its_state_says_what_it_waits_for() -> None:
+async def test_state_shows_what_is_waited_for() -> None:
     assert await state_after(ScriptedWorld(Opening(10)), 5) is State.OPENING
     assert await state_after(ScriptedWorld([Silence()]), 5) is State.STREAMING
     # 1 s after the error, and 4 s more until Kinesis allows the next call.
@@ -810,7 +810,7 @@ async def test_its_state_says_what_it_waits_for() -> None:
 # -- silence
 
 
-async def test_the_silence_of_a_subscription_begins_when_it_is_run_and_with_each_event_that_was_taken() -> None:
+async def test_silence_begins_with_each_admitted_event() -> None:
     world = ScriptedWorld([Wait(10)], [END])
     await asyncio.sleep(100)
     await world.ends()
@@ -834,7 +834,7 @@ async def test_nothing_is_opened_before_it_may_be() -> None:
     assert [at - world.began for at, _ in world.transport.calls] == [100, 205]
 
 
-async def test_a_subscription_of_less_than_a_second_without_an_event_did_not_simply_expire() -> None:
+async def test_subscription_that_ends_within_a_second_failed() -> None:
     world = await ScriptedWorld([Wait(0.9)], [END]).ends()
     assert world.stats.failures == {"FrameError": 1}
     world = await ScriptedWorld([Wait(1.1)], [END]).ends()

@@ -41,7 +41,7 @@ class Opening:
         return Inner()
 
 
-async def test_nothing_is_opened_before_it_is_needed_and_then_one_for_all() -> None:
+async def test_transport_is_opened_once_when_needed() -> None:
     opening, room = Opening(), Unlimited()
     transport = OpenedLater(opening)
     await asyncio.sleep(10)

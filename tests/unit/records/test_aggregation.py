@@ -56,7 +56,7 @@ def test_explicit_hash_keys_decide_before_partition_keys() -> None:
     assert deaggregate(inside, (5, 8)) == []
 
 
-def test_one_record_of_another_shard_drops_the_aggregate_as_the_kcl_does() -> None:
+def test_foreign_record_drops_the_aggregate_as_in_kcl() -> None:
     keys = sorted((f"key-{number}" for number in range(10)), key=hash_of)
     data = aggregate(*((key, b"x") for key in keys))
     lowest, highest = hash_of(keys[0]), hash_of(keys[-1])

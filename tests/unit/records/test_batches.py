@@ -94,7 +94,7 @@ def ranges(draw: st.DrawFn) -> list[Range]:
 
 @pytest.mark.slow
 @given(ranges())
-def test_together_they_are_the_same_rows_and_the_same_words(given: list[Range]) -> None:
+def test_ranges_together_give_the_same_rows(given: list[Range]) -> None:
     said: dict[str, list[tuple[ShardKey, int]]] = {"together": [], "alone": []}
     found = rows(together(given, left_out=lambda *note: said["together"].append(note)))
     alone = rows(one_by_one(given, left_out=lambda *note: said["alone"].append(note)))
@@ -105,7 +105,7 @@ def test_together_they_are_the_same_rows_and_the_same_words(given: list[Range]) 
     assert sorted(said["together"]) == sorted(said["alone"])
 
 
-def test_a_batch_that_is_full_ends_in_the_middle_of_a_range_and_the_next_one_has_the_rest() -> None:
+def test_full_batch_ends_inside_a_range() -> None:
     large = [event(*(record(100 * part + number, bytes(9_000)) for number in range(60))) for part in range(1, 6)]
     given = [whole(0, large[:2]), whole(1, []), whole(2, large), whole(3, large[:1])]
     batches = together(given)
@@ -121,7 +121,7 @@ def test_an_error_names_the_shard_of_the_record(faulty: int) -> None:
         together(given)
 
 
-def test_what_was_met_is_said_of_each_shard(caplog: pytest.LogCaptureFixture) -> None:
+def test_warnings_name_each_shard(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     other, broken = KINDS["of another shard"], KINDS["broken"]
     given = [

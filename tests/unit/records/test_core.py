@@ -350,7 +350,7 @@ def test_the_core_decodes_where_it_is_there() -> None:
 
 
 @pytest.mark.parametrize(("fix", "level"), [("", logging.DEBUG), ("do", logging.WARNING)])
-def test_the_log_says_once_who_decodes(
+def test_decoder_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fix: str, level: int
 ) -> None:
     caplog.set_level(logging.DEBUG, core.__name__)

@@ -235,7 +235,7 @@ def test_batches_are_bounded_in_bytes(size: int) -> None:
         (b'{"x":' + b"[" * 100_000, "recursion"),
     ],
 )
-def test_a_payload_that_is_not_an_event_is_a_frame_error_that_names_the_shard(payload: bytes, message: str) -> None:
+def test_error_of_a_broken_payload_names_the_shard(payload: bytes, message: str) -> None:
     with pytest.raises(
         FrameError, match=f"an event of shard orders:shardId-000000000003 cannot be decoded: .*({message})"
     ) as caught:
@@ -250,7 +250,7 @@ def aggregate(*keys: str, hash_key: str | None = None) -> bytes:
     return bytes(aggregator.clear_and_get().get_contents()[2])
 
 
-def test_aggregates_are_taken_apart_between_plain_records() -> None:
+def test_aggregates_are_split_between_plain_records() -> None:
     found = rows([event(record(1), record(2, aggregate("a", "b", "c")), record(3, PartitionKey=None))])
     assert [(row["sequenceNumber"], row["subSequenceNumber"], row["partitionKey"], row["data"]) for row in found] == [
         ("1", 0, "key-1", b"x"),
@@ -285,7 +285,7 @@ def test_aggregates_of_other_shards_are_left_out(caplog: pytest.LogCaptureFixtur
     assert noted == [(KEY, 2)]
 
 
-def test_broken_aggregates_are_passed_on_with_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_broken_aggregates_are_delivered_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     broken = [MAGIC + bytes(30), aggregate("a")[:-1] + b"!", MAGIC]
     found = rows([event(*(record(number, data) for number, data in enumerate(broken)))])
     assert [row["data"] for row in found] == broken
@@ -315,25 +315,25 @@ def inside(sub: int, *records: dict[str, Any], apart: bool = True, **options: An
 
 
 @pytest.mark.parametrize("sub", [0, 1, 2, 9])
-def test_user_records_that_a_kcl_application_processed_are_not_delivered_again(sub: int) -> None:
+def test_user_records_processed_by_kcl_are_left_out(sub: int) -> None:
     found = inside(sub, record(5, aggregate("a", "b", "c")), record(6, aggregate("d", "e")))
     assert found == [(5, n, "abc"[n]) for n in range(sub + 1, 3)] + [(6, 0, "d"), (6, 1, "e")]
 
 
-def test_a_plain_record_or_a_broken_aggregate_at_the_checkpoint_is_done() -> None:
+def test_record_at_a_kcl_checkpoint_is_done() -> None:
     assert inside(0, record(5), record(6)) == [(6, 0, "key-6")]
     assert inside(3, record(5, MAGIC + bytes(40)), record(6)) == [(6, 0, "key-6")]
     assert inside(0, record(6), record(7)) == [(6, 0, "key-6"), (7, 0, "key-7")], "trimmed meanwhile"
     assert inside(0, record(5, aggregate("a", "b", hash_key="50")), record(6), hash_range=(0, 9)) == [(6, 0, "key-6")]
 
 
-def test_an_aggregate_left_whole_is_delivered_while_any_of_it_is_left() -> None:
+def test_whole_aggregate_with_a_rest_is_delivered() -> None:
     assert inside(0, record(5, aggregate("a", "b")), record(6), apart=False) == [(5, 0, "key-5"), (6, 0, "key-6")]
     assert inside(1, record(5, aggregate("a", "b")), record(6), apart=False) == [(6, 0, "key-6")]
 
 
 @given(st.integers(1, 40), st.integers(0, 40), st.integers(0, 3))
-def test_the_done_part_of_an_aggregate_and_the_delivered_part_are_all_of_it(count: int, sub: int, before: int) -> None:
+def test_processed_and_delivered_parts_make_the_aggregate(count: int, sub: int, before: int) -> None:
     data = aggregate(*map(str, range(count)))
     records = [*(record(number) for number in range(5 - before, 5)), record(5, data), record(6)]
     found = [row[1] for row in inside(sub, *records) if row[0] == 5]

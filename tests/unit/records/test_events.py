@@ -87,13 +87,13 @@ def test_the_end_of_a_shard(parents: list[str]) -> None:
         ),
     ],
 )
-def test_a_payload_that_is_not_an_event_is_refused_with_the_reason(payload: bytes, message: str) -> None:
+def test_broken_event_is_refused_with_the_reason(payload: bytes, message: str) -> None:
     with pytest.raises(FrameError, match=message) as caught:
         read_head(payload)
     assert len(str(caught.value)) < 700, "a payload must not flow into the log"
 
 
-def test_an_event_that_goes_on_before_its_own_last_record_is_broken() -> None:
+def test_continuation_before_the_last_record_is_refused() -> None:
     records = [{"SequenceNumber": number, "Data": "eA==", "PartitionKey": "k"} for number in ("41", "42")]
     with pytest.raises(FrameError, match="with 2 records goes on at 41, before its last record, 42"):
         read_head(event(Records=records, ContinuationSequenceNumber="41"))
@@ -163,7 +163,7 @@ def aggregate(records: int) -> bytes:
 
 
 @pytest.mark.parametrize("number_first", [True, False])
-def test_the_last_record_of_an_aggregate_has_the_index_of_its_last_user_record(number_first: bool) -> None:
+def test_last_record_has_the_index_in_its_aggregate(number_first: bool) -> None:
     def record(number: int, data: bytes) -> dict[str, str]:
         name, rest = {"SequenceNumber": str(number)}, {"Data": b64encode(data).decode(), "PartitionKey": "Data"}
         return name | rest if number_first else rest | name
@@ -182,7 +182,7 @@ def test_the_last_record_of_an_aggregate_has_the_index_of_its_last_user_record(n
 
 
 @pytest.mark.parametrize("nothing", [None, ""])
-def test_the_end_of_a_shard_is_told_with_an_empty_string_too(nothing: str | None) -> None:
+def test_empty_continuation_is_the_end_of_a_shard(nothing: str | None) -> None:
     children = [{"ShardId": "c", "ParentShards": ["p"], "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"}}]
     ended = json.dumps(
         {"ContinuationSequenceNumber": nothing, "MillisBehindLatest": 0, "Records": [], "ChildShards": children}
@@ -198,13 +198,13 @@ def test_the_end_of_a_shard_is_told_with_an_empty_string_too(nothing: str | None
     assert answer.events[-1].head.continuation is None
 
 
-def test_an_answer_says_whether_the_iterator_has_moved() -> None:
+def test_unmoved_iterator_is_marked_as_stuck() -> None:
     answer = json.dumps({"Records": [], "NextShardIterator": "i", "MillisBehindLatest": 5}).encode()
     assert read_answer(answer, asked="i").events[0].head.stuck
     assert not read_answer(answer, asked="h").events[0].head.stuck
 
 
-def test_how_far_a_payload_reads_is_told_of_events_and_of_answers() -> None:
+def test_position_after_events_and_answers() -> None:
     records = [{"SequenceNumber": "42", "Data": "eA==", "PartitionKey": "k"}]
     event = {"ContinuationSequenceNumber": "50", "MillisBehindLatest": 0, "Records": records}
     assert position_after(json.dumps(event).encode()) == Position.after(50)
@@ -212,7 +212,7 @@ def test_how_far_a_payload_reads_is_told_of_events_and_of_answers() -> None:
     assert position_after(json.dumps(answer).encode()) == Position.after(42)
 
 
-def test_a_record_is_found_as_an_expression_with_its_number_finds_it() -> None:
+def test_record_is_found_like_a_regular_expression() -> None:
     plain = re.compile(rb'"SequenceNumber"\s*:\s*"42"')
     parts = (b'"SequenceNumber"', b":", b" \n", b'"42"', b'"', b"42", b'"4"')
     texts = [b"".join(chosen) for chosen in product(parts, repeat=5)]

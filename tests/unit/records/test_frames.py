@@ -35,9 +35,7 @@ def decode(wire_bytes: bytes, *cuts: int) -> list[Frame]:
 
 
 @given(st.lists(frames, max_size=5), st.data())
-def test_frames_come_out_as_they_went_in_wherever_the_bytes_are_cut(
-    sent: list[tuple[dict[str, str], bytes]], data: st.DataObject
-) -> None:
+def test_frames_are_the_same_at_any_cut(sent: list[tuple[dict[str, str], bytes]], data: st.DataObject) -> None:
     stream = b"".join(encode_frame(headers, payload) for headers, payload in sent)
     cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=12))
     assert decode(stream, *cuts) == [Frame(headers, payload) for headers, payload in sent]
@@ -60,7 +58,7 @@ def test_collecting_a_frame_in_one_piece_changes_nothing_but_the_memory(
     assert decoder.awaited == 0
 
 
-def test_the_frame_under_way_says_what_it_waits_for_also_while_it_is_collected() -> None:
+def test_incomplete_frame_shows_its_missing_bytes() -> None:
     wire_bytes = encode_frame(HEADERS, bytes(5000))
     decoder = FrameDecoder()
     assert (decoder.awaited, decoder.missing) == (0, 0)
@@ -79,7 +77,7 @@ def test_the_frame_under_way_says_what_it_waits_for_also_while_it_is_collected()
     assert (decoder.awaited, decoder.missing) == (0, 0)
 
 
-def test_a_frame_that_is_collected_and_broken_is_refused_as_any_other() -> None:
+def test_broken_collected_frame_is_refused() -> None:
     wire_bytes = encode_frame(HEADERS, b"x" * 5000)
     for broken, message in ((wire_bytes[:-1] + b"?", "checksum"), (wire_bytes[:3000], "inside a frame, after 3000 of")):
         decoder = FrameDecoder()

@@ -15,7 +15,7 @@ from kinesis_efo.errors import (
     FrameError,
     RetriesExhaustedError,
 )
-from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, PollingTransport, apart_pace, polling_limits
+from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, Pace, PollingTransport, apart_pace, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
 from kinesis_efo.kinesis.stats import State
 from kinesis_efo.kinesis.stream import Stream
@@ -24,7 +24,7 @@ from kinesis_efo.kinesis.transport import Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
-from kinesis_efo.records.events import ChildShard, Event, read_answer
+from kinesis_efo.records.events import Event, read_answer
 from tests.support.decoders import decoder as decoder
 from tests.support.model_stream import ModelStream
 from tests.support.polled_stream import PolledClient
@@ -94,13 +94,6 @@ class PolledWorld(OpenSink):
 
 
 # -- answers
-
-
-def test_the_last_records_and_the_end_in_one_answer_are_two_events() -> None:
-    record = {"Data": "", "PartitionKey": "k", "SequenceNumber": "42"}
-    last, end = read_answer(json.dumps({"Records": [record], "ChildShards": [CHILD]}).encode()).events
-    assert (last.through, last.head.records) == (Position.after(42), 1)
-    assert (end.through, end.payload, end.head.children) == (SHARD_END, b"", (ChildShard("c", ("p",), 0, 9),))
 
 
 @pytest.mark.parametrize(
@@ -212,24 +205,6 @@ async def test_failed_call_lowers_the_record_limit() -> None:
 # -- iterators, the end, back-pressure
 
 
-async def test_expired_iterator_is_renewed_without_a_failure() -> None:
-    world = PolledWorld(10, 10)
-    world.client.iterator_seconds = 0.5
-    task = asyncio.ensure_future((subscription := world.subscribe()).run())
-    await asyncio.sleep(60)
-    world.stream.put(0, 10)
-    world.stream.split(0)
-    await asyncio.wait_for(task, 60)
-    requests = [request for _, _, request in world.client.opened]
-    assert len(requests) > 20
-    assert requests[0]["ShardIteratorType"] == "TRIM_HORIZON"
-    assert {request["StartingSequenceNumber"] for request in requests[1:]} <= {
-        str(number) for number, _ in world.stream[0].records
-    }
-    assert world.records == 3
-    assert subscription.stats.failures == {}
-
-
 async def test_iterators_that_are_always_expired_are_not_renewed_for_ever() -> None:
     world = PolledWorld(10)
 
@@ -286,6 +261,10 @@ async def test_closing_ends_a_read_that_waits_at_once() -> None:
     assert await reading is None
     assert world.clock.monotonic() == began
     assert await anext(aiter(events), None) is None
+    unread = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, world)
+    unread.close()
+    assert await anext(aiter(unread), None) is None
+    assert len(world.client.limits_asked) == 1
 
 
 async def test_a_call_that_hangs_is_a_failure_after_35_seconds() -> None:
@@ -312,16 +291,6 @@ async def test_pause_after_a_large_answer_is_no_silence() -> None:
     subscription = await world.run_for(600)
     assert world.gaps[0] > 150
     assert (subscription.stats.failures, world.records) == ({}, 3000)
-
-
-async def test_next_answer_is_requested_after_all_events() -> None:
-    world = PolledWorld(10)
-    world.client.end_with_records = True
-    world.stream.split(0)
-    events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, Unlimited())
-    told = [event.through async for event in events]
-    assert told == [Position.after(world.stream[0].records[-1][0]), SHARD_END]
-    assert len(world.client.limits_asked) == 1, "the end came with the last records"
 
 
 class NarrowRoom:
@@ -363,6 +332,12 @@ async def test_no_request_before_there_is_room() -> None:
     assert (room.waited, world.client.limits_asked) == ([14 << 20], [])
     room.grown.set()
     assert (await reading).head.records == 1
+
+
+def test_call_without_an_answer_counts_for_the_pace() -> None:
+    pace = Pace()
+    pace.asking(100.0)
+    assert pace.next_call == 100.2
 
 
 # -- the tip

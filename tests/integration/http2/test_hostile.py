@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
@@ -14,7 +13,7 @@ from hpack import Encoder
 
 from kinesis_efo.http2.response import ConnectionLost
 from kinesis_efo.kinesis.faults import Verdict, classify
-from tests.support.http2_peer import EVENT_STREAM, Peer, Request, http2_peer
+from tests.support.http2_peer import EVENT_STREAM, Request, http2_peer
 
 from .conftest import client, event, fault_of, hold, read, until
 
@@ -244,30 +243,6 @@ async def test_overflow_of_a_streams_window_ends_the_stream() -> None:
         await fault_of(spoilt, "FLOW_CONTROL_ERROR")
         await server.requests[1].send(event(2))
         assert await read(whole, 2) == [1, 2]
-
-
-async def test_a_service_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kinesis_efo.http2.connection._MOST_UNSENT", 64 << 10)
-    pings = frame(PING, 0, 0, b"are you?") * 5000
-
-    async def deaf(peer: Peer) -> None:
-        peer._reader._transport.pause_reading()  # type: ignore[attr-defined]
-        while not peer._writer.is_closing():
-            peer.write(pings)
-            await peer._writer.drain()
-
-    async with http2_peer(hold) as server, client(server) as aws:
-        stream = await aws.subscribe()
-        assert await read(stream, 1) == [1]
-        # Small buffers are soon full.
-        server.peers[0]._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        mine = stream._body._connection._transport.get_extra_info("socket")
-        mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        flooding = asyncio.ensure_future(deaf(server.peers[0]))
-        await fault_of(stream, "the service does not read what it is sent")
-        server.peers[0].close()
-        await asyncio.wait([flooding])
-        assert isinstance(flooding.exception(), ConnectionError | None)
 
 
 @pytest.mark.parametrize("greeting", ["settings of garbage", "a bad setting", "no settings"])

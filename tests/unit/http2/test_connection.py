@@ -7,7 +7,8 @@ from typing import Any, Self
 
 import pytest
 from h2.errors import ErrorCodes
-from hyperframe.frame import DataFrame, PingFrame, RstStreamFrame, SettingsFrame, WindowUpdateFrame
+from hpack import Encoder
+from hyperframe.frame import DataFrame, HeadersFrame, PingFrame, RstStreamFrame, SettingsFrame, WindowUpdateFrame
 
 from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection
 from kinesis_efo.http2.keepalive import IDLE_SECONDS, PING_SECONDS
@@ -28,6 +29,7 @@ class Line(asyncio.Transport):
         self.written = b""
         self.ends: dict[str, float] = {}
         self.broken = False
+        self.unsent = 0
         self.connection = Connection(LoopClock(), lambda _: None, bytearray(RECEIVE_BYTES))
 
     def up(self) -> Connection:
@@ -45,7 +47,7 @@ class Line(asyncio.Transport):
         self.written += data
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unsent
 
     def close(self) -> None:
         self.ends["close"] = LoopClock().monotonic() - 1000
@@ -117,6 +119,35 @@ async def test_unsendable_request_returns_its_place(head: Any) -> None:
         assert (connection.active, connection.places) == (0, 5)
 
 
+@pytest.mark.parametrize("body", [b"", bytes(1 << 20)], ids=["waits for headers", "waits for the window"])
+async def test_cancelled_request_frees_its_place(body: bytes) -> None:
+    async with Line() as line:
+        connection = line.up()
+        for stream in (1, 3, 5):
+            connection.take_place()
+            asking = asyncio.create_task(connection.request(HEAD, body, lambda: 0, None))
+            await asyncio.sleep(1)
+            asking.cancel()
+            await asyncio.wait([asking])
+            assert connection.active == 0
+            assert line.written.endswith(RstStreamFrame(stream, error_code=ErrorCodes.CANCEL).serialize())
+
+
+async def test_answer_to_half_a_request_frees_the_place() -> None:
+    async with Line() as line:
+        connection, encoder = line.up(), Encoder()
+        for stream in (1, 3, 5):
+            connection.take_place()
+            asking = asyncio.create_task(connection.request(HEAD, bytes(1 << 20), lambda: 0, None))
+            await asyncio.sleep(1)
+            line.receive(HeadersFrame(stream, encoder.encode([(":status", "400")]), flags=["END_HEADERS"]).serialize())
+            line.receive(DataFrame(stream, b"enough", flags=["END_STREAM"]).serialize())
+            response = await asking
+            assert (response.status, await response.read()) == (400, b"enough")
+            assert connection.active == 0
+            assert line.written.endswith(RstStreamFrame(stream, error_code=ErrorCodes.CANCEL).serialize())
+
+
 async def test_reset_ends_a_request_that_waits_for_the_window() -> None:
     async with Line() as line:
         connection = line.up()
@@ -127,6 +158,20 @@ async def test_reset_ends_a_request_that_waits_for_the_window() -> None:
         line.receive(RstStreamFrame(1, error_code=ErrorCodes.CANCEL).serialize())
         with pytest.raises(ConnectionResetError, match="the service reset the stream: CANCEL"):
             await asyncio.wait_for(sending, 1.0)
+
+
+async def test_service_that_does_not_read_is_given_up() -> None:
+    async with Line() as line:
+        connection = line.up()
+        connection.take_place()
+        waiting = asyncio.create_task(connection.request(HEAD, b"", lambda: 0, None))
+        await asyncio.sleep(1)
+        for line.unsent in (1 << 20, (1 << 20) + 1):
+            assert not line.ends
+            line.receive(PingFrame(0, b"are you?").serialize())
+        assert "abort" in line.ends
+        with pytest.raises(ConnectionLost, match="the service does not read what it is sent"):
+            await waiting
 
 
 async def test_window_of_a_connection_reopens_before_it_is_used_up() -> None:

@@ -14,6 +14,7 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 
 from kinesis_efo.aws import prepared
+from kinesis_efo.clock import SystemClock
 from kinesis_efo.kinesis.transport import subscription_config
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo_local import LocalAws, Settings
@@ -30,6 +31,18 @@ QUICK: dict[str, Any] = {
     "subscribe_interval_seconds": 0.0,
     "read_limit": False,
 }
+
+
+class ForwardClock(SystemClock):
+    """The real clocks, set forward."""
+
+    offset = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.offset
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.offset
 
 
 class Bench:

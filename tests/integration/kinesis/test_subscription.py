@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -24,7 +23,7 @@ from kinesis_efo.records.events import Event
 from kinesis_efo_local import Close, Finish, GoAway, NoFaults, Reset, ResetStream
 from tests.support.transports import OpenSink
 
-from .conftest import Bench, until
+from .conftest import Bench, ForwardClock, until
 
 SHARD = "shardId-000000000000"
 QUICK = Limits(between_calls=0, after_success=0, too_short=0, silence=5, full=0.3)
@@ -185,18 +184,6 @@ async def test_deleting_the_consumer_while_it_reads(local: Local) -> None:
             ConsumerNotFoundError, match=r"does not exist \(any more\); its ARN came from manifest.json"
         ):
             await task
-
-
-class ForwardClock:
-    """The real clocks, set forward."""
-
-    offset = 0.0
-
-    def time(self) -> float:
-        return time.time() + self.offset
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self.offset
 
 
 async def test_a_new_consumer_is_waited_for(local: Local) -> None:

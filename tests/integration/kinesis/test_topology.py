@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 
 import pytest
 
-from kinesis_efo.clock import SystemClock
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.kinesis.topology import Topology, identified, starting_positions
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo_local import AwsError, NoFaults, Request
 
-from .conftest import Bench, until
+from .conftest import Bench, ForwardClock, until
 
 SHARD = "shardId-000000000000"
 Local = Callable[..., Bench]
@@ -44,17 +42,8 @@ async def test_shards_with_their_parents_hashes_and_numbers(local: Local) -> Non
         assert left.last is not None and left.first < left.last < merged.first
 
 
-class Later(SystemClock):
-    """The real clocks, the wall clock set forward."""
-
-    offset = 0.0
-
-    def time(self) -> float:
-        return super().time() + self.offset
-
-
 async def test_a_stream_that_is_created_again_is_another_one(local: Local) -> None:
-    clock = Later()
+    clock = ForwardClock()
     bench = local(clock=clock)
     stream = bench.stream()
     async with bench.client() as client:
@@ -84,15 +73,13 @@ async def test_every_page_is_read(local: Local) -> None:
 
 
 async def test_query_starts_at_roots_or_open_shards(local: Local) -> None:
-    bench = local()
+    clock = ForwardClock()
+    bench = local(clock=clock)
     stream = bench.stream()
-    await asyncio.sleep(0.05)
-    early = int(time.time() * 1000)
-    await asyncio.sleep(0.05)
+    early, later = (int((time.time() + seconds) * 1000) for seconds in (5, 15))
+    clock.offset = 10
     split(bench, SHARD, 2**127)
-    await asyncio.sleep(0.05)
-    later = int(time.time() * 1000)
-    await asyncio.sleep(0.05)
+    clock.offset = 20
     split(bench, "shardId-000000000002", 2**127 + 2**126)
     async with bench.client() as client:
         topology = Topology(client)
@@ -105,10 +92,10 @@ async def test_query_starts_at_roots_or_open_shards(local: Local) -> None:
         at = Position.at_timestamp
         assert await start(at(early)) == {"0": at(early)}
         assert await start(at(later)) == {"1": at(later), "2": at(later)}
-        now = at(int(time.time() * 1000))
+        now = at(int(clock.time() * 1000))
         assert await start(now) == {"1": now, "3": now, "4": now}
         # Our clock is a minute fast.
-        soon = at(int(time.time() * 1000) + 60_000)
+        soon = at(int(clock.time() * 1000) + 60_000)
         assert await start(soon) == {"1": soon, "3": soon, "4": soon}
         with pytest.raises(ValueError, match="AFTER:5 is not where a whole stream can start"):
             await start(Position.after(5))

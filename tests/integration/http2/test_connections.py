@@ -239,7 +239,7 @@ async def test_late_data_of_a_closed_stream_is_dropped() -> None:
         assert peer.h2.outbound_flow_control_window < window
 
 
-async def test_a_body_waits_for_the_window_that_the_service_gives() -> None:
+async def test_body_waits_for_the_window() -> None:
     small = {SettingCodes.INITIAL_WINDOW_SIZE: 10}
     async with http2_peer(hold, settings=small) as server, client(server) as aws:
         asking = asyncio.ensure_future(aws.subscribe())

@@ -246,7 +246,7 @@ async def test_overflow_of_a_streams_window_ends_the_stream() -> None:
 
 
 @pytest.mark.parametrize("greeting", ["settings of garbage", "a bad setting", "no settings"])
-async def test_a_service_that_agreed_on_http2_and_cannot_speak_it(greeting: str) -> None:
+async def test_service_that_cannot_speak_http2_is_reported(greeting: str) -> None:
     begins = {
         "settings of garbage": b"\xff" * 200,
         "a bad setting": frame(SETTINGS, 0, 0, bytes([0, SettingCodes.MAX_FRAME_SIZE, 0, 0, 0, 1])),

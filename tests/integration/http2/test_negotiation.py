@@ -118,7 +118,7 @@ async def aiohttps_server(tls: Any = None) -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize("alpn", [(), ("http/1.1",)])
-async def test_a_service_with_tls_that_does_not_agree_on_http2(
+async def test_tls_without_http2_falls_back_to_http1(
     tmp_path: Path, alpn: tuple[str, ...], said: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     authority = Authority(tmp_path)

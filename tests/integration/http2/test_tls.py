@@ -180,7 +180,7 @@ async def test_silent_service_is_given_up(authority: Authority, shakes_hands: bo
         await refused(aws, ConnectTimeoutError, "Connect timeout on endpoint")
 
 
-async def test_garbage_after_http2_is_agreed_does_not_lead_to_http1(authority: Authority) -> None:
+async def test_garbage_is_no_reason_for_http1(authority: Authority) -> None:
     async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await reader.read()

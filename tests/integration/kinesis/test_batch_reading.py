@@ -55,7 +55,7 @@ def ours() -> list[str]:
     return [thread.name for thread in threading.enumerate() if "kinesis-efo batch" in thread.name]
 
 
-def test_all_shards_of_a_task_are_read_at_a_time(local: Local, caplog: pytest.LogCaptureFixture) -> None:
+def test_shards_of_a_task_are_read_in_parallel(local: Local, caplog: pytest.LogCaptureFixture) -> None:
     bench = local()
     read = Read(bench, 4)
     bench.put(*(f"k{n}" for n in range(200)), data=bytes(100))
@@ -108,7 +108,7 @@ def test_mixed_aggregates_are_read_unless_strict(local: Local, options: dict[str
 
 
 @pytest.mark.parametrize("deaggregate", ["true", "strict"])
-def test_aggregates_of_a_stream_that_kinesis_distributes_itself_are_read(local: Local, deaggregate: str) -> None:
+def test_aggregates_of_automatic_streams_are_read(local: Local, deaggregate: str) -> None:
     bench = local()
     read = Read(bench, 8, deaggregate=deaggregate)
     arn = read.manifest.streams["orders"].stream_arn

@@ -68,13 +68,13 @@ def test_tip_ends_a_stretch_after_its_time() -> None:
     assert is_complete(stretch(), NOTHING, NOTHING, more, *[NOTHING] * 3, server_time=NINE / 1000 + 1)
 
 
-def test_answers_from_before_the_end_of_the_time_do_not_count() -> None:
+def test_answers_before_the_end_do_not_count() -> None:
     completion = Completion(stretch(), timeout=60.0)
     assert not any(completion.after(NOTHING, NINE / 1000, now) for now in range(9))
     assert [completion.after(NOTHING, NINE / 1000 + 1, now) for now in (9, 10, 11)] == [False, False, True]
 
 
-def test_a_number_is_reached_with_it_and_at_the_tip() -> None:
+def test_stretch_ends_at_its_number_or_tip() -> None:
     assert not is_complete(UPTO, event(EIGHT, EIGHT, behind=5))
     assert is_complete(UPTO, event(EIGHT, EIGHT, EIGHT, behind=5))
     assert is_complete(UPTO, *[NOTHING] * 3)
@@ -131,7 +131,7 @@ def test_rows_are_selected_by_arrival_time() -> None:
     assert kept(stretch(Position.after(9), Position.after(12)), 5, NINE) == ["10", "11"]
 
 
-def test_a_record_without_a_time_is_in_no_stretch_of_time() -> None:
+def test_record_without_arrival_time_is_refused() -> None:
     with pytest.raises(FrameError, match="does not say when it arrived"):
         kept(stretch(), EIGHT, None)
     assert kept(stretch(Position.after(9), SHARD_END), EIGHT, None) == ["10", "11"]

@@ -135,7 +135,7 @@ def test_end_a_few_seconds_ahead_is_waited_for() -> None:
     assert plan(endingPosition=at(3 / 3600))[LEFT].end.value == round((NOW + 3) * 1000)
 
 
-def test_a_number_that_was_not_given_out_yet_is_refused() -> None:
+def test_number_in_the_future_is_refused() -> None:
     def number(written: float) -> int:
         return 2 << 184 | int(NOW) << 148 | int(written) << 36 | 1 << 4 | 2
 
@@ -262,7 +262,7 @@ def test_tip_follows_the_clock_of_kinesis(skew: float) -> None:
 
 @pytest.mark.parametrize("skew", [-5.5, -4.5, -3.0, -2.9, -2.0, -1.1, -0.5])
 @pytest.mark.parametrize("second", [0.0, 0.5, 0.99])
-def test_the_tip_of_a_slow_host_is_not_before_the_load(skew: float, second: float) -> None:
+def test_tip_of_a_slow_host_is_late_enough(skew: float, second: float) -> None:
     """What was acknowledged before the load must be read. The header has whole seconds, so that an error is known to a second."""
     client = Answers()
     clock = KinesisClock(FixedClock(NOW + second + skew))
@@ -285,7 +285,7 @@ def test_tip_of_a_possibly_slow_host_is_late_enough() -> None:
     assert tip_for_kinesis(tip, clock, here=True).value >= (NOW + 0.9) * 1000
 
 
-def test_a_tip_of_another_machine_never_lies_in_the_future() -> None:
+def test_tip_of_another_host_is_not_ahead() -> None:
     clock = kinesis_clock(40.0)
     assert tip_for_kinesis(tip_at(NOW - 10), clock, here=False) == tip_at(NOW - 10), "that this one is off says nothing"
     assert tip_for_kinesis(tip_at(NOW + 60), clock, here=False) == tip_at(NOW + 1)

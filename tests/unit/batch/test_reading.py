@@ -172,7 +172,7 @@ def test_expired_records_before_the_read_are_a_loss(caplog: pytest.LogCaptureFix
     assert "going on without it" in caplog.text
 
 
-def test_slow_read_that_began_at_the_horizon_loses_nothing_in_silence() -> None:
+def test_slow_read_at_the_horizon_reports_its_loss() -> None:
     day, late = 24 * 3600, 24 * 3_600_000 - 3000
     old, next_ = (int(Numbering(1, int(START) - 10 * day).record(int((START - day + age) * 1e9))) for age in (5, 600))
     with pytest.raises(DataLossError, match=f"was read up to AFTER:{old} only"):
@@ -194,7 +194,7 @@ def test_a_shard_that_is_gone_is_a_loss(caplog: pytest.LogCaptureFixture) -> Non
     assert "going on without it, as option failOnDataLoss=false asks" in caplog.text
 
 
-def test_the_pace_leaves_other_readers_more_than_half_of_a_shard() -> None:
+def test_batch_reads_leave_half_of_a_shard() -> None:
     pace = pace_of(1 << 20)
     asked = [0.0]
     for _ in range(9):

@@ -204,9 +204,7 @@ def test_foreign_aggregates_are_left_out_and_counted(
     assert read(off) == (1, []), "the aggregate itself"
 
 
-def test_errors_beside_the_one_that_is_raised_are_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_errors_are_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     clients(monkeypatch, denied)
     with pytest.raises(AccessRefusedError) as raised:
         list(Reading(STRETCHES, MANIFEST, SOURCE).batches())

@@ -173,7 +173,7 @@ def test_children_end_at_their_parents_time() -> None:
     }
 
 
-def test_the_end_of_a_shard_is_not_that_of_its_children() -> None:
+def test_end_of_a_shard_spares_its_children() -> None:
     assert planned(Side(TRIM_HORIZON, {}), Side(TIP, {"p": SHARD_END}))["p"] == (TRIM_HORIZON, SHARD_END)
     assert planned(Side(TRIM_HORIZON, {}), Side(TIP, {"p": SHARD_END}))["m"] == (TRIM_HORIZON, TIP)
     assert set(planned(Side(TRIM_HORIZON, {}), Side(TIP, {"p": Position.after(5)}))) == {"p"}

@@ -175,7 +175,7 @@ async def test_service_that_does_not_read_is_given_up() -> None:
             await waiting
 
 
-async def test_window_of_a_connection_reopens_before_it_is_used_up() -> None:
+async def test_connection_window_reopens_at_a_quarter() -> None:
     async with Line() as line:
         connection = line.up()
         connection.take_place()
@@ -232,7 +232,7 @@ async def test_process_that_stood_still_blames_no_connection() -> None:
         assert (line.written.count(PING), line.ends) == (2, {})
 
 
-async def test_idle_connection_is_closed_and_one_in_use_is_not() -> None:
+async def test_only_an_idle_connection_is_closed() -> None:
     async with Line() as idle, Line() as used:
         for line in (idle, used):
             line.up().take_place()

@@ -216,7 +216,7 @@ async def test_a_connection_that_drains_is_replaced() -> None:
         first.go()
 
 
-async def test_a_connection_that_is_not_ready_yet_gives_no_places() -> None:
+async def test_unready_connection_has_no_places() -> None:
     network = Network()
     dial = network.dial
 

@@ -60,7 +60,7 @@ async def test_a_window_is_not_opened_for_every_little_read() -> None:
     assert carrier.updates < 10
 
 
-def test_more_than_the_window_is_an_error_of_the_service() -> None:
+def test_overflow_of_the_window_is_an_error() -> None:
     response, _ = respond()
     response.arrive(bytes(32 << 10))
     with pytest.raises(WindowOverflow, match="1 bytes where 0 were allowed"):
@@ -174,7 +174,7 @@ async def test_second_reader_is_refused() -> None:
     assert await first == b"ab"
 
 
-async def test_reading_a_whole_answer_that_is_cancelled_ends_its_stream() -> None:
+async def test_cancelled_read_ends_the_stream() -> None:
     # aiobotocore reads the bodies of errors, and nobody else knows them: the stream's place would be lost.
     response, carrier = respond()
     reading = asyncio.ensure_future(response.read())

@@ -22,7 +22,7 @@ def test_jitter_is_full_and_bounded(failures: int, chance: float, factor: float,
     assert jitter(settings, failures, lambda: 0.0) == 0
 
 
-def test_gives_up_after_max_retries_and_keeps_the_first_cause() -> None:
+def test_gives_up_with_the_first_cause() -> None:
     backoff = Backoff(RetrySettings(max_retries=3), lambda: 0.5)
     errors = [RuntimeError(str(number)) for number in range(4)]
     assert [backoff.failed(error, 7.0) for error in errors] == [0.5, 0.75, 1.125, None]

@@ -133,7 +133,7 @@ def test_nothing_is_searched_before_a_past_time() -> None:
         assert look_from(1_000_000, Position.at_timestamp(passed)) == []
 
 
-def test_with_get_records_it_is_looked_for_in_more_steps() -> None:
+def test_search_with_get_records_has_more_steps() -> None:
     found = look_from(10**11, TRIM_HORIZON, polled=True)
     assert [10**11 - each.value for each in found[:-1]] == [2_000, 60_000, 1_800_000, 54_000_000]
     assert found[-1] == TRIM_HORIZON

@@ -78,7 +78,7 @@ def test_refused_assume_role_names_the_role() -> None:
     assert "Allow sts:AssumeRole on it to arn:aws:iam::1:user/me" in str(error)
 
 
-def test_an_error_without_a_code_or_text_is_still_described() -> None:
+def test_error_without_code_or_text_is_described() -> None:
     assert describe(TimeoutError()) == "TimeoutError"
     nameless = boto.ClientError({}, "SubscribeToShard")
     assert classify(nameless).code == "ClientError"

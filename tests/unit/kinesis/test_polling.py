@@ -142,7 +142,7 @@ async def test_no_more_than_two_megabytes_a_second_are_read() -> None:
 
 
 @pytest.mark.slow
-async def test_a_shard_without_more_records_is_polled_once_per_interval() -> None:
+async def test_idle_shard_is_polled_once_per_interval() -> None:
     for interval in (1.0, 0.2, 10.0):
         world = PolledWorld(10, interval=interval)
         subscription = await world.run_for(600)
@@ -181,7 +181,7 @@ async def test_hours_without_records_are_not_silence_and_reset_failures() -> Non
     assert subscription.stats.last_event is not None
 
 
-async def test_a_new_subscription_keeps_the_pace_of_the_one_before() -> None:
+async def test_pace_outlives_a_subscription() -> None:
     world = PolledWorld(*[1 << 20] * 20)
     await world.run_for(0.1)
     await world.run_for(10)
@@ -205,7 +205,7 @@ async def test_failed_call_lowers_the_record_limit() -> None:
 # -- iterators, the end, back-pressure
 
 
-async def test_iterators_that_are_always_expired_are_not_renewed_for_ever() -> None:
+async def test_endlessly_expired_iterators_are_fatal() -> None:
     world = PolledWorld(10)
 
     def expired(_: str) -> None:
@@ -267,7 +267,7 @@ async def test_closing_ends_a_read_that_waits_at_once() -> None:
     assert len(world.client.limits_asked) == 1
 
 
-async def test_a_call_that_hangs_is_a_failure_after_35_seconds() -> None:
+async def test_hanging_call_fails_after_35_seconds() -> None:
     world = PolledWorld(10)
     answer = world.client.get_records
 
@@ -374,7 +374,7 @@ async def test_tip_of_an_empty_shard_is_the_position() -> None:
     assert await tip_of(world, Position.after(77)) == (Position.after(77), 1)
 
 
-async def test_the_tip_of_a_closed_shard_with_records_is_its_end() -> None:
+async def test_tip_of_a_closed_shard_is_its_end() -> None:
     world = PolledWorld(10)
     world.client.end_with_records = True
     world.stream.split(0)
@@ -390,7 +390,7 @@ async def test_shard_that_always_lags_has_a_tip() -> None:
     assert await tip_of(world, Position.after(7)) == (Position.after(7), 1)
 
 
-async def test_a_clock_that_is_fast_looks_further_back_for_the_tip() -> None:
+async def test_fast_clock_searches_the_tip_further_back() -> None:
     world = PolledWorld(*[10] * 2500)
     asked: list[dict[str, Any]] = []
     iterator = world.client.get_shard_iterator
@@ -425,7 +425,7 @@ async def test_other_pollers_of_the_shard_only_slow_reading_down(together: int) 
     assert world.records == 3000
 
 
-async def test_a_missing_permission_is_named_with_where_it_is_declared() -> None:
+async def test_missing_permission_is_named() -> None:
     world = PolledWorld(10)
 
     def deny(_: str) -> None:

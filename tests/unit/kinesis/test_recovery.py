@@ -57,7 +57,7 @@ def test_time_that_may_be_in_the_future_is_retried(seconds: float) -> None:
     recovering(scenario)
 
 
-def test_a_time_that_stays_in_the_future_is_refused_after_five_minutes() -> None:
+def test_future_start_is_refused_after_five_minutes() -> None:
     async def scenario(recovery: Recovery, clock: LoopClock) -> None:
         position = Position.at_timestamp(int((clock.time() + 3600) * 1000))
         for _ in range(3):
@@ -95,7 +95,7 @@ def test_refusals_are_forgotten_after_two_quiet_minutes() -> None:
     recovering(scenario)
 
 
-def test_refusals_before_a_subscription_that_was_accepted_do_not_count() -> None:
+def test_accepted_subscription_resets_refusals() -> None:
     async def scenario(recovery: Recovery, clock: LoopClock) -> None:
         for _ in range(5):
             await recovery.delay(classify(TOO_SOON), TRIM_HORIZON)

@@ -68,7 +68,7 @@ def check(work: Callable[[Retention], Awaitable[Any]], lister: Lister | None = N
 
 
 @pytest.mark.parametrize("position", [after(0), after(24 * HOUR), Position.at_timestamp((NOW - 60) * 1000)])
-def test_a_young_position_has_lost_nothing_and_costs_no_call(position: Position) -> None:
+def test_recent_position_needs_no_call(position: Position) -> None:
     lister = Lister()
     assert not check(lambda retention: retention.check(SHARD, position), lister)
     assert lister.asked == 0
@@ -100,7 +100,7 @@ def test_longer_gap_of_another_query_is_logged(caplog: pytest.LogCaptureFixture)
     assert ["16:30:00" in message for message in caplog.messages] == [False, True]
 
 
-def test_allowed_losses_of_one_shard_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_allowed_losses_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     async def often(retention: Retention) -> None:
         other = Position.after(number(30 * HOUR, index=4))
         for _ in range(2):
@@ -117,7 +117,7 @@ def test_allowed_losses_of_one_shard_are_logged_once_a_minute(caplog: pytest.Log
     ] * 2
 
 
-def test_warnings_of_shards_that_drift_apart_stay_together(caplog: pytest.LogCaptureFixture) -> None:
+def test_losses_of_many_shards_share_warnings(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         clock, random = LoopClock(), Random(1)
         retention = Retention(STREAM, Lister(), clock, not_listed, fail=False, shortest=24 * HOUR)  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ async def test_loss_of_a_cancelled_reader_is_logged(caplog: pytest.LogCaptureFix
     assert caplog.messages == ["records are gone; going on"]
 
 
-def test_the_retention_is_asked_for_once_a_minute_whatever_the_shards() -> None:
+def test_retention_is_requested_once_a_minute() -> None:
     lister = Lister()
 
     async def often(retention: Retention) -> None:
@@ -210,7 +210,7 @@ def test_rest_of_a_closed_shards_last_aggregate_is_lost(sub: int | None) -> None
     assert run(main()) == (sub is not None)
 
 
-def test_shard_that_was_seen_idle_has_lost_nothing_until_then() -> None:
+def test_shard_seen_idle_has_lost_nothing() -> None:
     async def again(retention: Retention) -> bool:
         retention.was_idle(SHARD, after(30 * HOUR), NOW - 5, None)
         retention.was_idle(SHARD, after(30 * HOUR), NOW - 26 * HOUR, None)
@@ -305,7 +305,7 @@ async def test_accepted_loss_does_not_hide_another_querys_loss() -> None:
         await retention.check(SHARD, after(29 * HOUR))
 
 
-def test_idle_shard_at_the_horizon_needs_no_list_of_shards() -> None:
+def test_idle_shard_needs_no_list_of_shards() -> None:
     async def list_shards(_: str) -> None:
         raise AssertionError("an idle shard is checked at each answer")
 

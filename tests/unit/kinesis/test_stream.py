@@ -111,7 +111,7 @@ def stream(
 # -- what it lists
 
 
-async def test_hash_range_of_shard_that_is_too_new_is_waited_for() -> None:
+async def test_hash_range_of_a_new_shard_is_waited_for() -> None:
     lister = Lister(shard(0), shard(2))
     made, clock = stream(lister), LoopClock()
     await made.refresh()
@@ -151,7 +151,7 @@ async def test_announced_children_stay_until_they_are_listed() -> None:
         await made.refresh()
 
 
-async def test_what_was_announced_by_a_shard_that_is_gone_is_forgotten() -> None:
+async def test_children_of_a_trimmed_shard_are_forgotten() -> None:
     lister = Lister(shard(0))
     made = stream(lister)
     await made.refresh()
@@ -188,7 +188,7 @@ async def test_unlisted_shard_is_lost_after_a_second_list() -> None:
     assert lister.asked == ["shards", "shards"]
 
 
-async def test_a_shard_that_a_list_left_out_once_is_not_lost() -> None:
+async def test_shard_left_out_once_is_not_lost() -> None:
     lister = Lister(shard(5))
     lister.later = [shard(3), shard(5)]
     made = stream(lister)
@@ -230,7 +230,7 @@ async def test_trimmed_unread_descendant_is_a_loss() -> None:
     await made.check_loss({name(3): after(3), name(4): after(4)}, nothing_known, set())
 
 
-async def test_a_position_older_than_its_shard_is_of_an_earlier_stream() -> None:
+async def test_position_older_than_its_shard_is_refused() -> None:
     made = stream(Lister(shard(0, created=NOW - 3600)))
     await made.refresh()
     old = Position.after(number(0, 2 * 3600, AGES_AGO))
@@ -251,7 +251,7 @@ def at_the_horizon(parent: Position = SHARD_END) -> tuple[Lister, dict[str, Posi
     return lister, {name(0): parent, name(1): TRIM_HORIZON}
 
 
-async def test_lost_beginning_of_a_child_is_an_error_whenever_it_is_checked() -> None:
+async def test_lost_beginning_of_a_child_is_an_error() -> None:
     lister, positions = at_the_horizon()
     made = stream(lister)
     await made.refresh()
@@ -341,7 +341,7 @@ def idle(position: Position) -> list[Any]:
     return [Wait(5), event(to=position.value, behind=0)] * 3
 
 
-async def test_search_that_finds_no_tip_shows_until_when_a_shard_was_idle() -> None:
+async def test_search_without_a_tip_shows_idle_time() -> None:
     position = after(0, HOUR)
     made = stream(Lister(), ScriptedTransport(LoopClock(), idle(position)), ref=POLLED)
     began = LoopClock().time()
@@ -357,7 +357,7 @@ async def test_search_without_a_tip_hides_no_loss() -> None:
         await made.check_position(name(0), position, Known())
 
 
-async def test_shard_that_is_idle_for_days_is_noted_with_each_search() -> None:
+async def test_each_search_records_an_idle_shard() -> None:
     position = after(0, 30 * HOUR)
     made = stream(Lister(), ScriptedTransport(LoopClock(), idle(position)), ref=POLLED)
     began = LoopClock().time()
@@ -367,7 +367,7 @@ async def test_shard_that_is_idle_for_days_is_noted_with_each_search() -> None:
 
 
 @pytest.mark.parametrize("ref", [REF, POLLED], ids=["efo", "polling"])
-async def test_tip_of_shard_that_is_not_found_after_a_split(ref: StreamRef) -> None:
+async def test_tip_of_a_parent_after_a_split(ref: StreamRef) -> None:
     missing = refused("ResourceNotFoundException", "Shard does not exist")
     transport = ScriptedTransport(LoopClock(), missing, missing, LAST)
     lister = Lister(shard(0))
@@ -392,7 +392,7 @@ async def test_tip_search_retries_passing_errors(fault: Exception, ref: StreamRe
     assert all(gap > 0 for gap in transport.gaps), "after a pause"
 
 
-async def test_a_tip_that_cannot_be_had_is_an_error_with_its_reason() -> None:
+async def test_failed_tip_search_names_its_reason() -> None:
     denied = refused("AccessDeniedException", "User: arn:aws:sts::1:assumed-role/job/me")
     transport = ScriptedTransport(LoopClock(), denied)
     with pytest.raises(AccessRefusedError, match="AccessDenied"):

@@ -176,7 +176,7 @@ async def test_start_in_the_future_is_waited_for() -> None:
     assert world.stats.failures == {}
 
 
-async def test_a_shard_that_was_read_to_its_end_is_not_subscribed_to() -> None:
+async def test_finished_shard_is_not_subscribed_to() -> None:
     world = await ScriptedWorld(start=SHARD_END).ends()
     assert world.transport.calls == []
 
@@ -189,7 +189,7 @@ async def test_expired_subscription_is_renewed_behind_the_last_event() -> None:
     assert (world.stats.renewed, world.stats.failures) == (2, {})
 
 
-async def test_five_seconds_lie_between_a_success_and_the_next_call() -> None:
+async def test_calls_are_five_seconds_after_a_success() -> None:
     world = await ScriptedWorld([payload(1)], [payload(2)], [END]).ends()
     assert world.transport.gaps == [5.0, 5.0]
 
@@ -241,7 +241,7 @@ async def test_34_seconds_of_silence_are_accepted() -> None:
     assert len(world.transport.calls) == 1
 
 
-async def test_a_large_event_on_a_slow_line_is_not_silence() -> None:
+async def test_slow_large_event_is_no_silence() -> None:
     world = await ScriptedWorld([payload(1), Trickle(200), payload(2), END]).ends()
     assert (len(world.transport.calls), world.elapsed) == (1, 200)
     world = await ScriptedWorld([Trickle(50), Silence()], [END]).ends()
@@ -439,7 +439,7 @@ async def test_expired_credentials_have_one_chance_to_refresh() -> None:
     await ScriptedWorld(expired, [ClientPayloadError("cut")], expired, [END]).ends()
 
 
-async def test_a_key_that_stays_unusable_is_named_with_what_is_missing() -> None:
+async def test_unusable_key_is_named() -> None:
     key = "arn:aws:kms:eu-west-1:123456789012:key/12345678-1234-1234-1234-123456789012"
     message = f"User is not authorized to perform: kms:Decrypt on resource: {key} because of its policy"
     world = ScriptedWorld(*[refused("KMSAccessDeniedException", message)] * 11)
@@ -526,7 +526,7 @@ async def test_numbers_with_leading_zeros_end_the_query_at_once() -> None:
 CHILDREN = (ChildShard("c1", (SHARD,), 0, 9),)
 
 
-async def test_a_closed_shard_read_to_its_last_number_has_ended() -> None:
+async def test_closed_shard_ends_at_its_last_number() -> None:
     world = ScriptedWorld([payload(5), Wait(5), payload(8), Wait(5), payload(12), Wait(5), payload(13)])
     world.subscription.close_at(10, CHILDREN)
     await world.ends()
@@ -560,7 +560,7 @@ async def test_unannounced_end_is_looked_up() -> None:
     assert (len(world.transport.calls), world.topology.calls, world.stats.failures) == (2, 1, {})
 
 
-async def test_a_clean_end_before_the_last_number_is_a_fault() -> None:
+async def test_clean_end_before_the_last_number_fails() -> None:
     world = ScriptedWorld([payload(4)], *[[]] * 20, topology=ScriptedTopology(CLOSED))
     await world.fails(RetriesExhaustedError, "ended without a single event")
 
@@ -574,7 +574,7 @@ async def test_clean_end_is_a_fault_without_a_list() -> None:
 # -- the log
 
 
-async def test_one_line_per_opening_and_ending_and_none_per_event(caplog: pytest.LogCaptureFixture) -> None:
+async def test_openings_and_endings_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "kinesis_efo")
     five_minutes = [step for number in range(60) for step in (Wait(5), payload(number))]
     await ScriptedWorld(five_minutes, [Wait(3), TAKEN_OVER], [END]).ends()
@@ -599,7 +599,7 @@ def aged(seconds: float) -> int:
     return int(Numbering(0, begin - 10 * DAY).record(int((begin - seconds) * 1e9)))
 
 
-async def test_events_from_a_full_socket_do_not_hide_a_loss() -> None:
+async def test_full_socket_does_not_hide_a_loss() -> None:
     """Those after the first were sent while the sink was full for 19 s. Their numbers have no times."""
     events = [payload(number, 1) for number in range(1, 6)]
     world = ScriptedWorld(
@@ -613,7 +613,7 @@ async def test_events_from_a_full_socket_do_not_hide_a_loss() -> None:
 
 
 @pytest.mark.parametrize("first", [0.0, 0.1], ids=["event first", "timer first"])
-async def test_events_sent_before_a_freeze_do_not_hide_a_loss(first: float) -> None:
+async def test_events_before_a_freeze_hide_no_loss(first: float) -> None:
     # They say that they are at the tip, and so they were when they were sent. With many shards, it takes seconds to read all of them.
     idle = [step for _ in range(3) for step in (payload(aged(-8)), Wait(1))]
     world = ScriptedWorld(
@@ -646,7 +646,7 @@ AT_START = Known(horizon=1_700_001_000 - DAY)
 """What is known of a query that starts at the trim horizon when a test begins."""
 
 
-async def test_reader_at_the_horizon_fails_ten_minutes_after_its_start() -> None:
+async def test_late_reader_fails_after_ten_minutes() -> None:
     late = [payload(aged(DAY), 1, behind=DAY * 1000), payload(aged(DAY - 1), 1, behind=DAY * 1000)]
     await ScriptedWorld(late, delays={1: 1200}, fail_on_data_loss=True, known=AT_START).fails(DataLossError, SHARD)
 

@@ -78,7 +78,7 @@ def test_empty_list_of_shards_is_requested_again(start: Position, caplog: pytest
 
 
 @pytest.mark.parametrize("before", [1_000, 1_000_000, 1_001_000])
-def test_a_time_before_the_stream_had_shards_is_its_horizon(before: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_start_before_the_first_shard_is_the_horizon(before: int, caplog: pytest.LogCaptureFixture) -> None:
     assert started(Empty(1), Position.at_timestamp(before)) == TRIM_HORIZON
     assert not caplog.text
 

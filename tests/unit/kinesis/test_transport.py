@@ -55,7 +55,7 @@ async def test_transport_is_opened_once_when_needed() -> None:
     assert opening.times == 1
 
 
-async def test_it_is_opened_again_if_that_failed_or_was_cancelled() -> None:
+async def test_failed_or_cancelled_opening_is_repeated() -> None:
     opening = Opening(ConnectionResetError("no way"))
     transport = OpenedLater(opening)
     with pytest.raises(ConnectionResetError, match="no way"):

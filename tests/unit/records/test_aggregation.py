@@ -99,7 +99,7 @@ def test_unknown_fields_and_tags_are_skipped() -> None:
         sealed(b"\xff"),
     ],
 )
-def test_data_that_is_not_an_aggregate_is_a_plain_record(data: bytes) -> None:
+def test_broken_aggregate_is_a_plain_record(data: bytes) -> None:
     assert deaggregate(data, ALL) is None
 
 

@@ -151,7 +151,7 @@ def parts(events: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[Part]]:
 
 @pytest.mark.usefixtures("native")
 @given(parts(damaged(payloads(hostile_records(), odd=True))), st.booleans())
-def test_hostile_payloads_have_the_same_rows_or_the_same_error(found: list[Part], deaggregate: bool) -> None:
+def test_hostile_payloads_have_the_same_rows_or_error(found: list[Part], deaggregate: bool) -> None:
     agree(found, deaggregate=deaggregate)
 
 
@@ -220,7 +220,7 @@ def test_what_is_odd_is_decoded_alike(name: str) -> None:
 
 @pytest.mark.usefixtures("native")
 @pytest.mark.parametrize("taken_over", [MAX_ROWS, 7])
-def test_the_core_goes_on_behind_what_python_took_over(taken_over: int) -> None:
+def test_core_continues_after_python(taken_over: int) -> None:
     full = event(*(record(number) for number in range(10, 10 + taken_over)))
     odd, behind = event(record(5, PartitionKey=None)), event(record(10**6), record(10**6 + 1))
     twice = event(record(10), record(9 + taken_over), record(10**6))
@@ -272,7 +272,7 @@ def test_what_kinesis_sends_is_taken(native: Any, name: str) -> None:
     agree([part([TAKEN[name]])])
 
 
-def test_aggregates_are_left_to_python_if_they_are_taken_apart(native: Any) -> None:
+def test_aggregates_are_left_to_python(native: Any) -> None:
     payload = event(record(1, aggregate("a")))
     assert by_core(native, payload) is None
     assert by_core(native, payload, aggregates=False) == (1, 1, False)

@@ -65,7 +65,7 @@ def test_streams_have_the_same_frames_wherever_they_are_cut(stream: bytes, data:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vector", WRONG, ids=lambda vector: vector.name)
-def test_the_wrong_vectors_of_aws_are_refused_alike_at_every_cut(vector: Wrong) -> None:
+def test_wrong_vectors_are_refused_alike(vector: Wrong) -> None:
     before = encode_frame({":event-type": "before"}, b"{}")
     for wire in [vector.wire] + ([] if vector.repaired is None else [vector.repaired]):
         for stream in (wire, before + wire + before):
@@ -74,7 +74,7 @@ def test_the_wrong_vectors_of_aws_are_refused_alike_at_every_cut(vector: Wrong) 
                 agree_on_frames([stream[:at], stream[at:]])
 
 
-def test_a_frame_that_the_core_declines_is_read_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frame_declined_by_the_core_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the core declines is Python's: a frame that is right is read, and so is the rest of the stream."""
 
     class Declining:

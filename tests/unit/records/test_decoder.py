@@ -172,7 +172,7 @@ def test_reading_stops_behind_the_range() -> None:
     assert sum(batch.num_rows for batch in batches) == 7
 
 
-def test_an_event_that_comes_twice_does_not_double_its_rows() -> None:
+def test_repeated_event_does_not_double_its_rows() -> None:
     assert numbers([EVENTS[0], EVENTS[0], EVENTS[1], EVENTS[0], EVENTS[2]]) == list(range(10, 25))
     overlap = event(*(record(number) for number in (13, 14, 14, 15, 16)))
     assert numbers([EVENTS[0], overlap, EVENTS[1]]) == list(range(10, 20))

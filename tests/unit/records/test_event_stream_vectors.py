@@ -125,7 +125,7 @@ def said(vector: Right, cut: int) -> Any:
 
 
 @pytest.mark.parametrize("vector", SMITHY, ids=name)
-def test_a_subscription_takes_each_frame_as_smithy_says(vector: Right) -> None:
+def test_frames_mean_what_smithy_defines(vector: Right) -> None:
     for cut in {0, 1, 12, len(vector.wire) // 2, len(vector.wire) - 1}:
         result = said(vector, cut)
         match vector.names[0].removesuffix("Input"):

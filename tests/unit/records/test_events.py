@@ -113,7 +113,7 @@ def test_numbers_with_leading_zeros_are_refused(continuation: str, record: str) 
     assert read_head(event(ContinuationSequenceNumber="0")).continuation == 0
 
 
-def test_a_message_shows_how_the_event_begins_and_not_all_of_it() -> None:
+def test_message_shows_the_beginning_of_the_event() -> None:
     with pytest.raises(FrameError) as caught:
         read_head(event(ContinuationSequenceNumber=None, Padding="x" * 100_000))
     assert "an event of 100" in str(caught.value)
@@ -138,7 +138,7 @@ def test_garbage_raises_frame_errors_only(garbage: bytes) -> None:
     st.sampled_from([(",", ":"), (", ", ": ")]),
     st.booleans(),
 )
-def test_the_last_records_number_is_found_whatever_keys_and_data_say(
+def test_last_number_is_found_whatever_the_data(
     records: list[tuple[int, str, bytes]], continuation: int, separators: tuple[str, str], number_first: bool
 ) -> None:
     def record(number: int, key: str, data: bytes) -> dict[str, str]:
@@ -219,7 +219,7 @@ def test_record_is_found_like_a_regular_expression() -> None:
     assert [text for text in texts if has_record(text, 42)] == [text for text in texts if plain.search(text)]
 
 
-def test_hash_keys_of_as_many_digits_as_numbers_may_have() -> None:
+def test_hash_keys_have_at_most_200_digits() -> None:
     def end(last: str) -> bytes:
         child = {**CHILD, "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": last}}
         return event(ContinuationSequenceNumber=None, ChildShards=[child])

@@ -42,9 +42,7 @@ def test_frames_are_the_same_at_any_cut(sent: list[tuple[dict[str, str], bytes]]
 
 
 @given(st.lists(frames, max_size=5), st.data())
-def test_collecting_a_frame_in_one_piece_changes_nothing_but_the_memory(
-    sent: list[tuple[dict[str, str], bytes]], data: st.DataObject
-) -> None:
+def test_collected_frames_are_the_same(sent: list[tuple[dict[str, str], bytes]], data: st.DataObject) -> None:
     stream = b"".join(encode_frame(headers, payload) for headers, payload in sent)
     decoder, found, at = FrameDecoder(), [], 0
     while at < len(stream):

@@ -201,10 +201,11 @@ async def test_connection_window_reopens_at_a_quarter() -> None:
         ({}, 10, 1),
         ({10.1: PONG}, 10, 1),
         ({10: PONG}, 20, 2),  # it was there in time: this process looked late
+        ({5: PONG}, 15, 2),
         ({9: WindowUpdateFrame(0, 1).serialize()}, 19, 2),
         ({5.1 * number: PONG for number in range(1, 20)}, 106.9, 20),
     ],
-    ids=["none", "late", "in the same moment", "other bytes", "always"],
+    ids=["none", "late", "in the last moment", "at once", "other bytes", "always"],
 )
 async def test_connection_without_a_sign_of_life_is_aborted(
     received: dict[float, bytes], lost: float, pings: int
@@ -213,7 +214,8 @@ async def test_connection_without_a_sign_of_life_is_aborted(
         line.up().take_place()
         loop = asyncio.get_running_loop()
         for after, data in received.items():
-            loop.call_later(after, line.receive, data)
+            # Two turns later than what is due at that time.
+            loop.call_later(after, loop.call_soon, loop.call_soon, line.receive, data)
         await asyncio.sleep(200)
         assert line.ends == {"abort": pytest.approx(lost)}
         assert line.written.count(PING) == pings

@@ -234,6 +234,32 @@ async def test_unready_connection_has_no_places() -> None:
     await pool.close()
 
 
+async def test_lower_limit_counts_for_later_requests() -> None:
+    network = Network()
+    async with opened(network) as pool:
+        first, *_ = await places(pool, 3)
+        first.allow(2)
+        network.streams = 2
+        first.give_place()
+        second = await pool.place()
+        assert second is not first
+        assert await pool.place() is second
+        first.give_place()
+        assert await pool.place() is first
+
+
+async def test_close_fails_waiting_and_later_requests() -> None:
+    network = Network()
+    async with opened(network) as pool:
+        waiting = [asyncio.ensure_future(pool.place()) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        await pool.close()
+        for place in [*waiting, pool.place()]:
+            with pytest.raises(ConnectionLost, match="the client was closed"):
+                await place
+        assert network.connections == []
+
+
 async def test_close_waits_one_second_for_slow_peers() -> None:
     network = Network(streams=1)
     async with opened(network) as pool:

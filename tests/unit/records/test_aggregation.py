@@ -49,6 +49,11 @@ def test_user_records_come_out_in_order(records: list[tuple[str, bytes]]) -> Non
     assert deaggregate(aggregate(*records), ALL) == [UserRecord(*record) for record in records]
 
 
+def test_700_partition_keys_are_numbered() -> None:
+    records = [(f"key-{number}", bytes([number % 256]) * number) for number in range(700)]
+    assert deaggregate(aggregate(*records), None) == records
+
+
 def test_explicit_hash_keys_decide_before_partition_keys() -> None:
     inside = aggregate(("a", b"1", "5"), ("b", b"2", "9"))
     assert deaggregate(inside, (5, 9)) == [("a", b"1"), ("b", b"2")]

@@ -19,7 +19,7 @@ from kinesis_efo.records import core
 from kinesis_efo.records.aggregation import MAGIC
 from kinesis_efo.records.batches import MAX_ROWS
 from kinesis_efo.records.decoder import Decoder
-from tests.support.agreement import CORE, Part, agree
+from tests.support.agreement import CORE, Part, agree, outcome
 from tests.support.missing import not_here
 from tests.unit.records.test_decoder import aggregate, event, record
 
@@ -231,6 +231,36 @@ def test_core_continues_after_python(taken_over: int) -> None:
         assert len(rows) == 4 + taken_over + 2 * (len(found) - 1)
     # A range without rows before one with them, and what is behind it.
     agree([part([]), part([event(record(1))], through=Position.after(0)), other, part([behind]), other])
+
+
+@pytest.mark.usefixtures("native")
+def test_rows_from_python_do_not_count_in_the_core() -> None:
+    def numbered(first: int, count: int) -> bytes:
+        return event(*(record(number) for number in range(first, first + count)))
+
+    most, few = MAX_ROWS * 3 // 5, MAX_ROWS * 2 // 5
+    odd = event(record(10**6, PartitionKey=None))
+    agree([part([numbered(0, most), odd, numbered(2 * 10**6, few), numbered(3 * 10**6, most), numbered(4 * 10**6, 9)])])
+
+
+class Watched:
+    """A batch of the core that records its calls."""
+
+    def __init__(self, batch: Any) -> None:
+        self.calls: list[str] = []
+        self._batch = batch
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls.append(name)
+        return getattr(self._batch, name)
+
+
+def test_usual_payloads_are_decoded_by_the_core_alone(native: Any) -> None:
+    batch = Watched(native.Batch(True))
+    payloads = [event(record(1), record(2)), event(record(3))]
+    found, error, _ = outcome(CORE._replace(new_batch=lambda _: batch), [part(payloads)] * 2, deaggregate=True)
+    assert (len(found), error) == (1, "")
+    assert batch.calls == ["begin", "add", "add", "begin", "add", "add", "take", "floor"]
 
 
 @pytest.mark.usefixtures("native")

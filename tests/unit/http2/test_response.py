@@ -222,3 +222,11 @@ async def test_bytes_that_arrive_together_with_the_alarm_count() -> None:
     reading = asyncio.ensure_future(response.readany())
     assert await reading == b"ab"
     assert carrier.cancelled == []
+
+
+def test_expected_bytes_that_fit_change_nothing() -> None:
+    response, carrier = respond()
+    response.expect(32 << 10)
+    response.expect(0)
+    response.expect(-5)
+    assert carrier.allowed == 32 << 10

@@ -867,3 +867,10 @@ async def with_room_after(seconds: float, *scripts: Script) -> tuple[ScriptedWor
 async def test_waiting_for_room_is_no_silence() -> None:
     world, sink, _ = await with_room_after(38, [Wait(20), Large(payload(1)), END])
     assert (sink.continuations, world.stats.failures, world.stats.opened) == ([1, None], {}, 1)
+
+
+async def test_reading_from_the_horizon_may_be_late() -> None:
+    late = payload(aged(DAY + 500), 1, behind=(DAY + 500) * 1000)
+    world = ScriptedWorld([late], [END], start=Position.after(aged(2 * DAY)), fail_on_data_loss=False)
+    await world.ends()
+    assert world.transport.positions == ["TRIM_HORIZON", "TRIM_HORIZON"], "its position is behind the horizon by then"

@@ -243,3 +243,9 @@ def test_the_data_in_events_is_estimated(
     arrived: float | None, records: float | None, events: float, data: float | None
 ) -> None:
     assert data_in(arrived, records, events) == data
+
+
+def test_last_record_of_a_broken_payload_is_whole() -> None:
+    aggregate = b64encode(MAGIC).decode()
+    broken = f'{{"Records":[{{"Data":"{aggregate}","SequenceNumber":"42"}}'.encode()
+    assert last_record(broken) == LastRecord(42, 0)

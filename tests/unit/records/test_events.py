@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from kinesis_efo.errors import FrameError, SequenceNumberError
 from kinesis_efo.positions import SHARD_END, LastRecord, Position
+from kinesis_efo.records.aggregation import MAGIC
 from kinesis_efo.records.events import (
     ChildShard,
     Event,
@@ -249,3 +250,8 @@ def test_last_record_of_a_broken_payload_is_whole() -> None:
     aggregate = b64encode(MAGIC).decode()
     broken = f'{{"Records":[{{"Data":"{aggregate}","SequenceNumber":"42"}}'.encode()
     assert last_record(broken) == LastRecord(42, 0)
+
+
+def test_event_without_a_lag_is_at_the_tip() -> None:
+    assert read_head(b'{"ContinuationSequenceNumber":"1"}').millis_behind == 0
+    assert read_answer(b'{"Records":[],"NextShardIterator":"i"}').millis_behind == 0

@@ -874,3 +874,13 @@ async def test_reading_from_the_horizon_may_be_late() -> None:
     world = ScriptedWorld([late], [END], start=Position.after(aged(2 * DAY)), fail_on_data_loss=False)
     await world.ends()
     assert world.transport.positions == ["TRIM_HORIZON", "TRIM_HORIZON"], "its position is behind the horizon by then"
+
+
+async def test_reader_may_be_late_before_the_first_commit(caplog: pytest.LogCaptureFixture) -> None:
+    edge = [step for n in range(58) for step in (Wait(5), payload(aged(DAY - 2 * n), 1, behind=(DAY + 3 * n) * 1000))]
+    world = ScriptedWorld(edge, edge, [END], fail_on_data_loss=True, known=AT_START)
+    with caplog.at_level(logging.WARNING):
+        await world.ends()
+    assert world.transport.positions[1] == "TRIM_HORIZON"
+    assert "the trim horizon, which moved from 2023-11-13T22:30:00+00:00 to 2023-11-13T22:30:" in caplog.messages[0]
+    assert len(caplog.messages) <= 11, "one warning a minute"

@@ -99,3 +99,9 @@ def test_consumer_is_replaced_with_a_warning(
     assert len(Planned(monkeypatch, **options).found) == 2
     assert ("needs kinesis:GetRecords and kinesis:GetShardIterator" in caplog.text) is warned
     assert ("share 2 MB/s" in caplog.text) is warned
+
+
+def test_streams_are_listed_once_if_the_end_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = Planned(monkeypatch, endingPosition=f"AT_TIMESTAMP:{round((START - 1) * 1000)}", loaded=START - 1)
+    assert len(planned.clients.calls("list_shards")) == 2
+    assert planned.seconds == 0

@@ -90,7 +90,7 @@ class Peer:
         self.mute = False
         self._reader = reader
         self._writer = writer
-        self._partial: dict[int, Request] = {}
+        self.partial: dict[int, Request] = {}
         self._change = asyncio.Event()
 
     def flush(self) -> None:
@@ -113,6 +113,10 @@ class Peer:
         """Drop the connection."""
         if not self.gone.is_set():
             self._writer.transport.abort()
+
+    def hang_up(self) -> None:
+        """Close the connection after what was sent."""
+        self._writer.close()
 
     def go_away(self, last_stream_id: int, code: ErrorCodes = ErrorCodes.NO_ERROR) -> None:
         """Announce the end of the connection, and go on with the streams up to the last one."""
@@ -158,12 +162,12 @@ class Peer:
     def _handle(self, event: h2.events.Event) -> Request | None:
         match event:
             case h2.events.RequestReceived(stream_id=stream_id, headers=headers):
-                self._partial[stream_id] = Request(self, stream_id, dict(headers), b"")  # type: ignore[arg-type]
+                self.partial[stream_id] = Request(self, stream_id, dict(headers), b"")  # type: ignore[arg-type]
             case h2.events.DataReceived(stream_id=stream_id, data=data, flow_controlled_length=length):
-                self._partial[stream_id].body += data
+                self.partial[stream_id].body += data
                 self.h2.acknowledge_received_data(length, stream_id)
             case h2.events.StreamEnded(stream_id=stream_id):
-                return self._partial.pop(stream_id)
+                return self.partial.pop(stream_id)
             case h2.events.StreamReset(stream_id=stream_id, error_code=code):
                 self.resets[stream_id] = int(code)
             case h2.events.PingReceived():

@@ -22,6 +22,7 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import TRIM_HORIZON
 from kinesis_efo.records.events import Event
 from kinesis_efo.records.frames import encode_frame
+from tests.support.coroutine_tests import run_by
 from tests.support.http2_peer import Http2Peer, Request
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/dev-orders"
@@ -176,3 +177,6 @@ def run(main: Coroutine[Any, Any, None], seconds: float = 20) -> None:
         assert [timer for timer in loop._scheduled if not timer.cancelled()] == []
 
     asyncio.run(bounded(), debug=True)
+
+
+pytest_pyfunc_call = run_by(run)

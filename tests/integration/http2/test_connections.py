@@ -4,74 +4,58 @@ from __future__ import annotations
 
 import asyncio
 import json
-import select
-import socket
-from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
+from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
 from kinesis_efo.http2.response import ConnectionLost
 from kinesis_efo.kinesis.faults import Verdict, classify
-from kinesis_efo.kinesis.transport import BotoEventStream
-from tests.support.http2_peer import EVENT_STREAM, Request, http2_peer
+from tests.support.http2_peer import Request, http2_peer
 
-from .conftest import HandClock, client, event, fault_of, hold, read, run, until
+from .conftest import HandClock, client, event, fault_of, hold, read, until
 
 # -- how many
 
 
-def test_twelve_subscriptions_on_a_limit_of_five_open_three_connections() -> None:
-    async def main() -> None:
-        async with http2_peer(hold) as server, client(server) as aws:
-            streams = await aws.subscribe_all(12)
-            assert sorted(len(peer.requests) for peer in server.peers) == [2, 5, 5]
-            assert [await read(stream, 1) for stream in streams] == [[1]] * 12
-
-    run(main())
+async def test_twelve_streams_at_five_each_need_three_connections() -> None:
+    async with http2_peer(hold) as server, client(server) as aws:
+        streams = await aws.subscribe_all(12)
+        assert sorted(len(peer.requests) for peer in server.peers) == [2, 5, 5]
+        assert [await read(stream, 1) for stream in streams] == [[1]] * 12
 
 
-def test_a_service_without_a_limit_gets_no_more_than_32_streams_on_a_connection() -> None:
-    async def main() -> None:
-        async with http2_peer(hold, streams=None) as server, client(server) as aws:
-            await aws.subscribe_all(40)
-            assert [len(peer.requests) for peer in server.peers] == [32, 8]
-
-    run(main())
+async def test_service_without_a_limit_gets_32_streams() -> None:
+    async with http2_peer(hold, streams=None) as server, client(server) as aws:
+        await aws.subscribe_all(40)
+        assert [len(peer.requests) for peer in server.peers] == [32, 8]
 
 
-def test_a_limit_that_changes_counts_from_then_on() -> None:
-    async def main() -> None:
-        async with http2_peer(hold, streams=2) as server, client(server) as aws:
-            await aws.subscribe_all(2)
-            (peer,) = server.peers
-            await peer.set(SettingCodes.MAX_CONCURRENT_STREAMS, 4)
-            streams = await aws.subscribe_all(2)
-            assert [len(peer.requests) for peer in server.peers] == [4]
-            await peer.set(SettingCodes.MAX_CONCURRENT_STREAMS, 1)
-            for stream in streams:
-                stream.close()
-            await until(lambda: len(peer.resets) == 2)
+async def test_a_limit_that_changes_counts_from_then_on() -> None:
+    async with http2_peer(hold, streams=2) as server, client(server) as aws:
+        await aws.subscribe_all(2)
+        (peer,) = server.peers
+        await peer.set(SettingCodes.MAX_CONCURRENT_STREAMS, 4)
+        streams = await aws.subscribe_all(2)
+        assert [len(peer.requests) for peer in server.peers] == [4]
+        await peer.set(SettingCodes.MAX_CONCURRENT_STREAMS, 1)
+        for stream in streams:
+            stream.close()
+        await until(lambda: len(peer.resets) == 2)
+        await aws.subscribe()
+        assert [len(peer.requests) for peer in server.peers] == [4, 1]
+
+
+async def test_limit_of_0_streams_is_reported() -> None:
+    async with http2_peer(hold, streams=0) as server, client(server) as aws:
+        with pytest.raises(ConnectionClosedError, match="MAX_CONCURRENT_STREAMS is 0") as caught:
             await aws.subscribe()
-            assert [len(peer.requests) for peer in server.peers] == [4, 1]
-
-    run(main())
-
-
-def test_a_limit_of_none_at_all_is_said_to_be_one() -> None:
-    async def main() -> None:
-        async with http2_peer(hold, streams=0) as server, client(server) as aws:
-            with pytest.raises(ConnectionClosedError, match="MAX_CONCURRENT_STREAMS is 0") as caught:
-                await aws.subscribe()
-            assert classify(caught.value).verdict is Verdict.RETRY
-            assert len(server.peers) == 1
-
-    run(main())
+        assert classify(caught.value).verdict is Verdict.RETRY
+        assert len(server.peers) == 1
 
 
-def test_a_refused_stream_is_tried_again_on_another_connection() -> None:
+async def test_a_refused_stream_is_tried_again_on_another_connection() -> None:
     async def answer(request: Request) -> None:
         # The first connection takes two, whatever it says.
         if request.peer is server.peers[0] and len(request.peer.requests) > 2 and busy:
@@ -80,49 +64,41 @@ def test_a_refused_stream_is_tried_again_on_another_connection() -> None:
         else:
             await hold(request)
 
-    async def main() -> None:
-        nonlocal server, busy
-        async with http2_peer(answer) as server, client(server) as aws:
-            await aws.subscribe_all(2)
-            streams = await aws.subscribe_all(2)
-            assert [await read(stream, 1) for stream in streams] == [[1], [1]]
-            assert len(server.peers[1].requests) == 2
-            before = len(server.peers[0].requests)
-            await aws.subscribe()
-            assert len(server.peers[0].requests) == before, "what it refuses, it is not asked for again"
-            busy = False
-            await server.peers[0].set(SettingCodes.MAX_CONCURRENT_STREAMS, 4)
-            await aws.subscribe_all(4)
-            assert len(server.peers) == 2
-            assert len(server.peers[0].requests) == before + 2, "until it says what it takes"
-
-    server: Any = None
     busy = True
-    run(main())
+    async with http2_peer(answer) as server, client(server) as aws:
+        await aws.subscribe_all(2)
+        streams = await aws.subscribe_all(2)
+        assert [await read(stream, 1) for stream in streams] == [[1], [1]]
+        assert len(server.peers[1].requests) == 2
+        before = len(server.peers[0].requests)
+        await aws.subscribe()
+        assert len(server.peers[0].requests) == before, "what it refuses, it is not asked for again"
+        busy = False
+        await server.peers[0].set(SettingCodes.MAX_CONCURRENT_STREAMS, 4)
+        await aws.subscribe_all(4)
+        assert len(server.peers) == 2
+        assert len(server.peers[0].requests) == before + 2, "until it says what it takes"
 
 
-def test_a_service_that_refuses_everything_is_asked_three_times() -> None:
+async def test_refused_request_is_sent_three_times() -> None:
     async def answer(request: Request) -> None:
         request.peer.h2.reset_stream(request.stream_id, ErrorCodes.REFUSED_STREAM)
         request.peer.flush()
 
-    async def main() -> None:
-        async with http2_peer(answer) as server, client(server) as aws:
-            with pytest.raises(ConnectionClosedError, match="REFUSED_STREAM") as caught:
-                await aws.subscribe()
-            assert classify(caught.value).verdict is Verdict.RETRY
-            assert len(server.requests) == 3
-            # It may be one of many hosts that is sick.
-            assert len(server.peers) == 3
-            await until(lambda: all(peer.gone.is_set() for peer in server.peers))
-
-    run(main())
+    async with http2_peer(answer) as server, client(server) as aws:
+        with pytest.raises(ConnectionClosedError, match="REFUSED_STREAM") as caught:
+            await aws.subscribe()
+        assert classify(caught.value).verdict is Verdict.RETRY
+        assert len(server.requests) == 3
+        # It may be one of many hosts that is sick.
+        assert len(server.peers) == 3
+        await until(lambda: all(peer.gone.is_set() for peer in server.peers))
 
 
 # -- GOAWAY
 
 
-def test_goaway_sends_later_streams_elsewhere_and_lets_the_earlier_ones_end() -> None:
+async def test_goaway_moves_later_streams_only() -> None:
     begun = asyncio.Event()
 
     async def answer(request: Request) -> None:
@@ -133,477 +109,181 @@ def test_goaway_sends_later_streams_elsewhere_and_lets_the_earlier_ones_end() ->
         await finish.wait()
         await request.send(event(2), last=True)
 
-    async def main() -> None:
-        nonlocal server, finish
-        finish = asyncio.Event()
-        async with http2_peer(answer) as server, client(server) as aws:
-            first = await aws.subscribe()
-            later = asyncio.ensure_future(aws.subscribe())
-            await begun.wait()
-            server.peers[0].go_away(1)
-            assert await read(await later, 1) == [1]
-            assert [len(peer.requests) for peer in server.peers] == [2, 1]
-            assert not server.peers[0].gone.is_set()
-            await aws.subscribe()
-            assert [len(peer.requests) for peer in server.peers] == [2, 2], "nothing new on a connection that ends"
-            finish.set()
-            assert await read(first, 2) == [1, 2]
-            assert await anext(first, None) is None
-            await until(server.peers[0].gone.is_set)
-            assert server.peers[0].errors == [ErrorCodes.NO_ERROR], "the service is told"
-
-    server: Any = None
-    finish: Any = None
-    run(main())
+    finish = asyncio.Event()
+    async with http2_peer(answer) as server, client(server) as aws:
+        first = await aws.subscribe()
+        later = asyncio.ensure_future(aws.subscribe())
+        await begun.wait()
+        server.peers[0].go_away(1)
+        assert await read(await later, 1) == [1]
+        assert [len(peer.requests) for peer in server.peers] == [2, 1]
+        assert not server.peers[0].gone.is_set()
+        await aws.subscribe()
+        assert [len(peer.requests) for peer in server.peers] == [2, 2], "nothing new on a connection that ends"
+        finish.set()
+        assert await read(first, 2) == [1, 2]
+        assert await anext(first, None) is None
+        await until(server.peers[0].gone.is_set)
+        assert server.peers[0].errors == [ErrorCodes.NO_ERROR], "the service is told"
 
 
-def test_goaway_of_an_idle_connection_closes_it() -> None:
-    async def answer(request: Request) -> None:
-        request.begin()
-        await request.send(event(), last=True)
-
-    async def main() -> None:
-        async with http2_peer(answer) as server, client(server) as aws:
-            stream = await aws.subscribe()
-            assert await read(stream, 1) == [1]
-            assert await anext(stream, None) is None
-            server.peers[0].go_away(1)
-            await until(server.peers[0].gone.is_set)
-            await aws.subscribe()
-            assert len(server.peers) == 2
-
-    run(main())
+async def test_goaway_with_an_error_ends_later_streams() -> None:
+    async with http2_peer(hold) as server, client(server) as aws:
+        first, second = await aws.subscribe(), await aws.subscribe()
+        server.peers[0].go_away(1, ErrorCodes.ENHANCE_YOUR_CALM)
+        assert await read(second, 1) == [1], "what came before the error is delivered before it"
+        assert "ENHANCE_YOUR_CALM" in str(await fault_of(second))
+        assert await read(first, 1) == [1]
+        server.peers[0].close()
+        assert isinstance(await fault_of(first), ConnectionLost)
 
 
-def test_goaway_with_an_error_code_ends_what_it_does_not_name() -> None:
-    async def main() -> None:
-        async with http2_peer(hold) as server, client(server) as aws:
-            first, second = await aws.subscribe(), await aws.subscribe()
-            server.peers[0].go_away(1, ErrorCodes.ENHANCE_YOUR_CALM)
-            assert await read(second, 1) == [1], "what came before the error is delivered before it"
-            assert "ENHANCE_YOUR_CALM" in str(await fault_of(second))
-            assert await read(first, 1) == [1]
-            server.peers[0].close()
-            assert isinstance(await fault_of(first), ConnectionLost)
-
-    run(main())
-
-
-def test_a_service_that_says_goaway_to_every_connection() -> None:
+async def test_goaway_on_every_connection_is_an_error() -> None:
     async def answer(request: Request) -> None:
         request.peer.go_away(0)
 
-    async def main() -> None:
-        async with http2_peer(answer) as server, client(server) as aws:
-            with pytest.raises(ConnectionClosedError, match="the service closes the connection: NO_ERROR") as caught:
-                await aws.subscribe()
-            assert classify(caught.value).verdict is Verdict.RETRY
-            assert len(server.peers) == 3
-
-    run(main())
+    async with http2_peer(answer) as server, client(server) as aws:
+        with pytest.raises(ConnectionClosedError, match="the service closes the connection: NO_ERROR") as caught:
+            await aws.subscribe()
+        assert classify(caught.value).verdict is Verdict.RETRY
+        assert len(server.peers) == 3
 
 
 # -- streams and connections that break
 
 
 @pytest.mark.parametrize("code", [ErrorCodes.INTERNAL_ERROR, ErrorCodes.CANCEL, ErrorCodes.NO_ERROR, 0x77])
-def test_a_reset_before_the_headers(code: int) -> None:
+async def test_a_reset_before_the_headers(code: int) -> None:
     async def answer(request: Request) -> None:
         request.peer.h2.reset_stream(request.stream_id, code)
         request.peer.flush()
 
-    async def main() -> None:
-        async with http2_peer(answer) as server, client(server) as aws:
-            name = ErrorCodes(code).name if code in list(ErrorCodes) else f"error {code}"
-            with pytest.raises(ConnectionClosedError, match=f"the service reset the stream: {name}") as caught:
-                await aws.subscribe()
-            assert classify(caught.value).verdict is Verdict.RETRY
-            assert len(server.requests) == 1, "the service may have begun with it: that is the subscription's affair"
-
-    run(main())
-
-
-def test_a_reset_behind_the_headers_comes_behind_what_was_sent_and_leaves_the_others_alone() -> None:
-    async def main() -> None:
-        async with http2_peer(hold) as server, client(server) as aws:
-            broken, whole = await aws.subscribe(), await aws.subscribe()
-            await asyncio.sleep(0)
-            server.peers[0].h2.reset_stream(1, ErrorCodes.INTERNAL_ERROR)
-            server.peers[0].flush()
-            assert await read(broken, 1) == [1]
-            assert "INTERNAL_ERROR" in str(await fault_of(broken))
-            await server.requests[1].send(event(2))
-            assert await read(whole, 2) == [1, 2]
+    async with http2_peer(answer) as server, client(server) as aws:
+        name = ErrorCodes(code).name if code in list(ErrorCodes) else f"error {code}"
+        with pytest.raises(ConnectionClosedError, match=f"the service reset the stream: {name}") as caught:
             await aws.subscribe()
-            assert len(server.peers) == 1
+        assert classify(caught.value).verdict is Verdict.RETRY
+        assert len(server.requests) == 1, "the service may have begun with it: that is the subscription's affair"
 
-    run(main())
+
+async def test_reset_ends_one_stream_after_its_data() -> None:
+    async with http2_peer(hold) as server, client(server) as aws:
+        broken, whole = await aws.subscribe(), await aws.subscribe()
+        await asyncio.sleep(0)
+        server.peers[0].h2.reset_stream(1, ErrorCodes.INTERNAL_ERROR)
+        server.peers[0].flush()
+        assert await read(broken, 1) == [1]
+        assert "INTERNAL_ERROR" in str(await fault_of(broken))
+        await server.requests[1].send(event(2))
+        assert await read(whole, 2) == [1, 2]
+        await aws.subscribe()
+        assert len(server.peers) == 1
 
 
 @pytest.mark.parametrize("how", ["rst", "fin"])
-def test_a_connection_that_is_lost_ends_all_its_streams_and_the_next_ones_open_another(how: str) -> None:
-    async def main() -> None:
-        async with http2_peer(hold) as server, client(server) as aws:
-            streams = await aws.subscribe_all(5)
-            assert [await read(stream, 1) for stream in streams] == [[1]] * 5
-            reading = [asyncio.ensure_future(fault_of(stream)) for stream in streams]
-            if how == "rst":
-                server.peers[0].close()
-            else:
-                server.peers[0]._writer.close()
-            faults = await asyncio.gather(*reading)
-            assert {type(fault) for fault in faults} == {ConnectionLost}
-            assert len({id(fault) for fault in faults}) == 5, "whoever raises an exception writes into it"
-            assert await read(await aws.subscribe(), 1) == [1]
-            assert len(server.peers) == 2
-
-    run(main())
-
-
-def test_a_connection_that_is_lost_while_requests_wait_for_their_headers() -> None:
-    async def answer(request: Request) -> None:
-        if len(server.requests) == 3:
-            request.peer.close()
-
-    async def main() -> None:
-        nonlocal server
-        async with http2_peer(answer) as server, client(server) as aws:
-            found = await asyncio.gather(*(aws.subscribe() for _ in range(3)), return_exceptions=True)
-            assert {type(error) for error in found} == {ConnectionClosedError}
-
-    server: Any = None
-    run(main())
+async def test_lost_connection_ends_all_its_streams(how: str) -> None:
+    async with http2_peer(hold) as server, client(server) as aws:
+        streams = await aws.subscribe_all(5)
+        assert [await read(stream, 1) for stream in streams] == [[1]] * 5
+        reading = [asyncio.ensure_future(fault_of(stream)) for stream in streams]
+        if how == "rst":
+            server.peers[0].close()
+        else:
+            server.peers[0].hang_up()
+        faults = await asyncio.gather(*reading)
+        assert {type(fault) for fault in faults} == {ConnectionLost}
+        assert len({id(fault) for fault in faults}) == 5, "whoever raises an exception writes into it"
+        assert await read(await aws.subscribe(), 1) == [1]
+        assert len(server.peers) == 2
 
 
 # -- signs of life
 
 
-async def heard(clock: HandClock, *streams: BotoEventStream) -> None:
-    """Wait until nobody has an answer to a PING to expect."""
-    await until(
-        lambda: all(clock.monotonic() - stream._body._connection._keepalive._heard_at < 5 for stream in streams)
-    )
-
-
-def test_a_service_that_answers_no_ping_is_dead_after_ten_seconds_also_where_all_streams_are_idle() -> None:
-    async def main() -> None:
-        clock = HandClock()
-        async with http2_peer(hold) as server, client(server, clock=clock) as aws:
-            streams = await aws.subscribe_all(5)
-            assert [await read(stream, 1) for stream in streams] == [[1]] * 5
-            reading = [asyncio.ensure_future(fault_of(stream)) for stream in streams]
-            server.peers[0].mute = True
-            await clock.advance(9.9)
-            assert not any(task.done() for task in reading)
-            await clock.advance(0.1)
-            for fault in await asyncio.gather(*reading):
-                assert str(fault) == "no answer to a PING for 5 s"
-            await until(server.peers[0].gone.is_set)
-
-    run(main())
-
-
-def test_a_service_that_answers_pings_lives_for_ever() -> None:
-    async def main() -> None:
-        clock = HandClock()
-        async with http2_peer(hold) as server, client(server, clock=clock, silence=1000) as aws:
-            stream = await aws.subscribe()
-            assert await read(stream, 1) == [1]
-            for _ in range(20):
-                await clock.advance(5)
-                await heard(clock, stream)
-            assert server.peers[0].pings == 20
-            await server.requests[0].send(event(2))
-            assert await read(stream, 1) == [2]
-
-    run(main())
-
-
-def test_other_bytes_do_as_an_answer_to_a_ping() -> None:
-    async def main() -> None:
-        clock = HandClock()
-        async with http2_peer(hold) as server, client(server, clock=clock) as aws:
-            stream = await aws.subscribe()
-            server.peers[0].mute = True
-            await clock.advance(9)
-            await server.requests[0].send(event(2))
-            assert await read(stream, 2) == [1, 2]
-            await clock.advance(5)
-            await server.requests[0].send(event(3))
-            assert await read(stream, 1) == [3]
-
-    run(main())
-
-
-def test_a_ping_that_is_answered_late_is_too_late() -> None:
-    async def main() -> None:
-        clock = HandClock()
-        async with http2_peer(hold) as server, client(server, clock=clock) as aws:
-            stream = await aws.subscribe()
-            assert await read(stream, 1) == [1]
-            reading = asyncio.ensure_future(fault_of(stream))
-            peer = server.peers[0]
-            peer.mute = True
-            await clock.advance(10)
-            peer.write(b"\0\0\x08\x06\x01\0\0\0\0still up")
-            assert str(await reading) == "no answer to a PING for 5 s"
-
-    run(main())
-
-
-def test_a_process_that_stood_still_blames_nobody() -> None:
-    async def main() -> None:
-        clock = HandClock()
-        async with http2_peer(hold) as server, client(server, clock=clock, silence=1000) as aws:
-            stream = await aws.subscribe()
-            assert await read(stream, 1) == [1]
-            (peer,) = server.peers
-            # Before a PING.
-            clock.stand_still(60)
-            await until(lambda: peer.pings == 1)
-            await heard(clock, stream)
-            # Between a PING and its answer, which is in the socket when the process goes on.
-            peer.mute = True
-            await clock.advance(5)
-            peer.write(b"\0\0\x08\x06\x01\0\0\0\0still up")
-            mine = stream._body._connection._transport.get_extra_info("socket")
-            assert select.select([mine.fileno()], [], [], 10)[0]
-            clock.stand_still(60)
-            await heard(clock, stream)
-            peer.mute = False
-            await server.requests[0].send(event(2))
-            assert await read(stream, 1) == [2]
-            assert len(server.peers) == 1
-
-    run(main())
-
-
-def test_idle_connections_are_closed_and_those_in_use_are_not() -> None:
-    async def main() -> None:
-        clock = HandClock()
-        async with http2_peer(hold) as server, client(server, clock=clock, silence=1000) as aws:
-            streams = await aws.subscribe_all(6)
-            idle, used = sorted(server.peers, key=lambda peer: len(peer.requests))
-            (last,) = (stream for stream in streams if stream._body._connection.active == 1)
-            last.close()
-            await until(lambda: idle.resets)
-            for _ in range(3):
-                await clock.advance(4.9)
-                assert not idle.gone.is_set()
-                await heard(clock, *streams)
-            await clock.advance(5)
-            await until(idle.gone.is_set)
-            assert idle.errors == [ErrorCodes.NO_ERROR]
-            assert not used.gone.is_set()
-
-    run(main())
+async def test_unanswered_ping_ends_the_connection() -> None:
+    clock = HandClock()
+    async with http2_peer(hold) as server, client(server, clock=clock) as aws:
+        streams = await aws.subscribe_all(5)
+        assert [await read(stream, 1) for stream in streams] == [[1]] * 5
+        reading = [asyncio.ensure_future(fault_of(stream)) for stream in streams]
+        server.peers[0].mute = True
+        await clock.advance(9.9)
+        assert not any(task.done() for task in reading)
+        await clock.advance(0.1)
+        for fault in await asyncio.gather(*reading):
+            assert str(fault) == "no answer to a PING for 5 s"
+        await until(server.peers[0].gone.is_set)
 
 
 # -- closing
 
 
-def test_closing_a_subscription_tells_the_service_and_swallows_what_still_comes() -> None:
-    async def main() -> None:
-        async with http2_peer(hold) as server, client(server) as aws:
-            closed, other = await aws.subscribe(), await aws.subscribe()
-            assert await read(closed, 1) == [1]
-            (peer,) = server.peers
-            window = peer.h2.outbound_flow_control_window
-            # The service has not heard of it yet, and goes on.
-            peer.mute = True
-            closed.close()
-            for _ in range(6):
-                peer.h2.send_data(1, bytes(16_000))
-                peer.flush()
-            await server.requests[1].send(event(2))
-            assert await read(other, 2) == [1, 2]
-            assert await anext(closed, None) is None
-            connection = other._body._connection
-            assert connection._unreturned >= 6 * 16_000, "it counts for the connection's window"
-            peer.mute = False
-            await server.requests[1].send(event(3))
-            assert await read(other, 1) == [3]
-            assert peer.h2.outbound_flow_control_window < window
-
-    run(main())
+async def test_late_data_of_a_closed_stream_is_dropped() -> None:
+    async with http2_peer(hold) as server, client(server) as aws:
+        closed, other = await aws.subscribe(), await aws.subscribe()
+        assert await read(closed, 1) == [1]
+        (peer,) = server.peers
+        window = peer.h2.outbound_flow_control_window
+        # The service has not heard of it yet, and goes on.
+        peer.mute = True
+        closed.close()
+        for _ in range(6):
+            peer.h2.send_data(1, bytes(16_000))
+            peer.flush()
+        await server.requests[1].send(event(2))
+        assert await read(other, 2) == [1, 2]
+        assert await anext(closed, None) is None
+        peer.mute = False
+        await server.requests[1].send(event(3))
+        assert await read(other, 1) == [3]
+        assert peer.h2.outbound_flow_control_window < window
 
 
-def test_the_connections_window_is_given_back_before_it_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def answer(request: Request) -> None:
-        request.begin()
-        for count in range(1, 9):
-            await request.send(event(count, 300_000))
-
-    async def main() -> None:
-        # A quarter of a GiB would take a while.
-        monkeypatch.setattr("kinesis_efo.http2.connection._CONNECTION_WINDOW", 1 << 20)
-        async with http2_peer(answer) as server, client(server) as aws:
-            stream = await aws.subscribe()
-            assert await read(stream, 8) == list(range(1, 9))
-
-    run(main())
+async def test_body_waits_for_the_window() -> None:
+    small = {SettingCodes.INITIAL_WINDOW_SIZE: 10}
+    async with http2_peer(hold, settings=small) as server, client(server) as aws:
+        asking = asyncio.ensure_future(aws.subscribe())
+        await until(lambda: server.peers and server.peers[0].partial)
+        (peer,) = server.peers
+        # SETTINGS in mid-stream, and a smaller window, which may make what is left of it less than nothing.
+        for window in (3, 40, 20, 30):
+            await peer.set(SettingCodes.INITIAL_WINDOW_SIZE, window)
+        assert await read(await asking, 1) == [1]
+        assert json.loads(server.requests[0].body)["ShardId"]
 
 
-def test_closed_subscriptions_free_their_places_at_once() -> None:
-    async def main() -> None:
-        async with http2_peer(hold) as server, client(server) as aws:
-            for _ in range(20):
-                (await aws.subscribe()).close()
-            await until(lambda: server.peers and len(server.peers[0].resets) == 20)
-            assert len(server.peers) == 1
-            assert set(server.peers[0].resets.values()) == {ErrorCodes.CANCEL}
-
-    run(main())
-
-
-def test_a_call_that_is_cancelled_while_it_waits_for_its_headers_frees_its_place() -> None:
+async def test_closing_the_client_ends_what_waits_and_leaves_nothing() -> None:
     async def silent(request: Request) -> None:
         pass
 
-    async def main() -> None:
-        async with http2_peer(silent, streams=1) as server, client(server) as aws:
-            for count in range(1, 6):
-                asking = asyncio.ensure_future(aws.subscribe())
-                await until(lambda count=count: len(server.requests) == count)
-                asking.cancel()
-                await asyncio.wait([asking])
-                await until(lambda count=count: server.peers and len(server.peers[0].resets) == count)
-            assert len(server.peers) == 1
-
-    run(main())
-
-
-def test_a_call_that_is_cancelled_while_it_may_not_send_its_body_frees_its_place() -> None:
-    async def main() -> None:
-        small = {SettingCodes.INITIAL_WINDOW_SIZE: 10}
-        async with http2_peer(hold, streams=1, settings=small) as server, client(server) as aws:
-            for count in range(1, 4):
-                asking = asyncio.ensure_future(aws.subscribe())
-                await until(lambda count=count: server.peers and len(server.peers[0]._partial) == count)
-                await until(lambda: list(server.peers[0]._partial.values())[-1].body)
-                asking.cancel()
-                await asyncio.wait([asking])
-                await until(lambda count=count: len(server.peers[0].resets) == count)
-            assert len(server.peers) == 1
-
-    run(main())
-
-
-def test_a_body_waits_for_the_window_that_the_service_gives() -> None:
-    async def main() -> None:
-        small = {SettingCodes.INITIAL_WINDOW_SIZE: 10}
-        async with http2_peer(hold, settings=small) as server, client(server) as aws:
-            asking = asyncio.ensure_future(aws.subscribe())
-            await until(lambda: server.peers and server.peers[0]._partial)
-            (peer,) = server.peers
-            # SETTINGS in mid-stream, and a smaller window, which may make what is left of it less than nothing.
-            for window in (3, 40, 20, 30):
-                await peer.set(SettingCodes.INITIAL_WINDOW_SIZE, window)
-            assert await read(await asking, 1) == [1]
-            assert json.loads(server.requests[0].body)["ShardId"]
-
-    run(main())
-
-
-def test_an_answer_to_half_a_request_frees_the_place_and_the_stream() -> None:
-    async def main() -> None:
-        small = {SettingCodes.INITIAL_WINDOW_SIZE: 10}
-        async with http2_peer(hold, streams=1, settings=small) as server, client(server) as aws:
-            for count in range(1, 4):
-                asking = asyncio.ensure_future(aws.subscribe())
-                await until(lambda count=count: server.peers and len(server.peers[0]._partial) == count)
-                (peer,) = server.peers
-                request = list(peer._partial.values())[-1]
-                peer.h2.send_headers(
-                    request.stream_id, [(":status", "400"), ("content-type", "application/x-amz-json-1.1")]
-                )
-                peer.h2.send_data(request.stream_id, b'{"__type":"Enough"}', end_stream=True)
-                peer.flush()
-                with pytest.raises(ClientError, match="Enough"):
-                    await asking
-                await until(lambda peer=peer, count=count: len(peer.resets) == count)
-            assert len(server.peers) == 1
-
-    run(main())
-
-
-def test_closing_the_client_ends_what_waits_and_leaves_nothing() -> None:
-    async def silent(request: Request) -> None:
-        pass
-
-    async def main() -> None:
-        async with http2_peer(silent, streams=1) as server:
-            async with client(server, max_pool_connections=1) as aws:
-                asking = [asyncio.ensure_future(aws.subscribe()) for _ in range(3)]
-                await until(lambda: server.requests)
-            for task in asking:
-                with pytest.raises(ConnectionClosedError, match="closed"):
-                    await task
-            with pytest.raises(Exception, match="the client was closed"):
-                await aws.subscribe()
-            await until(server.peers[0].gone.is_set)
-
-    run(main())
-
-
-def test_an_answer_that_nobody_reads_holds_its_window_and_nothing_else() -> None:
-    async def answer(request: Request) -> None:
-        request.begin()
-        await request.send(bytes(1 << 20))
-
-    async def main() -> None:
-        async with http2_peer(answer) as server, client(server, share=64 << 10) as aws:
+    async with http2_peer(silent, streams=1) as server:
+        async with client(server, max_pool_connections=1) as aws:
+            asking = [asyncio.ensure_future(aws.subscribe()) for _ in range(3)]
+            await until(lambda: server.requests)
+        for task in asking:
+            with pytest.raises(ConnectionClosedError, match="closed"):
+                await task
+        with pytest.raises(Exception, match="the client was closed"):
             await aws.subscribe()
-            await until(lambda: server.requests[0].window == 0)
-            assert len(server.peers[0].resets) == 0
-
-    run(main())
+        await until(server.peers[0].gone.is_set)
 
 
-def test_silence_on_a_living_connection_is_an_error_of_the_stream_alone() -> None:
-    async def main() -> None:
-        async with http2_peer(hold) as server, client(server, silence=1.0) as aws:
-            stream = await aws.subscribe()
-            assert await read(stream, 1) == [1]
-            assert str(await fault_of(stream)) == "nothing arrived for 1 s"
-            await until(lambda: server.peers[0].resets == {1: ErrorCodes.CANCEL})
-            assert await read(await aws.subscribe(), 1) == [1]
-            assert len(server.peers) == 1
-
-    run(main())
+async def test_silence_ends_the_stream_alone() -> None:
+    async with http2_peer(hold) as server, client(server, silence=1.0) as aws:
+        stream = await aws.subscribe()
+        assert await read(stream, 1) == [1]
+        assert str(await fault_of(stream)) == "nothing arrived for 1 s"
+        await until(lambda: server.peers[0].resets == {1: ErrorCodes.CANCEL})
+        assert await read(await aws.subscribe(), 1) == [1]
+        assert len(server.peers) == 1
 
 
-def test_headers_that_never_come_are_an_error() -> None:
+async def test_headers_that_never_come_are_an_error() -> None:
     async def silent(request: Request) -> None:
         pass
 
-    async def main() -> None:
-        async with http2_peer(silent) as server, client(server, silence=0.2) as aws:
-            with pytest.raises(ReadTimeoutError, match=r"nothing arrived for 0\.2 s") as caught:
-                await aws.subscribe()
-            assert classify(caught.value).verdict is Verdict.RETRY
-            await until(lambda: server.peers[0].resets == {1: ErrorCodes.CANCEL})
-
-    run(main())
-
-
-def test_a_service_that_is_not_there() -> None:
-    async def main() -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            async with client(f"http://127.0.0.1:{taken.getsockname()[1]}") as aws:
-                with pytest.raises(Exception, match=r"Connect call failed|refused") as caught:
-                    await aws.subscribe()
-                assert classify(caught.value).verdict is Verdict.RETRY
-
-    run(main())
-
-
-def test_headers_of_an_event_stream_are_said_to_the_caller() -> None:
-    async def main() -> None:
-        async with http2_peer(hold) as server, client(server) as aws:
-            stream = await aws.subscribe()
-            assert stream._body.headers["content-type"] == EVENT_STREAM["content-type"]
-            assert (stream.http.version, stream.http.most_streams, stream.http.tls) == ("HTTP/2", 5, None)
-
-    run(main())
+    async with http2_peer(silent) as server, client(server, silence=0.2) as aws:
+        with pytest.raises(ReadTimeoutError, match=r"nothing arrived for 0\.2 s") as caught:
+            await aws.subscribe()
+        assert classify(caught.value).verdict is Verdict.RETRY
+        await until(lambda: server.peers[0].resets == {1: ErrorCodes.CANCEL})

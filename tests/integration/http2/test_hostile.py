@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
@@ -14,9 +13,9 @@ from hpack import Encoder
 
 from kinesis_efo.http2.response import ConnectionLost
 from kinesis_efo.kinesis.faults import Verdict, classify
-from tests.support.http2_peer import EVENT_STREAM, Peer, Request, http2_peer
+from tests.support.http2_peer import EVENT_STREAM, Request, http2_peer
 
-from .conftest import client, event, fault_of, hold, read, run, until
+from .conftest import client, event, fault_of, hold, read, until
 
 
 def frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:
@@ -31,7 +30,7 @@ END_STREAM, END_HEADERS = 1, 4
 
 
 @pytest.mark.parametrize("with_length", [True, False])
-def test_an_error_that_is_larger_than_the_first_window_is_read_whole(with_length: bool) -> None:
+async def test_error_larger_than_the_window_is_read(with_length: bool) -> None:
     body = json.dumps({"__type": "InvalidArgumentException", "message": "x" * 100_000}).encode()
 
     async def answer(request: Request) -> None:
@@ -39,67 +38,44 @@ def test_an_error_that_is_larger_than_the_first_window_is_read_whole(with_length
         request.begin({**headers, "content-length": str(len(body))} if with_length else headers)
         await request.send(body, last=True)
 
-    async def main() -> None:
-        async with http2_peer(answer) as server, client(server, share=0) as aws:
-            with pytest.raises(ClientError) as caught:
-                await aws.subscribe()
-            assert caught.value.response["Error"] == {"Code": "InvalidArgumentException", "Message": "x" * 100_000}
-            assert classify(caught.value).verdict is Verdict.INVALID
-            assert server.peers[0].resets == {}
-
-    run(main())
+    async with http2_peer(answer) as server, client(server, share=0) as aws:
+        with pytest.raises(ClientError) as caught:
+            await aws.subscribe()
+        assert caught.value.response["Error"] == {"Code": "InvalidArgumentException", "Message": "x" * 100_000}
+        assert classify(caught.value).verdict is Verdict.INVALID
+        assert server.peers[0].resets == {}
 
 
-def test_an_error_of_something_before_kinesis() -> None:
-    async def answer(request: Request) -> None:
-        request.begin({":status": "503", "content-type": "text/html"})
-        await request.send(b"<html>later</html>", last=True)
-
-    async def main() -> None:
-        async with http2_peer(answer) as server, client(server) as aws:
-            with pytest.raises(ClientError) as caught:
-                await aws.subscribe()
-            assert classify(caught.value).verdict is Verdict.RETRY
-
-    run(main())
-
-
-def test_an_error_without_a_body() -> None:
+async def test_an_error_without_a_body() -> None:
     async def answer(request: Request) -> None:
         request.peer.h2.send_headers(request.stream_id, [(":status", "500")], end_stream=True)
         request.peer.flush()
 
-    async def main() -> None:
-        async with http2_peer(answer) as server, client(server) as aws:
-            with pytest.raises(ClientError) as caught:
-                await aws.subscribe()
-            assert classify(caught.value).verdict is Verdict.RETRY
-
-    run(main())
+    async with http2_peer(answer) as server, client(server) as aws:
+        with pytest.raises(ClientError) as caught:
+            await aws.subscribe()
+        assert classify(caught.value).verdict is Verdict.RETRY
 
 
-def test_a_call_that_is_cancelled_while_an_errors_body_is_read_frees_its_place() -> None:
+async def test_cancelled_read_of_an_error_frees_the_place() -> None:
     async def answer(request: Request) -> None:
         request.begin({":status": "500", "content-type": "application/x-amz-json-1.1"})
         await request.send(b" " * 6000)
 
-    async def main() -> None:
-        async with http2_peer(answer, streams=1) as server, client(server, share=0) as aws:
-            for count in range(1, 4):
-                asking = asyncio.ensure_future(aws.subscribe())
-                # What was read of it has opened the window again.
-                await until(lambda count=count: len(server.requests) == count and server.requests[-1].sent)
-                await until(lambda: server.requests[-1].window == 8192)
-                asking.cancel()
-                await asyncio.wait([asking])
-                await until(lambda count=count: len(server.peers[0].resets) == count)
-            assert len(server.peers) == 1
-
-    run(main())
+    async with http2_peer(answer, streams=1) as server, client(server, share=0) as aws:
+        for count in range(1, 4):
+            asking = asyncio.ensure_future(aws.subscribe())
+            # What was read of it has opened the window again.
+            await until(lambda count=count: len(server.requests) == count and server.requests[-1].sent)
+            await until(lambda: server.requests[-1].window == 8192)
+            asking.cancel()
+            await asyncio.wait([asking])
+            await until(lambda count=count: len(server.peers[0].resets) == count)
+        assert len(server.peers) == 1
 
 
 @pytest.mark.parametrize(("said", "sent"), [(100, 50), (100, 150), (0, 10), (100, 0)])
-def test_a_body_of_another_length_than_announced_ends_its_stream_alone(said: int, sent: int) -> None:
+async def test_wrong_content_length_ends_the_stream_alone(said: int, sent: int) -> None:
     async def answer(request: Request) -> None:
         if request.stream_id == 1:
             await hold(request)
@@ -107,24 +83,19 @@ def test_a_body_of_another_length_than_announced_ends_its_stream_alone(said: int
         request.begin({":status": "400", "content-length": str(said)})
         request.peer.write(frame(DATA, END_STREAM, request.stream_id, b" " * sent))
 
-    async def main() -> None:
-        async with http2_peer(answer) as server, client(server) as aws:
-            other = await aws.subscribe()
-            with pytest.raises(
-                ConnectionError, match=f"after {sent} bytes, but its content-length is {said}"
-            ) as caught:
-                await aws.subscribe()
-            assert classify(caught.value).verdict is Verdict.RETRY
-            await server.requests[0].send(event(2))
-            assert await read(other, 2) == [1, 2]
-
-    run(main())
+    async with http2_peer(answer) as server, client(server) as aws:
+        other = await aws.subscribe()
+        with pytest.raises(ConnectionError, match=f"after {sent} bytes, but its content-length is {said}") as caught:
+            await aws.subscribe()
+        assert classify(caught.value).verdict is Verdict.RETRY
+        await server.requests[0].send(event(2))
+        assert await read(other, 2) == [1, 2]
 
 
 # -- unusual, but allowed
 
 
-def test_informational_answers_and_trailers_and_no_events_at_all() -> None:
+async def test_informational_answers_and_trailers_and_no_events_at_all() -> None:
     async def answer(request: Request) -> None:
         h2, stream_id = request.peer.h2, request.stream_id
         h2.send_headers(stream_id, [(":status", "103"), ("link", "x")])
@@ -133,28 +104,13 @@ def test_informational_answers_and_trailers_and_no_events_at_all() -> None:
         h2.send_headers(stream_id, [("x-checksum", "abc")], end_stream=True)
         request.peer.flush()
 
-    async def main() -> None:
-        async with http2_peer(answer, streams=1) as server, client(server) as aws:
-            for _ in range(3):
-                stream = await aws.subscribe()
-                assert await read(stream, 1) == [1]
-                assert await anext(stream, None) is None
-            assert len(server.peers) == 1
-            assert server.peers[0].resets == {}
-
-    run(main())
-
-
-def test_an_answer_without_events() -> None:
-    async def answer(request: Request) -> None:
-        request.peer.h2.send_headers(request.stream_id, list(EVENT_STREAM.items()), end_stream=True)
-        request.peer.flush()
-
-    async def main() -> None:
-        async with http2_peer(answer) as server, client(server) as aws:
-            assert await anext(await aws.subscribe(), None) is None
-
-    run(main())
+    async with http2_peer(answer, streams=1) as server, client(server) as aws:
+        for _ in range(3):
+            stream = await aws.subscribe()
+            assert await read(stream, 1) == [1]
+            assert await anext(stream, None) is None
+        assert len(server.peers) == 1
+        assert server.peers[0].resets == {}
 
 
 @pytest.mark.parametrize(
@@ -171,18 +127,15 @@ def test_an_answer_without_events() -> None:
     ],
     ids=["PING", "SETTINGS", "RST of no stream", "RST of a stream", "WINDOW_UPDATE", "DATA", "PRIORITY", "unknown"],
 )
-def test_thousands_of_frames_that_say_nothing_are_borne(flood: bytes) -> None:
-    async def main() -> None:
-        async with http2_peer(hold) as server, client(server) as aws:
-            stream = await aws.subscribe()
-            (peer,) = server.peers
-            peer.write(flood)
-            await server.requests[0].send(event(2))
-            assert await read(stream, 2) == [1, 2]
-            assert await read(await aws.subscribe(), 1) == [1]
-            assert len(server.peers) == 1
-
-    run(main())
+async def test_flood_of_empty_frames_is_tolerated(flood: bytes) -> None:
+    async with http2_peer(hold) as server, client(server) as aws:
+        stream = await aws.subscribe()
+        (peer,) = server.peers
+        peer.write(flood)
+        await server.requests[0].send(event(2))
+        assert await read(stream, 2) == [1, 2]
+        assert await read(await aws.subscribe(), 1) == [1]
+        assert len(server.peers) == 1
 
 
 # -- against the rules
@@ -244,32 +197,29 @@ LONG = answered((":status", "200"), *((f"x-{count}", "y" * 1000) for count in ra
         pytest.param(frame(RST, 0, 0, bytes(4)), "violates HTTP/2", id="RST of stream 0"),
     ],
 )
-def test_what_breaks_the_rules_ends_the_connection_with_what_was_wrong(sent: bytes, text: str) -> None:
+async def test_violation_ends_the_connection_with_its_reason(sent: bytes, text: str) -> None:
     async def answer(request: Request) -> None:
         if request.stream_id == 1:
             await hold(request)
 
-    async def main() -> None:
-        async with http2_peer(answer) as server, client(server) as aws:
-            stream = await aws.subscribe()
-            assert await read(stream, 1) == [1]
-            waiting = asyncio.ensure_future(aws.subscribe())
-            await until(lambda: len(server.requests) == 2)
-            (peer,) = server.peers
-            peer.write(sent)
-            assert isinstance(await fault_of(stream, text), ConnectionLost)
-            with pytest.raises(ConnectionClosedError, match=text) as caught:
-                await waiting
-            assert classify(caught.value).verdict is Verdict.RETRY
-            await until(peer.gone.is_set)
-            (code,) = peer.errors
-            assert code != ErrorCodes.NO_ERROR, "the service is told once, with a code"
-            assert await read(await aws.subscribe(), 1) == [1]
-
-    run(main())
+    async with http2_peer(answer) as server, client(server) as aws:
+        stream = await aws.subscribe()
+        assert await read(stream, 1) == [1]
+        waiting = asyncio.ensure_future(aws.subscribe())
+        await until(lambda: len(server.requests) == 2)
+        (peer,) = server.peers
+        peer.write(sent)
+        assert isinstance(await fault_of(stream, text), ConnectionLost)
+        with pytest.raises(ConnectionClosedError, match=text) as caught:
+            await waiting
+        assert classify(caught.value).verdict is Verdict.RETRY
+        await until(peer.gone.is_set)
+        (code,) = peer.errors
+        assert code != ErrorCodes.NO_ERROR, "the service is told once, with a code"
+        assert await read(await aws.subscribe(), 1) == [1]
 
 
-def test_data_behind_the_end_of_a_stream_is_swallowed() -> None:
+async def test_data_behind_the_end_of_a_stream_is_swallowed() -> None:
     async def answer(request: Request) -> None:
         request.begin()
         await request.send(event(), last=True)
@@ -277,60 +227,26 @@ def test_data_behind_the_end_of_a_stream_is_swallowed() -> None:
             frame(DATA, 0, request.stream_id, b"more") + frame(DATA, END_STREAM, request.stream_id, b"!")
         )
 
-    async def main() -> None:
-        async with http2_peer(answer) as server, client(server) as aws:
-            for _ in range(2):
-                stream = await aws.subscribe()
-                assert await read(stream, 1) == [1]
-                assert await anext(stream, None) is None
-            assert len(server.peers) == 1
-
-    run(main())
-
-
-def test_a_window_of_one_stream_that_is_opened_too_far_ends_that_stream() -> None:
-    async def main() -> None:
-        async with http2_peer(hold) as server, client(server) as aws:
-            spoilt, whole = await aws.subscribe(), await aws.subscribe()
-            server.peers[0].write(frame(WINDOW, 0, 1, b"\x7f\xff\xff\xff"))
-            assert await read(spoilt, 1) == [1]
-            await fault_of(spoilt, "FLOW_CONTROL_ERROR")
-            await server.requests[1].send(event(2))
-            assert await read(whole, 2) == [1, 2]
-
-    run(main())
-
-
-def test_a_service_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kinesis_efo.http2.connection._MOST_UNSENT", 64 << 10)
-
-    async def main() -> None:
-        pings = frame(PING, 0, 0, b"are you?") * 5000
-
-        async def deaf(peer: Peer) -> None:
-            peer._reader._transport.pause_reading()  # type: ignore[attr-defined]
-            while not peer._writer.is_closing():
-                peer.write(pings)
-                await peer._writer.drain()
-
-        async with http2_peer(hold) as server, client(server) as aws:
+    async with http2_peer(answer) as server, client(server) as aws:
+        for _ in range(2):
             stream = await aws.subscribe()
             assert await read(stream, 1) == [1]
-            # Small buffers are soon full.
-            server.peers[0]._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            mine = stream._body._connection._transport.get_extra_info("socket")
-            mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-            flooding = asyncio.ensure_future(deaf(server.peers[0]))
-            await fault_of(stream, "the service does not read what it is sent")
-            server.peers[0].close()
-            await asyncio.wait([flooding])
-            assert isinstance(flooding.exception(), ConnectionError | None)
+            assert await anext(stream, None) is None
+        assert len(server.peers) == 1
 
-    run(main())
+
+async def test_overflow_of_a_streams_window_ends_the_stream() -> None:
+    async with http2_peer(hold) as server, client(server) as aws:
+        spoilt, whole = await aws.subscribe(), await aws.subscribe()
+        server.peers[0].write(frame(WINDOW, 0, 1, b"\x7f\xff\xff\xff"))
+        assert await read(spoilt, 1) == [1]
+        await fault_of(spoilt, "FLOW_CONTROL_ERROR")
+        await server.requests[1].send(event(2))
+        assert await read(whole, 2) == [1, 2]
 
 
 @pytest.mark.parametrize("greeting", ["settings of garbage", "a bad setting", "no settings"])
-def test_a_service_that_agreed_on_http2_and_cannot_speak_it(greeting: str) -> None:
+async def test_service_that_cannot_speak_http2_is_reported(greeting: str) -> None:
     begins = {
         "settings of garbage": b"\xff" * 200,
         "a bad setting": frame(SETTINGS, 0, 0, bytes([0, SettingCodes.MAX_FRAME_SIZE, 0, 0, 0, 1])),
@@ -342,18 +258,13 @@ def test_a_service_that_agreed_on_http2_and_cannot_speak_it(greeting: str) -> No
         await reader.read()
         writer.close()
 
-    async def main() -> None:
-        listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = listening.sockets[0].getsockname()[1]
-        async with client(f"http://127.0.0.1:{port}") as aws:
-            # One that closes the connection at once may be about to restart.
-            parts = (
-                "the connection was closed" if greeting == "no settings" else "'transport' is 'http2', but .* does not"
-            )
-            with pytest.raises(Exception, match=parts) as caught:
-                await aws.subscribe()
-            assert classify(caught.value).verdict is Verdict.RETRY
-        listening.close()
-        await listening.wait_closed()
-
-    run(main())
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    async with client(f"http://127.0.0.1:{port}") as aws:
+        # One that closes the connection at once may be about to restart.
+        parts = "the connection was closed" if greeting == "no settings" else "'transport' is 'http2', but .* does not"
+        with pytest.raises(Exception, match=parts) as caught:
+            await aws.subscribe()
+        assert classify(caught.value).verdict is Verdict.RETRY
+    listening.close()
+    await listening.wait_closed()

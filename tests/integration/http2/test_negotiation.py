@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import logging
 import ssl
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiobotocore.config import AioConfig
-from aiobotocore.session import AioSession
 from aiohttp import web
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from botocore.exceptions import HTTPClientError
 from hpack import Decoder, NeverIndexedHeaderTuple
 from hyperframe.frame import Frame, HeadersFrame
 
-from kinesis_efo.aws import AsyncClients
-from kinesis_efo.http2.session import TRANSPORTS, Http2Session, _head, session_class
-from kinesis_efo.kinesis.faults import Verdict, classify
-from kinesis_efo.options import AwsSettings
-from kinesis_efo.raw_bodies import HttpSession
+from kinesis_efo.http2.session import _head
 from tests.support.authority import Authority
 from tests.support.http2_peer import EVENT_STREAM, http2_peer
 
-from .conftest import HandClock, client, event, hold, read, run, until
+from .conftest import HandClock, client, event, hold, read, until
 
 PREFACE = b"PRI * HTTP/2.0"
 TYPE = EVENT_STREAM["content-type"]
@@ -80,59 +70,31 @@ async def only_http1(tls: ssl.SSLContext | None = None) -> AsyncIterator[OnlyHtt
     await listening.wait_closed()
 
 
-def test_in_the_clear_http2_is_not_guessed() -> None:
-    async def main() -> None:
-        async with only_http1() as server, client(server, "auto") as aws:  # type: ignore[arg-type]
-            for stream in await aws.subscribe_all(20):
+async def test_in_the_clear_http2_is_not_guessed() -> None:
+    async with only_http1() as server, client(server, "auto") as aws:  # type: ignore[arg-type]
+        for stream in await aws.subscribe_all(20):
+            assert await read(stream, 1) == [1]
+            assert stream.http.version == "HTTP/1.1"
+        assert server.prefaces == 0
+
+
+async def test_http2_is_offered_again_after_five_minutes(tmp_path: Path, said: Callable[[], list[str]]) -> None:
+    clock, authority = HandClock(), Authority(tmp_path)
+    async with only_http1(authority.server("localhost", alpn=())) as server:
+        where = f"https://localhost:{server.port}"
+        async with client(where, "auto", clock=clock, verify=authority.path) as aws:
+            for seconds, connections in [(0, 2), (299, 3), (1.5, 5), (100, 6)]:
+                await clock.advance(seconds)
+                stream = await aws.subscribe()
                 assert await read(stream, 1) == [1]
-                assert stream.http.version == "HTTP/1.1"
-            assert server.prefaces == 0
-
-    run(main())
+                assert server.connections == connections, "one more if it is asked for HTTP/2"
+    assert len(said()) == 1
 
 
-def test_a_service_without_http2_is_refused_where_nothing_else_is_allowed() -> None:
-    async def main() -> None:
-        async with only_http1() as server, client(server, "http2") as aws:  # type: ignore[arg-type]
-            with pytest.raises(HTTPClientError, match=r"option 'transport' is 'http2', but .*; use 'auto'") as caught:
-                await aws.subscribe()
-            assert classify(caught.value).verdict is Verdict.RETRY
-
-    run(main())
-
-
-def test_a_service_is_asked_again_after_five_minutes(tmp_path: Path, said: Callable[[], list[str]]) -> None:
-    async def main() -> None:
-        clock, authority = HandClock(), Authority(tmp_path)
-        async with only_http1(authority.server("localhost", alpn=())) as server:
-            where = f"https://localhost:{server.port}"
-            async with client(where, "auto", clock=clock, verify=authority.path) as aws:
-                for seconds, connections in [(0, 2), (299, 3), (1.5, 5), (100, 6)]:
-                    await clock.advance(seconds)
-                    stream = await aws.subscribe()
-                    assert await read(stream, 1) == [1]
-                    assert server.connections == connections, "one more if it is asked for HTTP/2"
-        assert len(said()) == 1
-
-    run(main())
-
-
-def test_http2_is_not_even_offered_where_http1_is_asked_for() -> None:
-    async def main() -> None:
-        async with only_http1() as server, client(server, "http1") as aws:  # type: ignore[arg-type]
-            assert await read(await aws.subscribe(), 1) == [1]
-            assert server.prefaces == 0
-
-    run(main())
-
-
-def test_http2_is_said_once_with_what_the_service_allows(said: Callable[[], list[str]]) -> None:
-    async def main() -> None:
-        async with http2_peer(hold) as server, client(server) as aws:
-            await aws.subscribe_all(12)
-            assert said() == [f"127.0.0.1:{server.port}: reading over HTTP/2, 5 streams per connection"]
-
-    run(main())
+async def test_http2_is_logged_once_with_its_limit(said: Callable[[], list[str]]) -> None:
+    async with http2_peer(hold) as server, client(server) as aws:
+        await aws.subscribe_all(12)
+        assert said() == [f"127.0.0.1:{server.port}: reading over HTTP/2, 5 streams per connection"]
 
 
 async def answer(request: web.Request) -> web.StreamResponse:
@@ -155,103 +117,53 @@ async def aiohttps_server(tls: Any = None) -> AsyncIterator[int]:
     await runner.cleanup()
 
 
-def test_aiohttps_server() -> None:
-    async def main() -> None:
-        async with aiohttps_server() as port, client(f"http://localhost:{port}", "auto") as aws:
-            stream = await aws.subscribe()
-            assert await read(stream, 1) == [1]
-            assert stream.http.version == "HTTP/1.1"
-            stream.close()
-
-    run(main())
-
-
 @pytest.mark.parametrize("alpn", [(), ("http/1.1",)])
-def test_a_service_with_tls_that_does_not_agree_on_http2(
+async def test_tls_without_http2_falls_back_to_http1(
     tmp_path: Path, alpn: tuple[str, ...], said: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        authority = Authority(tmp_path)
-        tls = authority.server("localhost", alpn=alpn)
-        async with aiohttps_server(tls) as port:
-            async with client(f"https://localhost:{port}", "auto", verify=authority.path) as aws:
-                stream = await aws.subscribe()
-                assert await read(stream, 1) == [1]
-                assert (stream.http.version, stream.http.tls) == ("HTTP/1.1", "TLSv1.3")
-                stream.close()
-            (line,) = said()
-            assert "did not choose HTTP/2 in TLS' handshake (ALPN)" in line
-            assert not [record for record in caplog.records if record.name.startswith("aiohttp")], "it heard no HTTP/2"
-
-    run(main())
-
-
-class Plain(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.send_header("Content-Type", TYPE)
-        self.send_header("Content-Length", str(len(event())))
-        self.end_headers()
-        self.wfile.write(event())
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-def test_pythons_own_server() -> None:
-    async def main(port: int) -> None:
-        async with client(f"http://127.0.0.1:{port}", "auto") as aws:
+    authority = Authority(tmp_path)
+    tls = authority.server("localhost", alpn=alpn)
+    async with aiohttps_server(tls) as port:
+        async with client(f"https://localhost:{port}", "auto", verify=authority.path) as aws:
             stream = await aws.subscribe()
             assert await read(stream, 1) == [1]
-            assert stream.http.version == "HTTP/1.1"
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Plain) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        run(main(server.server_address[1]))
-        server.shutdown()
-        thread.join()
+            assert (stream.http.version, stream.http.tls) == ("HTTP/1.1", "TLSv1.3")
+            stream.close()
+        (line,) = said()
+        assert "did not choose HTTP/2 in TLS' handshake (ALPN)" in line
+        assert not [record for record in caplog.records if record.name.startswith("aiohttp")], "it heard no HTTP/2"
 
 
-def test_a_service_in_the_clear_behind_a_proxy_is_read_over_http1() -> None:
-    async def main() -> None:
-        # A proxy gets requests of HTTP/1.1 with the whole URL, which this server does not look at.
-        async with only_http1() as proxy:
-            proxies = {"http": f"http://127.0.0.1:{proxy.port}"}
-            async with client("http://kinesis.test", "auto", proxies=proxies) as aws:
-                assert await read(await aws.subscribe(), 1) == [1]
-            assert proxy.prefaces == 0
-
-    run(main())
+async def test_unencrypted_service_behind_a_proxy_uses_http1() -> None:
+    # A proxy gets requests of HTTP/1.1 with the whole URL, which this server does not look at.
+    async with only_http1() as proxy:
+        proxies = {"http": f"http://127.0.0.1:{proxy.port}"}
+        async with client("http://kinesis.test", "auto", proxies=proxies) as aws:
+            assert await read(await aws.subscribe(), 1) == [1]
+        assert proxy.prefaces == 0
 
 
 # -- the request
 
 
-def test_what_is_signed_is_what_is_sent_and_secrets_are_in_no_table() -> None:
-    async def main() -> None:
-        async with http2_peer(hold) as server, client(server) as aws:
-            await aws.subscribe()
-            (peer,) = server.peers
-            headers = server.requests[0].headers
-            assert headers[":authority"] == f"127.0.0.1:{server.port}"
-            assert headers["x-amz-security-token"] == "token-of-a-role"
-            assert headers["accept-encoding"] == "identity"
-            assert "host" not in headers
-            signed = headers["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
-            assert "host" in signed
-            assert set(signed) - {"host"} <= set(headers), "nothing that was signed is left out"
-            table = dict(peer.h2.decoder.header_table.dynamic_entries)
-            assert b"x-amz-target" in table, "what is no secret is"
-            assert not {b"x-amz-security-token", b"authorization"} & set(table)
-
-    run(main())
+async def test_signed_headers_are_sent_and_secrets_not_indexed() -> None:
+    async with http2_peer(hold) as server, client(server) as aws:
+        await aws.subscribe()
+        (peer,) = server.peers
+        headers = server.requests[0].headers
+        assert headers[":authority"] == f"127.0.0.1:{server.port}"
+        assert headers["x-amz-security-token"] == "token-of-a-role"
+        assert headers["accept-encoding"] == "identity"
+        assert "host" not in headers
+        signed = headers["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
+        assert "host" in signed
+        assert set(signed) - {"host"} <= set(headers), "nothing that was signed is left out"
+        table = dict(peer.h2.decoder.header_table.dynamic_entries)
+        assert b"x-amz-target" in table, "what is no secret is"
+        assert not {b"x-amz-security-token", b"authorization"} & set(table)
 
 
-def test_secrets_are_marked_for_whoever_passes_them_on() -> None:
+async def test_secrets_are_marked_as_never_indexed() -> None:
     wire = bytearray()
 
     async def record(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -260,18 +172,15 @@ def test_secrets_are_marked_for_whoever_passes_them_on() -> None:
             wire.extend(data)
         writer.close()
 
-    async def main() -> None:
-        listening = await asyncio.start_server(record, "127.0.0.1", 0)
-        port = listening.sockets[0].getsockname()[1]
-        async with client(f"http://127.0.0.1:{port}") as aws:
-            asking = asyncio.ensure_future(aws.subscribe())
-            await until(lambda: b"ConsumerARN" in wire)
-            asking.cancel()
-            await asyncio.wait([asking])
-        listening.close()
-        await listening.wait_closed()
-
-    run(main())
+    listening = await asyncio.start_server(record, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    async with client(f"http://127.0.0.1:{port}") as aws:
+        asking = asyncio.ensure_future(aws.subscribe())
+        await until(lambda: b"ConsumerARN" in wire)
+        asking.cancel()
+        await asyncio.wait([asking])
+    listening.close()
+    await listening.wait_closed()
     at = len(PREFACE) + 10
     while True:
         frame, length = Frame.parse_frame_header(memoryview(wire)[at : at + 9])
@@ -302,59 +211,3 @@ def test_the_authority_is_the_host_that_was_signed(url: str, authority: str) -> 
 
 
 # -- aiobotocore's side
-
-
-def test_aiobotocore_calls_what_it_is_given_for_a_session_with_these_arguments() -> None:
-    given: list[dict[str, Any]] = []
-
-    def make(**arguments: Any) -> Any:
-        given.append(arguments)
-        return HttpSession(**arguments)
-
-    async def main() -> None:
-        config = AioConfig(http_session_cls=partial(make), connect_timeout=3, read_timeout=7, max_pool_connections=9)
-        async with AioSession().create_client(
-            "kinesis", region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b", config=config
-        ):
-            pass
-
-    run(main())
-    (arguments,) = given
-    assert set(arguments) == {
-        "timeout",
-        "proxies",
-        "verify",
-        "max_pool_connections",
-        "socket_options",
-        "client_cert",
-        "proxies_config",
-        "connector_args",
-    }
-    assert (arguments["timeout"], arguments["max_pool_connections"]) == ((3, 7), 9)
-
-
-def test_each_transport_has_its_session_and_control_calls_keep_their_own() -> None:
-    assert [session_class(name).func for name in TRANSPORTS] == [Http2Session, Http2Session, HttpSession]
-    assert [session_class(name).keywords["only"] for name in ("auto", "http2")] == [False, True]
-
-    async def main() -> None:
-        clients = AsyncClients(AwsSettings(region="us-east-1"), "us-east-1")
-        config = AioConfig(http_session_cls=session_class("auto"))
-        async with await clients.open("kinesis", config) as subscriptions, await clients.open("kinesis") as control:
-            assert type(subscriptions._endpoint.http_session) is Http2Session
-            assert type(control._endpoint.http_session) is HttpSession
-
-    run(main())
-
-
-def test_a_client_that_was_closed_says_so_and_may_be_closed_twice() -> None:
-    async def main() -> None:
-        async with http2_peer(hold) as server:
-            async with client(server) as aws:
-                await aws.subscribe()
-                session = aws.boto._endpoint.http_session
-            await session.close()
-            with pytest.raises(HTTPClientError, match="the client was closed"):
-                await aws.subscribe()
-
-    run(main())

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import warnings
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,12 @@ from botocore.exceptions import (
 )
 
 from kinesis_efo.kinesis.faults import Verdict, classify
+from kinesis_efo.kinesis.transport import BotoEventStream
 from tests.support.authority import Authority
 from tests.support.connect_proxy import connect_proxy
-from tests.support.http2_peer import http2_peer
+from tests.support.http2_peer import Http2Peer, http2_peer
 
-from .conftest import Client, client, hold, read, run, until
+from .conftest import Client, client, hold, read, until
 
 
 @pytest.fixture(autouse=True)
@@ -37,269 +41,180 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-def https(server: Any, host: str = "localhost") -> str:
-    return f"https://{host}:{server.port}"
-
-
 async def refused(aws: Client, kind: type[Exception] | tuple[type[Exception], ...], text: str) -> None:
     with pytest.raises(kind, match=text) as caught:
         await aws.subscribe()
     assert classify(caught.value).verdict is Verdict.RETRY
 
 
-def test_http2_over_tls_is_agreed_on(authority: Authority) -> None:
-    async def main() -> None:
-        tls = authority.server("localhost", alpn=("h2", "http/1.1"))
-        async with (
-            http2_peer(hold, tls=tls, host="localhost") as server,
-            client(https(server), "auto", verify=authority.path) as aws,
-        ):
-            streams = await aws.subscribe_all(12)
-            assert [await read(stream, 1) for stream in streams] == [[1]] * 12
-            assert len(server.peers) == 3
-            assert (streams[0].http.version, streams[0].http.tls) == ("HTTP/2", "TLSv1.3")
-            (authority_header,) = {request.headers[":authority"] for request in server.requests}
-            assert authority_header == f"localhost:{server.port}"
+@asynccontextmanager
+async def encrypted(
+    authority: Authority, host: str = "localhost", *, tls: Any = None, transport: str = "http2", **config: Any
+) -> AsyncIterator[tuple[Http2Peer, Client]]:
+    """A server with a certificate for `host`, and a client of it."""
+    context = tls or authority.server(host)
+    async with (
+        http2_peer(hold, tls=context, host=host if host == "::1" else "localhost") as server,
+        client(
+            f"https://{'[::1]' if host == '::1' else 'localhost'}:{server.port}",
+            transport,
+            **{"verify": authority.path, **config},
+        ) as aws,
+    ):
+        yield server, aws
 
-    run(main())
+
+async def reads(aws: Client, count: int = 1) -> list[BotoEventStream]:
+    streams = await aws.subscribe_all(count)
+    assert [await read(stream, 1) for stream in streams] == [[1]] * count
+    return streams
 
 
-def test_authorities_of_the_environment(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+@asynccontextmanager
+async def listening(serve: Any, tls: Any = None) -> AsyncIterator[str]:
+    """A server that does what it likes; gives its URL."""
+    server = await asyncio.start_server(serve, "localhost", 0, ssl=tls)
+    yield f"https://localhost:{server.sockets[0].getsockname()[1]}"
+    server.close()
+    await server.wait_closed()
+
+
+async def test_auto_agrees_on_http2_over_tls(authority: Authority) -> None:
+    tls = authority.server("localhost", alpn=("h2", "http/1.1"))
+    async with encrypted(authority, tls=tls, transport="auto") as (server, aws):
+        streams = await reads(aws, 12)
+        assert len(server.peers) == 3
+        assert (streams[0].http.version, streams[0].http.tls) == ("HTTP/2", "TLSv1.3")
+        assert {request.headers[":authority"] for request in server.requests} == {f"localhost:{server.port}"}
+
+
+@pytest.mark.parametrize(
+    ("host", "config", "error"),
+    [
+        ("localhost", {"verify": None, "transport": "auto"}, "certificate verify failed"),
+        ("elsewhere.test", {}, "Hostname mismatch"),
+        ("elsewhere.test", {"verify": False}, None),
+    ],
+    ids=["unknown authority", "another host", "nothing is verified"],
+)
+async def test_wrong_certificate_is_refused_unless_none_is_verified(
+    authority: Authority, host: str, config: dict[str, Any], error: str | None
+) -> None:
+    async with encrypted(authority, host, **config) as (server, aws):
+        if error is None:
+            await reads(aws)
+        else:
+            await refused(aws, SSLError, error)
+            assert server.requests == []
+
+
+async def test_authority_of_the_environment_is_trusted(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_CA_BUNDLE", authority.path)
-
-    async def main() -> None:
-        async with (
-            http2_peer(hold, tls=authority.server("localhost"), host="localhost") as server,
-            client(https(server)) as aws,
-        ):
-            assert await read(await aws.subscribe(), 1) == [1]
-
-    run(main())
+    async with encrypted(authority, verify=None) as (_, aws):
+        await reads(aws)
 
 
-def test_an_unknown_authority_is_refused(authority: Authority) -> None:
-    async def main() -> None:
-        async with http2_peer(hold, tls=authority.server("localhost"), host="localhost") as server:
-            async with client(https(server), "auto") as aws:
-                await refused(aws, SSLError, "certificate verify failed")
-            assert server.requests == []
-
-    run(main())
-
-
-def test_a_certificate_of_another_host_is_refused(authority: Authority) -> None:
-    async def main() -> None:
-        async with http2_peer(hold, tls=authority.server("elsewhere.test"), host="localhost") as server:
-            async with client(https(server), verify=authority.path) as aws:
-                await refused(aws, SSLError, "Hostname mismatch")
-            assert server.requests == []
-
-    run(main())
-
-
-def test_any_certificate_does_where_none_is_verified(authority: Authority) -> None:
-    async def main() -> None:
-        async with (
-            http2_peer(hold, tls=authority.server("elsewhere.test"), host="localhost") as server,
-            client(https(server), verify=False) as aws,
-        ):
-            assert await read(await aws.subscribe(), 1) == [1]
-
-    run(main())
-
-
-def test_tls_before_1_2_is_refused(authority: Authority) -> None:
-    async def main() -> None:
-        tls = authority.server("localhost")
-        tls.set_ciphers("DEFAULT:@SECLEVEL=0")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            tls.minimum_version = ssl.TLSVersion.TLSv1
-            tls.maximum_version = ssl.TLSVersion.TLSv1_1
-            lenient = ssl.create_default_context(cafile=authority.path)
-            lenient.set_ciphers("DEFAULT:@SECLEVEL=0")
-            lenient.minimum_version = ssl.TLSVersion.TLSv1
-        async with http2_peer(hold, tls=tls, host="localhost") as server:
-            async with client(https(server), verify=authority.path) as aws:
-                await refused(aws, (SSLError, EndpointConnectionError), "SSL|ConnectionResetError")
-            _, writer = await asyncio.open_connection("localhost", server.port, ssl=lenient)
-            assert writer.get_extra_info("ssl_object").version() == "TLSv1.1", "it is not the server's fault"
-            writer.close()
-            await writer.wait_closed()
-
-    run(main())
-
-
-def test_tls_1_2_is_accepted(authority: Authority) -> None:
-    async def main() -> None:
-        tls = authority.server("localhost")
-        tls.maximum_version = ssl.TLSVersion.TLSv1_2
-        async with (
-            http2_peer(hold, tls=tls, host="localhost") as server,
-            client(https(server), verify=authority.path) as aws,
-        ):
-            assert (await aws.subscribe()).http.tls == "TLSv1.2"
-
-    run(main())
+async def test_tls_before_1_2_is_refused(authority: Authority) -> None:
+    tls = authority.server("localhost")
+    tls.set_ciphers("DEFAULT:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        tls.minimum_version = ssl.TLSVersion.TLSv1
+        tls.maximum_version = ssl.TLSVersion.TLSv1_1
+        lenient = ssl.create_default_context(cafile=authority.path)
+        lenient.set_ciphers("DEFAULT:@SECLEVEL=0")
+        lenient.minimum_version = ssl.TLSVersion.TLSv1
+    async with encrypted(authority, tls=tls) as (server, aws):
+        await refused(aws, (SSLError, EndpointConnectionError), "SSL|ConnectionResetError")
+        _, writer = await asyncio.open_connection("localhost", server.port, ssl=lenient)
+        assert writer.get_extra_info("ssl_object").version() == "TLSv1.1", "it is not the server's fault"
+        writer.close()
+        await writer.wait_closed()
 
 
 @pytest.mark.parametrize("alpn", [(), ("http/1.1",)])
-def test_a_service_that_does_not_agree_on_http2_is_refused_where_nothing_else_is_allowed(
-    authority: Authority, alpn: tuple[str, ...]
-) -> None:
-    async def main() -> None:
-        async with http2_peer(hold, tls=authority.server("localhost", alpn=alpn), host="localhost") as server:
-            async with client(https(server), verify=authority.path) as aws:
-                await refused(
-                    aws, HTTPClientError, r"'transport' is 'http2', but localhost:\d+ speaks HTTP/1.1: .*ALPN"
-                )
-            await until(lambda: all(peer.gone.is_set() for peer in server.peers))
-            assert server.requests == []
-
-    run(main())
+async def test_service_without_http2_is_refused(authority: Authority, alpn: tuple[str, ...]) -> None:
+    async with encrypted(authority, tls=authority.server("localhost", alpn=alpn)) as (server, aws):
+        await refused(aws, HTTPClientError, r"'transport' is 'http2', but localhost:\d+ speaks HTTP/1.1: .*ALPN")
+        await until(lambda: all(peer.gone.is_set() for peer in server.peers))
+        assert server.requests == []
 
 
-def test_client_certificates(authority: Authority) -> None:
-    async def main() -> None:
-        tls = authority.server("localhost", clients=True)
-        certificate = authority.certificate("reader")
-        async with http2_peer(hold, tls=tls, host="localhost") as server:
-            for given in (certificate, (certificate, certificate)):
-                async with client(https(server), verify=authority.path, client_cert=given) as aws:
-                    assert await read(await aws.subscribe(), 1) == [1]
-            async with client(https(server), verify=authority.path) as aws:
-                await refused(aws, Exception, "(?i)certificate required|closed|lost")
-
-    run(main())
+async def test_client_certificates_are_sent(authority: Authority) -> None:
+    tls = authority.server("localhost", clients=True)
+    certificate = authority.certificate("reader")
+    for given in (certificate, (certificate, certificate)):
+        async with encrypted(authority, tls=tls, client_cert=given) as (_, aws):
+            await reads(aws)
+    async with encrypted(authority, tls=tls) as (_, aws):
+        await refused(aws, Exception, "(?i)certificate required|closed|lost")
 
 
-def test_a_client_certificate_that_is_not_there_is_named_and_looked_for_again(authority: Authority) -> None:
-    certificate = Path(authority.certificate("reader"))
-    aside = certificate.rename(certificate.with_suffix(".aside"))
-
-    async def main() -> None:
-        tls = authority.server("localhost", clients=True)
-        async with (
-            http2_peer(hold, tls=tls, host="localhost") as server,
-            client(https(server), verify=authority.path, client_cert=str(certificate)) as aws,
-        ):
-            await refused(aws, HTTPClientError, r"client certificate '.*reader.pem': .*No such file.*; check")
-            aside.rename(certificate)
-            assert await read(await aws.subscribe(), 1) == [1]
-
-    run(main())
+async def test_missing_client_certificate_is_named_and_looked_for_again(authority: Authority) -> None:
+    certificate = authority.certificate("reader")
+    os.rename(certificate, aside := f"{certificate}.aside")  # noqa: PTH104
+    tls = authority.server("localhost", clients=True)
+    async with encrypted(authority, tls=tls, client_cert=certificate) as (_, aws):
+        await refused(aws, HTTPClientError, r"client certificate '.*reader.pem': .*No such file.*; check")
+        os.rename(aside, certificate)  # noqa: PTH104
+        await reads(aws)
 
 
-@pytest.mark.parametrize("encrypted", [True, False])
-def test_ipv6(authority: Authority, encrypted: bool) -> None:
-    async def main() -> None:
-        tls = authority.server("::1") if encrypted else None
-        async with http2_peer(hold, tls=tls, host="::1") as server:
-            url = f"{'https' if encrypted else 'http'}://[::1]:{server.port}"
-            async with client(url, verify=authority.path) as aws:
-                assert await read(await aws.subscribe(), 1) == [1]
-                assert server.requests[0].headers[":authority"] == f"[::1]:{server.port}"
-
-    run(main())
+async def test_ipv6_address_is_in_brackets(authority: Authority) -> None:
+    async with encrypted(authority, "::1") as (server, aws):
+        await reads(aws)
+        assert server.requests[0].headers[":authority"] == f"[::1]:{server.port}"
 
 
-def test_a_handshake_that_never_ends_is_given_up(authority: Authority) -> None:
+@pytest.mark.parametrize("shakes_hands", [False, True])
+async def test_silent_service_is_given_up(authority: Authority, shakes_hands: bool) -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
 
-    async def main() -> None:
-        listening = await asyncio.start_server(silent, "localhost", 0)
-        port = listening.sockets[0].getsockname()[1]
-        async with client(f"https://localhost:{port}", connect_timeout=0.2) as aws:
-            await refused(aws, ConnectTimeoutError, "Connect timeout on endpoint")
-        listening.close()
-        await listening.wait_closed()
-
-    run(main())
+    options: dict[str, Any] = {"verify": authority.path, "connect_timeout": 0.3, "read_timeout": 3}
+    async with (
+        listening(silent, authority.server("localhost") if shakes_hands else None) as url,
+        client(url, "auto", **options) as aws,
+    ):
+        await refused(aws, ConnectTimeoutError, "Connect timeout on endpoint")
 
 
-def test_settings_that_never_come_are_waited_for_no_longer_than_a_connection(authority: Authority) -> None:
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    async def main() -> None:
-        listening = await asyncio.start_server(silent, "localhost", 0, ssl=authority.server("localhost"))
-        port = listening.sockets[0].getsockname()[1]
-        async with client(
-            f"https://localhost:{port}", "auto", verify=authority.path, connect_timeout=0.3, read_timeout=3
-        ) as aws:
-            await refused(aws, ConnectTimeoutError, "Connect timeout on endpoint")
-        listening.close()
-        await listening.wait_closed()
-
-    run(main())
-
-
-def test_garbage_of_a_service_that_agreed_on_http2_is_no_reason_for_http1(authority: Authority) -> None:
+async def test_garbage_is_no_reason_for_http1(authority: Authority) -> None:
     async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await reader.read()
         writer.close()
 
-    async def main() -> None:
-        listening = await asyncio.start_server(garbage, "localhost", 0, ssl=authority.server("localhost"))
-        port = listening.sockets[0].getsockname()[1]
-        async with client(f"https://localhost:{port}", "auto", verify=authority.path) as aws:
-            await refused(aws, EndpointConnectionError, "it says b'HTTP/1.1 400 Bad Request")
-        listening.close()
-        await listening.wait_closed()
-
-    run(main())
-
-
-def test_a_service_that_parts_slowly_holds_up_nobody(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    # TLS waits for the other side's goodbye, for half a minute.
-    monkeypatch.setattr("kinesis_efo.http2.pool._PARTING_SECONDS", 0.1)
-
-    async def main() -> None:
-        async with http2_peer(hold, tls=authority.server("localhost"), host="localhost") as server:
-            async with client(https(server), verify=authority.path) as aws:
-                await aws.subscribe()
-                reading: Any = server.peers[0]._reader._transport  # type: ignore[attr-defined]
-                reading.pause_reading()
-            reading.resume_reading()
-
-    run(main())
+    async with (
+        listening(garbage, authority.server("localhost")) as url,
+        client(url, "auto", verify=authority.path) as aws,
+    ):
+        await refused(aws, EndpointConnectionError, "it says b'HTTP/1.1 400 Bad Request")
 
 
 # -- proxies
 
 
-def test_a_proxy_of_the_environment_is_asked_for_the_way(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        tls = authority.server("localhost")
-        async with http2_peer(hold, tls=tls, host="localhost") as server, connect_proxy() as proxy:
-            monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
-            async with client(https(server), "auto", verify=authority.path) as aws:
-                streams = await aws.subscribe_all(6)
-                assert [await read(stream, 1) for stream in streams] == [[1]] * 6
-                assert streams[0].http.version == "HTTP/2"
+async def test_proxy_of_the_environment_is_used(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connect_proxy() as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
+        async with encrypted(authority, transport="auto") as (server, aws):
+            assert (await reads(aws, 6))[0].http.version == "HTTP/2"
             assert [head.split("\r\n")[:2] for head in proxy.asked] == [
                 [f"CONNECT localhost:{server.port} HTTP/1.1", f"Host: localhost:{server.port}"]
             ] * 2
 
-    run(main())
-
 
 @pytest.mark.parametrize("login", ["reader:s3cret", "reader:", "r%40der:s%3A cret", "reäder:s"])
-def test_a_proxy_that_asks_for_a_login(authority: Authority, login: str) -> None:
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_login_of_a_proxy_is_sent(authority: Authority, login: str, scheme: str) -> None:
     plain = login.replace("%40", "@").replace("%3A", ":")
-
-    async def main() -> None:
-        tls = authority.server("localhost")
-        async with http2_peer(hold, tls=tls, host="localhost") as server, connect_proxy(login=plain) as proxy:
-            url = f"http://{login.replace(' ', '%20')}@127.0.0.1:{proxy.port}"
-            async with client(https(server), verify=authority.path, proxies={"https": url}) as aws:
-                assert await read(await aws.subscribe(), 1) == [1]
-
-    run(main())
+    tls = authority.server("127.0.0.1", alpn=()) if scheme == "https" else None
+    async with connect_proxy(tls=tls, login=plain) as proxy:
+        url = f"{scheme}://{login.replace(' ', '%20')}@127.0.0.1:{proxy.port}"
+        async with encrypted(authority, proxies={"https": url}) as (_, aws):
+            await reads(aws)
 
 
 @pytest.mark.parametrize(
@@ -314,106 +229,39 @@ def test_a_proxy_that_asks_for_a_login(authority: Authority, login: str) -> None
         (b"HTTP/1.1 200 OK\r\n", "it closed the connection"),
     ],
 )
-def test_a_proxy_that_does_not_let_us_through(authority: Authority, answer: bytes, text: str) -> None:
-    async def main() -> None:
-        async with connect_proxy(answer=answer) as proxy:
-            url = f"http://reader:s3cret@127.0.0.1:{proxy.port}"
-            async with client("https://localhost:9", "auto", proxies={"https": url}) as aws:
-                with pytest.raises(ProxyConnectionError, match=text) as caught:
-                    await aws.subscribe()
-                assert "s3cret" not in str(caught.value)
-                assert classify(caught.value).verdict is Verdict.RETRY
-
-    run(main())
-
-
-def test_a_proxy_that_hangs_up_behind_its_answer(authority: Authority) -> None:
-    async def main() -> None:
-        async with connect_proxy(answer=b"HTTP/1.1 200 OK\r\n\r\n") as proxy:
-            url = f"http://127.0.0.1:{proxy.port}"
-            async with client("https://localhost:9", proxies={"https": url}, connect_timeout=2) as aws:
-                await refused(aws, ProxyConnectionError, "lost|closed|reset|Reset|answers")
-
-    run(main())
+async def test_answer_of_a_proxy_that_refuses_is_reported(answer: bytes, text: str) -> None:
+    async with connect_proxy(answer=answer) as proxy:
+        url = f"http://reader:s3cret@127.0.0.1:{proxy.port}"
+        async with client("https://localhost:9", "auto", proxies={"https": url}) as aws:
+            with pytest.raises(ProxyConnectionError, match=text) as caught:
+                await aws.subscribe()
+            assert "s3cret" not in str(caught.value)
+            assert classify(caught.value).verdict is Verdict.RETRY
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", b"HTTP/1.1 200 OK\r\n", b""])
-def test_a_proxy_that_waits_for_us_to_hang_up(authority: Authority, answer: bytes) -> None:
-    async def main() -> None:
-        async with connect_proxy(answer=answer, hangs_up=False) as proxy:
-            url = f"http://127.0.0.1:{proxy.port}"
-            async with client("https://localhost:9", proxies={"https": url}, connect_timeout=0.3) as aws:
-                await refused(aws, (ProxyConnectionError, ConnectTimeoutError), "407|Connect timeout")
-                await until(lambda: not proxy.ways)
-
-    run(main())
+async def test_proxy_that_does_not_hang_up_is_left(answer: bytes) -> None:
+    async with connect_proxy(answer=answer, hangs_up=False) as proxy:
+        url = f"http://127.0.0.1:{proxy.port}"
+        async with client("https://localhost:9", proxies={"https": url}, connect_timeout=0.3) as aws:
+            await refused(aws, (ProxyConnectionError, ConnectTimeoutError), "407|Connect timeout")
+            await until(lambda: not proxy.ways)
 
 
-def test_a_proxy_that_is_not_there(authority: Authority) -> None:
-    async def main() -> None:
-        async with client("https://localhost:9", proxies={"https": "http://127.0.0.1:9"}) as aws:
-            await refused(aws, ProxyConnectionError, r'"http://127.0.0.1:9": .*Connect call failed')
-
-    run(main())
-
-
-def test_an_https_proxy(authority: Authority) -> None:
-    async def main() -> None:
-        tls = authority.server("localhost")
-        async with (
-            http2_peer(hold, tls=tls, host="localhost") as server,
-            connect_proxy(tls=authority.server("127.0.0.1", alpn=()), login="a:b") as proxy,
-            client(
-                https(server), verify=authority.path, proxies={"https": f"https://a:b@127.0.0.1:{proxy.port}"}
-            ) as aws,
-        ):
-            streams = await aws.subscribe_all(6)
-            assert [await read(stream, 1) for stream in streams] == [[1]] * 6
-
-    run(main())
-
-
-def test_a_proxy_is_passed_by_where_the_environment_says_so(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_proxy_of_the_environment_is_heeded(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "localhost")
-
-    async def main() -> None:
-        async with (
-            http2_peer(hold, tls=authority.server("localhost"), host="localhost") as server,
-            client(https(server), verify=authority.path) as aws,
-        ):
-            assert await read(await aws.subscribe(), 1) == [1]
-
-    run(main())
+    async with encrypted(authority) as (_, aws):
+        await reads(aws)
 
 
-def test_a_service_behind_a_proxy_that_does_not_speak_http2(authority: Authority) -> None:
-    async def main() -> None:
-        tls = authority.server("localhost", alpn=())
-        async with http2_peer(hold, tls=tls, host="localhost") as server, connect_proxy() as proxy:
-            proxies = {"https": f"http://127.0.0.1:{proxy.port}"}
-            async with client(https(server), verify=authority.path, proxies=proxies) as aws:
-                await refused(aws, HTTPClientError, r"localhost:\d+ speaks HTTP/1.1")
-
-    run(main())
+async def test_wrong_certificate_behind_a_proxy_is_refused(authority: Authority) -> None:
+    async with connect_proxy() as proxy:
+        proxies = {"https": f"http://127.0.0.1:{proxy.port}"}
+        async with encrypted(authority, "elsewhere.test", transport="auto", proxies=proxies) as (_, aws):
+            await refused(aws, SSLError, "Hostname mismatch")
 
 
-def test_a_wrong_certificate_behind_a_proxy(authority: Authority) -> None:
-    async def main() -> None:
-        tls = authority.server("elsewhere.test")
-        async with http2_peer(hold, tls=tls, host="localhost") as server, connect_proxy() as proxy:
-            proxies = {"https": f"http://127.0.0.1:{proxy.port}"}
-            async with client(https(server), "auto", verify=authority.path, proxies=proxies) as aws:
-                await refused(aws, SSLError, "Hostname mismatch")
-
-    run(main())
-
-
-def test_a_service_in_the_clear_behind_a_proxy_is_no_http2() -> None:
-    async def main() -> None:
-        async with client("http://localhost:9", proxies={"http": "http://127.0.0.1:9"}) as aws:
-            await refused(aws, HTTPClientError, "a proxy stands before localhost:9, which is reached in the clear")
-
-    run(main())
+async def test_proxy_before_an_unencrypted_service_is_refused() -> None:
+    async with client("http://localhost:9", proxies={"http": "http://127.0.0.1:9"}) as aws:
+        await refused(aws, HTTPClientError, "a proxy stands before localhost:9, which is reached in the clear")

@@ -14,9 +14,11 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 
 from kinesis_efo.aws import prepared
+from kinesis_efo.clock import SystemClock
 from kinesis_efo.kinesis.transport import subscription_config
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo_local import LocalAws, Settings
+from tests.support.coroutine_tests import run_by
 
 SET_CLOCK: dict[str, Any] = {"signature_seconds": math.inf}
 """Clients sign with the real clock, whatever the server's says."""
@@ -29,6 +31,18 @@ QUICK: dict[str, Any] = {
     "subscribe_interval_seconds": 0.0,
     "read_limit": False,
 }
+
+
+class ForwardClock(SystemClock):
+    """The real clocks, set forward."""
+
+    offset = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.offset
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.offset
 
 
 class Bench:
@@ -120,3 +134,6 @@ async def until(condition: Callable[[], Any], seconds: float = 10) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
         await asyncio.sleep(0.005)
+
+
+pytest_pyfunc_call = run_by(run)

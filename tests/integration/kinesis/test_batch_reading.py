@@ -14,11 +14,9 @@ import pytest
 from kinesis_efo.batch.planning import plan, tip_at
 from kinesis_efo.batch.reading import Reading
 from kinesis_efo.batch.stretches import Stretch
-from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import AwsSettings, BatchOptions
 from kinesis_efo.positions import Position
-from kinesis_efo_local import AwsError, NoFaults, Request
 from tests.support.aggregates import aggregated, as_the_kpl
 from tests.support.raw_kinesis import RawKinesis
 
@@ -57,7 +55,7 @@ def ours() -> list[str]:
     return [thread.name for thread in threading.enumerate() if "kinesis-efo batch" in thread.name]
 
 
-def test_all_shards_of_a_task_are_read_at_a_time(local: Local, caplog: pytest.LogCaptureFixture) -> None:
+def test_shards_of_a_task_are_read_in_parallel(local: Local, caplog: pytest.LogCaptureFixture) -> None:
     bench = local()
     read = Read(bench, 4)
     bench.put(*(f"k{n}" for n in range(200)), data=bytes(100))
@@ -74,36 +72,6 @@ def test_all_shards_of_a_task_are_read_at_a_time(local: Local, caplog: pytest.Lo
         assert len(lines) >= 2
         assert "complete after" in lines[-1]
     assert not ours()
-
-
-def test_the_log_tells_the_rows_that_were_delivered_apart_from_what_was_fetched(
-    local: Local, caplog: pytest.LogCaptureFixture
-) -> None:
-    bench = local()
-    read = Read(bench)
-    bench.aws.backdate("dev-orders", 60)
-    bench.put(*("k" * 30), data=b"in the stretch")
-    bench.aws.backdate("dev-orders", 0)
-    bench.put(*("k" * 70), data=b"behind it")
-    caplog.set_level("DEBUG", "kinesis_efo.batch")
-    (stretch,) = asyncio.run(read.plan())
-    until = Position.at_timestamp(round((time.time() - 30) * 1000))
-    batches = list(read.reading([replace(stretch, end=until)]).batches())
-    assert sum(batch.num_rows for batch in batches) == 30
-    assert f"{stretch.key}: 30 rows of 100 records fetched, " in caplog.messages[-1]
-    assert "complete after" in caplog.messages[-1]
-
-
-def test_what_nobody_wants_any_more_is_not_read(local: Local) -> None:
-    bench = local()
-    read = Read(bench)
-    for _ in range(20):
-        bench.put(*("k" * 500), data=bytes(5_000))
-    batches = read.reading(asyncio.run(read.plan())).batches()
-    assert next(batches).num_rows
-    batches.close()
-    assert not ours(), "nobody is left who could ask for more"
-    assert bench.aws.kinesis.calls("GetRecords") < 30, "50 MB are more than 30 answers"
 
 
 def test_children_that_were_not_listed_are_read(local: Local) -> None:
@@ -126,26 +94,10 @@ def test_children_that_were_not_listed_are_read(local: Local) -> None:
     assert rows == sorted(f"k{n}" for n in range(200))
 
 
-class Denied(NoFaults):
-    async def before(self, request: Request) -> None:
-        if request.operation == "GetRecords":
-            raise AwsError("AccessDeniedException", "User: x is not authorized to perform: kinesis:GetRecords")
-
-
-def test_an_error_of_a_shard_reaches_the_task_and_ends_the_others(local: Local) -> None:
-    bench = local(faults=Denied())
-    read = Read(bench, 3)
-    with pytest.raises(AccessRefusedError, match="kinesis:GetRecords"):
-        list(read.reading(asyncio.run(read.plan())).batches())
-    assert not ours()
-
-
 @pytest.mark.parametrize(
     ("options", "rows"), [({}, 2_000), ({"deaggregate": "all"}, 2_000), ({"deaggregate": "strict"}, 0)]
 )
-def test_every_record_of_aggregates_with_mixed_keys_is_read_unless_the_option_is_strict(
-    local: Local, options: dict[str, str], rows: int
-) -> None:
+def test_mixed_aggregates_are_read_unless_strict(local: Local, options: dict[str, str], rows: int) -> None:
     bench = local()
     read = Read(bench, 4, **options)
     for parcel in aggregated((f"key-{number}", b"%d" % number) for number in range(2_000)):
@@ -156,7 +108,7 @@ def test_every_record_of_aggregates_with_mixed_keys_is_read_unless_the_option_is
 
 
 @pytest.mark.parametrize("deaggregate", ["true", "strict"])
-def test_aggregates_of_a_stream_that_kinesis_distributes_itself_are_read(local: Local, deaggregate: str) -> None:
+def test_aggregates_of_automatic_streams_are_read(local: Local, deaggregate: str) -> None:
     bench = local()
     read = Read(bench, 8, deaggregate=deaggregate)
     arn = read.manifest.streams["orders"].stream_arn
@@ -185,21 +137,3 @@ def test_records_without_a_partition_key_have_null(local: Local) -> None:
     assert {int(row["data"]): row["partitionKey"] for row in rows} == {
         n: f"key-{n}" if n % 2 else None for n in range(100)
     }
-
-
-class Undescribed(NoFaults):
-    async def before(self, request: Request) -> None:
-        if request.operation == "DescribeStreamSummary" and request.params.get("StreamARN"):
-            raise AwsError("AccessDeniedException", "not authorized to perform: kinesis:DescribeStreamSummary")
-
-
-def test_where_the_strategy_cannot_be_told_strict_leaves_nothing_out(
-    local: Local, caplog: pytest.LogCaptureFixture
-) -> None:
-    bench = local(faults=Undescribed())
-    read = Read(bench, 4, deaggregate="strict")
-    for parcel in aggregated((f"key-{n}", b"%d" % n) for n in range(200)):
-        bench.kinesis.put_record(StreamName="dev-orders", **parcel)
-    batches = list(read.reading(asyncio.run(read.plan())).batches())
-    assert sum(batch.num_rows for batch in batches) == 200
-    assert "no KPL aggregate is left out: it cannot be told" in caplog.text

@@ -28,7 +28,7 @@ CALLS = {
 @pytest.mark.parametrize("proxied", [True, False])
 @pytest.mark.parametrize("host", ["localhost", "elsewhere.test"])
 @pytest.mark.parametrize("service", CALLS)
-def test_a_false_certificate_ends_control_calls(
+async def test_a_false_certificate_ends_control_calls(
     service: str, host: str, proxied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = Authority(tmp_path)
@@ -46,23 +46,20 @@ def test_a_false_certificate_ends_control_calls(
         finally:
             writer.close()
 
-    async def main() -> None:
-        server = await asyncio.start_server(serve, "localhost", 0, ssl=authority.server(host))
-        async with server, connect_proxy() as proxy:
-            if proxied:
-                monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
-            endpoint = f"https://localhost:{server.sockets[0].getsockname()[1]}"
-            clients = AsyncClients(AwsSettings(region="eu-west-1", endpoint_url=endpoint), "eu-west-1")
-            async with await clients.open(service, AioConfig(retries={"total_max_attempts": 1})) as client:
-                name, arguments = CALLS[service]
-                with pytest.raises(SSLError, match="certificate"):
-                    await getattr(client, name)(**arguments)
-            assert bool(proxy.asked) is proxied
-        assert not any(arrived)
-
     for name in ("ID", "KEY"):
         monkeypatch.setenv("AWS_ACCESS_KEY_ID" if name == "ID" else "AWS_SECRET_ACCESS_KEY", "x")
-    asyncio.run(main())
+    server = await asyncio.start_server(serve, "localhost", 0, ssl=authority.server(host))
+    async with server, connect_proxy() as proxy:
+        if proxied:
+            monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
+        endpoint = f"https://localhost:{server.sockets[0].getsockname()[1]}"
+        clients = AsyncClients(AwsSettings(region="eu-west-1", endpoint_url=endpoint), "eu-west-1")
+        async with await clients.open(service, AioConfig(retries={"total_max_attempts": 1})) as client:
+            name, arguments = CALLS[service]
+            with pytest.raises(SSLError, match="certificate"):
+                await getattr(client, name)(**arguments)
+        assert bool(proxy.asked) is proxied
+    assert not any(arrived)
 
 
 @pytest.mark.parametrize("version", ["2.25.0", "3.0.0", "3.8.0"])

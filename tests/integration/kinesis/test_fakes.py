@@ -275,12 +275,9 @@ def check_beginning(response: aiohttp.ClientResponse, beginning: bytes) -> None:
     assert "json" in str(second.headers[":content-type"])
 
 
-def test_the_local_event_stream_begins_with_the_initial_response(aws: LocalAws) -> None:
-    async def main() -> None:
-        async with Local(aws, "http1") as fake:
-            check_beginning(*await on_the_wire(fake))
-
-    run(main())
+async def test_the_local_event_stream_begins_with_the_initial_response(aws: LocalAws) -> None:
+    async with Local(aws, "http1") as fake:
+        check_beginning(*await on_the_wire(fake))
 
 
 def test_the_prepared_event_stream_begins_with_the_initial_response() -> None:

@@ -13,7 +13,7 @@ from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.polling import PollingTransport
 from kinesis_efo.kinesis.transport import BotoTransport, Unlimited
 from kinesis_efo.positions import TRIM_HORIZON
-from tests.integration.kinesis.conftest import Bench, run
+from tests.integration.kinesis.conftest import Bench
 
 Local = Callable[..., Bench]
 SHARD = "shardId-000000000000"
@@ -36,48 +36,36 @@ def check(clock: KinesisClock) -> None:
     assert 58 < clock.skew <= 60
 
 
-def test_the_answer_that_opens_a_subscription(local: Local) -> None:
+async def test_the_answer_that_opens_a_subscription(local: Local) -> None:
     bench = local(clock=Slow(), signature_seconds=300.0)
     stream = bench.stream()
-
-    async def main() -> None:
-        async with bench.client() as client:
-            clock = KinesisClock(SystemClock())
-            clock.watch(client)
-            events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
-            check(clock)
-            events.close()
-
-    run(main())
+    async with bench.client() as client:
+        clock = KinesisClock(SystemClock())
+        clock.watch(client)
+        events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
+        check(clock)
+        events.close()
 
 
-def test_a_refusal(local: Local) -> None:
+async def test_a_refusal(local: Local) -> None:
     bench = local(clock=Slow(), signature_seconds=300.0)
     stream = bench.stream()
-
-    async def main() -> None:
-        async with bench.client() as client:
-            clock = KinesisClock(SystemClock())
-            clock.watch(client)
-            with suppress(ClientError):
-                await BotoTransport(client).subscribe(stream, "shardId-000000000009", TRIM_HORIZON, Unlimited())
-            check(clock)
-
-    run(main())
+    async with bench.client() as client:
+        clock = KinesisClock(SystemClock())
+        clock.watch(client)
+        with suppress(ClientError):
+            await BotoTransport(client).subscribe(stream, "shardId-000000000009", TRIM_HORIZON, Unlimited())
+        check(clock)
 
 
-def test_get_records(local: Local) -> None:
+async def test_get_records(local: Local) -> None:
     bench = local(clock=Slow(), signature_seconds=300.0)
     stream = bench.stream()
-
-    async def main() -> None:
-        async with bench.client() as client:
-            clock = KinesisClock(SystemClock())
-            clock.watch(client)
-            polling = PollingTransport(client, clock, 1.0)
-            events = await polling.subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
-            await anext(aiter(events))
-            check(clock)
-            events.close()
-
-    run(main())
+    async with bench.client() as client:
+        clock = KinesisClock(SystemClock())
+        clock.watch(client)
+        polling = PollingTransport(client, clock, 1.0)
+        events = await polling.subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
+        await anext(aiter(events))
+        check(clock)
+        events.close()

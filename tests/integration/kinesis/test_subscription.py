@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from kinesis_efo.errors import ConsumerNotFoundError, ConsumerTakenOverError, StreamNotFoundError, StreamReplacedError
+from kinesis_efo.errors import ConsumerNotFoundError
 from kinesis_efo.kinesis.recovery import Limits, ReadContext
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.kinesis.topology import Topology
@@ -22,10 +21,9 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.records.decoder import decode
 from kinesis_efo.records.events import Event
 from kinesis_efo_local import Close, Finish, GoAway, NoFaults, Reset, ResetStream
-from kinesis_efo_local.sequence import Numbering
 from tests.support.transports import OpenSink
 
-from .conftest import Bench, run, until
+from .conftest import Bench, ForwardClock, until
 
 SHARD = "shardId-000000000000"
 QUICK = Limits(between_calls=0, after_success=0, too_short=0, silence=5, full=0.3)
@@ -70,26 +68,22 @@ def reader(
     return ShardSubscription(context, shard_id, start, sink)
 
 
-def test_renewals_lose_and_double_nothing(local: Local) -> None:
+async def test_renewals_lose_and_double_nothing(local: Local) -> None:
     bench = local(subscription_seconds=0.25, max_event_records=20)
     stream = bench.stream()
     expected = [f"key-{number}" for number in range(1500)]
-
-    async def main() -> None:
-        async with bench.client() as client:
-            sink = Sink()
-            subscription = reader(client, stream, sink)
-            task = asyncio.ensure_future(subscription.run())
-            for start in range(0, 1500, 100):
-                await asyncio.to_thread(bench.put, *expected[start : start + 100])
-            await until(lambda: subscription.stats.records == 1500 and subscription.stats.renewed >= 3)
-            assert sink.keys == expected
-            assert not subscription.stats.failures
-            task.cancel()
-            await asyncio.wait([task])
-            await until(lambda: not bench.aws.kinesis.subscriptions)
-
-    run(main())
+    async with bench.client() as client:
+        sink = Sink()
+        subscription = reader(client, stream, sink)
+        task = asyncio.ensure_future(subscription.run())
+        for start in range(0, 1500, 100):
+            await asyncio.to_thread(bench.put, *expected[start : start + 100])
+        await until(lambda: subscription.stats.records == 1500 and subscription.stats.renewed >= 3)
+        assert sink.keys == expected
+        assert not subscription.stats.failures
+        task.cancel()
+        await asyncio.wait([task])
+        await until(lambda: not bench.aws.kinesis.subscriptions)
 
 
 class Havoc(NoFaults):
@@ -124,212 +118,100 @@ class Havoc(NoFaults):
         )
 
 
-def test_broken_connections_lose_and_double_nothing(local: Local) -> None:
+async def test_broken_connections_lose_and_double_nothing(local: Local) -> None:
     havoc = Havoc()
     bench = local(havoc, max_event_records=10)
     stream = bench.stream()
     expected = [f"key-{number}" for number in range(1000)]
     bench.put(*expected)
-
-    async def main() -> None:
-        async with bench.client() as client:
-            sink = Sink()
-            # A reset also drops what was received and not read yet: on a busy machine many connections in a row bring nothing.
-            subscription = reader(client, stream, sink, retry=replace(RETRY, max_retries=10_000))
-            task = asyncio.ensure_future(subscription.run())
-            await until(lambda: task.done() or subscription.stats.records >= 1000, 60)
-            task.cancel()
-            await asyncio.wait([task])
-            assert sink.keys == expected
-            assert havoc.broken > 10
-
-    run(main())
+    async with bench.client() as client:
+        sink = Sink()
+        # A reset also drops what was received and not read yet: on a busy machine many connections in a row bring nothing.
+        subscription = reader(client, stream, sink, retry=replace(RETRY, max_retries=10_000))
+        task = asyncio.ensure_future(subscription.run())
+        await until(lambda: task.done() or subscription.stats.records >= 1000, 60)
+        task.cancel()
+        await asyncio.wait([task])
+        assert sink.keys == expected
+        assert havoc.broken > 10
 
 
-def test_a_split_and_a_merge_are_read_to_their_ends(local: Local) -> None:
-    bench = local()
-    stream = bench.stream()
-    bench.put(*"abc")
-    bench.kinesis.split_shard(StreamName="dev-orders", ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
-    bench.put("low", hash_key="0")
-    bench.put("high", hash_key=str(2**128 - 1))
-    bench.kinesis.merge_shards(
-        StreamName="dev-orders", ShardToMerge="shardId-000000000001", AdjacentShardToMerge="shardId-000000000002"
-    )
-    bench.put("last")
-
-    async def main() -> None:
-        async with bench.client() as client:
-            found = {}
-            for shard_id, children in [(SHARD, "12"), ("shardId-000000000001", "3"), ("shardId-000000000002", "3")]:
-                sink = Sink()
-                await reader(client, stream, sink, shard_id).run()
-                found[shard_id[-1]] = sink.keys
-                assert [child.shard_id[-1] for child in sink.events[-1].head.children] == list(children)
-            assert found == {"0": list("abc"), "1": ["low"], "2": ["high"]}
-            again = Sink()
-            await reader(client, stream, again, start=sink.events[-1].through).run()
-            assert again.events == []
-
-    run(main())
-
-
-def test_a_full_sink_closes_the_connection_and_room_reopens_it(local: Local) -> None:
+async def test_full_sink_closes_the_connection(local: Local) -> None:
     bench = local(max_event_records=1)
     stream = bench.stream()
     bench.put(*"abcdefgh")
-
-    async def main() -> None:
-        async with bench.client() as client:
-            sink = Sink()
-            subscription = reader(client, stream, sink)
-            sink.has_room.clear()
-            task = asyncio.ensure_future(subscription.run())
-            await until(lambda: bench.aws.kinesis.subscriptions)
-            await until(lambda: not bench.aws.kinesis.subscriptions)
-            assert sink.events == []
-            sink.has_room.set()
-            await until(lambda: subscription.stats.records == 8)
-            assert sink.keys == list("abcdefgh")
-            assert (subscription.stats.paused, dict(subscription.stats.failures)) == (1, {})
-            task.cancel()
-            await asyncio.wait([task])
-
-    run(main())
+    async with bench.client() as client:
+        sink = Sink()
+        subscription = reader(client, stream, sink)
+        sink.has_room.clear()
+        task = asyncio.ensure_future(subscription.run())
+        await until(lambda: bench.aws.kinesis.subscriptions)
+        await until(lambda: not bench.aws.kinesis.subscriptions)
+        assert sink.events == []
+        sink.has_room.set()
+        await until(lambda: subscription.stats.records == 8)
+        assert sink.keys == list("abcdefgh")
+        assert (subscription.stats.paused, dict(subscription.stats.failures)) == (1, {})
+        task.cancel()
+        await asyncio.wait([task])
 
 
-def test_a_silent_connection_is_reopened(local: Local) -> None:
+async def test_a_silent_connection_is_reopened(local: Local) -> None:
     bench = local(idle_event_seconds=60)
     stream = bench.stream()
     bench.put("a")
-
-    async def main() -> None:
-        async with bench.client() as client:
-            sink = Sink()
-            subscription = reader(client, stream, sink, silence=0.3)
-            task = asyncio.ensure_future(subscription.run())
-            await until(lambda: subscription.stats.failures["TimeoutError"] == 2)
-            await asyncio.to_thread(bench.put, "b")
-            await until(lambda: subscription.stats.records == 2)
-            assert sink.keys == ["a", "b"]
-            task.cancel()
-            await asyncio.wait([task])
-
-    run(main())
+    async with bench.client() as client:
+        sink = Sink()
+        subscription = reader(client, stream, sink, silence=0.3)
+        task = asyncio.ensure_future(subscription.run())
+        await until(lambda: subscription.stats.failures["TimeoutError"] == 2)
+        await asyncio.to_thread(bench.put, "b")
+        await until(lambda: subscription.stats.records == 2)
+        assert sink.keys == ["a", "b"]
+        task.cancel()
+        await asyncio.wait([task])
 
 
-def test_deleting_the_consumer_while_it_reads(local: Local) -> None:
+async def test_deleting_the_consumer_while_it_reads(local: Local) -> None:
     bench = local()
     stream = bench.stream()
-
-    async def main() -> None:
-        async with bench.client() as client:
-            sink = Sink()
-            task = asyncio.ensure_future(reader(client, stream, sink).run())
-            await until(lambda: sink.events)
-            bench.kinesis.deregister_stream_consumer(ConsumerARN=stream.consumer_arn)
-            with pytest.raises(
-                ConsumerNotFoundError, match=r"does not exist \(any more\); its ARN came from manifest.json"
-            ):
-                await task
-
-    run(main())
+    async with bench.client() as client:
+        sink = Sink()
+        task = asyncio.ensure_future(reader(client, stream, sink).run())
+        await until(lambda: sink.events)
+        bench.kinesis.deregister_stream_consumer(ConsumerARN=stream.consumer_arn)
+        with pytest.raises(
+            ConsumerNotFoundError, match=r"does not exist \(any more\); its ARN came from manifest.json"
+        ):
+            await task
 
 
-def test_deleting_the_stream_while_it_is_read(local: Local) -> None:
-    bench = local()
-    stream = bench.stream()
-
-    async def main() -> None:
-        async with bench.client() as client:
-            sink = Sink()
-            task = asyncio.ensure_future(reader(client, stream, sink).run())
-            await until(lambda: sink.events)
-            bench.kinesis.delete_stream(StreamName="dev-orders", EnforceConsumerDeletion=True)
-            with pytest.raises(StreamNotFoundError, match="arn:aws:kinesis:us-east-1:123456789012:stream/dev-orders"):
-                await task
-
-    run(main())
-
-
-def test_a_shard_that_never_was(local: Local) -> None:
-    bench = local()
-    stream = bench.stream()
-
-    async def main() -> None:
-        async with bench.client() as client:
-            # Ids only grow: a shard beyond the newest, that was read from before the stream was created, was another stream's.
-            former = Position.after(int(Numbering(77, 1_600_000_000).record(1_600_000_060 * 10**9)))
-            with pytest.raises(StreamReplacedError, match="shardId-000000000077"):
-                await reader(client, stream, Sink(), "shardId-000000000077", former).run()
-
-    run(main())
-
-
-def test_two_applications_with_one_consumer(local: Local) -> None:
-    bench = local()
-    stream = bench.stream()
-
-    async def main() -> None:
-        async with bench.client() as client:
-            sinks = [Sink(), Sink()]
-            tasks = [asyncio.ensure_future(reader(client, stream, sink).run()) for sink in sinks]
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            with pytest.raises(ConsumerTakenOverError, match="is read by someone else"):
-                done.pop().result()
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-
-    run(main())
-
-
-class ForwardClock:
-    """The real clocks, set forward."""
-
-    offset = 0.0
-
-    def time(self) -> float:
-        return time.time() + self.offset
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self.offset
-
-
-def test_a_new_consumer_is_waited_for(local: Local) -> None:
+async def test_a_new_consumer_is_waited_for(local: Local) -> None:
     clock = ForwardClock()
     bench = local(clock=clock, consumer_creating_seconds=1000)
     stream = bench.stream()
     bench.put("a")
-
-    async def main() -> None:
-        async with bench.client() as client:
-            sink = Sink()
-            subscription = reader(client, stream, sink)
-            task = asyncio.ensure_future(subscription.run())
-            await until(lambda: subscription.stats.failures["ResourceInUseException"] >= 3)
-            clock.offset = 2000
-            await until(lambda: sink.events)
-            assert subscription.stats.opened == 1
-            task.cancel()
-            await asyncio.wait([task])
-
-    run(main())
+    async with bench.client() as client:
+        sink = Sink()
+        subscription = reader(client, stream, sink)
+        task = asyncio.ensure_future(subscription.run())
+        await until(lambda: subscription.stats.failures["ResourceInUseException"] >= 3)
+        clock.offset = 2000
+        await until(lambda: sink.events)
+        assert subscription.stats.opened == 1
+        task.cancel()
+        await asyncio.wait([task])
 
 
-def test_the_five_second_rule_is_kept_and_never_provoked(local: Local) -> None:
+async def test_the_five_second_rule_is_kept_and_never_provoked(local: Local) -> None:
     """With Kinesis' own times, scaled down by ten: no call is refused."""
     bench = local(resubscribe_seconds=0.5, subscribe_interval_seconds=0.1, subscription_seconds=0.2)
     stream = bench.stream()
-
-    async def main() -> None:
-        async with bench.client() as client:
-            subscription = reader(client, stream, Sink(), between_calls=0.1, after_success=0.5)
-            task = asyncio.ensure_future(subscription.run())
-            await until(lambda: subscription.stats.renewed >= 3)
-            task.cancel()
-            await asyncio.wait([task])
-            calls = [call for call in bench.aws.kinesis.trace if call.operation == "SubscribeToShard"]
-            assert {call.outcome for call in calls} == {"ok"}
-
-    run(main())
+    async with bench.client() as client:
+        subscription = reader(client, stream, Sink(), between_calls=0.1, after_success=0.5)
+        task = asyncio.ensure_future(subscription.run())
+        await until(lambda: subscription.stats.renewed >= 3)
+        task.cancel()
+        await asyncio.wait([task])
+        calls = [call for call in bench.aws.kinesis.trace if call.operation == "SubscribeToShard"]
+        assert {call.outcome for call in calls} == {"ok"}

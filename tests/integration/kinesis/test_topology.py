@@ -6,16 +6,13 @@ import time
 from collections.abc import Callable
 
 import pytest
-from botocore.exceptions import ClientError
 
-from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.clock import SystemClock
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.kinesis.topology import Topology, identified, starting_positions
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo_local import AwsError, NoFaults, Request
 
-from .conftest import Bench, run, until
+from .conftest import Bench, ForwardClock, until
 
 SHARD = "shardId-000000000000"
 Local = Callable[..., Bench]
@@ -30,140 +27,81 @@ def split(bench: Bench, shard_id: str, at: int) -> None:
     bench.kinesis.split_shard(StreamName="dev-orders", ShardToSplit=shard_id, NewStartingHashKey=str(at))
 
 
-def test_shards_with_their_parents_hashes_and_numbers(local: Local) -> None:
+async def test_shards_with_their_parents_hashes_and_numbers(local: Local) -> None:
     bench = local()
     stream = bench.stream(shards=2)
     bench.kinesis.merge_shards(StreamName="dev-orders", ShardToMerge=SHARD, AdjacentShardToMerge="shardId-000000000001")
-
-    async def main() -> None:
-        async with bench.client() as client:
-            left, right, merged = await Topology(client).shards(stream.stream_arn)
-            assert isinstance(left, Shard)
-            assert (left.parents, left.hash_range) == ((), (0, 2**127 - 1))
-            assert right.hash_range == (2**127, 2**128 - 1)
-            assert merged.parents == (SHARD, "shardId-000000000001")
-            assert merged.hash_range == (0, 2**128 - 1)
-            assert merged.last is None
-            assert left.last is not None and left.first < left.last < merged.first
-
-    run(main())
+    async with bench.client() as client:
+        left, right, merged = await Topology(client).shards(stream.stream_arn)
+        assert isinstance(left, Shard)
+        assert (left.parents, left.hash_range) == ((), (0, 2**127 - 1))
+        assert right.hash_range == (2**127, 2**128 - 1)
+        assert merged.parents == (SHARD, "shardId-000000000001")
+        assert merged.hash_range == (0, 2**128 - 1)
+        assert merged.last is None
+        assert left.last is not None and left.first < left.last < merged.first
 
 
-class Later(SystemClock):
-    """The real clocks, the wall clock set forward."""
-
-    offset = 0.0
-
-    def time(self) -> float:
-        return super().time() + self.offset
-
-
-def test_a_stream_that_is_created_again_is_another_one(local: Local) -> None:
-    clock = Later()
+async def test_a_stream_that_is_created_again_is_another_one(local: Local) -> None:
+    clock = ForwardClock()
     bench = local(clock=clock)
     stream = bench.stream()
-
-    async def main() -> None:
-        async with bench.client() as client:
-            first = await identified(Topology(client), stream.stream_arn)
-            assert first.created is not None
-            assert abs(first.created - time.time()) < 60
-            assert not first.differs(await identified(Topology(client), stream.stream_arn))
-            bench.kinesis.delete_stream(StreamName="dev-orders", EnforceConsumerDeletion=True)
-            clock.offset = 3600.0
-            await until(lambda: bench.kinesis.list_streams()["StreamNames"] == [])
-            bench.stream()
-            second = await identified(Topology(client), stream.stream_arn)
-            assert second.arn == first.arn
-            assert second.differs(first)
-
-    run(main())
+    async with bench.client() as client:
+        first = await identified(Topology(client), stream.stream_arn)
+        assert first.created is not None
+        assert abs(first.created - time.time()) < 60
+        assert not first.differs(await identified(Topology(client), stream.stream_arn))
+        bench.kinesis.delete_stream(StreamName="dev-orders", EnforceConsumerDeletion=True)
+        clock.offset = 3600.0
+        await until(lambda: bench.kinesis.list_streams()["StreamNames"] == [])
+        bench.stream()
+        second = await identified(Topology(client), stream.stream_arn)
+        assert second.arn == first.arn
+        assert second.differs(first)
 
 
-def test_who_may_not_ask_when_a_stream_was_created_goes_without(local: Local) -> None:
-    class Denied(NoFaults):
-        refuses = False
-
-        async def before(self, request: Request) -> None:
-            if self.refuses and request.operation == "DescribeStreamSummary":
-                raise AwsError("AccessDeniedException", "not authorized to perform: kinesis:DescribeStreamSummary")
-
-    faults = Denied()
-    bench = local(faults=faults)
-    stream = bench.stream()
-    faults.refuses = True
-
-    async def main() -> None:
-        async with bench.client() as client:
-            assert await identified(Topology(client), stream.stream_arn) == StreamIdentity(stream.stream_arn)
-
-    run(main())
-
-
-def test_every_page_is_read(local: Local) -> None:
+async def test_every_page_is_read(local: Local) -> None:
     bench = local()
     stream = bench.stream(shards=2100)
-
-    async def main() -> None:
-        async with bench.client() as client:
-            topology = Topology(client)
-            shards = await topology.shards(stream.stream_arn)
-            assert [shard.shard_id for shard in shards] == [f"shardId-{number:012}" for number in range(2100)]
-            now_ms = int(time.time() * 1000)
-            assert len(await topology.shards_open_at(stream.stream_arn, now_ms) or []) == 2100
-        assert sum(call.operation == "ListShards" for call in bench.aws.kinesis.trace) == 6
-
-    run(main())
+    async with bench.client() as client:
+        topology = Topology(client)
+        shards = await topology.shards(stream.stream_arn)
+        assert [shard.shard_id for shard in shards] == [f"shardId-{number:012}" for number in range(2100)]
+        now_ms = int(time.time() * 1000)
+        assert len(await topology.shards_open_at(stream.stream_arn, now_ms) or []) == 2100
+    assert sum(call.operation == "ListShards" for call in bench.aws.kinesis.trace) == 6
 
 
-def test_a_stream_that_is_not_there(local: Local) -> None:
-    bench = local()
+async def test_query_starts_at_roots_or_open_shards(local: Local) -> None:
+    clock = ForwardClock()
+    bench = local(clock=clock)
     stream = bench.stream()
-
-    async def main() -> None:
-        async with bench.client() as client:
-            with pytest.raises(ClientError, match="ResourceNotFoundException"):
-                await Topology(client).shards(stream.stream_arn + "2")
-
-    run(main())
-
-
-def test_a_query_starts_at_the_roots_or_at_what_was_open(local: Local) -> None:
-    bench = local()
-    stream = bench.stream()
-    time.sleep(0.05)
-    early = int(time.time() * 1000)
-    time.sleep(0.05)
+    early, later = (int((time.time() + seconds) * 1000) for seconds in (5, 15))
+    clock.offset = 10
     split(bench, SHARD, 2**127)
-    time.sleep(0.05)
-    later = int(time.time() * 1000)
-    time.sleep(0.05)
+    clock.offset = 20
     split(bench, "shardId-000000000002", 2**127 + 2**126)
+    async with bench.client() as client:
+        topology = Topology(client)
 
-    async def main() -> None:
-        async with bench.client() as client:
-            topology = Topology(client)
+        async def start(position: Position) -> dict[str, Position]:
+            found = await starting_positions(topology, stream.stream_arn, position)
+            return {shard_id[-1]: position for shard_id, position in found.items()}
 
-            async def start(position: Position) -> dict[str, Position]:
-                found = await starting_positions(topology, stream.stream_arn, position)
-                return {shard_id[-1]: position for shard_id, position in found.items()}
-
-            assert await start(TRIM_HORIZON) == {"0": TRIM_HORIZON}
-            at = Position.at_timestamp
-            assert await start(at(early)) == {"0": at(early)}
-            assert await start(at(later)) == {"1": at(later), "2": at(later)}
-            now = at(int(time.time() * 1000))
-            assert await start(now) == {"1": now, "3": now, "4": now}
-            # Our clock is a minute fast.
-            soon = at(int(time.time() * 1000) + 60_000)
-            assert await start(soon) == {"1": soon, "3": soon, "4": soon}
-            with pytest.raises(ValueError, match="AFTER:5 is not where a whole stream can start"):
-                await start(Position.after(5))
-
-    run(main())
+        assert await start(TRIM_HORIZON) == {"0": TRIM_HORIZON}
+        at = Position.at_timestamp
+        assert await start(at(early)) == {"0": at(early)}
+        assert await start(at(later)) == {"1": at(later), "2": at(later)}
+        now = at(int(clock.time() * 1000))
+        assert await start(now) == {"1": now, "3": now, "4": now}
+        # Our clock is a minute fast.
+        soon = at(int(clock.time() * 1000) + 60_000)
+        assert await start(soon) == {"1": soon, "3": soon, "4": soon}
+        with pytest.raises(ValueError, match="AFTER:5 is not where a whole stream can start"):
+            await start(Position.after(5))
 
 
-def test_a_time_before_retention_becomes_the_horizon(local: Local) -> None:
+async def test_a_time_before_retention_becomes_the_horizon(local: Local) -> None:
     class Refuses(NoFaults):
         """As the real service does for times before retention; the local one moves them to the horizon."""
 
@@ -173,12 +111,8 @@ def test_a_time_before_retention_becomes_the_horizon(local: Local) -> None:
 
     bench = local(Refuses())
     stream = bench.stream(shards=2)
-
-    async def main() -> None:
-        async with bench.client() as client:
-            topology = Topology(client)
-            assert await topology.shards_open_at(stream.stream_arn, 1000) is None
-            found = await starting_positions(topology, stream.stream_arn, Position.at_timestamp(1000))
-            assert found == {SHARD: TRIM_HORIZON, "shardId-000000000001": TRIM_HORIZON}
-
-    run(main())
+    async with bench.client() as client:
+        topology = Topology(client)
+        assert await topology.shards_open_at(stream.stream_arn, 1000) is None
+        found = await starting_positions(topology, stream.stream_arn, Position.at_timestamp(1000))
+        assert found == {SHARD: TRIM_HORIZON, "shardId-000000000001": TRIM_HORIZON}

@@ -46,7 +46,7 @@ def is_complete(of: Stretch, *events: Event, server_time: float = 0.0, every: fl
     return last
 
 
-def test_a_time_is_reached_by_a_record_that_arrived_well_after_it() -> None:
+def test_late_record_ends_a_stretch() -> None:
     assert not is_complete(stretch(), event(NINE - 1, behind=5))
     assert not is_complete(stretch(), event(NINE + DISORDER_MS - 1, behind=5))
     assert is_complete(stretch(), event(NINE + DISORDER_MS, behind=5))
@@ -58,7 +58,7 @@ NOTHING = event(behind=0)
 UPTO = stretch(end=Position.after(12))
 
 
-def test_a_time_is_reached_at_the_tip_once_it_has_passed_for_kinesis() -> None:
+def test_tip_ends_a_stretch_after_its_time() -> None:
     assert not is_complete(stretch(), *[NOTHING] * 9, server_time=NINE / 1000)
     assert is_complete(stretch(), *[NOTHING] * 3, server_time=NINE / 1000 + 1)
     more = event(NINE - 5, behind=0)
@@ -68,13 +68,13 @@ def test_a_time_is_reached_at_the_tip_once_it_has_passed_for_kinesis() -> None:
     assert is_complete(stretch(), NOTHING, NOTHING, more, *[NOTHING] * 3, server_time=NINE / 1000 + 1)
 
 
-def test_answers_from_before_the_end_of_the_time_do_not_count() -> None:
+def test_answers_before_the_end_do_not_count() -> None:
     completion = Completion(stretch(), timeout=60.0)
     assert not any(completion.after(NOTHING, NINE / 1000, now) for now in range(9))
     assert [completion.after(NOTHING, NINE / 1000 + 1, now) for now in (9, 10, 11)] == [False, False, True]
 
 
-def test_a_number_is_reached_with_it_and_at_the_tip() -> None:
+def test_stretch_ends_at_its_number_or_tip() -> None:
     assert not is_complete(UPTO, event(EIGHT, EIGHT, behind=5))
     assert is_complete(UPTO, event(EIGHT, EIGHT, EIGHT, behind=5))
     assert is_complete(UPTO, *[NOTHING] * 3)
@@ -83,7 +83,7 @@ def test_a_number_is_reached_with_it_and_at_the_tip() -> None:
     assert not is_complete(UPTO, *[NOTHING] * 9, every=0.2), "nor are many at once"
 
 
-def test_a_server_that_goes_on_saying_that_it_is_behind_is_not_waited_for() -> None:
+def test_endless_lag_ends_a_stretch() -> None:
     behind = [event(behind=5_000 + 1_000 * number) for number in range(3)]
     assert is_complete(UPTO, *behind)
     shrinking = [event(behind=5_000 - number) for number in range(40)]
@@ -120,7 +120,7 @@ def kept(found: Stretch, *arrivals: int | None) -> list[str]:
     return numbers
 
 
-def test_rows_belong_to_a_stretch_by_their_own_time_whatever_their_order() -> None:
+def test_rows_are_selected_by_arrival_time() -> None:
     hour = stretch(Position.at_timestamp(EIGHT))
     assert kept(hour, EIGHT - 1, EIGHT, NINE - 1, NINE, EIGHT + 5) == ["11", "12", "14"]
     assert kept(hour, EIGHT, NINE - 1) == ["10", "11"]
@@ -131,7 +131,7 @@ def test_rows_belong_to_a_stretch_by_their_own_time_whatever_their_order() -> No
     assert kept(stretch(Position.after(9), Position.after(12)), 5, NINE) == ["10", "11"]
 
 
-def test_a_record_without_a_time_is_in_no_stretch_of_time() -> None:
+def test_record_without_arrival_time_is_refused() -> None:
     with pytest.raises(FrameError, match="does not say when it arrived"):
         kept(stretch(), EIGHT, None)
     assert kept(stretch(Position.after(9), SHARD_END), EIGHT, None) == ["10", "11"]

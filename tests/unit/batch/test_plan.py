@@ -14,7 +14,6 @@ from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import BatchOptions
 from tests.support.fake_clients import FakeClients
-from tests.support.transports import refused
 from tests.support.virtual_time import LoopClock, run
 
 START = 1_700_001_000.0
@@ -84,33 +83,6 @@ def test_streams_are_listed_again_once_the_end_has_passed(monkeypatch: pytest.Mo
     assert planned.seconds == 1, "the tip is a second after the call"
 
 
-def test_streams_are_listed_once_if_the_end_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned = Planned(monkeypatch, endingPosition=f"AT_TIMESTAMP:{round((START - 1) * 1000)}", loaded=START - 1)
-    assert len(planned.clients.calls("list_shards")) == 2
-    assert planned.seconds == 0
-
-
-def test_what_passes_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    throttled = refused("LimitExceededException", operation="ListShards")
-    planned = [Planned(monkeypatch, *faults) for faults in ([], [throttled] * 3)]
-    assert [len(each.found) for each in planned] == [2, 2]
-    asked = [
-        len(each.clients.calls("describe_stream_summary")) + len(each.clients.calls("list_shards")) for each in planned
-    ]
-    # Both streams are listed again if the end of the read passes meanwhile.
-    assert asked[1] - asked[0] in (1, 3, 5)
-
-
-@pytest.mark.parametrize("ahead", [-100.0, 100.0])
-def test_the_tip_is_told_by_kinesis_clock(ahead: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    planned = Planned(monkeypatch, ahead=ahead)
-    for stretch in planned.found:
-        assert stretch.until is not None
-        assert abs(stretch.until / 1000 - (START + ahead + 1)) <= 2
-    elsewhere = Planned(monkeypatch, ahead=100.0, here=False)
-    assert {stretch.end for stretch in elsewhere.found} == {tip_at(START)}, "this machine says nothing about another"
-
-
 @pytest.mark.parametrize(("ahead", "seconds"), [(0.0, 3.0), (1.0, 4.0), (-2.0, 5.0), (10.0, 4.0)])
 def test_start_and_end_in_kinesis_future_are_waited_for(
     ahead: float, seconds: float, monkeypatch: pytest.MonkeyPatch
@@ -127,3 +99,9 @@ def test_consumer_is_replaced_with_a_warning(
     assert len(Planned(monkeypatch, **options).found) == 2
     assert ("needs kinesis:GetRecords and kinesis:GetShardIterator" in caplog.text) is warned
     assert ("share 2 MB/s" in caplog.text) is warned
+
+
+def test_streams_are_listed_once_if_the_end_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = Planned(monkeypatch, endingPosition=f"AT_TIMESTAMP:{round((START - 1) * 1000)}", loaded=START - 1)
+    assert len(planned.clients.calls("list_shards")) == 2
+    assert planned.seconds == 0

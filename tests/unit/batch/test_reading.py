@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -69,7 +68,7 @@ def read(
     return virtual_time.run(main())
 
 
-def test_it_waits_at_the_tip_until_kinesis_clock_has_passed_the_end() -> None:
+def test_read_waits_at_the_tip_for_its_end() -> None:
     script = [
         payload(10, 2, behind=5),
         payload(20, 1),
@@ -97,21 +96,6 @@ def test_it_reads_to_a_number_and_not_further() -> None:
     assert taken == [10, 20]
     assert transport.streams[0].read == 2
     assert transport.streams[0].closed
-
-
-def test_a_shard_that_ends_is_read_to_its_end() -> None:
-    assert read([payload(10, 1, behind=5), payload(None, 1, ["c"])])[0] == [10, None]
-
-
-def test_faults_pass_and_nothing_comes_twice() -> None:
-    throttled = refused("ProvisionedThroughputExceededException", operation="GetRecords")
-    taken, transport, _ = read(
-        throttled,
-        [payload(10, 2, behind=5), throttled],
-        [payload(20, 1, behind=5), payload(None, 0, ["c"])],
-    )
-    assert taken == [10, 20]
-    assert transport.positions == ["TRIM_HORIZON", "TRIM_HORIZON", "AFTER:10"]
 
 
 def test_a_time_is_read_from_somewhat_earlier() -> None:
@@ -179,7 +163,7 @@ def test_late_task_describes_its_stream_at_most_once(waited: float, created: flo
     assert described == calls
 
 
-def test_what_retention_takes_away_before_it_is_read_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
+def test_expired_records_before_the_read_are_a_loss(caplog: pytest.LogCaptureFixture) -> None:
     long_ago = Position.at_timestamp(UNTIL_START.value - 25 * 3_600_000)
     with pytest.raises(DataLossError, match="the stream does not keep records for so long"):
         read([payload(None, 1, ["c"])], start=long_ago)
@@ -188,7 +172,7 @@ def test_what_retention_takes_away_before_it_is_read_is_a_loss(caplog: pytest.Lo
     assert "going on without it" in caplog.text
 
 
-def test_slow_read_that_began_at_the_horizon_loses_nothing_in_silence() -> None:
+def test_slow_read_at_the_horizon_reports_its_loss() -> None:
     day, late = 24 * 3600, 24 * 3_600_000 - 3000
     old, next_ = (int(Numbering(1, int(START) - 10 * day).record(int((START - day + age) * 1e9))) for age in (5, 600))
     with pytest.raises(DataLossError, match=f"was read up to AFTER:{old} only"):
@@ -210,27 +194,7 @@ def test_a_shard_that_is_gone_is_a_loss(caplog: pytest.LogCaptureFixture) -> Non
     assert "going on without it, as option failOnDataLoss=false asks" in caplog.text
 
 
-def test_cancelling_closes_the_connection() -> None:
-    async def main() -> None:
-        clock = LoopClock()
-        transport = ScriptedTransport(clock, [payload(10, 1, behind=5), Wait(100)])
-        stream = Stream(ORDERS, transport, ScriptedTopology(LISTED), RetrySettings(), "m.json", clock)
-        stretch = StretchProgress(Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START))
-
-        async def take(portion: StretchEvent) -> None:
-            pass
-
-        read_all = read_stretch(stream, stretch, clock.time, take, clock, patience=60.0, fail_on_data_loss=True)
-        reading = asyncio.create_task(read_all)
-        await clock.sleep(1)
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-        assert transport.streams[0].closed
-
-    virtual_time.run(main())
-
-
-def test_the_pace_leaves_other_readers_more_than_half_of_a_shard() -> None:
+def test_batch_reads_leave_half_of_a_shard() -> None:
     pace = pace_of(1 << 20)
     asked = [0.0]
     for _ in range(9):
@@ -239,7 +203,7 @@ def test_the_pace_leaves_other_readers_more_than_half_of_a_shard() -> None:
     assert asked[-1] == 4.5, "two calls a second, of the five that there are"
 
 
-def test_the_log_says_how_far_a_stretch_is() -> None:
+def test_progress_of_a_stretch_is_logged() -> None:
     progress = StretchProgress(
         Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START), 1_200, 1_234, 5_600_000, 1_700_000_940_000.0, 61_000
     )
@@ -268,23 +232,14 @@ def portions(*scripts: Any, stretch: Stretch) -> tuple[list[tuple[str, int | Non
     return virtual_time.run(main())
 
 
-def test_each_event_is_cut_behind_the_one_before_also_behind_one_without_records() -> None:
+def test_each_event_is_cut_behind_the_last() -> None:
     script = [payload(10, 2, behind=5), payload(15, 0, behind=5), payload(20, 1, behind=5), payload(None, 0, ["c"])]
     found, _ = portions(script, stretch=Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START))
     assert found == [("TRIM_HORIZON", 10), ("AFTER:15", 20)]
 
 
-def test_a_closed_shard_whose_end_nobody_announces_ends_at_its_last_number() -> None:
+def test_unannounced_end_is_the_last_number() -> None:
     found, _ = portions(
         [payload(20, 1, behind=5), Wait(300)], stretch=Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START, last=20)
     )
     assert found == [("TRIM_HORIZON", 20)]
-
-
-def test_the_progress_counts_what_came() -> None:
-    body = payload(10, 2, behind=5_000)
-    arrived = body.replace(b'"PartitionKey"', b'"ApproximateArrivalTimestamp": 1700000990.5, "PartitionKey"')
-    idle, end = payload(15, 0, behind=4_000), payload(None, 0, ["c"], behind=3_000)
-    _, progress = portions([arrived, idle, end], stretch=Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START))
-    assert (progress.records, progress.bytes) == (2, len(arrived) + len(idle) + len(end))
-    assert (progress.arrived, progress.behind) == (1_700_000_990_500, 3_000)

@@ -78,20 +78,6 @@ def test_all_shards_are_read_and_every_client_is_closed(
     assert len([line for line in caplog.messages if "complete after" in line]) == 3
 
 
-def test_rows_behind_the_number_at_which_a_stretch_ends_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    clients(monkeypatch, kinesis)
-    some = replace(STRETCHES[0], end=Position.after(11))
-    [batch] = Reading([some], MANIFEST, SOURCE).batches()
-    assert batch["sequenceNumber"].to_pylist() == ["10", "11"]
-
-
-def test_of_several_errors_one_is_raised_and_every_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = clients(monkeypatch, denied)
-    with pytest.raises(AccessRefusedError, match="no shardId-"):
-        list(Reading(STRETCHES, MANIFEST, SOURCE).batches())
-    assert is_over(made)
-
-
 def endless(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """One more record with each answer."""
     if operation == "get_shard_iterator":
@@ -103,7 +89,7 @@ def endless(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_whoever_wants_no_more_closes_it_while_it_waits_to_be_taken_from(
+def test_closed_read_stops_all_requests(
     shards: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "kinesis_efo.batch")
@@ -129,9 +115,7 @@ def test_whoever_wants_no_more_closes_it_while_it_waits_to_be_taken_from(
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_a_shard_whose_reading_is_cancelled_from_within_ends_the_read_with_an_error(
-    shards: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancelled_shard_ends_the_read_with_an_error(shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A group of tasks takes that for its end, with the other shards' rows alone."""
 
     def cancelled(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -171,7 +155,7 @@ BEGAN = QuickClock().now
 UNTIL = Position.at_timestamp(round(BEGAN * 1000))
 
 
-def test_that_nothing_is_left_is_believed_by_kinesis_clock_and_not_by_this_machines(
+def test_read_ends_by_the_clock_of_kinesis(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = QuickClock()
@@ -194,7 +178,7 @@ def test_that_nothing_is_left_is_believed_by_kinesis_clock_and_not_by_this_machi
 
 
 @pytest.mark.parametrize(("hashes", "rows", "left"), [((0, MIDDLE), 0, 1), ((MIDDLE + 1, LAST), 3, 0), (None, 3, 0)])
-def test_what_belongs_to_another_shard_is_left_out_and_told_unless_the_shard_has_no_hash_range(
+def test_foreign_aggregates_are_left_out_and_counted(
     hashes: tuple[int, int] | None, rows: int, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [parcel] = aggregated(("b", b"%d" % number) for number in range(3))
@@ -220,9 +204,7 @@ def test_what_belongs_to_another_shard_is_left_out_and_told_unless_the_shard_has
     assert read(off) == (1, []), "the aggregate itself"
 
 
-def test_errors_beside_the_one_that_is_raised_are_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_errors_are_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     clients(monkeypatch, denied)
     with pytest.raises(AccessRefusedError) as raised:
         list(Reading(STRETCHES, MANIFEST, SOURCE).batches())

@@ -102,9 +102,7 @@ def names(shards: list[Shard]) -> list[str]:
 
 
 @given(worlds(), st.data())
-def test_stretches_of_time_tile_the_stream_and_leave_shards_out_that_have_none_of_it(
-    world: World, data: st.DataObject
-) -> None:
+def test_stretches_of_time_tile_the_stream(world: World, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, world.tick + 1), max_size=4)))
     margin = data.draw(st.integers(0, 3))
     seen: list[int] = []
@@ -161,13 +159,13 @@ def planned(start: Side, end: Side) -> dict[str, tuple[Position, Position]]:
     return {stretch.key.shard: (stretch.start, stretch.end) for stretch in stretches("orders", FAMILY, start, end)}
 
 
-def test_the_children_of_a_shard_that_begins_at_a_time_begin_then_too() -> None:
+def test_children_begin_at_their_parents_time() -> None:
     at = {"l": Position.at_timestamp(7), "r": Position.at_timestamp(9)}
     found = planned(Side(TRIM_HORIZON, at), Side(TIP, {}))
     assert found == {"l": (at["l"], TIP), "r": (at["r"], TIP), "m": (at["l"], TIP)}
 
 
-def test_the_children_of_a_shard_that_ends_at_a_time_end_then_too() -> None:
+def test_children_end_at_their_parents_time() -> None:
     at = {"l": Position.at_timestamp(7), "r": Position.at_timestamp(9)}
     found = planned(Side(TRIM_HORIZON, {}), Side(TIP, at))
     assert found == {
@@ -175,13 +173,13 @@ def test_the_children_of_a_shard_that_ends_at_a_time_end_then_too() -> None:
     }
 
 
-def test_the_end_of_a_shard_is_not_that_of_its_children() -> None:
+def test_end_of_a_shard_spares_its_children() -> None:
     assert planned(Side(TRIM_HORIZON, {}), Side(TIP, {"p": SHARD_END}))["p"] == (TRIM_HORIZON, SHARD_END)
     assert planned(Side(TRIM_HORIZON, {}), Side(TIP, {"p": SHARD_END}))["m"] == (TRIM_HORIZON, TIP)
     assert set(planned(Side(TRIM_HORIZON, {}), Side(TIP, {"p": Position.after(5)}))) == {"p"}
 
 
-def test_a_start_in_a_shard_that_was_trimmed_stands_for_its_children() -> None:
+def test_start_in_a_trimmed_shard_means_its_children() -> None:
     found = stretches(
         "orders", FAMILY[1:], Side(Position.at_timestamp(50), {"p": Position.after(3)}, []), Side(TIP, {})
     )

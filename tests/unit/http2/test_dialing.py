@@ -22,7 +22,7 @@ def dialed(port: int) -> None:
     asyncio.run(dial(Origin("http", "localhost", port), None, None, NoConnection))  # type: ignore[arg-type]
 
 
-def test_what_uvloop_says_of_a_file_number_that_is_used_again_is_an_error_of_the_connection(
+def test_reused_file_number_is_a_connection_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def start(addresses: Sequence[Any], **_: Any) -> socket.socket:
@@ -34,7 +34,7 @@ def test_what_uvloop_says_of_a_file_number_that_is_used_again_is_an_error_of_the
         dialed(8080)
 
 
-def test_a_port_where_nobody_listens_is_an_oserror() -> None:
+def test_closed_port_is_an_oserror() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(OSError, match=str(port)):

@@ -115,350 +115,175 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_the_first_connection_is_opened_alone_and_then_as_many_as_are_missing() -> None:
-    async def main() -> None:
-        network = Network()
-        async with opened(network) as pool:
-            given = await places(pool, 12)
-            assert network.most_under_way == [1, 1, 2]
-            assert sorted(connection.active for connection in set(given)) == [2, 5, 5]
-
-    run(main())
+async def test_first_connection_is_opened_alone() -> None:
+    network = Network()
+    async with opened(network) as pool:
+        given = await places(pool, 12)
+        assert network.most_under_way == [1, 1, 2]
+        assert sorted(connection.active for connection in set(given)) == [2, 5, 5]
 
 
-def test_sixteen_are_opened_at_a_time() -> None:
-    async def main() -> None:
-        network = Network()
-        async with opened(network) as pool:
-            await places(pool, 300)
-            assert len(network.connections) == 60
-            assert max(network.most_under_way) == 16
-            # The first alone, and then 59 in four rounds.
-            assert asyncio.get_running_loop().time() - 1000 == pytest.approx(0.5)
-
-    run(main())
+async def test_sixteen_are_opened_at_a_time() -> None:
+    network = Network()
+    async with opened(network) as pool:
+        await places(pool, 300)
+        assert len(network.connections) == 60
+        assert max(network.most_under_way) == 16
+        # The first alone, and then 59 in four rounds.
+        assert asyncio.get_running_loop().time() - 1000 == pytest.approx(0.5)
 
 
-def test_a_free_place_is_used_before_another_connection_is_opened() -> None:
-    async def main() -> None:
-        network = Network()
-        async with opened(network) as pool:
-            first, *_ = await places(pool, 4)
-            assert await pool.place() is first
-            first.give_place()
-            assert await pool.place() is first
-            assert network.dials == 1
+async def test_longest_waiting_request_is_served_first() -> None:
+    network = Network(streams=1)
+    async with opened(network, most=1) as pool:
+        served: list[int] = []
 
-    run(main())
-
-
-def test_who_waited_longest_is_served_first() -> None:
-    async def main() -> None:
-        network = Network(streams=1)
-        async with opened(network, most=1) as pool:
-            served: list[int] = []
-
-            async def ask(number: int) -> None:
-                connection = await pool.place()
-                served.append(number)
-                await asyncio.sleep(1)
-                connection.give_place()
-
-            await asyncio.gather(*(ask(number) for number in range(5)))
-            assert served == [0, 1, 2, 3, 4]
-            assert network.dials == 1
-
-    run(main())
-
-
-def test_no_more_connections_than_allowed() -> None:
-    async def main() -> None:
-        network = Network()
-        async with opened(network, most=3) as pool:
-            waiting = [asyncio.ensure_future(pool.place()) for _ in range(20)]
-            await asyncio.sleep(10)
-            assert network.dials == 3
-            assert sum(place.done() for place in waiting) == 15
-            waiting[0].result().give_place()
-            await settle()
-            assert sum(place.done() for place in waiting) == 16
-            network.connections[2].close()
-            await asyncio.sleep(10)
-            assert network.dials == 4, "a connection that is lost makes room for another one"
-            assert all(place.done() for place in waiting)
-
-    run(main())
-
-
-def test_limits_are_learnt_from_each_connection() -> None:
-    async def main() -> None:
-        network = Network(streams=5)
-        async with opened(network) as pool:
-            await pool.place()
-            network.streams = 10
-            await places(pool, 4 + 10 + 10 + 1)
-            # 21 are missing: five of five are dialled, of which two and a bit would have been enough.
-            assert [connection.most_streams for connection in network.connections] == [5, 10, 10, 10, 10, 10]
-            dials = network.dials
-            await places(pool, sum(connection.places for connection in network.connections) + 10)
-            assert network.dials == dials + 1
-
-    run(main())
-
-
-def test_a_limit_that_rises_serves_those_who_wait() -> None:
-    async def main() -> None:
-        network = Network(streams=2)
-        async with opened(network, most=1) as pool:
-            waiting = [asyncio.ensure_future(pool.place()) for _ in range(6)]
-            await asyncio.sleep(1)
-            assert sum(place.done() for place in waiting) == 2
-            network.connections[0].allow(5)
-            await settle()
-            assert sum(place.done() for place in waiting) == 5
-
-    run(main())
-
-
-def test_a_limit_that_falls_counts_for_who_comes_then() -> None:
-    async def main() -> None:
-        network = Network()
-        async with opened(network) as pool:
-            first, *_ = await places(pool, 3)
-            first.allow(2)
-            network.streams = 2
-            first.give_place()
-            second = await pool.place()
-            assert second is not first
-            assert await pool.place() is second
-            first.give_place()
-            assert await pool.place() is first
-
-    run(main())
-
-
-def test_a_waiter_that_is_cancelled_leaves_no_trace() -> None:
-    async def main() -> None:
-        network = Network(streams=1)
-        async with opened(network, most=1) as pool:
-            connection: Any = await pool.place()
-            waiting = [asyncio.ensure_future(pool.place()) for _ in range(3)]
-            await asyncio.sleep(1)
-            waiting[0].cancel()
-            connection.give_place()
-            assert await waiting[1] is connection
-            waiting[2].cancel()
-            await asyncio.wait(waiting)
-            connection.give_place()
-            assert connection.active == 0
-
-    run(main())
-
-
-def test_a_waiter_that_is_cancelled_in_the_moment_of_being_served_gives_the_place_on() -> None:
-    async def main() -> None:
-        network = Network(streams=1)
-        async with opened(network, most=1) as pool:
-            connection: Any = await pool.place()
-            waiting = [asyncio.ensure_future(pool.place()) for _ in range(2)]
+        async def ask(number: int) -> None:
+            connection = await pool.place()
+            served.append(number)
             await asyncio.sleep(1)
             connection.give_place()
-            waiting[0].cancel()
-            assert await waiting[1] is connection
-            assert connection.active == 1
 
-    run(main())
+        await asyncio.gather(*(ask(number) for number in range(5)))
+        assert served == [0, 1, 2, 3, 4]
+        assert network.dials == 1
 
 
-def test_a_first_dial_that_fails_fails_all_who_wait_and_the_next_dials_again() -> None:
-    async def main() -> None:
-        network = Network()
+async def test_failed_dial_fails_as_many_as_it_serves() -> None:
+    network = Network()
+    async with opened(network) as pool:
+        await places(pool, 5)
         network.faults = [ConnectionRefusedError("refused")]
-        async with opened(network) as pool:
-            found = await asyncio.gather(*(pool.place() for _ in range(100)), return_exceptions=True)
-            assert {str(error) for error in found} == {"refused"}
-            assert network.dials == 1
-            await pool.place()
-
-    run(main())
-
-
-def test_a_later_dial_that_fails_fails_as_many_as_it_would_have_served() -> None:
-    async def main() -> None:
-        network = Network()
-        async with opened(network) as pool:
-            await places(pool, 5)
-            network.faults = [ConnectionRefusedError("refused")]
-            found = await asyncio.gather(*(pool.place() for _ in range(50)), return_exceptions=True)
-            assert sum(isinstance(each, Exception) for each in found) == 5
-            assert [connection.active for connection in network.connections] == [5] * 10
-
-    run(main())
-
-
-def test_a_dial_that_fails_hurts_nobody_where_a_place_came_free_meanwhile() -> None:
-    async def main() -> None:
-        network = Network()
-        async with opened(network) as pool:
-            first, *_ = await places(pool, 5)
-            network.faults = [ConnectionRefusedError("refused")]
-            waiting = asyncio.ensure_future(pool.place())
-            await asyncio.sleep(0.05)
-            first.give_place()
-            await asyncio.sleep(1)
-            assert waiting.result() is first
-
-    run(main())
+        found = await asyncio.gather(*(pool.place() for _ in range(50)), return_exceptions=True)
+        assert sum(isinstance(each, Exception) for each in found) == 5
+        assert [connection.active for connection in network.connections] == [5] * 10
 
 
 @pytest.mark.slow
-def test_a_network_that_is_gone_is_asked_by_one_dial_at_a_time() -> None:
-    async def main() -> None:
-        network = Network()
-        async with opened(network) as pool:
-            await places(pool, 1000)
-            for connection in network.connections:
-                connection.close()
-            network.round_trip = 10
-            network.faults = [TimeoutError("lost")] * 60
-            before = network.dials
-
-            async def keep_asking() -> None:
-                while True:
-                    try:
-                        await pool.place()
-                        return
-                    except TimeoutError:
-                        await asyncio.sleep(5)
-
-            asking = [asyncio.ensure_future(keep_asking()) for _ in range(1000)]
-            await asyncio.sleep(600)
-            assert network.dials - before <= 60
-            assert max(network.most_under_way[before:]) == 1
-            network.faults.clear()
-            network.round_trip = 0.1
-            await asyncio.wait_for(asyncio.gather(*asking), 30)
-
-    run(main())
-
-
-def test_a_service_that_takes_no_requests_is_no_reason_for_a_storm() -> None:
-    async def main() -> None:
-        network = Network(streams=0)
-        async with opened(network) as pool:
-            found = await asyncio.gather(*(pool.place() for _ in range(100)), return_exceptions=True)
-            assert {str(error) for error in found} == {
-                "the service takes no requests: its SETTINGS_MAX_CONCURRENT_STREAMS is 0"
-            }
-            assert network.dials == 1
-            assert network.connections[0].closed
-
-    run(main())
-
-
-def test_a_service_that_hangs_up_at_once_is_no_reason_for_a_storm() -> None:
-    async def main() -> None:
-        network = Network()
-        dial = network.dial
-
-        async def hung_up(changed: Callable[[Any], None]) -> Any:
-            connection = await dial(changed)
+async def test_lost_network_gets_one_dial_at_a_time() -> None:
+    network = Network()
+    async with opened(network) as pool:
+        await places(pool, 1000)
+        for connection in network.connections:
             connection.close()
-            return connection
+        network.round_trip = 10
+        network.faults = [TimeoutError("lost")] * 60
+        before = network.dials
 
-        network.dial = hung_up  # type: ignore[method-assign]
-        async with opened(network) as pool:
-            with pytest.raises(ConnectionLost, match="closed the connection before it took a request"):
-                await pool.place()
-            assert network.dials == 1
-            assert not pool.connections
+        async def keep_asking() -> None:
+            while True:
+                try:
+                    await pool.place()
+                    return
+                except TimeoutError:
+                    await asyncio.sleep(5)
 
-    run(main())
-
-
-def test_a_connection_that_drains_is_replaced() -> None:
-    async def main() -> None:
-        network = Network()
-        async with opened(network) as pool:
-            first, *_ = await places(pool, 3)
-            first.lingers = True
-            first.drain()
-            assert pool.connections == frozenset()
-            assert await pool.place() is network.connections[1]
-            first.give_place()
-            first.go()
-
-    run(main())
+        asking = [asyncio.ensure_future(keep_asking()) for _ in range(1000)]
+        await asyncio.sleep(600)
+        assert network.dials - before <= 60
+        assert max(network.most_under_way[before:]) == 1
+        network.faults.clear()
+        network.round_trip = 0.1
+        await asyncio.wait_for(asyncio.gather(*asking), 30)
 
 
-def test_a_connection_that_is_not_ready_yet_gives_no_places() -> None:
-    async def main() -> None:
-        network = Network()
-        dial = network.dial
+async def test_service_that_hangs_up_gets_one_dial() -> None:
+    network = Network()
+    dial = network.dial
 
-        async def early(changed: Callable[[Any], None]) -> Any:
-            connection = await dial(changed)
-            # SETTINGS are here, but nobody has looked at what TLS agreed on.
-            changed(connection)
-            assert connection.active == 0
-            raise ConnectionError("not that")
+    async def hung_up(changed: Callable[[Any], None]) -> Any:
+        connection = await dial(changed)
+        connection.close()
+        return connection
 
-        network.dial = early  # type: ignore[method-assign]
-        pool = Pool(network.dial, 10)
-        with pytest.raises(ConnectionError, match="not that"):
+    network.dial = hung_up  # type: ignore[method-assign]
+    async with opened(network) as pool:
+        with pytest.raises(ConnectionLost, match="closed the connection before it took a request"):
             await pool.place()
+        assert network.dials == 1
+        assert not pool.connections
+
+
+async def test_a_connection_that_drains_is_replaced() -> None:
+    network = Network()
+    async with opened(network) as pool:
+        first, *_ = await places(pool, 3)
+        first.lingers = True
+        first.drain()
+        assert pool.connections == frozenset()
+        assert await pool.place() is network.connections[1]
+        first.give_place()
+        first.go()
+
+
+async def test_unready_connection_has_no_places() -> None:
+    network = Network()
+    dial = network.dial
+
+    async def early(changed: Callable[[Any], None]) -> Any:
+        connection = await dial(changed)
+        # SETTINGS are here, but nobody has looked at what TLS agreed on.
+        changed(connection)
+        assert connection.active == 0
+        raise ConnectionError("not that")
+
+    network.dial = early  # type: ignore[method-assign]
+    pool = Pool(network.dial, 10)
+    with pytest.raises(ConnectionError, match="not that"):
+        await pool.place()
+    await pool.close()
+
+
+async def test_lower_limit_counts_for_later_requests() -> None:
+    network = Network()
+    async with opened(network) as pool:
+        first, *_ = await places(pool, 3)
+        first.allow(2)
+        network.streams = 2
+        first.give_place()
+        second = await pool.place()
+        assert second is not first
+        assert await pool.place() is second
+        first.give_place()
+        assert await pool.place() is first
+
+
+async def test_close_fails_waiting_and_later_requests() -> None:
+    network = Network()
+    async with opened(network) as pool:
+        waiting = [asyncio.ensure_future(pool.place()) for _ in range(3)]
+        await asyncio.sleep(0.05)
         await pool.close()
-
-    run(main())
-
-
-def test_closing_fails_those_who_wait_and_those_who_come() -> None:
-    async def main() -> None:
-        network = Network()
-        async with opened(network) as pool:
-            waiting = [asyncio.ensure_future(pool.place()) for _ in range(3)]
-            await asyncio.sleep(0.05)
-            await pool.close()
-            for place in waiting:
-                with pytest.raises(ConnectionLost, match="the client was closed"):
-                    await place
+        for place in [*waiting, pool.place()]:
             with pytest.raises(ConnectionLost, match="the client was closed"):
-                await pool.place()
-            assert network.connections == []
-
-    run(main())
+                await place
+        assert network.connections == []
 
 
-def test_closing_waits_a_second_for_those_who_part_slowly() -> None:
-    async def main() -> None:
-        network = Network(streams=1)
-        async with opened(network) as pool:
-            slow, deaf, early = await places(pool, 3)
-            slow.lingers = deaf.lingers = early.lingers = True
-            early.close()
-            asyncio.get_running_loop().call_later(0.5, slow.go)
-            asyncio.get_running_loop().call_later(0.7, early.go)
-            begin = asyncio.get_running_loop().time()
-            await pool.close()
-            assert asyncio.get_running_loop().time() - begin == 1
-            assert [connection.aborted for connection in (slow, deaf, early)] == [False, True, False]
-
-    run(main())
+async def test_close_waits_one_second_for_slow_peers() -> None:
+    network = Network(streams=1)
+    async with opened(network) as pool:
+        slow, deaf, early = await places(pool, 3)
+        slow.lingers = deaf.lingers = early.lingers = True
+        early.close()
+        asyncio.get_running_loop().call_later(0.5, slow.go)
+        asyncio.get_running_loop().call_later(0.7, early.go)
+        begin = asyncio.get_running_loop().time()
+        await pool.close()
+        assert asyncio.get_running_loop().time() - begin == 1
+        assert [connection.aborted for connection in (slow, deaf, early)] == [False, True, False]
 
 
-def test_a_thousand_requests_take_a_thousand_times_the_work_of_one() -> None:
-    async def main() -> None:
-        network = Network()
-        async with opened(network) as pool:
-            given = await places(pool, 1000)
-            assert len(network.connections) == 200
-            for connection in given:
-                connection.give_place()
-            await places(pool, 1000)
-            # Anything quadratic looks a million times.
-            assert sum(connection.looked_at for connection in network.connections) < 10_000
-
-    run(main())
+async def test_work_grows_linearly_with_requests() -> None:
+    network = Network()
+    async with opened(network) as pool:
+        given = await places(pool, 1000)
+        assert len(network.connections) == 200
+        for connection in given:
+            connection.give_place()
+        await places(pool, 1000)
+        # Anything quadratic looks a million times.
+        assert sum(connection.looked_at for connection in network.connections) < 10_000
 
 
 steps = st.lists(
@@ -471,7 +296,7 @@ steps = st.lists(
 
 
 @given(steps, st.integers(1, 4))
-def test_whatever_happens_no_place_is_lost_and_everyone_is_served(todo: list[tuple[str, int]], most: int) -> None:
+def test_no_place_is_lost_whatever_happens(todo: list[tuple[str, int]], most: int) -> None:
     async def main() -> None:
         network = Network(streams=2)
         async with opened(network, most) as pool:

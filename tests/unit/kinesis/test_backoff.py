@@ -22,7 +22,7 @@ def test_jitter_is_full_and_bounded(failures: int, chance: float, factor: float,
     assert jitter(settings, failures, lambda: 0.0) == 0
 
 
-def test_gives_up_after_max_retries_and_keeps_the_first_cause() -> None:
+def test_gives_up_with_the_first_cause() -> None:
     backoff = Backoff(RetrySettings(max_retries=3), lambda: 0.5)
     errors = [RuntimeError(str(number)) for number in range(4)]
     assert [backoff.failed(error, 7.0) for error in errors] == [0.5, 0.75, 1.125, None]
@@ -48,7 +48,7 @@ def test_no_retries_at_all() -> None:
     st.lists(st.floats(0, 100), min_size=1),
     st.floats(0, 1, exclude_max=True),
 )
-def test_it_gives_up_once_it_has_only_failed_for_the_timeout(
+def test_gives_up_after_failing_for_the_timeout(
     timeout: float, longest: int, tries: list[float], chance: float
 ) -> None:
     backoff = Backoff(RetrySettings(base_ms=1, max_ms=longest, factor=10, timeout=timeout), lambda: chance)
@@ -61,7 +61,7 @@ def test_it_gives_up_once_it_has_only_failed_for_the_timeout(
         now += delay + seconds
 
 
-def test_progress_and_time_in_which_nobody_reads_do_not_count_as_failing() -> None:
+def test_progress_and_pauses_do_not_count_as_failing() -> None:
     backoff = Backoff(RetrySettings(base_ms=1, max_ms=1, timeout=60), lambda: 0.0)
     assert backoff.failed(RuntimeError(), 0.0) is not None
     assert backoff.failed(RuntimeError(), 59.0) is not None

@@ -32,7 +32,7 @@ def test_whole_seconds_leave_one_in_doubt(skew: float, known: float) -> None:
     assert clock.skew == pytest.approx(known)
 
 
-def test_it_goes_on_by_the_monotonic_clock_when_this_machines_clock_jumps() -> None:
+def test_jump_of_the_local_clock_changes_nothing() -> None:
     clock, machine, _ = heard(0.0)
     machine.pass_by(10)
     machine.now += 3600
@@ -45,13 +45,13 @@ def test_before_the_first_answer_there_is_this_machines_clock() -> None:
     assert not clock.knows
 
 
-def test_this_machines_time_is_told_beside_kinesis() -> None:
+def test_local_time_differs_from_kinesis_time() -> None:
     clock, _, _ = heard(40.0)
     assert (clock.knows, clock.here, clock.time()) == (True, NOW + 40, NOW)
 
 
 @pytest.mark.parametrize("headers", [{}, {"date": "soon"}])
-def test_a_server_that_does_not_tell_the_time_has_ours(headers: Mapping[str, str]) -> None:
+def test_server_without_a_date_has_the_local_time(headers: Mapping[str, str]) -> None:
     clock, machine, client = heard(40.0, headers)
     assert (clock.time(), clock.answered, clock.skew) == (NOW + 40, NOW + 40, 0.0)
     client.answer(DATE)
@@ -87,7 +87,7 @@ def test_the_bounds_hold_whatever_the_round_trip_takes(
 
 
 @pytest.mark.parametrize(("skew", "words"), [(40.5, "40 s ahead of"), (-4.0, "4 s behind"), (3.1, "3 s ahead of")])
-def test_a_machine_that_is_off_is_told_once(caplog: pytest.LogCaptureFixture, skew: float, words: str) -> None:
+def test_wrong_local_clock_is_reported_once(caplog: pytest.LogCaptureFixture, skew: float, words: str) -> None:
     _, _, client = heard(skew)
     client.answer(DATE)
     (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]

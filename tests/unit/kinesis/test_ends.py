@@ -62,13 +62,13 @@ def found(*events: Event, gives_up: Callable[[EventHead], bool] | None = None, p
         ([event(20, 10.0), event(25), event(None)], SHARD_END, 19),
     ],
 )
-def test_the_end_is_in_front_of_the_first_record_of_the_time_or_at_the_tip(
+def test_end_lies_before_the_first_later_record(
     events: list[Event], position: Position | None, record: int | None
 ) -> None:
     assert found(*events) == LookResult(position, complete=True, record=record)
 
 
-def test_a_subscription_that_ends_too_soon_is_gone_on_with() -> None:
+def test_search_continues_after_an_early_end() -> None:
     assert found(event(20, 10.0), event(30, 20.0)) == LookResult(Position.after(30), complete=False, record=29)
 
 
@@ -77,7 +77,7 @@ def test_a_record_without_a_time_cannot_be_placed() -> None:
         found(event(20, None))
 
 
-def test_without_a_need_for_times_the_last_record_is_known_all_the_same() -> None:
+def test_last_record_is_found_without_arrival_times() -> None:
     """A range that is said to be over at an earlier record would leave out the rest."""
     stream, seconds = (
         Events(event(20, 10.0), event(30, None, None, behind=0), *[event(40, behind=0)] * 2),
@@ -124,16 +124,16 @@ def test_subscription_without_events_is_an_error() -> None:
         (Position.at_timestamp(999_999), []),
     ],
 )
-def test_it_is_looked_for_nearer_and_nearer_to_where_one_stands(position: Position, seconds: list[int]) -> None:
+def test_search_moves_back_to_the_position(position: Position, seconds: list[int]) -> None:
     assert look_from(1_000_000, position) == [*(Position.at_timestamp(each * 1000) for each in seconds), position]
 
 
-def test_nothing_is_looked_for_before_a_time_that_was_passed() -> None:
+def test_nothing_is_searched_before_a_past_time() -> None:
     for passed in (1_000_000, 1_000_001):
         assert look_from(1_000_000, Position.at_timestamp(passed)) == []
 
 
-def test_with_get_records_it_is_looked_for_in_more_steps() -> None:
+def test_search_with_get_records_has_more_steps() -> None:
     found = look_from(10**11, TRIM_HORIZON, polled=True)
     assert [10**11 - each.value for each in found[:-1]] == [2_000, 60_000, 1_800_000, 54_000_000]
     assert found[-1] == TRIM_HORIZON

@@ -71,14 +71,14 @@ def test_every_error_has_its_verdict(error: Exception, verdict: Verdict) -> None
     assert str(fault) == describe(error)
 
 
-def test_a_role_that_cannot_be_assumed_is_told_from_a_shard_that_cannot_be_read() -> None:
+def test_refused_assume_role_names_the_role() -> None:
     denied = refused("AccessDenied", "User: arn:aws:iam::1:user/me is not authorized", 403, "AssumeRole")
     error = fatal(classify(denied), STREAM, "shard", "m.json")
     assert isinstance(error, AccessRefusedError)
     assert "Allow sts:AssumeRole on it to arn:aws:iam::1:user/me" in str(error)
 
 
-def test_an_error_without_a_code_or_text_is_still_described() -> None:
+def test_error_without_code_or_text_is_described() -> None:
     assert describe(TimeoutError()) == "TimeoutError"
     nameless = boto.ClientError({}, "SubscribeToShard")
     assert classify(nameless).code == "ClientError"

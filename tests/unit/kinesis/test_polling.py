@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -13,11 +12,8 @@ import pytest
 
 from kinesis_efo.errors import (
     AccessRefusedError,
-    DataLossError,
     FrameError,
-    InvalidRequestError,
     RetriesExhaustedError,
-    StreamNotFoundError,
 )
 from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, Pace, PollingTransport, apart_pace, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
@@ -28,12 +24,12 @@ from kinesis_efo.kinesis.transport import Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
-from kinesis_efo.records.events import ChildShard, Event, read_answer
+from kinesis_efo.records.events import Event, read_answer
 from tests.support.decoders import decoder as decoder
 from tests.support.model_stream import ModelStream
 from tests.support.polled_stream import PolledClient
-from tests.support.transports import OpenSink, ScriptedTopology, refused
-from tests.support.virtual_time import LoopClock, run
+from tests.support.transports import OpenSink, refused
+from tests.support.virtual_time import LoopClock
 
 SHARD = "shardId-000000000000"
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
@@ -97,38 +93,7 @@ class PolledWorld(OpenSink):
         return sum(event.head.records for event in self.events)
 
 
-def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    def wrapped() -> None:
-        run(asyncio.wait_for(test(), 3600))
-
-    wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
-    return wrapped
-
-
 # -- answers
-
-
-def test_an_answer_is_an_event_with_the_body_untouched() -> None:
-    record = {"Data": "YWJj", "PartitionKey": "key", "SequenceNumber": "41"}
-    body = json.dumps(
-        {"Records": [record, {**record, "SequenceNumber": "42"}], "NextShardIterator": "i", "MillisBehindLatest": 7}
-    ).encode()
-    answer = read_answer(body)
-    (event,) = answer.events
-    assert (event.payload, event.through, event.head.millis_behind) == (body, Position.after(42), 7)
-    assert (answer.iterator, answer.records, answer.bytes) == ("i", 2, 2 * (3 + 3 + 1))
-
-
-def test_the_last_records_and_the_end_in_one_answer_are_two_events() -> None:
-    record = {"Data": "", "PartitionKey": "k", "SequenceNumber": "42"}
-    last, end = read_answer(json.dumps({"Records": [record], "ChildShards": [CHILD]}).encode()).events
-    assert (last.through, last.head.records) == (Position.after(42), 1)
-    assert (end.through, end.payload, end.head.children) == (SHARD_END, b"", (ChildShard("c", ("p",), 0, 9),))
-
-
-def test_an_empty_answer_keeps_the_position() -> None:
-    (event,) = read_answer(b'{"Records":[],"NextShardIterator":"i","MillisBehindLatest":9}').events
-    assert event.head.still and event.head.millis_behind == 9
 
 
 @pytest.mark.parametrize(
@@ -156,8 +121,7 @@ def test_a_body_that_is_not_an_answer_is_refused(body: bytes, message: str) -> N
 
 
 @pytest.mark.slow
-@virtual
-async def test_a_shard_with_much_to_read_is_asked_five_times_a_second() -> None:
+async def test_busy_shard_is_polled_five_times_a_second() -> None:
     world = PolledWorld(*[10] * 60_000)
     await world.run_for(4)
     assert world.gaps[:5] == [0.2] * 5
@@ -166,7 +130,6 @@ async def test_a_shard_with_much_to_read_is_asked_five_times_a_second() -> None:
 
 
 @pytest.mark.slow
-@virtual
 async def test_no_more_than_two_megabytes_a_second_are_read() -> None:
     world = PolledWorld(*[1 << 20] * 40)
     await world.run_for(19)
@@ -179,8 +142,7 @@ async def test_no_more_than_two_megabytes_a_second_are_read() -> None:
 
 
 @pytest.mark.slow
-@virtual
-async def test_a_shard_without_more_records_is_polled_once_per_interval() -> None:
+async def test_idle_shard_is_polled_once_per_interval() -> None:
     for interval in (1.0, 0.2, 10.0):
         world = PolledWorld(10, interval=interval)
         subscription = await world.run_for(600)
@@ -190,8 +152,7 @@ async def test_a_shard_without_more_records_is_polled_once_per_interval() -> Non
         assert subscription.position == Position.after(world.stream[0].records[-1][0])
 
 
-@virtual
-async def test_many_shards_are_asked_more_rarely_while_they_are_many() -> None:
+async def test_many_shards_are_polled_less_often() -> None:
     world = PolledWorld(10, interval=1.0)
     others = [
         await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, Unlimited()) for _ in range(3 * CALLS_FOR_NOTHING - 1)
@@ -204,7 +165,6 @@ async def test_many_shards_are_asked_more_rarely_while_they_are_many() -> None:
     assert set(world.gaps) == {1.0}
 
 
-@virtual
 async def test_hours_without_records_are_not_silence_and_reset_failures() -> None:
     world = PolledWorld()
     failing = iter(range(10**6))
@@ -221,8 +181,7 @@ async def test_hours_without_records_are_not_silence_and_reset_failures() -> Non
     assert subscription.stats.last_event is not None
 
 
-@virtual
-async def test_a_new_subscription_keeps_the_pace_of_the_one_before() -> None:
+async def test_pace_outlives_a_subscription() -> None:
     world = PolledWorld(*[1 << 20] * 20)
     await world.run_for(0.1)
     await world.run_for(10)
@@ -230,8 +189,7 @@ async def test_a_new_subscription_keeps_the_pace_of_the_one_before() -> None:
     assert not world.client.refused
 
 
-@virtual
-async def test_fewer_records_are_asked_for_after_a_call_without_an_answer() -> None:
+async def test_failed_call_lowers_the_record_limit() -> None:
     world = PolledWorld(*[100] * 2000)
 
     def broken(_: str) -> None:
@@ -247,27 +205,7 @@ async def test_fewer_records_are_asked_for_after_a_call_without_an_answer() -> N
 # -- iterators, the end, back-pressure
 
 
-@virtual
-async def test_an_expired_iterator_is_renewed_behind_what_came_and_not_counted() -> None:
-    world = PolledWorld(10, 10)
-    world.client.iterator_seconds = 0.5
-    task = asyncio.ensure_future((subscription := world.subscribe()).run())
-    await asyncio.sleep(60)
-    world.stream.put(0, 10)
-    world.stream.split(0)
-    await asyncio.wait_for(task, 60)
-    requests = [request for _, _, request in world.client.opened]
-    assert len(requests) > 20
-    assert requests[0]["ShardIteratorType"] == "TRIM_HORIZON"
-    assert {request["StartingSequenceNumber"] for request in requests[1:]} <= {
-        str(number) for number, _ in world.stream[0].records
-    }
-    assert world.records == 3
-    assert subscription.stats.failures == {}
-
-
-@virtual
-async def test_iterators_that_are_always_expired_are_not_renewed_for_ever() -> None:
+async def test_endlessly_expired_iterators_are_fatal() -> None:
     world = PolledWorld(10)
 
     def expired(_: str) -> None:
@@ -279,7 +217,6 @@ async def test_iterators_that_are_always_expired_are_not_renewed_for_ever() -> N
     assert subscription.position == TRIM_HORIZON
 
 
-@virtual
 async def test_the_end_is_delivered_once_with_its_children() -> None:
     for together in (False, True):
         world = PolledWorld(10, 10)
@@ -293,17 +230,7 @@ async def test_the_end_is_delivered_once_with_its_children() -> None:
         assert [child.shard_id[-1] for child in world.events[-1].head.children] == ["1", "2"]
 
 
-@virtual
-async def test_an_empty_closed_shard_has_ended() -> None:
-    world = PolledWorld()
-    world.stream.split(0)
-    subscription = world.subscribe()
-    await subscription.run()
-    assert subscription.position == SHARD_END
-
-
 @pytest.mark.slow
-@virtual
 async def test_nothing_is_polled_while_the_sink_is_full() -> None:
     world = PolledWorld(*[1000] * 30_000)
     task = asyncio.ensure_future((subscription := world.subscribe()).run())
@@ -322,7 +249,6 @@ async def test_nothing_is_polled_while_the_sink_is_full() -> None:
     await asyncio.wait({task})
 
 
-@virtual
 async def test_closing_ends_a_read_that_waits_at_once() -> None:
     world = PolledWorld()
     events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, world)
@@ -335,10 +261,13 @@ async def test_closing_ends_a_read_that_waits_at_once() -> None:
     assert await reading is None
     assert world.clock.monotonic() == began
     assert await anext(aiter(events), None) is None
+    unread = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, world)
+    unread.close()
+    assert await anext(aiter(unread), None) is None
+    assert len(world.client.limits_asked) == 1
 
 
-@virtual
-async def test_a_call_that_hangs_is_a_failure_after_35_seconds() -> None:
+async def test_hanging_call_fails_after_35_seconds() -> None:
     world = PolledWorld(10)
     answer = world.client.get_records
 
@@ -354,8 +283,7 @@ async def test_a_call_that_hangs_is_a_failure_after_35_seconds() -> None:
 
 
 @pytest.mark.slow
-@virtual
-async def test_the_pause_after_a_large_answer_is_no_silence_however_slowly_is_read() -> None:
+async def test_pause_after_a_large_answer_is_no_silence() -> None:
     rate = 64 << 10
     world = PolledWorld(*[10_000] * 3000)
     world.limits = polling_limits(KINESIS_LIMITS, rate)
@@ -363,37 +291,6 @@ async def test_the_pause_after_a_large_answer_is_no_silence_however_slowly_is_re
     subscription = await world.run_for(600)
     assert world.gaps[0] > 150
     assert (subscription.stats.failures, world.records) == ({}, 3000)
-
-
-@virtual
-async def test_closing_before_anything_was_read_ends_at_once_and_asks_nothing() -> None:
-    world = PolledWorld(10)
-    events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, Unlimited())
-    events.close()
-    assert await anext(aiter(events), None) is None
-    assert world.client.limits_asked == []
-
-
-@virtual
-async def test_each_answer_is_asked_for_once_its_events_are_taken() -> None:
-    world = PolledWorld(10)
-    world.client.end_with_records = True
-    world.stream.split(0)
-    events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, Unlimited())
-    told = [event.through async for event in events]
-    assert told == [Position.after(world.stream[0].records[-1][0]), SHARD_END]
-    assert len(world.client.limits_asked) == 1, "the end came with the last records"
-
-
-@virtual
-async def test_what_was_received_is_counted_in_bytes() -> None:
-    world = PolledWorld(10, 20)
-    events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, Unlimited())
-    first = await anext(aiter(events))
-    assert events.received == len(first.payload)
-    world.stream.put(0, 10)
-    second = await anext(aiter(events))
-    assert events.received == len(first.payload) + len(second.payload) > len(first.payload)
 
 
 class NarrowRoom:
@@ -416,8 +313,7 @@ class NarrowRoom:
         await self.grown.wait()
 
 
-@virtual
-async def test_room_is_taken_for_the_largest_answer_at_first_and_for_a_usual_one_then() -> None:
+async def test_room_is_reserved_for_the_largest_answer_first() -> None:
     world = PolledWorld(*[10] * 3000)
     room = NarrowRoom(free=True)
     events = aiter(await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, room))
@@ -427,8 +323,7 @@ async def test_room_is_taken_for_the_largest_answer_at_first_and_for_a_usual_one
     assert room.waited == [], "there was room"
 
 
-@virtual
-async def test_nothing_is_asked_for_before_there_is_room() -> None:
+async def test_no_request_before_there_is_room() -> None:
     world = PolledWorld(10)
     room = NarrowRoom(free=False)
     events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, room)
@@ -439,15 +334,7 @@ async def test_nothing_is_asked_for_before_there_is_room() -> None:
     assert (await reading).head.records == 1
 
 
-def test_bodies_of_get_records_are_kept() -> None:
-    client = PolledClient(ModelStream(), LoopClock())
-    kept: list[str] = []
-    client.meta.events.register = lambda event, *_, **__: kept.append(event)
-    PollingTransport(client, LoopClock(), 1.0)
-    assert set(kept) == {"before-send.kinesis.GetRecords", "after-call.kinesis.GetRecords"}
-
-
-def test_a_call_without_an_answer_counts_for_the_pace() -> None:
+def test_call_without_an_answer_counts_for_the_pace() -> None:
     pace = Pace()
     pace.asking(100.0)
     assert pace.next_call == 100.2
@@ -466,8 +353,7 @@ async def tip_of(world: PolledWorld, position: Position = TRIM_HORIZON) -> tuple
     return tip.position, len(world.client.opened)
 
 
-@virtual
-async def test_the_tip_is_the_last_record_however_long_ago_it_came() -> None:
+async def test_tip_is_the_last_record_of_any_age() -> None:
     world = PolledWorld(*[10] * 2500)
     world.client.behind = lambda *_: 10_000
     last = Position.after(world.stream[0].records[-1][0])
@@ -483,29 +369,19 @@ async def test_the_tip_is_the_last_record_however_long_ago_it_came() -> None:
     assert back == pytest.approx([2, 60, 1800, 54_000], abs=6)
 
 
-@virtual
-async def test_the_tip_of_a_shard_that_has_nothing_is_where_one_stands() -> None:
+async def test_tip_of_an_empty_shard_is_the_position() -> None:
     world = PolledWorld()
     assert await tip_of(world, Position.after(77)) == (Position.after(77), 1)
 
 
-@virtual
-async def test_the_tip_of_a_closed_shard_with_records_is_its_end() -> None:
+async def test_tip_of_a_closed_shard_is_its_end() -> None:
     world = PolledWorld(10)
     world.client.end_with_records = True
     world.stream.split(0)
     assert await tip_of(world) == (SHARD_END, 1)
 
 
-@virtual
-async def test_the_tip_of_a_closed_shard_without_records_is_its_end() -> None:
-    world = PolledWorld()
-    world.stream.split(0)
-    assert await tip_of(world) == (SHARD_END, 1)
-
-
-@virtual
-async def test_a_server_that_says_behind_for_ever_has_a_tip() -> None:
+async def test_shard_that_always_lags_has_a_tip() -> None:
     world = PolledWorld(10)
     world.client.lag = [5_000]
     assert await tip_of(world) == (Position.after(world.stream[0].records[-1][0]), 1)
@@ -514,8 +390,7 @@ async def test_a_server_that_says_behind_for_ever_has_a_tip() -> None:
     assert await tip_of(world, Position.after(7)) == (Position.after(7), 1)
 
 
-@virtual
-async def test_a_clock_that_is_fast_looks_further_back_for_the_tip() -> None:
+async def test_fast_clock_searches_the_tip_further_back() -> None:
     world = PolledWorld(*[10] * 2500)
     asked: list[dict[str, Any]] = []
     iterator = world.client.get_shard_iterator
@@ -532,67 +407,25 @@ async def test_a_clock_that_is_fast_looks_further_back_for_the_tip() -> None:
     assert len(asked) == 4
 
 
-@virtual
-async def test_another_refusal_is_not_taken_for_a_fast_clock() -> None:
-    world = PolledWorld(10)
-
-    async def deny(**_: Any) -> dict[str, Any]:
-        raise refused("AccessDeniedException", "not authorized", operation="GetShardIterator")
-
-    world.client.get_shard_iterator = deny  # type: ignore[method-assign]
-    with pytest.raises(AccessRefusedError, match="not authorized"):
-        await tip_of(world)
-
-
 # -- errors
 
 
-@virtual
-async def test_a_timeout_of_the_connection_is_an_error_and_not_an_end() -> None:
-    world = PolledWorld(10)
-
-    def late(_: str) -> None:
-        raise TimeoutError("the connection")
-
-    world.client.faults = late
-    events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, Unlimited())
-    with pytest.raises(TimeoutError, match="the connection"):
-        await anext(aiter(events))
-
-
 @pytest.mark.parametrize("together", [1, 3])
-def test_other_pollers_of_the_shard_only_slow_reading_down(together: int) -> None:
-    async def main() -> None:
-        world = PolledWorld(*[10] * 3000)
-        others = iter(range(10**6))
-
-        def throttle(_: str) -> None:
-            if next(others) % (together + 1):
-                raise refused("ProvisionedThroughputExceededException", operation="GetRecords")
-
-        world.client.faults = throttle
-        subscription = await world.run_for(120)
-        assert subscription.stats.failures.keys() == {"ProvisionedThroughputExceededException"}
-        assert world.records == 3000
-
-    run(main())
-
-
-@virtual
-async def test_endless_throttling_is_a_fatal_error_that_says_so() -> None:
-    world = PolledWorld(10)
+async def test_other_pollers_of_the_shard_only_slow_reading_down(together: int) -> None:
+    world = PolledWorld(*[10] * 3000)
+    others = iter(range(10**6))
 
     def throttle(_: str) -> None:
-        raise refused("ProvisionedThroughputExceededException", "Rate exceeded for shard", operation="GetRecords")
+        if next(others) % (together + 1):
+            raise refused("ProvisionedThroughputExceededException", operation="GetRecords")
 
     world.client.faults = throttle
-    await world.fails(
-        RetriesExhaustedError, f"stream 'orders', shard {SHARD}, stream {ARN} (from the manifest)", "Rate"
-    )
+    subscription = await world.run_for(120)
+    assert subscription.stats.failures.keys() == {"ProvisionedThroughputExceededException"}
+    assert world.records == 3000
 
 
-@virtual
-async def test_a_missing_permission_is_named_with_where_it_is_declared() -> None:
+async def test_missing_permission_is_named() -> None:
     world = PolledWorld(10)
 
     def deny(_: str) -> None:
@@ -600,33 +433,3 @@ async def test_a_missing_permission_is_named_with_where_it_is_declared() -> None
 
     world.client.faults = deny
     await world.fails(AccessRefusedError, "Allow kinesis:GetRecords", "unless the application has `polling: false`")
-
-
-@virtual
-async def test_an_invalid_position_names_the_operation() -> None:
-    world = PolledWorld(10)
-
-    def invalid(_: str) -> None:
-        raise refused("InvalidArgumentException", "Invalid StartingSequenceNumber", operation="GetShardIterator")
-
-    world.client.faults = invalid
-    await world.fails(InvalidRequestError, "GetShardIterator was refused as invalid", "Invalid StartingSequenceNumber")
-
-
-@pytest.mark.parametrize(
-    ("listed", "kind"),
-    [
-        ([SHARD], RetriesExhaustedError),
-        (["shardId-000000000009"], DataLossError),
-        (refused("ResourceNotFoundException", operation="ListShards"), StreamNotFoundError),
-    ],
-    ids=str,
-)
-def test_a_missing_resource_is_identified(listed: Any, kind: type[Exception]) -> None:
-    async def main() -> None:
-        world = PolledWorld(10)
-        world.topology = ScriptedTopology(listed)
-        del world.stream.shards_by_id[SHARD]
-        await world.fails(kind, SHARD, retry=RetrySettings(max_retries=3))
-
-    run(main())

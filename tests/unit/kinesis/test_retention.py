@@ -68,20 +68,14 @@ def check(work: Callable[[Retention], Awaitable[Any]], lister: Lister | None = N
 
 
 @pytest.mark.parametrize("position", [after(0), after(24 * HOUR), Position.at_timestamp((NOW - 60) * 1000)])
-def test_a_young_position_has_lost_nothing_and_costs_no_call(position: Position) -> None:
+def test_recent_position_needs_no_call(position: Position) -> None:
     lister = Lister()
     assert not check(lambda retention: retention.check(SHARD, position), lister)
     assert lister.asked == 0
 
 
-def test_a_position_within_a_longer_retention_has_lost_nothing() -> None:
-    lister = Lister(hours=168)
-    assert not check(lambda retention: retention.check(SHARD, after(167 * HOUR)), lister)
-    assert lister.asked == 1
-
-
 @pytest.mark.parametrize("position", [after(30 * HOUR), Position.at_timestamp(int((NOW - 30 * HOUR) * 1000))])
-def test_a_position_behind_the_horizon_is_an_error_that_names_shard_and_gap(position: Position) -> None:
+def test_error_behind_the_horizon_names_shard_and_gap(position: Position) -> None:
     with pytest.raises(DataLossError) as caught:
         check(lambda retention: retention.check(SHARD, position))
     for text in (
@@ -106,7 +100,7 @@ def test_longer_gap_of_another_query_is_logged(caplog: pytest.LogCaptureFixture)
     assert ["16:30:00" in message for message in caplog.messages] == [False, True]
 
 
-def test_allowed_losses_of_one_shard_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_allowed_losses_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     async def often(retention: Retention) -> None:
         other = Position.after(number(30 * HOUR, index=4))
         for _ in range(2):
@@ -123,43 +117,7 @@ def test_allowed_losses_of_one_shard_are_logged_once_a_minute(caplog: pytest.Log
     ] * 2
 
 
-def test_thousand_shards_log_losses_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    shards = [f"shardId-{index:012}" for index in range(0, 2000, 2)]
-
-    async def main() -> None:
-        clock = LoopClock()
-        retention = Retention(STREAM, Lister(), clock, not_listed, fail=False, shortest=24 * HOUR)  # type: ignore[arg-type]
-        context: Any = SimpleNamespace(clock=clock)
-        sink: Any = SimpleNamespace(committed=None)
-        positions = [Position.after(number(30 * HOUR + index / 100, index * 2)) for index in range(1000)]
-        readers = [
-            ShardDelivery(context, shard, position, sink, SubscriptionStats(), retention, Known())
-            for shard, position in zip(shards, positions, strict=True)
-        ]
-
-        async def read(index: int) -> None:
-            for _ in range(8):
-                await clock.sleep(index / 2000)
-                assert await readers[index].is_passed()
-                assert retention.log.count > 0 and caplog.messages, "a loss is logged before its reader goes on"
-                await clock.sleep(25 - index / 2000)
-
-        await asyncio.gather(*map(read, range(1000)))
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
-    assert len(caplog.messages) == 3, "one for each minute"
-    for message in caplog.messages:
-        assert message.startswith(
-            "1,000 losses in stream 'orders': stream 'orders', shard shardId-000000000000 was read up to AFTER:"
-        )
-        assert message.count("; stream 'orders', shard ") == 4
-        assert "; and 995 more, of any records between 2023-11-13T16:2" in message
-        told = [shard for text in single(message) for shard in re.findall(r"shardId-\d{12}", text)]
-        assert sorted(told) == shards
-
-
-def test_warnings_of_shards_that_drift_apart_stay_together(caplog: pytest.LogCaptureFixture) -> None:
+def test_losses_of_many_shards_share_warnings(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         clock, random = LoopClock(), Random(1)
         retention = Retention(STREAM, Lister(), clock, not_listed, fail=False, shortest=24 * HOUR)  # type: ignore[arg-type]
@@ -183,22 +141,6 @@ def test_warnings_of_shards_that_drift_apart_stay_together(caplog: pytest.LogCap
     assert len(caplog.messages) <= 10 * 4
 
 
-def test_raised_retention_does_not_silence_later_losses(caplog: pytest.LogCaptureFixture) -> None:
-    lister = Lister()
-
-    async def raised(retention: Retention) -> None:
-        assert await retention.check(SHARD, after(30 * HOUR))
-        lister.hours = 168
-        for hours in (200, 199):
-            await LoopClock().sleep(120)
-            assert await retention.check(SHARD, after(hours * HOUR))
-        retention.log.write()
-
-    with caplog.at_level(logging.WARNING):
-        check(raised, lister, fail=False)
-    assert len(single(caplog.messages[0])) == 3
-
-
 def test_consecutive_shards_are_named_as_ranges(caplog: pytest.LogCaptureFixture) -> None:
     log = LossLog("orders", LoopClock())
     for index in (5, 4, 3, 2, 1, 20, 8, 9, 10, 12):
@@ -213,28 +155,17 @@ def test_consecutive_shards_are_named_as_ranges(caplog: pytest.LogCaptureFixture
     assert len(single(message)) == log.count == 10
 
 
-def test_shards_without_numbers_are_named_by_their_ids(caplog: pytest.LogCaptureFixture) -> None:
+async def test_loss_of_a_cancelled_reader_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     log = LossLog("orders", LoopClock())
-    for name in "gfedcba":
-        log.add(f"shard-{name}", f"{name} is gone", "; going on")
-    log.write()
-    assert caplog.messages[0].endswith("c is gone; and 2 more, in shards shard-a, shard-b; going on")
-
-
-def test_loss_of_a_cancelled_reader_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        log = LossLog("orders", LoopClock())
-        log.add(SHARD, "records are gone", "; going on")
-        task = asyncio.ensure_future(log.soon())
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run(main())
+    log.add(SHARD, "records are gone", "; going on")
+    task = asyncio.ensure_future(log.soon())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
     assert caplog.messages == ["records are gone; going on"]
 
 
-def test_the_retention_is_asked_for_once_a_minute_whatever_the_shards() -> None:
+def test_retention_is_requested_once_a_minute() -> None:
     lister = Lister()
 
     async def often(retention: Retention) -> None:
@@ -265,17 +196,6 @@ def test_new_shard_that_is_not_listed_has_lost_nothing() -> None:
     assert not check(lambda retention: retention.check(SHARD, TRIM_HORIZON, old_start, begins=True))
 
 
-def test_time_before_the_shard_was_created_has_lost_nothing() -> None:
-    async def listed(shard_id: str) -> Shard:
-        return Shard(shard_id, (), (0, 9), first=number(0, created=NOW - 20 * 3600))
-
-    async def main() -> bool:
-        retention = Retention(STREAM, Lister(), LoopClock(), listed, fail=True, shortest=24 * HOUR)  # type: ignore[arg-type]
-        return await retention.check(SHARD, Position.at_timestamp(int((NOW - 30 * HOUR) * 1000)))
-
-    assert not run(main())
-
-
 @pytest.mark.parametrize("sub", [None, 3])
 def test_rest_of_a_closed_shards_last_aggregate_is_lost(sub: int | None) -> None:
     last = number(30 * HOUR)
@@ -290,7 +210,7 @@ def test_rest_of_a_closed_shards_last_aggregate_is_lost(sub: int | None) -> None
     assert run(main()) == (sub is not None)
 
 
-def test_shard_that_was_seen_idle_has_lost_nothing_until_then() -> None:
+def test_shard_seen_idle_has_lost_nothing() -> None:
     async def again(retention: Retention) -> bool:
         retention.was_idle(SHARD, after(30 * HOUR), NOW - 5, None)
         retention.was_idle(SHARD, after(30 * HOUR), NOW - 26 * HOUR, None)
@@ -301,7 +221,7 @@ def test_shard_that_was_seen_idle_has_lost_nothing_until_then() -> None:
         check(lambda retention: retention.check(SHARD, after(30 * HOUR)))
 
 
-def test_an_idle_shard_has_lost_nothing_from_the_time_in_which_it_was_read() -> None:
+def test_idle_shard_that_was_read_has_lost_nothing() -> None:
     # GetRecords gives it no younger position; whether SubscribeToShard's go on with the clock is Kinesis' affair.
     assert not check(lambda retention: retention.check(SHARD, after(30 * HOUR), Known(NOW - 5)))
     assert not check(lambda retention: retention.check(SHARD, after(5), Known(NOW - 30 * HOUR)))
@@ -349,7 +269,7 @@ def test_any_number_is_accepted(number: int) -> None:
     assert found is None or 0 <= found <= NOW
 
 
-def test_a_position_of_an_earlier_stream_lies_before_the_shards_beginning() -> None:
+def test_position_of_an_earlier_stream_predates_the_shard() -> None:
     first = int(Numbering(3, NOW - 100).record(int((NOW - 100) * 1e9)))
     shard = Shard(SHARD, (), (0, 9), first)
     old, new = number(5000, created=NOW - 9000), number(50, created=NOW - 100)
@@ -360,36 +280,32 @@ def test_a_position_of_an_earlier_stream_lies_before_the_shards_beginning() -> N
     assert not predates(Position.after(old), Shard(SHARD, (), (0, 9), first=1))
 
 
-def test_loss_is_logged_again_if_reading_resumes_at_the_end_of_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        clock = LoopClock()
-        retention = Retention(STREAM, Lister(), clock, not_listed, fail=False, shortest=24 * HOUR)  # type: ignore[arg-type]
-        assert await retention.check(SHARD, after(30 * HOUR)), "when its range is planned again"
-        retention.log.write()
-        await asyncio.sleep(59)
-        context: Any = SimpleNamespace(clock=clock)
-        sink: Any = SimpleNamespace(committed=None)
-        delivery = ShardDelivery(context, SHARD, after(30 * HOUR), sink, SubscriptionStats(), retention, Known())
-        assert await delivery.is_passed()
-        assert len(caplog.messages) == 1, "the first warning is for a minute"
-        await asyncio.sleep(50)
-        await delivery.is_passed()
-        assert len(caplog.messages) == 2
-
-    run(main())
-
-
-def test_warning_of_one_query_covers_no_loss_of_another_that_accepts_none() -> None:
-    async def main() -> None:
-        retention = Retention(STREAM, Lister(), LoopClock(), not_listed, fail=True, shortest=24 * HOUR)  # type: ignore[arg-type]
-        assert await retention.check(SHARD, after(30 * HOUR), Known(accepted=after(30 * HOUR)))
-        with pytest.raises(DataLossError):
-            await retention.check(SHARD, after(29 * HOUR))
-
-    run(main())
+async def test_loss_that_resumes_later_is_logged_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = LoopClock()
+    retention = Retention(STREAM, Lister(), clock, not_listed, fail=False, shortest=24 * HOUR)  # type: ignore[arg-type]
+    assert await retention.check(SHARD, after(30 * HOUR)), "when its range is planned again"
+    retention.log.write()
+    await asyncio.sleep(59)
+    context: Any = SimpleNamespace(clock=clock)
+    sink: Any = SimpleNamespace(committed=None)
+    delivery = ShardDelivery(context, SHARD, after(30 * HOUR), sink, SubscriptionStats(), retention, Known())
+    assert await delivery.is_passed()
+    assert len(caplog.messages) == 1, "the first warning is for a minute"
+    await asyncio.sleep(50)
+    await delivery.is_passed()
+    assert len(caplog.messages) == 2
 
 
-def test_idle_shard_at_the_horizon_needs_no_list_of_shards() -> None:
+async def test_accepted_loss_does_not_hide_another_querys_loss() -> None:
+    retention = Retention(STREAM, Lister(), LoopClock(), not_listed, fail=True, shortest=24 * HOUR)  # type: ignore[arg-type]
+    assert await retention.check(SHARD, after(30 * HOUR), Known(accepted=after(30 * HOUR)))
+    with pytest.raises(DataLossError):
+        await retention.check(SHARD, after(29 * HOUR))
+
+
+def test_idle_shard_needs_no_list_of_shards() -> None:
     async def list_shards(_: str) -> None:
         raise AssertionError("an idle shard is checked at each answer")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from kinesis_efo.records.distribution import Distribution
 from kinesis_efo.records.events import ChildShard
 from kinesis_efo_local.sequence import Numbering
-from tests.support.transports import Opening, OpenSink, ScriptedTransport, Wait, payload, refused
+from tests.support.transports import OpenSink, ScriptedTransport, Wait, payload, refused
 from tests.support.virtual_time import LoopClock, run
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
@@ -112,207 +111,134 @@ def stream(
 # -- what it lists
 
 
-def test_nothing_is_known_before_the_first_list() -> None:
-    async def main() -> None:
-        made = stream(Lister(shard(0)))
-        assert (made.shard(name(0)), made.listings) == (None, 0)
-        assert made.with_descendants([name(0)]) == []
+async def test_hash_range_of_a_new_shard_is_waited_for() -> None:
+    lister = Lister(shard(0), shard(2))
+    made, clock = stream(lister), LoopClock()
+    await made.refresh()
+    asking = asyncio.create_task(made.hash_ranges([name(0), name(1), name(3)]))
+    await asyncio.sleep(60)
+    assert not asking.done()
+    lister.listed = [shard(0), shard(2), shard(3)]
+    # The second was trimmed: nothing is left of it.
+    assert await asking == {name(0): (0, 9), name(3): (30, 39)}
+    assert clock.monotonic() < 1080
+
+
+async def test_only_a_start_waits_for_a_list() -> None:
+    lister = Lister(shard(0))
+    made, clock = stream(lister), LoopClock()
+    lister.faults = [refused("LimitExceededException", operation="ListShards") for _ in range(3)]
+    with pytest.raises(SubscriptionError, match="LimitExceeded"):
         await made.refresh()
-        assert made.shard(name(0)) == shard(0)
-        assert await made.hash_ranges([name(0)]) == {name(0): (0, 9)}
-        assert made.listings == 1
-
-    run(main())
-
-
-def test_hash_range_of_shard_that_is_too_new_is_waited_for() -> None:
-    async def main() -> None:
-        lister = Lister(shard(0), shard(2))
-        made, clock = stream(lister), LoopClock()
-        await made.refresh()
-        asking = asyncio.create_task(made.hash_ranges([name(0), name(1), name(3)]))
-        await asyncio.sleep(60)
-        assert not asking.done()
-        lister.listed = [shard(0), shard(2), shard(3)]
-        # The second was trimmed: nothing is left of it.
-        assert await asking == {name(0): (0, 9), name(3): (30, 39)}
-        assert clock.monotonic() < 1080
-
-    run(main())
-
-
-def test_only_a_start_waits_for_a_list() -> None:
-    async def main() -> None:
-        lister = Lister(shard(0))
-        made, clock = stream(lister), LoopClock()
-        lister.faults = [refused("LimitExceededException", operation="ListShards") for _ in range(3)]
-        with pytest.raises(SubscriptionError, match="LimitExceeded"):
-            await made.refresh()
-        assert (lister.asked, clock.monotonic()) == (["shards"], 1000)
-        await made.refresh(patient=True)
-        assert len(lister.asked) == 4
-        assert clock.monotonic() > 1000
-
-    run(main())
-
-
-def test_shards_with_all_their_descendants() -> None:
-    async def main() -> None:
-        made = stream(Lister(shard(9), shard(0), shard(2, 1), shard(1, 0), shard(3, 9), shard(4, 8, 2)))
-        await made.refresh()
-        found = made.with_descendants([name(1), name(7)])
-        assert [each.shard_id for each in found] == [name(2), name(1), name(4)], "in the order of the list"
-        assert made.with_descendants([]) == []
-
-    run(main())
+    assert (lister.asked, clock.monotonic()) == (["shards"], 1000)
+    await made.refresh(patient=True)
+    assert len(lister.asked) == 4
+    assert clock.monotonic() > 1000
 
 
 CHILDREN = (ChildShard(name(1), (name(0),), 10, 14), ChildShard(name(2), (name(0),), 15, 19))
 
 
-def test_children_that_were_announced_are_known_before_they_are_listed_and_after_a_list_without_them() -> None:
-    async def main() -> None:
-        made = stream(Lister(shard(0)))
+async def test_announced_children_stay_until_they_are_listed() -> None:
+    made = stream(Lister(shard(0)))
+    await made.refresh()
+    made.learn(name(0), CHILDREN)
+    for _ in range(2):
+        assert await made.hash_ranges([name(1)]) == {name(1): (10, 14)}
+        assert made.lineage.children(name(0)) == [name(1), name(2)]
+        assert made.children(name(0)) == CHILDREN
+        assert made.shard(name(1)) is None, "not listed"
         await made.refresh()
-        made.learn(name(0), CHILDREN)
-        for _ in range(2):
-            assert await made.hash_ranges([name(1)]) == {name(1): (10, 14)}
-            assert made.lineage.children(name(0)) == [name(1), name(2)]
-            assert made.children(name(0)) == CHILDREN
-            assert made.shard(name(1)) is None, "not listed"
-            await made.refresh()
-
-    run(main())
 
 
-def test_what_was_announced_by_a_shard_that_is_gone_is_forgotten() -> None:
-    async def main() -> None:
-        lister = Lister(shard(0))
-        made = stream(lister)
-        await made.refresh()
-        made.learn(name(0), CHILDREN)
-        lister.listed = [shard(5)]
-        await made.refresh()
-        assert (len(made.lineage), name(1) in made.lineage) == (1, False)
-
-    run(main())
+async def test_children_of_a_trimmed_shard_are_forgotten() -> None:
+    lister = Lister(shard(0))
+    made = stream(lister)
+    await made.refresh()
+    made.learn(name(0), CHILDREN)
+    lister.listed = [shard(5)]
+    await made.refresh()
+    assert (len(made.lineage), name(1) in made.lineage) == (1, False)
 
 
-def test_it_is_asked_once_when_the_stream_was_created() -> None:
-    async def main() -> None:
-        lister = Lister()
-        made = stream(lister)
-        assert made.identity.created is None
-        lister.faults = [refused("AccessDeniedException", operation="DescribeStreamSummary")]
-        await made.identify()
-        assert made.identity.created is None, "not every role may ask"
-        await made.identify()
-        await made.identify()
-        assert made.identity.created == 42
-        assert lister.asked == ["summary", "summary"]
-
-    run(main())
-
-
-def test_who_decides_on_the_shard_is_told_or_not_known() -> None:
-    async def main() -> None:
-        lister = Lister()
-        lister.who = Distribution.AUTO
-        made = stream(lister)
-        assert await made.distribution() is Distribution.AUTO
-        lister.faults = [refused("AccessDeniedException", operation="DescribeStreamSummary")]
-        assert await made.distribution() is Distribution.UNKNOWN
-
-    run(main())
-
-
-def test_a_time_that_is_kept_is_where_a_new_query_starts_and_an_earlier_one_is_the_horizon() -> None:
-    async def main() -> None:
-        lister = Lister(shard(0), shard(1, 0))
-        made = stream(lister)
-        kept = Position.at_timestamp((NOW - 3600) * 1000)
-        assert await made.starting_positions(kept) == {name(0): kept, name(1): kept}
-        assert (lister.asked, lister.opened_at) == (["shards_open_at"], [kept.value])
-        lister.asked.clear()
-        gone = Position.at_timestamp((NOW - 30 * 24 * 3600) * 1000)
-        assert await made.starting_positions(gone) == {name(0): TRIM_HORIZON}
-        assert lister.asked == ["summary", "shards"]
-        lister.asked.clear()
-        assert await made.starting_positions(TRIM_HORIZON) == {name(0): TRIM_HORIZON}
-        assert lister.asked == ["shards"]
-
-    run(main())
+async def test_start_before_retention_is_the_horizon() -> None:
+    lister = Lister(shard(0), shard(1, 0))
+    made = stream(lister)
+    kept = Position.at_timestamp((NOW - 3600) * 1000)
+    assert await made.starting_positions(kept) == {name(0): kept, name(1): kept}
+    assert (lister.asked, lister.opened_at) == (["shards_open_at"], [kept.value])
+    lister.asked.clear()
+    gone = Position.at_timestamp((NOW - 30 * 24 * 3600) * 1000)
+    assert await made.starting_positions(gone) == {name(0): TRIM_HORIZON}
+    assert lister.asked == ["summary", "shards"]
+    lister.asked.clear()
+    assert await made.starting_positions(TRIM_HORIZON) == {name(0): TRIM_HORIZON}
+    assert lister.asked == ["shards"]
 
 
 # -- what is lost
 
 
-def test_a_shard_that_is_not_listed_any_more_is_lost_once_a_new_list_says_so() -> None:
-    async def main() -> None:
-        lister = Lister(shard(5))
-        made = stream(lister)
-        await made.refresh()
-        with pytest.raises(DataLossError, match=f"{name(3)} does not exist any more"):
-            await made.check_loss({name(3): after(3), name(5): TRIM_HORIZON}, nothing_known, set())
-        assert lister.asked == ["shards", "shards"]
-
-    run(main())
+async def test_unlisted_shard_is_lost_after_a_second_list() -> None:
+    lister = Lister(shard(5))
+    made = stream(lister)
+    await made.refresh()
+    with pytest.raises(DataLossError, match=f"{name(3)} does not exist any more"):
+        await made.check_loss({name(3): after(3), name(5): TRIM_HORIZON}, nothing_known, set())
+    assert lister.asked == ["shards", "shards"]
 
 
-def test_a_shard_that_a_list_left_out_once_is_not_lost() -> None:
-    async def main() -> None:
-        lister = Lister(shard(5))
-        lister.later = [shard(3), shard(5)]
-        made = stream(lister)
-        await made.refresh()
-        await made.check_loss({name(3): after(3)}, nothing_known, set())
-        assert lister.asked == ["shards", "shards"]
-
-    run(main())
+async def test_shard_left_out_once_is_not_lost() -> None:
+    lister = Lister(shard(5))
+    lister.later = [shard(3), shard(5)]
+    made = stream(lister)
+    await made.refresh()
+    await made.check_loss({name(3): after(3)}, nothing_known, set())
+    assert lister.asked == ["shards", "shards"]
 
 
-def test_what_is_lost_is_told_once_and_not_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        lister = Lister(shard(5))
-        made = stream(lister, fail=False)
-        await made.refresh()
-        reported: set[str] = set()
-        for _ in range(3):
-            await made.check_loss({name(3): after(3)}, nothing_known, reported)
-            made.losses.write()
-        assert lister.asked == ["shards", "shards"]
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
-    [message] = caplog.messages
-    assert "going on without it" in message
+async def test_accepted_loss_of_a_shard_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    lister = Lister(shard(5))
+    made = stream(lister)
+    await made.refresh()
+    reported: set[str] = set()
+    for _ in range(3):
+        await made.check_loss({name(3): after(3)}, lambda _shard, position: Known(accepted=position), reported)
+        made.losses.write()
+    assert lister.asked == ["shards", "shards"]
+    assert made.losses.count == 1
+    (message,) = caplog.messages
+    assert "option acceptDataLoss accepts that" in message
 
 
-def test_trimmed_unread_descendant_is_a_loss() -> None:
-    async def main() -> None:
-        # 0 was read to its end. Its child 1 was trimmed, whose child 3 is there.
-        lister = Lister(shard(3, 1), shard(4))
-        made = stream(lister)
-        await made.refresh()
-        with pytest.raises(DataLossError, match=f"{name(1)} does not exist any more, and was not read"):
-            await made.check_loss({name(0): SHARD_END}, nothing_known, set())
-        await made.check_loss({name(3): after(3), name(4): after(4)}, nothing_known, set())
-
-    run(main())
+async def test_unknown_distribution_is_no_error() -> None:
+    lister = Lister()
+    lister.who = Distribution.AUTO
+    made = stream(lister)
+    assert await made.distribution() is Distribution.AUTO
+    lister.faults = [refused("AccessDeniedException", operation="DescribeStreamSummary")]
+    assert await made.distribution() is Distribution.UNKNOWN
 
 
-def test_a_position_older_than_its_shard_is_of_an_earlier_stream() -> None:
-    async def main() -> None:
-        made = stream(Lister(shard(0, created=NOW - 3600)))
-        await made.refresh()
-        old = Position.after(number(0, 2 * 3600, AGES_AGO))
-        with pytest.raises(StreamReplacedError, match="deleted and created again since"):
-            await made.check_loss({name(0): old}, nothing_known, set())
-        with pytest.raises(StreamReplacedError, match="deleted and created again since"):
-            made.subscribe(name(0), old, OpenSink())  # type: ignore[arg-type]
-        made.subscribe(name(9), old, OpenSink())  # type: ignore[arg-type]  # of a shard that is not listed, nothing is known
+async def test_trimmed_unread_descendant_is_a_loss() -> None:
+    # 0 was read to its end. Its child 1 was trimmed, whose child 3 is there.
+    lister = Lister(shard(3, 1), shard(4))
+    made = stream(lister)
+    await made.refresh()
+    with pytest.raises(DataLossError, match=f"{name(1)} does not exist any more, and was not read"):
+        await made.check_loss({name(0): SHARD_END}, nothing_known, set())
+    await made.check_loss({name(3): after(3), name(4): after(4)}, nothing_known, set())
 
-    run(main())
+
+async def test_position_older_than_its_shard_is_refused() -> None:
+    made = stream(Lister(shard(0, created=NOW - 3600)))
+    await made.refresh()
+    old = Position.after(number(0, 2 * 3600, AGES_AGO))
+    with pytest.raises(StreamReplacedError, match="deleted and created again since"):
+        await made.check_loss({name(0): old}, nothing_known, set())
+    with pytest.raises(StreamReplacedError, match="deleted and created again since"):
+        made.subscribe(name(0), old, OpenSink())  # type: ignore[arg-type]
+    made.subscribe(name(9), old, OpenSink())  # type: ignore[arg-type]  # of a shard that is not listed, nothing is known
 
 
 def nothing_known(_shard: str, _position: Position) -> Known:
@@ -325,89 +251,54 @@ def at_the_horizon(parent: Position = SHARD_END) -> tuple[Lister, dict[str, Posi
     return lister, {name(0): parent, name(1): TRIM_HORIZON}
 
 
-def test_lost_beginning_of_a_child_is_an_error_whenever_it_is_checked() -> None:
-    async def main() -> None:
-        lister, positions = at_the_horizon()
-        made = stream(lister)
-        await made.refresh()
-        lister.faults = [refused("LimitExceededException", operation="DescribeStreamSummary")]
-        with pytest.raises(DataLossError, match=f"{name(1)} has not been read yet, .* are gone"):
-            await made.check_position(name(1), positions[name(1)], Known())
-        assert lister.asked.count("summary") == 2, "it waits for what passes"
-        await made.check_position(name(1), Position.after(number(1, 60, NOW - 40 * 24 * 3600)), Known())
-
-    run(main())
+async def test_lost_beginning_of_a_child_is_an_error() -> None:
+    lister, positions = at_the_horizon()
+    made = stream(lister)
+    await made.refresh()
+    lister.faults = [refused("LimitExceededException", operation="DescribeStreamSummary")]
+    with pytest.raises(DataLossError, match=f"{name(1)} has not been read yet, .* are gone"):
+        await made.check_position(name(1), positions[name(1)], Known())
+    assert lister.asked.count("summary") == 2, "it waits for what passes"
+    await made.check_position(name(1), Position.after(number(1, 60, NOW - 40 * 24 * 3600)), Known())
 
 
-def test_child_that_is_not_listed_yet_is_listed_again() -> None:
-    async def main() -> None:
-        lister = Lister(shard(0))
-        made = stream(lister)
-        await made.refresh()
-        lister.listed.append(shard(1, 0, created=NOW - 40 * 24 * 3600))
-        with pytest.raises(DataLossError, match=name(1)):
-            await made.check_position(name(1), TRIM_HORIZON, Known())
-        await made.check_position(name(2), TRIM_HORIZON, Known())
-
-    run(main())
+async def test_child_that_is_not_listed_yet_is_listed_again() -> None:
+    lister = Lister(shard(0))
+    made = stream(lister)
+    await made.refresh()
+    lister.listed.append(shard(1, 0, created=NOW - 40 * 24 * 3600))
+    with pytest.raises(DataLossError, match=name(1)):
+        await made.check_position(name(1), TRIM_HORIZON, Known())
+    await made.check_position(name(2), TRIM_HORIZON, Known())
 
 
 @pytest.mark.parametrize(
     ("moved", "planned", "error", "warns"),
     [(30, False, False, False), (30, True, False, True), (300, False, False, True), (700, False, True, False)],
 )
-def test_start_at_the_horizon_tolerates_ten_minutes(
+async def test_start_at_the_horizon_tolerates_ten_minutes(
     moved: float, planned: bool, error: bool, warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        made = stream(Lister(shard(0)))
-        await made.refresh()
-        known = Known(horizon=NOW - 24 * HOUR - moved)
-        if error:
-            with pytest.raises(DataLossError, match="acceptDataLoss"):
-                await made.check_position(name(0), TRIM_HORIZON, known, planned=planned)
-        else:
+    made = stream(Lister(shard(0)))
+    await made.refresh()
+    known = Known(horizon=NOW - 24 * HOUR - moved)
+    if error:
+        with pytest.raises(DataLossError, match="acceptDataLoss"):
             await made.check_position(name(0), TRIM_HORIZON, known, planned=planned)
-        made.losses.write()
-
-    run(main())
+    else:
+        await made.check_position(name(0), TRIM_HORIZON, known, planned=planned)
+    made.losses.write()
     assert any("the trim horizon, which moved from" in message for message in caplog.messages) == warns
 
 
-def test_a_position_is_checked_as_a_subscription_does() -> None:
-    async def main() -> None:
-        made = stream(Lister(shard(0)))
-        await made.check_position(name(0), after(0, 3600), Known())
-        with pytest.raises(DataLossError, match=f"{name(0)} was read up to"):
-            await made.check_position(name(0), after(0, 30 * 24 * 3600), Known())
-        await made.check_position(name(0), after(0, 30 * 24 * 3600), Known(NOW - 60))
-
-    run(main())
-
-
-def test_accepted_loss_of_a_whole_shard_is_counted(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        made = stream(Lister(shard(5)))
-        await made.refresh()
-        await made.check_loss({name(3): after(3)}, lambda _shard, position: Known(accepted=position), set())
-        assert made.losses.count == 1
-        made.losses.write()
-
-    run(main())
-    assert "option acceptDataLoss accepts that" in caplog.text
-
-
-def test_whether_a_record_is_past_retention() -> None:
-    async def main() -> None:
-        lister = Lister(shard(0))
-        made = stream(lister)
-        old = number(0, 30 * 24 * 3600)
-        lister.faults = [refused("LimitExceededException", operation="DescribeStreamSummary")]
-        assert await made.is_past(name(0), old) is False, "it is not known"
-        assert await made.is_past(name(0), old) is True
-        assert await made.is_past(name(0), number(0, 60)) is False
-
-    run(main())
+async def test_whether_a_record_is_past_retention() -> None:
+    lister = Lister(shard(0))
+    made = stream(lister)
+    old = number(0, 30 * 24 * 3600)
+    lister.faults = [refused("LimitExceededException", operation="DescribeStreamSummary")]
+    assert await made.is_past(name(0), old) is False, "it is not known"
+    assert await made.is_past(name(0), old) is True
+    assert await made.is_past(name(0), number(0, 60)) is False
 
 
 # -- the end of a shard
@@ -438,64 +329,49 @@ QUIET = [Wait(5), event(to=7, behind=0), Wait(5), event(to=7, behind=0)]
 LAST = [event((6, 20), to=7, behind=0), *QUIET]
 
 
-def test_the_next_subscription_comes_five_seconds_after_the_one_that_asked_for_the_tip() -> None:
-    async def main() -> None:
-        transport = ScriptedTransport(LoopClock(), LAST, LAST)
-        made = stream(Lister(), transport)
-        assert await made.tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
-        assert await made.tip(name(0), Position.after(7)) == End(Position.after(7), 6)
-        assert transport.gaps == [10.0]
-
-    run(main())
+async def test_tip_searches_are_five_seconds_apart() -> None:
+    transport = ScriptedTransport(LoopClock(), LAST, LAST)
+    made = stream(Lister(), transport)
+    assert await made.tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
+    assert await made.tip(name(0), Position.after(7)) == End(Position.after(7), 6)
+    assert transport.gaps == [10.0]
 
 
 def idle(position: Position) -> list[Any]:
     return [Wait(5), event(to=position.value, behind=0)] * 3
 
 
-def test_search_that_finds_no_tip_shows_until_when_a_shard_was_idle() -> None:
-    async def main() -> None:
-        position = after(0, HOUR)
-        made = stream(Lister(), ScriptedTransport(LoopClock(), idle(position)), ref=POLLED)
-        began = LoopClock().time()
-        assert await made.tip(name(0), position) == End(position)
-        assert made.idle_until(name(0), position) == began
-
-    run(main())
+async def test_search_without_a_tip_shows_idle_time() -> None:
+    position = after(0, HOUR)
+    made = stream(Lister(), ScriptedTransport(LoopClock(), idle(position)), ref=POLLED)
+    began = LoopClock().time()
+    assert await made.tip(name(0), position) == End(position)
+    assert made.idle_until(name(0), position) == began
 
 
-def test_search_that_finds_no_tip_does_not_hide_what_was_trimmed_before() -> None:
-    async def main() -> None:
-        position = after(0, 30 * HOUR)
-        made = stream(Lister(), ScriptedTransport(LoopClock(), idle(position)), ref=POLLED)
-        assert await made.tip(name(0), position) == End(position)
-        with pytest.raises(DataLossError, match="are gone"):
-            await made.check_position(name(0), position, Known())
-
-    run(main())
+async def test_search_without_a_tip_hides_no_loss() -> None:
+    position = after(0, 30 * HOUR)
+    made = stream(Lister(), ScriptedTransport(LoopClock(), idle(position)), ref=POLLED)
+    assert await made.tip(name(0), position) == End(position)
+    with pytest.raises(DataLossError, match="are gone"):
+        await made.check_position(name(0), position, Known())
 
 
-def test_shard_that_is_idle_for_days_is_noted_with_each_search() -> None:
-    async def main() -> None:
-        position = after(0, 30 * HOUR)
-        made = stream(Lister(), ScriptedTransport(LoopClock(), idle(position)), ref=POLLED)
-        began = LoopClock().time()
-        await made.check_position(name(0), position, Known(began - HOUR))
-        assert await made.tip(name(0), position) == End(position)
-        assert made.idle_until(name(0), position) == began
-
-    run(main())
+async def test_each_search_records_an_idle_shard() -> None:
+    position = after(0, 30 * HOUR)
+    made = stream(Lister(), ScriptedTransport(LoopClock(), idle(position)), ref=POLLED)
+    began = LoopClock().time()
+    await made.check_position(name(0), position, Known(began - HOUR))
+    assert await made.tip(name(0), position) == End(position)
+    assert made.idle_until(name(0), position) == began
 
 
 @pytest.mark.parametrize("ref", [REF, POLLED], ids=["efo", "polling"])
-def test_tip_of_shard_that_is_not_found_after_a_split(ref: StreamRef) -> None:
-    async def main() -> None:
-        missing = refused("ResourceNotFoundException", "Shard does not exist")
-        transport = ScriptedTransport(LoopClock(), missing, missing, LAST)
-        lister = Lister(shard(0))
-        assert await stream(lister, transport, ref=ref).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
-
-    run(main())
+async def test_tip_of_a_parent_after_a_split(ref: StreamRef) -> None:
+    missing = refused("ResourceNotFoundException", "Shard does not exist")
+    transport = ScriptedTransport(LoopClock(), missing, missing, LAST)
+    lister = Lister(shard(0))
+    assert await stream(lister, transport, ref=ref).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
 
 
 @pytest.mark.parametrize(
@@ -509,39 +385,30 @@ def test_tip_of_shard_that_is_not_found_after_a_split(ref: StreamRef) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("ref", [REF, POLLED], ids=["efo", "polling"])
-def test_a_tip_is_asked_for_again_if_that_may_help(fault: Exception, ref: StreamRef) -> None:
-    async def main() -> None:
-        transport = ScriptedTransport(LoopClock(), fault, fault, LAST)
-        assert await stream(Lister(), transport, ref=ref).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
-        assert transport.positions == [RECENT if ref is REF else "TRIM_HORIZON"] * 3
-        assert all(gap > 0 for gap in transport.gaps), "after a pause"
-
-    run(main())
+async def test_tip_search_retries_passing_errors(fault: Exception, ref: StreamRef) -> None:
+    transport = ScriptedTransport(LoopClock(), fault, fault, LAST)
+    assert await stream(Lister(), transport, ref=ref).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
+    assert transport.positions == [RECENT if ref is REF else "TRIM_HORIZON"] * 3
+    assert all(gap > 0 for gap in transport.gaps), "after a pause"
 
 
-def test_a_tip_that_cannot_be_had_is_an_error_with_its_reason() -> None:
-    async def main() -> None:
-        denied = refused("AccessDeniedException", "User: arn:aws:sts::1:assumed-role/job/me")
-        transport = ScriptedTransport(LoopClock(), denied)
-        with pytest.raises(AccessRefusedError, match="AccessDenied"):
-            await stream(Lister(), transport).tip(name(0), TRIM_HORIZON)
-        assert len(transport.calls) == 1
-        transport = ScriptedTransport(LoopClock(), *[refused("LimitExceededException")] * 4)
-        with pytest.raises(RetriesExhaustedError, match=r"4 in .* LimitExceededException"):
-            await stream(Lister(), transport, RetrySettings(max_retries=3)).tip(name(0), TRIM_HORIZON)
-
-    run(main())
+async def test_failed_tip_search_names_its_reason() -> None:
+    denied = refused("AccessDeniedException", "User: arn:aws:sts::1:assumed-role/job/me")
+    transport = ScriptedTransport(LoopClock(), denied)
+    with pytest.raises(AccessRefusedError, match="AccessDenied"):
+        await stream(Lister(), transport).tip(name(0), TRIM_HORIZON)
+    assert len(transport.calls) == 1
+    transport = ScriptedTransport(LoopClock(), *[refused("LimitExceededException")] * 4)
+    with pytest.raises(RetriesExhaustedError, match=r"4 in .* LimitExceededException"):
+        await stream(Lister(), transport, RetrySettings(max_retries=3)).tip(name(0), TRIM_HORIZON)
 
 
-def test_a_shard_that_refuses_every_time_has_no_tip() -> None:
-    async def main() -> None:
-        invalid = refused("InvalidArgumentException", "The timestamp is in the future")
-        transport = ScriptedTransport(LoopClock(), *[invalid] * 8)
-        with pytest.raises(InvalidRequestError, match="in the future"):
-            await stream(Lister(), transport, ref=POLLED).tip(name(0), Position.after(7))
-        assert transport.positions[-1] == "AFTER:7"
-
-    run(main())
+async def test_a_shard_that_refuses_every_time_has_no_tip() -> None:
+    invalid = refused("InvalidArgumentException", "The timestamp is in the future")
+    transport = ScriptedTransport(LoopClock(), *[invalid] * 8)
+    with pytest.raises(InvalidRequestError, match="in the future"):
+        await stream(Lister(), transport, ref=POLLED).tip(name(0), Position.after(7))
+    assert transport.positions[-1] == "AFTER:7"
 
 
 def end_before(*scripts: Any, position: Position = TRIM_HORIZON) -> tuple[End, list[str], list[float]]:
@@ -556,12 +423,12 @@ def end_before(*scripts: Any, position: Position = TRIM_HORIZON) -> tuple[End, l
     return run(main())
 
 
-def test_the_end_before_a_time_lies_behind_the_last_record_before_it() -> None:
+def test_end_before_a_time_is_its_last_record() -> None:
     script = [event((1, 20), (2, 10), to=3), event((4, 1), (5, -1), to=6)]
     assert end_before(script) == (End(Position.after(4), 4), [SOON], [])
 
 
-def test_it_is_looked_for_further_back_if_nothing_came_just_before() -> None:
+def test_end_search_goes_further_back() -> None:
     nothing = [event((5, -1), to=6)]
     found, asked, gaps = end_before(nothing, [event((1, 200), to=2), event((5, -1), to=6)])
     assert (found, asked) == (End(Position.after(2), 1), [SOON, LONG_AGO])
@@ -572,13 +439,7 @@ def test_it_is_looked_for_further_back_if_nothing_came_just_before() -> None:
     )
 
 
-def test_if_nothing_lies_before_the_time_it_is_where_one_stands() -> None:
-    nothing = [event((50, -1), to=60)]
-    at = Position.after(42)
-    assert end_before(nothing, nothing, nothing, position=at)[:2] == (End(at), [SOON, LONG_AGO, "AFTER:42"])
-
-
-def test_a_subscription_that_ends_too_soon_is_gone_on_with_behind_what_it_brought() -> None:
+def test_end_search_continues_after_an_early_end() -> None:
     first, second = [event((1, 20), to=2), Wait(300)], [event((3, 5), to=4), event((5, -1), to=6)]
     assert end_before(first, second)[:2] == (End(Position.after(4), 3), [SOON, "AFTER:2"])
     idle = [Wait(5), event(to=4, behind=0), Wait(5), event(to=4, behind=0)]
@@ -593,72 +454,38 @@ def test_subscription_without_any_event_is_no_proof() -> None:
         end_before(*[[Wait(1)]] * 300, position=at)
 
 
-def test_time_in_the_future_is_waited_for() -> None:
-    async def main() -> None:
-        transport = ScriptedTransport(LoopClock(), [event((1, -2), to=2), event((3, -5), to=4)])
-        began = LoopClock().time()
-        assert await stream(Lister(), transport).end_before(name(0), TIME + 4_000, TRIM_HORIZON) == End(
-            Position.after(2), 1
-        )
-        assert LoopClock().time() - began == pytest.approx(5.0 + TIME / 1000 - began, abs=1.0)
-
-    run(main())
-
-
-def test_the_end_of_a_closed_shard_that_lies_before_the_time() -> None:
-    assert end_before([event((1, 20), to=2), event(to=None, behind=0)])[0] == End(SHARD_END, 1)
-
-
-def test_an_opening_that_fails_is_repeated() -> None:
-    found, asked, _ = end_before(
-        refused("LimitExceededException"), Opening(1, [event((1, 20), to=7, behind=0), *QUIET])
+async def test_time_in_the_future_is_waited_for() -> None:
+    transport = ScriptedTransport(LoopClock(), [event((1, -2), to=2), event((3, -5), to=4)])
+    began = LoopClock().time()
+    assert await stream(Lister(), transport).end_before(name(0), TIME + 4_000, TRIM_HORIZON) == End(
+        Position.after(2), 1
     )
-    assert (found, asked) == (End(Position.after(7), 1), [SOON, SOON])
+    assert LoopClock().time() - began == pytest.approx(5.0 + TIME / 1000 - began, abs=1.0)
 
 
-def test_tip_without_recent_records_has_no_last_record() -> None:
-    async def main() -> None:
-        transport = ScriptedTransport(LoopClock(), QUIET)
-        assert await stream(Lister(), transport).tip(name(0), TRIM_HORIZON) == End(Position.after(7))
-        assert transport.positions == [RECENT]
-        assert all(each.closed for each in transport.streams)
-
-    run(main())
+async def test_tip_without_recent_records_has_no_last_record() -> None:
+    transport = ScriptedTransport(LoopClock(), QUIET)
+    assert await stream(Lister(), transport).tip(name(0), TRIM_HORIZON) == End(Position.after(7))
+    assert transport.positions == [RECENT]
+    assert all(each.closed for each in transport.streams)
 
 
-def test_one_event_without_lag_is_not_the_tip() -> None:
-    async def main() -> None:
-        script = [event(to=2, behind=0), Wait(5), event((6, 20), to=7, behind=0), *QUIET]
-        transport = ScriptedTransport(LoopClock(), script)
-        assert await stream(Lister(), transport).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
-
-    run(main())
-
-
-def test_a_tip_is_found_however_fast_records_come() -> None:
+async def test_a_tip_is_found_however_fast_records_come() -> None:
     """Whoever reads more slowly than records arrive is behind for ever. What came since the question may be left to the next run."""
-
-    async def main() -> None:
-        script = [event((1, 20), to=2), event((3, -4), to=4), event((5, -6), to=6), event((7, -8), to=8), Wait(300)]
-        transport = ScriptedTransport(LoopClock(), script)
-        assert await stream(Lister(), transport).tip(name(0), TRIM_HORIZON) == End(Position.after(4), 3)
-        assert all(each.closed for each in transport.streams)
-
-    run(main())
+    script = [event((1, 20), to=2), event((3, -4), to=4), event((5, -6), to=6), event((7, -8), to=8), Wait(300)]
+    transport = ScriptedTransport(LoopClock(), script)
+    assert await stream(Lister(), transport).tip(name(0), TRIM_HORIZON) == End(Position.after(4), 3)
+    assert all(each.closed for each in transport.streams)
 
 
-def test_a_subscription_waits_for_its_turn_after_a_question() -> None:
+async def test_a_subscription_waits_for_its_turn_after_a_question() -> None:
     """The stream remembers when it last subscribed, whoever did."""
-
-    async def main() -> None:
-        transport = ScriptedTransport(LoopClock(), LAST)
-        made = stream(Lister(), transport)
-        await made.tip(name(0), TRIM_HORIZON)
-        reading = asyncio.ensure_future(made.subscribe(name(0), Position.after(7), OpenSink()).run())  # type: ignore[arg-type]
-        await asyncio.sleep(10)
-        reading.cancel()
-        assert [at for at, _ in transport.calls] == [1000, 1010]
-        assert "streaming" in made.subscriptions.describe(name(0))
-        assert made.subscriptions.stats[name(0)].opened == 1
-
-    run(main())
+    transport = ScriptedTransport(LoopClock(), LAST)
+    made = stream(Lister(), transport)
+    await made.tip(name(0), TRIM_HORIZON)
+    reading = asyncio.ensure_future(made.subscribe(name(0), Position.after(7), OpenSink()).run())  # type: ignore[arg-type]
+    await asyncio.sleep(10)
+    reading.cancel()
+    assert [at for at, _ in transport.calls] == [1000, 1010]
+    assert "streaming" in made.subscriptions.describe(name(0))
+    assert made.subscriptions.stats[name(0)].opened == 1

@@ -41,7 +41,7 @@ def last_of(topology: Topology) -> int | None:
     return shard.last
 
 
-def test_an_end_before_the_beginning_is_ignored_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_end_before_the_beginning_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     topology = Topology(Client("1000", "999"))
     assert [last_of(topology), last_of(topology)] == [None, None]
@@ -71,19 +71,19 @@ def started(client: Empty, start: Position) -> Position:
 
 
 @pytest.mark.parametrize("start", [TRIM_HORIZON, Position.at_timestamp(1_002_000)])
-def test_an_answer_without_a_shard_is_asked_for_again(start: Position, caplog: pytest.LogCaptureFixture) -> None:
+def test_empty_list_of_shards_is_requested_again(start: Position, caplog: pytest.LogCaptureFixture) -> None:
     """Some servers give it for a stream that is being created. A query that believed it would read nothing, for ever."""
     assert started(Empty(10), start) == start
     assert "no shard of arn:orders is listed: it is being created or deleted" in caplog.text
 
 
 @pytest.mark.parametrize("before", [1_000, 1_000_000, 1_001_000])
-def test_a_time_before_the_stream_had_shards_is_its_horizon(before: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_start_before_the_first_shard_is_the_horizon(before: int, caplog: pytest.LogCaptureFixture) -> None:
     assert started(Empty(1), Position.at_timestamp(before)) == TRIM_HORIZON
     assert not caplog.text
 
 
-def test_nor_is_it_believed_by_who_asks_for_the_present_because_the_clock_is_fast() -> None:
+def test_empty_list_is_retried_for_a_fast_clock() -> None:
     class Earlier(Empty):
         async def list_shards(self, **wanted: Any) -> Any:
             if wanted.get("ShardFilter", {}).get("Type") == "AT_TIMESTAMP":
@@ -94,7 +94,7 @@ def test_nor_is_it_believed_by_who_asks_for_the_present_because_the_clock_is_fas
     assert started(Earlier(3), soon) == soon
 
 
-def test_who_may_not_ask_when_the_stream_was_created_begins_at_its_horizon() -> None:
+def test_refused_creation_time_starts_at_the_horizon() -> None:
     """It loses nothing."""
 
     class Refusing(Empty):
@@ -124,7 +124,7 @@ def test_numbers_with_leading_zeros_are_refused(first: str, last: str | None) ->
         ("GetRoleCredentials", "sso:GetRoleCredentials"),
     ],
 )
-def test_the_permission_that_a_refused_sign_in_needs_is_not_one_of_kinesis(operation: str, action: str) -> None:
+def test_refused_sign_in_names_its_permission(operation: str, action: str) -> None:
     async def deny() -> None:
         raise refused("AccessDenied", status=403, operation=operation)
 
@@ -182,7 +182,7 @@ def test_what_passes_is_waited_for_only_with_patience(what: str) -> None:
     assert answer == expected or (expected is None and [shard.shard_id for shard in answer] == ["shardId-1"])
 
 
-def test_a_read_does_not_wait_to_know_who_distributes_its_records() -> None:
+def test_distribution_is_requested_without_patience() -> None:
     client = Throttled()
     topology = Topology(client, patience=Patience(RetrySettings(), LoopClock(), lambda: 1.0))
     with pytest.raises(ClientError, match="LimitExceeded"):
@@ -191,24 +191,21 @@ def test_a_read_does_not_wait_to_know_who_distributes_its_records() -> None:
     assert client.asked == ["DescribeStreamSummary"] * 2
 
 
-def test_a_consumer_that_kinesis_does_not_know_does_not_exist() -> None:
+def test_unknown_consumer_does_not_exist() -> None:
     assert run(Topology(Throttled()).consumer_exists("arn:gone")) is False
 
 
-def test_call_that_ended_at_this_moment_is_made_again_for_a_later_asker() -> None:
-    async def main() -> None:
-        clock, answers, ready = LoopClock(), count(), asyncio.get_running_loop().create_future()
+async def test_call_that_just_ended_is_made_again() -> None:
+    clock, answers, ready = LoopClock(), count(), asyncio.get_running_loop().create_future()
 
-        async def ask() -> int:
-            await ready
-            return next(answers)
+    async def ask() -> int:
+        await ready
+        return next(answers)
 
-        call = SharedCall(ask, clock, 5.0)
-        first = asyncio.create_task(call.get())
-        await asyncio.sleep(1)
-        ready.set_result(None)
-        # This one runs after the call has ended, and before anybody is told so.
-        second = asyncio.create_task(call.get(clock.monotonic()))
-        assert await asyncio.gather(first, second) == [1, 1]
-
-    run(main())
+    call = SharedCall(ask, clock, 5.0)
+    first = asyncio.create_task(call.get())
+    await asyncio.sleep(1)
+    ready.set_result(None)
+    # This one runs after the call has ended, and before anybody is told so.
+    second = asyncio.create_task(call.get(clock.monotonic()))
+    assert await asyncio.gather(first, second) == [1, 1]

@@ -10,7 +10,6 @@ import pytest
 from kinesis_efo.kinesis.transport import OpenedLater, Quota, Transport, Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import TRIM_HORIZON, Position
-from tests.support.virtual_time import run
 
 REF = StreamRef("orders", "dev-orders", "arn:stream", None)
 
@@ -42,32 +41,26 @@ class Opening:
         return Inner()
 
 
-def test_nothing_is_opened_before_it_is_needed_and_then_one_for_all() -> None:
-    async def scenario() -> None:
-        opening, room = Opening(), Unlimited()
-        transport = OpenedLater(opening)
-        await asyncio.sleep(10)
-        assert opening.times == 0
-        first, second = await asyncio.gather(
-            transport.subscribe(REF, "1", TRIM_HORIZON, room),
-            transport.subscribe(REF, "2", Position.after(7), room),
-        )
-        assert first == ("events", REF, "1", TRIM_HORIZON, room)  # type: ignore[comparison-overlap]
-        assert second == ("events", REF, "2", Position.after(7), room)  # type: ignore[comparison-overlap]
-        assert opening.times == 1
-
-    run(scenario())
+async def test_transport_is_opened_once_when_needed() -> None:
+    opening, room = Opening(), Unlimited()
+    transport = OpenedLater(opening)
+    await asyncio.sleep(10)
+    assert opening.times == 0
+    first, second = await asyncio.gather(
+        transport.subscribe(REF, "1", TRIM_HORIZON, room),
+        transport.subscribe(REF, "2", Position.after(7), room),
+    )
+    assert first == ("events", REF, "1", TRIM_HORIZON, room)  # type: ignore[comparison-overlap]
+    assert second == ("events", REF, "2", Position.after(7), room)  # type: ignore[comparison-overlap]
+    assert opening.times == 1
 
 
-def test_it_is_opened_again_if_that_failed_or_was_cancelled() -> None:
-    async def scenario() -> None:
-        opening = Opening(ConnectionResetError("no way"))
-        transport = OpenedLater(opening)
-        with pytest.raises(ConnectionResetError, match="no way"):
-            await transport.subscribe(REF, "1", TRIM_HORIZON, Unlimited())
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(transport.subscribe(REF, "1", TRIM_HORIZON, Unlimited()), 0.5)
-        assert (await transport.subscribe(REF, "1", TRIM_HORIZON, Unlimited()))[0] == "events"  # type: ignore[index]
-        assert opening.times == 3
-
-    run(scenario())
+async def test_failed_or_cancelled_opening_is_repeated() -> None:
+    opening = Opening(ConnectionResetError("no way"))
+    transport = OpenedLater(opening)
+    with pytest.raises(ConnectionResetError, match="no way"):
+        await transport.subscribe(REF, "1", TRIM_HORIZON, Unlimited())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(transport.subscribe(REF, "1", TRIM_HORIZON, Unlimited()), 0.5)
+    assert (await transport.subscribe(REF, "1", TRIM_HORIZON, Unlimited()))[0] == "events"  # type: ignore[index]
+    assert opening.times == 3

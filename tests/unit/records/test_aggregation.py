@@ -49,7 +49,7 @@ def test_user_records_come_out_in_order(records: list[tuple[str, bytes]]) -> Non
     assert deaggregate(aggregate(*records), ALL) == [UserRecord(*record) for record in records]
 
 
-def test_more_keys_than_one_byte_can_number() -> None:
+def test_700_partition_keys_are_numbered() -> None:
     records = [(f"key-{number}", bytes([number % 256]) * number) for number in range(700)]
     assert deaggregate(aggregate(*records), None) == records
 
@@ -61,7 +61,7 @@ def test_explicit_hash_keys_decide_before_partition_keys() -> None:
     assert deaggregate(inside, (5, 8)) == []
 
 
-def test_one_record_of_another_shard_drops_the_aggregate_as_the_kcl_does() -> None:
+def test_foreign_record_drops_the_aggregate_as_in_kcl() -> None:
     keys = sorted((f"key-{number}" for number in range(10)), key=hash_of)
     data = aggregate(*((key, b"x") for key in keys))
     lowest, highest = hash_of(keys[0]), hash_of(keys[-1])
@@ -97,10 +97,14 @@ def test_unknown_fields_and_tags_are_skipped() -> None:
         sealed(b"\x0a" + b"\xff" * 11),
         sealed(b"\x0b"),  # groups ended with protobuf 2
         sealed(b"\x08"),
+        sealed(b"\x08" + b"\xff" * 100),
+        sealed(b"\x0a" + b"\xff" * 9 + b"\x7fk"),  # a number of 70 bits
+        sealed(field(1, b"k") + field(3, field(1, 2**63 - 1) + field(3, b""))),
+        sealed(field(1, b"k") + field(3, field(1, 0) + field(2, 5) + field(3, b""))),  # no such explicit key
         sealed(b"\xff"),
     ],
 )
-def test_data_that_is_not_an_aggregate_is_a_plain_record(data: bytes) -> None:
+def test_broken_aggregate_is_a_plain_record(data: bytes) -> None:
     assert deaggregate(data, ALL) is None
 
 
@@ -109,10 +113,6 @@ def test_a_hash_key_that_is_not_a_number(explicit: bytes) -> None:
     record = field(1, 0) + field(2, 0) + field(3, b"x")
     data = sealed(field(1, b"k") + field(2, explicit) + field(3, record))
     assert deaggregate(data, ALL) is None
-
-
-def test_an_empty_message_holds_no_records() -> None:
-    assert deaggregate(MAGIC + b"\x78\x00" + md5(b"\x78\x00").digest(), ALL) == []
 
 
 @given(st.binary(max_size=200))

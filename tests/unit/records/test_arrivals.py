@@ -20,7 +20,7 @@ def payload(*arrivals: float | None) -> bytes:
 
 
 @given(st.lists(st.integers(0, 100_000), max_size=50), st.integers(1, 20_000))
-def test_every_record_is_in_one_mark_that_is_no_longer_than_the_step(arrivals: list[int], step: int) -> None:
+def test_every_record_is_in_one_short_mark(arrivals: list[int], step: int) -> None:
     groups = read_arrivals(payload(*(each / 1000 for each in arrivals)), step)
     left = list(enumerate(arrivals))
     for mark in groups:
@@ -39,5 +39,5 @@ def test_a_steady_trickle_is_a_few_marks() -> None:
 
 
 @pytest.mark.parametrize("wrong", [payload(1.0, None, 3.0), b"", b"[]", b'{"Records":[{}]}', b"\xff", payload()])
-def test_where_it_cannot_be_told_there_are_no_marks(wrong: bytes) -> None:
+def test_unreadable_arrivals_give_no_marks(wrong: bytes) -> None:
     assert read_arrivals(wrong, 1_000) == ()

@@ -94,7 +94,7 @@ def ranges(draw: st.DrawFn) -> list[Range]:
 
 @pytest.mark.slow
 @given(ranges())
-def test_together_they_are_the_same_rows_and_the_same_words(given: list[Range]) -> None:
+def test_ranges_together_give_the_same_rows(given: list[Range]) -> None:
     said: dict[str, list[tuple[ShardKey, int]]] = {"together": [], "alone": []}
     found = rows(together(given, left_out=lambda *note: said["together"].append(note)))
     alone = rows(one_by_one(given, left_out=lambda *note: said["alone"].append(note)))
@@ -105,35 +105,12 @@ def test_together_they_are_the_same_rows_and_the_same_words(given: list[Range]) 
     assert sorted(said["together"]) == sorted(said["alone"])
 
 
-def test_few_rows_of_many_shards_are_one_batch() -> None:
-    given = [whole(number, [event(record(number + 1))]) for number in range(64)]
-    (batch,) = together(given)
-    assert [(row["stream"], row["shardId"], row["sequenceNumber"]) for row in batch.to_pylist()] == [
-        (f"stream-{number % 2}", f"shardId-{number:012d}", str(number + 1)) for number in range(64)
-    ]
-
-
-def test_a_batch_that_is_full_ends_in_the_middle_of_a_range_and_the_next_one_has_the_rest() -> None:
+def test_full_batch_ends_inside_a_range() -> None:
     large = [event(*(record(100 * part + number, bytes(9_000)) for number in range(60))) for part in range(1, 6)]
     given = [whole(0, large[:2]), whole(1, []), whole(2, large), whole(3, large[:1])]
     batches = together(given)
     assert rows(batches) == rows(one_by_one(given))
     assert [list(Counter(batch["shardId"].to_pylist()).values()) for batch in batches] == [[120, 60], [180], [60, 60]]
-
-
-@pytest.mark.slow
-def test_an_aggregate_with_more_rows_than_a_batch_leaves_each_row_its_shard() -> None:
-    keys = [str(number) for number in range(12_000)]
-    batches = together(
-        [whole(0, [event(record(1))]), whole(1, [event(record(2, aggregate(*keys)))]), whole(2, [event(record(3))])]
-    )
-    assert len(batches) == 2
-    found = Counter((row["shardId"], row["sequenceNumber"]) for row in rows(batches))
-    assert found == {
-        ("shardId-000000000000", "1"): 1,
-        ("shardId-000000000001", "2"): 12_000,
-        ("shardId-000000000002", "3"): 1,
-    }
 
 
 @pytest.mark.parametrize("faulty", [0, 1, 2])
@@ -144,7 +121,7 @@ def test_an_error_names_the_shard_of_the_record(faulty: int) -> None:
         together(given)
 
 
-def test_what_was_met_is_said_of_each_shard(caplog: pytest.LogCaptureFixture) -> None:
+def test_warnings_name_each_shard(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     other, broken = KINDS["of another shard"], KINDS["broken"]
     given = [

@@ -151,7 +151,7 @@ def parts(events: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[Part]]:
 
 @pytest.mark.usefixtures("native")
 @given(parts(damaged(payloads(hostile_records(), odd=True))), st.booleans())
-def test_hostile_payloads_have_the_same_rows_or_the_same_error(found: list[Part], deaggregate: bool) -> None:
+def test_hostile_payloads_have_the_same_rows_or_error(found: list[Part], deaggregate: bool) -> None:
     agree(found, deaggregate=deaggregate)
 
 
@@ -219,28 +219,8 @@ def test_what_is_odd_is_decoded_alike(name: str) -> None:
 
 
 @pytest.mark.usefixtures("native")
-def test_broken_data_is_told_in_the_words_for_the_size_of_the_records_before() -> None:
-    small, large = event(record(5)), event(record(5, b"z" * 900))
-    words = {
-        outcome(CORE, [part([*before, ODD["data %"]])], deaggregate=True)[1]
-        for before in ([small, large], [large, small])
-    }
-    assert len(words) == 2
-    for before in ([small, large], [large, small]):
-        agree([part([*before, ODD["data %"]])])
-
-
-@pytest.mark.usefixtures("native")
-def test_what_python_takes_over_begins_behind_the_last_batch() -> None:
-    full = event(*(record(number) for number in range(MAX_ROWS)))
-    again = event(record(MAX_ROWS - 1), record(MAX_ROWS, PartitionKey=None))
-    assert sum(batch.num_rows for batch in agree([part([full, again])])) == MAX_ROWS + 1
-    assert sum(batch.num_rows for batch in agree([part([event(record(5))]), part([full, again])])) == MAX_ROWS + 2
-
-
-@pytest.mark.usefixtures("native")
 @pytest.mark.parametrize("taken_over", [MAX_ROWS, 7])
-def test_the_core_goes_on_behind_what_python_took_over(taken_over: int) -> None:
+def test_core_continues_after_python(taken_over: int) -> None:
     full = event(*(record(number) for number in range(10, 10 + taken_over)))
     odd, behind = event(record(5, PartitionKey=None)), event(record(10**6), record(10**6 + 1))
     twice = event(record(10), record(9 + taken_over), record(10**6))
@@ -254,7 +234,7 @@ def test_the_core_goes_on_behind_what_python_took_over(taken_over: int) -> None:
 
 
 @pytest.mark.usefixtures("native")
-def test_what_python_took_over_does_not_count_in_the_next_batch_of_the_core() -> None:
+def test_rows_from_python_do_not_count_in_the_core() -> None:
     def numbered(first: int, count: int) -> bytes:
         return event(*(record(number) for number in range(first, first + count)))
 
@@ -264,45 +244,23 @@ def test_what_python_took_over_does_not_count_in_the_next_batch_of_the_core() ->
 
 
 class Watched:
-    """A batch of the core that notes what it is asked for."""
+    """A batch of the core that records its calls."""
 
     def __init__(self, batch: Any) -> None:
-        self.asked: list[str] = []
+        self.calls: list[str] = []
         self._batch = batch
 
     def __getattr__(self, name: str) -> Any:
-        self.asked.append(name)
+        self.calls.append(name)
         return getattr(self._batch, name)
 
 
-def test_what_is_usual_is_decoded_by_the_core_alone(native: Any) -> None:
+def test_usual_payloads_are_decoded_by_the_core_alone(native: Any) -> None:
     batch = Watched(native.Batch(True))
     payloads = [event(record(1), record(2)), event(record(3))]
     found, error, _ = outcome(CORE._replace(new_batch=lambda _: batch), [part(payloads)] * 2, deaggregate=True)
     assert (len(found), error) == (1, "")
-    assert batch.asked == ["begin", "add", "add", "begin", "add", "add", "take", "floor"]
-
-
-@pytest.mark.usefixtures("native")
-def test_nothing_is_taken_behind_the_first_record_beyond_a_range() -> None:
-    found = agree(
-        [part([event(record(3), record(9), record(5)), event(record(4), record(6))], through=Position.after(6))]
-    )
-    assert [row for batch in found for row in batch["sequenceNumber"].to_pylist()] == ["3", "4", "6"]
-
-
-@pytest.mark.usefixtures("native")
-def test_aggregates_of_other_shards_are_left_out_behind_what_the_core_decoded() -> None:
-    other = event(record(2, aggregate("b", hash_key=str(3 << 126))))
-    (batch,) = agree([part([event(record(1)), other])])
-    assert batch.num_rows == 1
-
-
-@pytest.mark.usefixtures("native")
-def test_every_cut_of_an_event_is_decoded_alike() -> None:
-    whole = event(record(1), record(2, PartitionKey="é"))
-    for at in range(len(whole)):
-        agree([part([whole, whole[:at]])])
+    assert batch.calls == ["begin", "add", "add", "begin", "add", "add", "take", "floor"]
 
 
 @pytest.mark.usefixtures("native")
@@ -344,14 +302,7 @@ def test_what_kinesis_sends_is_taken(native: Any, name: str) -> None:
     agree([part([TAKEN[name]])])
 
 
-@pytest.mark.parametrize(
-    "name", ["number 007", "data QR==", "time 1e23", "key null", "surrogates", "doubled Data", "more behind it", "deep"]
-)
-def test_what_is_odd_is_left_to_python(native: Any, name: str) -> None:
-    assert by_core(native, ODD[name]) is None
-
-
-def test_aggregates_are_left_to_python_if_they_are_taken_apart(native: Any) -> None:
+def test_aggregates_are_left_to_python(native: Any) -> None:
     payload = event(record(1, aggregate("a")))
     assert by_core(native, payload) is None
     assert by_core(native, payload, aggregates=False) == (1, 1, False)
@@ -429,7 +380,7 @@ def test_the_core_decodes_where_it_is_there() -> None:
 
 
 @pytest.mark.parametrize(("fix", "level"), [("", logging.DEBUG), ("do", logging.WARNING)])
-def test_the_log_says_once_who_decodes(
+def test_decoder_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fix: str, level: int
 ) -> None:
     caplog.set_level(logging.DEBUG, core.__name__)

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.errors import FrameError
 from kinesis_efo.records import core
 from kinesis_efo.records.events import EventHead, read_answer, read_head
 from kinesis_efo.records.frames import Frame, FrameDecoder, encode_frame
@@ -64,14 +63,9 @@ def test_streams_have_the_same_frames_wherever_they_are_cut(stream: bytes, data:
     agree_on_frames(chunks, data.draw(st.lists(st.booleans(), max_size=len(chunks))))
 
 
-@given(st.lists(st.binary(max_size=60), max_size=4))
-def test_garbage_is_refused_alike(chunks: list[bytes]) -> None:
-    agree_on_frames(chunks)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("vector", WRONG, ids=lambda vector: vector.name)
-def test_the_wrong_vectors_of_aws_are_refused_alike_at_every_cut(vector: Wrong) -> None:
+def test_wrong_vectors_are_refused_alike(vector: Wrong) -> None:
     before = encode_frame({":event-type": "before"}, b"{}")
     for wire in [vector.wire] + ([] if vector.repaired is None else [vector.repaired]):
         for stream in (wire, before + wire + before):
@@ -80,53 +74,7 @@ def test_the_wrong_vectors_of_aws_are_refused_alike_at_every_cut(vector: Wrong) 
                 agree_on_frames([stream[:at], stream[at:]])
 
 
-def test_chunks_of_any_kind_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "CHOSEN", CORE)
-    wire = encode_frame({"a": "b"}, b"x" * 5000)
-    for chunks in ([bytearray(wire)], [memoryview(wire)], [memoryview(bytearray(wire))[:2000], wire[2000:]]):
-        decoder = FrameDecoder()
-        assert [frame for chunk in chunks for frame in decoder.feed(chunk)] == [Frame({"a": "b"}, b"x" * 5000)]
-
-
-def test_what_is_usual_is_read_by_the_core(native: Any) -> None:
-    wire = encode_frame({"a": "b", "é": ""}, b"{}") + raw_frame(b"\x01a\x00\x01b\x06\x00\x01x", b"")
-    frames = native.Frames()
-    assert frames.feed(wire[:20]) == ([], None)
-    assert (frames.awaited, frames.missing) == (wire[3], wire[3] - 20)
-    assert frames.feed(wire[20:]) == ([({"a": "b", "é": ""}, b"{}"), ({"a": True, "b": b"x"}, b"")], None)
-    assert (frames.awaited, frames.missing, frames.rest()) == (0, 0, b"")
-    assert native.Frames().feed(wire + b"x" * 50) == (frames.feed(wire)[0], b"x" * 50)
-
-
-def test_a_frame_of_many_pieces_is_python_s_and_the_next_one_the_core_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "CHOSEN", CORE)
-    long, short = encode_frame({}, bytes(300_000)), encode_frame({}, b"x" * 5000)
-    decoder = FrameDecoder()
-    python: list[int] = []
-    monkeypatch.setattr(decoder, "_feed", lambda chunk, feed=decoder._feed: python.append(len(chunk)) or feed(chunk))
-    for chunks, left in (
-        ([long, short[:100], short[100:]], []),
-        ([long[:100], long[100:]], [100, len(long) - 100]),
-        ([long[:5], long[5:100], long[100:]], [100, len(long) - 100]),
-        # Python ends what it has begun.
-        (
-            [long[:100], long[100:] + short + short[:20], short[20:]],
-            [100, len(long) - 100 + len(short) + 20, len(short) - 20],
-        ),
-        ([long[:100], long[100:] + short[:5], short[5:8], short[8:]], [100, len(long) - 95, 3, len(short) - 8]),
-        ([short], []),
-    ):
-        found = b"".join(encode_frame({}, frame.payload) for chunk in chunks for frame in decoder.feed(chunk))
-        assert found == b"".join(chunks)
-        assert python == left
-        python.clear()
-    decoder.finish()
-    decoder.feed(short[:7])
-    with pytest.raises(FrameError, match="inside a frame, after 7 bytes"):
-        decoder.finish()
-
-
-def test_a_frame_that_the_core_declines_is_read_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frame_declined_by_the_core_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the core declines is Python's: a frame that is right is read, and so is the rest of the stream."""
 
     class Declining:
@@ -290,32 +238,6 @@ def test_what_is_odd_is_read_or_refused_alike(name: str) -> None:
     agree_on_answer(polled(ODD[name]), "50")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "an end", "an end that goes on", "before its last record", "number 007", "number of a record 007", "lag 7",
-        "continuation null", "lone surrogates", "more behind it", "deep",
-    ],
-)  # fmt: skip
-def test_what_is_odd_is_left_to_python(native: Any, name: str) -> None:
-    assert native.read_head(ODD[name]) is None
-
-
-def test_every_cut_of_an_event_is_refused_alike() -> None:
-    whole = event(more=',"ChildShards":[],"Other":"\\u00e9"')
-    for at in range(len(whole)):
-        agree_on_head(whole[:at])
-        agree_on_answer(polled(whole)[:at])
-
-
-def test_the_number_of_the_iterator_that_was_asked_with_is_told() -> None:
-    body = polled(event(records=""))
-    for asked in ("50", "49"):
-        answer = agree_on_answer(body, asked)
-        assert answer is not None
-        assert answer.events[0].head.stuck == (asked == "50")
-
-
 # -- who reads
 
 
@@ -334,10 +256,6 @@ def test_an_older_core_decodes_records_and_python_reads_events(monkeypatch: pyte
     decoder.finish()
     assert read_head(frame.payload) == EventHead(50, 7, 1, last=42)
     assert read_answer(polled(event())).events[0].head == EventHead(42, 7, 1, last=42)
-
-
-def test_with_the_core_off_python_reads_events() -> None:
-    assert core.choose({core.SWITCH: "off"}).events is None
 
 
 @pytest.mark.parametrize("read", ["read_head", "read_answer", "feed"])

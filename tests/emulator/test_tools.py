@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 from random import Random
-from typing import Any, Final
+from tempfile import TemporaryDirectory
+from typing import Any, Final, cast
 
 import pytest
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import ConfigurationError, StreamReplacedError
+from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.kinesis.topology import Topology, identified
+from kinesis_efo.kinesis.transport import BotoTransport
 from kinesis_efo.leases.row import Lease, LeaseInfo
-from kinesis_efo.options import AwsSettings, Start
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import AwsSettings, RetrySettings, Start
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo_local import Settings
 from kinesis_efo_tools.cli.change_mode import ChangeMode
 from kinesis_efo_tools.cli.commands.leases import ExportKcl, ImportKcl, Reset
+from kinesis_efo_tools.cli.lag import _ApplicationLag
 from kinesis_efo_tools.cli.lease_transfer import export_from, import_into
 from kinesis_efo_tools.cli.leases import reset_of
+from kinesis_efo_tools.operate.backlog import backlog
+from kinesis_efo_tools.operate.findings import CheckFailed
+from kinesis_efo_tools.operate.record_format import TailRecord
+from kinesis_efo_tools.operate.restart import _goes_on
+from kinesis_efo_tools.operate.spark_checkpoint import SourceEnd, folder_at, planned
+from kinesis_efo_tools.operate.tailing import Tail, Until
+from tests.emulator.memory import MemoryClient, MemoryKinesis
 from tests.emulator.test_each_fault import virtual
-from tests.emulator.tools import STREAM, Query, Stage, application
+from tests.emulator.tools import STREAM, ParsingClient, Query, Stage, application
+from tests.support.virtual_time import LoopClock
 
 MODE = ChangeMode(6.0, dry_run=False, force=False, yes=True, as_json=True)
 GIVEN: Final[dict[str, Any]] = {"mode": MODE, "aws": AwsSettings(), "manifest": "manifest.json"}
@@ -28,12 +48,17 @@ MERGED = LeaseInfo(Position.after(5), frozenset((FIRST, SECOND)), "0", "9")
 """The third shard of an earlier stream, in which it came from a merge of the others."""
 
 
-async def staged(shards: int, records: int = 12) -> Stage:
-    stage = Stage(Random(1))
+async def created(stage: Stage, shards: int) -> None:
+    """Delete the stream, and create it again."""
     stage.kinesis.call("DeleteStream", StreamName=STREAM, EnforceConsumerDeletion=True)
     await stage.clock.sleep(60)
     stage.kinesis.call("CreateStream", StreamName=STREAM, ShardCount=shards)
     await stage.clock.sleep(60)
+
+
+async def staged(shards: int, records: int = 12) -> Stage:
+    stage = Stage(Random(1))
+    await created(stage, shards)
     for _ in range(records):
         stage.put()
     return stage
@@ -134,3 +159,96 @@ async def test_parents_of_imported_and_exported_rows_are_the_present_ones() -> N
     )
     await export_from(application(stage), ExportKcl(**GIVEN, table="OrdersKcl"))
     assert all(not row.parents for row in (await stage.kcls.scan()).leases.values())
+
+
+def stream_of(stage: Stage) -> Stream:
+    lister = Topology(stage.client, stage.clock)
+    return Stream(stage.ref, BotoTransport(stage.client), lister, RetrySettings(), "m.json", stage.clock)
+
+
+@virtual
+async def test_doctor_refuses_a_checkpoint_of_an_earlier_stream() -> None:
+    stage = await staged(1)
+    offset = Offset({ShardKey("orders", FIRST): TRIM_HORIZON}, created={"orders": 1000})
+    with pytest.raises(StreamReplacedError):
+        await _goes_on(stream_of(stage), "orders", SourceEnd(offset, offset, {}), {}, stage.clock)
+
+
+def write_checkpoint(folder: Path, offset: str) -> None:
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir()
+    (folder / "metadata").write_text('{"id":"x"}')
+    (folder / "offsets" / "0").write_text(f"v1\n{{}}\n{offset}")
+
+
+@virtual
+async def test_doctor_finds_losses_of_an_unfinished_first_batch() -> None:
+    stage = await staged(1)
+    first, last = (
+        Offset({ShardKey("orders", FIRST): Position.after(stage.records[FIRST][at].number)}) for at in (0, -1)
+    )
+    data = {"begin": first.to_dict()["streams"], **last.to_dict()}
+    with TemporaryDirectory() as folder:
+        write_checkpoint(Path(folder), json.dumps(data))
+        found = await planned(folder_at(folder, cast(Any, None)))
+    assert found is not None and not found.finished
+    await stage.clock.sleep(48 * 3600)
+    with pytest.raises(CheckFailed, match="the next start fails for 1 shards"):
+        await _goes_on(stream_of(stage), "orders", found.ends[0], {}, stage.clock)
+
+
+@virtual
+async def test_lag_that_watches_follows_a_stream_created_again() -> None:
+    stage = await staged(1, records=0)
+    here, looks = application(stage), _ApplicationLag(AwsSettings(), "m.json", None, 6.0, 0)
+
+    async def look() -> list[str]:
+        for each in (await stage.ours.scan()).leases.values():
+            await stage.ours.delete(each)
+        present = await identified(Topology(stage.client), stage.ref.stream_arn)
+        await stage.ours.create(replace(Lease.new(f"orders:{FIRST}", MERGED), stream=present))
+        report = await looks._measure(here, await stage.ours.scan(), [])
+        return [each for each in report.remarks if "another stream" in each]
+
+    assert await look() == []
+    await created(stage, 1)
+    assert await look() == []
+
+
+def quiet(in_a_row: int) -> tuple[LoopClock, MemoryKinesis, str]:
+    """A stream with five records, whose first answers have none."""
+    clock = LoopClock()
+    settings = Settings(wrong_answers="quiet", wrong_answers_rate=1.0, wrong_answers_in_a_row=in_a_row)
+    kinesis = MemoryKinesis(settings, clock)
+    kinesis.call("CreateStream", StreamName=STREAM, ShardCount=1)
+    kinesis.state.settle()
+    for _ in range(5):
+        kinesis.put(STREAM, "k", b"x")
+    return clock, kinesis, kinesis.state.streams[STREAM].arn
+
+
+@virtual
+async def test_lag_does_not_believe_one_empty_answer() -> None:
+    clock, kinesis, arn = quiet(2)
+    await clock.sleep(100)
+    found = await backlog(ParsingClient(kinesis), clock, arn, FIRST, TRIM_HORIZON, 100)
+    assert (found.records, found.exact) == (5, True)
+
+
+@virtual
+async def test_tail_does_not_end_with_one_empty_answer() -> None:
+    clock, kinesis, arn = quiet(1)
+    await clock.sleep(3)
+    client = MemoryClient(kinesis)
+    stream = Stream(
+        StreamRef("orders", STREAM, arn, None), PollingTransport(client, clock, 1.0), Topology(client, clock),
+        RetrySettings(), "m.json", clock, polling_limits(KINESIS_LIMITS), fail_on_data_loss=False,
+    )  # fmt: skip
+    shown: list[TailRecord] = []
+    over = asyncio.Event()
+    tail = Tail(stream, "orders", shown.extend, until=Until(clock.time(), clock, over.set))
+    reading = asyncio.create_task(tail.run(TRIM_HORIZON))
+    await asyncio.wait_for(over.wait(), 60)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    assert len(shown) == 5

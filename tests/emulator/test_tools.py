@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import pytest
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.errors import ConfigurationError, StreamReplacedError
+from kinesis_efo.errors import ConfigurationError, InvalidRequestError, StreamReplacedError, UsageError
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
@@ -252,3 +252,18 @@ async def test_tail_does_not_end_with_one_empty_answer() -> None:
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     assert len(shown) == 5
+
+
+@virtual
+async def test_number_of_another_shard_is_refused() -> None:
+    stage = await staged(2)
+    number = stage.records[SECOND][0].number
+    await stage.ours.create(Lease.new(f"orders:{FIRST}", LeaseInfo()))
+    with pytest.raises(UsageError, match="is of another shard"):
+        await reset(stage, f"AFTER:{number}", [FIRST])
+    stage.kinesis.call("MergeShards", StreamName=STREAM, ShardToMerge=FIRST, AdjacentShardToMerge=SECOND)
+    await stage.clock.sleep(30)
+    stream = stream_of(stage)
+    await stream.refresh()
+    with pytest.raises(InvalidRequestError, match=f"{FIRST}: the position AFTER:{number} is of another shard"):
+        stream.subscribe(FIRST, Position.after(number), cast(Any, None))

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Group
 
 from kinesis_efo.decisions.lineage import Lineage, Shard, read_to_end
+from kinesis_efo.decisions.losses import names_another
 from kinesis_efo.errors import UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified, starting_positions
 from kinesis_efo.leases.owner import readable
@@ -166,6 +167,8 @@ def _check_moves(
                 f"--to SHARD_END: shard {key.shard} of stream {key.stream!r} is open, and what arrives in it would never be read; "
                 "to skip what it has, give --to LATEST"
             )
+        if key.shard in application.shards and names_another(position, shard):
+            raise UsageError(f"--to {to}: the number is of another shard than {key.shard}; give one of its own records")
     lineages = {
         name: Lineage(shard for key, shard in listed.items() if key.stream == name)
         for name in application.manifest.streams

@@ -47,7 +47,8 @@ class Leases:
 
     async def listed(self) -> dict[ShardKey, Shard]:
         """Return the shards of the selected streams, as Kinesis lists them now."""
-        topology, found = Topology(await self.access.client("kinesis")), {}
+        topology = Topology(await self.access.client("kinesis"))
+        found: dict[ShardKey, Shard] = {}
         for name, ref in self.manifest.streams.items():
             shards = await explained(topology.shards(ref.stream_arn), ref, self.manifest.source)
             found |= {ShardKey(name, shard.shard_id): shard for shard in shards}

@@ -161,17 +161,16 @@ def _check_moves(
 
     A query counts a shard as read to its end if a descendant has begun, whatever the shard's row says.
     """
-    for key, shard in sorted(listed.items()):
-        if position.is_end and shard.last is None and key.shard in application.shards:
+    for at, each in sorted(listed.items()):
+        if position.is_end and each.last is None and at.shard in application.shards:
             raise UsageError(
-                f"--to SHARD_END: shard {key.shard} of stream {key.stream!r} is open, and what arrives in it would never be read; "
+                f"--to SHARD_END: shard {at.shard} of stream {at.stream!r} is open, and what arrives in it would never be read; "
                 "to skip what it has, give --to LATEST"
             )
-        if key.shard in application.shards and names_another(position, shard):
-            raise UsageError(f"--to {to}: the number is of another shard than {key.shard}; give one of its own records")
+        if at.shard in application.shards and names_another(position, each):
+            raise UsageError(f"--to {to}: the number is of another shard than {at.shard}; give one of its own records")
     lineages = {
-        name: Lineage(shard for key, shard in listed.items() if key.stream == name)
-        for name in application.manifest.streams
+        name: Lineage(each for at, each in listed.items() if at.stream == name) for name in application.manifest.streams
     }
     rows = {key: row for key, row in application.keys.by_shard(scan.leases).items() if key.stream in lineages}
     after = rows | {key: edit.after for edit in edits if edit.after and (key := application.keys.decode(edit.key))}

@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from random import Random
 from typing import Any, cast
 
@@ -127,6 +128,7 @@ class ParsingClient(MemoryClient):
         answer = msgspec.json.decode((await super().get_records(**params))[RAW_BODY])
         for record in answer["Records"]:
             record["Data"] = pybase64.b64decode(record["Data"])
+            record["ApproximateArrivalTimestamp"] = datetime.fromtimestamp(record["ApproximateArrivalTimestamp"], UTC)
         return answer
 
 

@@ -17,7 +17,7 @@ from kinesis_efo.batch.stretches import Stretch, stretches
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.ending import check_ends, check_streams, in_future, instant, not_listed
 from kinesis_efo.decisions.lineage import Lineage, Shard, Side
-from kinesis_efo.decisions.losses import written_at
+from kinesis_efo.decisions.losses import names_another, written_at
 from kinesis_efo.decisions.quiet import FUTURE_SECONDS
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
@@ -214,6 +214,13 @@ class StretchPlanner:
                 if shard_id > newest:
                     raise not_listed(self._where, "startingPosition", shard_id, shards)
                 self._report_loss(f"shard {shard_id} does not exist any more: its records are gone (retention)")
+        for option, positions in ((self._start_name, self._starts), (self._end_name, self._ends)):
+            for shard_id, position in positions.items():
+                if shard_id in shards and names_another(position, shards[shard_id]):
+                    raise ConfigurationError(
+                        f"{self._where}: the position {position} in {option} is of another shard than {shard_id}; give each shard a number "
+                        "of its own records"
+                    )
 
     def _check_order(self) -> None:
         for shard_id in (None, *self._starts, *self._ends):

@@ -166,8 +166,17 @@ async def read_stretch(
     # At the trim horizon, `begins` compares the horizons. A number has a time.
     from_horizon = stretch.start.kind is PositionKind.TRIM_HORIZON
     since = stretch.since / 1000 if stretch.since is not None else server_time() if from_horizon else None
+    calls = 0
+
+    async def may_open() -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 1 and sink.begins is not None:
+            # A shard that the stream does not have since it was created again would never answer.
+            await sink.begins()
+
     try:
-        subscription = stream.subscribe(stretch.key.shard, first_position(stretch), sink, Known(since))
+        subscription = stream.subscribe(stretch.key.shard, first_position(stretch), sink, Known(since), may_open)
         if stretch.last is not None:
             subscription.close_at(stretch.last, ())
         await subscription.run()

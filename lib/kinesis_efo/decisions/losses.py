@@ -157,7 +157,7 @@ def written_at(number: int, shard_id: str, latest: float) -> float | None:
     1545084650.0
     """
     index = shard_id.rpartition("-")[2]
-    if not _is_version_2(number) or not index.isdecimal() or number >> 4 & 0xFFFFFFFF != int(index):
+    if not _is_version_2(number) or not index.isdecimal() or _index(number) != int(index):
         return None
     second = number >> 36 & _36_BITS
     return float(second) if number >> 148 & _36_BITS <= second <= latest else None
@@ -179,6 +179,20 @@ def predates(position: Position, shard: Shard) -> bool:
     """Whether a position is older than its shard, and so belongs to an earlier stream of the same name."""
     number = position.sequence_number
     return number is not None and _is_version_2(number) and _is_version_2(shard.first) and number < shard.first
+
+
+def names_another(position: Position, shard: Shard) -> bool:
+    """Whether a position has the number of a record of another shard, and so means nothing in this one."""
+    number, index = position.sequence_number, shard.shard_id.rpartition("-")[2]
+    if number is None or not (_is_version_2(number) and _is_version_2(shard.first)):
+        return False
+    own = _index(shard.first)
+    # The shard's first number shows whether this server's numbers have the shard's index at all.
+    return index.isdecimal() and own == int(index) and _index(number) != own
+
+
+def _index(number: int) -> int:
+    return number >> 4 & 0xFFFFFFFF
 
 
 def _is_version_2(number: int) -> bool:

@@ -14,7 +14,7 @@ from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.aws_errors import CALL_ERRORS, describe
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.lineage import Lineage, Shard, announced
-from kinesis_efo.decisions.losses import NOTHING_KNOWN, START_SECONDS, Known, predates
+from kinesis_efo.decisions.losses import NOTHING_KNOWN, START_SECONDS, Known, names_another, predates
 from kinesis_efo.decisions.quiet import SETTLED_SECONDS
 from kinesis_efo.errors import InvalidRequestError
 from kinesis_efo.kinesis.delivery import EventSink
@@ -215,9 +215,19 @@ class Stream:
                     reported.add(shard_id)
             losses.raise_if_any()
         for shard_id, position in positions.items():
-            shard = self.shard(shard_id)
-            if shard is not None and predates(position, shard):
-                raise replaced(self.ref, stands(shard_id, position), self._source)
+            self._check_number(shard_id, position)
+
+    def _check_number(self, shard_id: str, position: Position) -> None:
+        """Refuse a position of an earlier stream, or of another shard. Kinesis refuses the latter only while the shard is open."""
+        if (shard := self.shard(shard_id)) is None:
+            return
+        if predates(position, shard):
+            raise replaced(self.ref, stands(shard_id, position), self._source)
+        if names_another(position, shard):
+            raise InvalidRequestError(
+                f"stream {self.ref.name!r}, shard {shard_id}: the position {position} is of another shard; give each shard a number of its "
+                "own records"
+            )
 
     async def check_position(self, shard_id: str, position: Position, known: Known, *, planned: bool = False) -> None:
         """Report records that are gone after a position, of which no query has committed a record in the shard if it is `TRIM_HORIZON`.
@@ -277,11 +287,10 @@ class Stream:
         """Make a subscription to one shard, without starting it. An earlier subscription to the shard must have ended.
 
         `known` is what is known about `start`. `may_open` is awaited before each SubscribeToShard call; None: always allowed. `apart`: read
-        with GetRecords, for a query that catches up. Raises `StreamReplacedError` if the position is older than the shard.
+        with GetRecords, for a query that catches up. Raises `StreamReplacedError` if the position is older than the shard, and
+        `InvalidRequestError` if it is of another shard.
         """
-        shard = self.shard(shard_id)
-        if shard is not None and predates(start, shard):
-            raise replaced(self.ref, stands(shard_id, start), self._source)
+        self._check_number(shard_id, start)
         return self._by(apart).make(shard_id, start, sink, known, may_open)
 
     def _by(self, apart: bool) -> Subscriptions:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeAlias
 
 from kinesis_efo.arns import StreamIdentity
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.leases import attributes
 from kinesis_efo.leases.attributes import CheckpointMark, Lag
 from kinesis_efo.leases.keys import RUN_PREFIX
@@ -41,6 +42,11 @@ class LeaseInfo:
     parents: frozenset[str] = frozenset()
     starting_hash_key: str | None = None
     ending_hash_key: str | None = None
+
+    @classmethod
+    def of(cls, shard: Shard, start: Position = TRIM_HORIZON) -> Self:
+        """Make the contents of a row for a shard that Kinesis has listed or announced."""
+        return cls(start, frozenset(shard.parents), *map(str, shard.hash_range))
 
     @property
     def is_known(self) -> bool:
@@ -102,12 +108,14 @@ class Lease:
         return cls(key, checkpoint=checkpoint, sub=sub, continuation=continuation).completed(info)
 
     def completed(self, info: LeaseInfo) -> Self:
-        """Return the row with the shard's parents and hash keys added, which a KCL application needs."""
+        """Return the row with the shard's parents and hash keys, if they are known. Those in the row may be of an earlier stream."""
+        if not info.is_known:
+            return replace(self, parents=self.parents | info.parents)
         return replace(
             self,
-            parents=self.parents | info.parents,
-            starting_hash_key=self.starting_hash_key or info.starting_hash_key,
-            ending_hash_key=self.ending_hash_key or info.ending_hash_key,
+            parents=info.parents,
+            starting_hash_key=info.starting_hash_key,
+            ending_hash_key=info.ending_hash_key,
         )
 
     def taken(self, owner: str, endpoint: str, epoch: int, status: str | None = None) -> Self:
@@ -142,6 +150,7 @@ class Lease:
             checkpoint=checkpoint,
             sub=sub,
             continuation=continuation,
+            children=self.children if position.is_end else frozenset(),
             read_until=None,
             read_since=None,
             stream=None,

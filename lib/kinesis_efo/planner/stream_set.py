@@ -21,6 +21,12 @@ _FINISH: Final = "let the query finish its last micro-batch first, which has rec
 _FIRST: Final = "give the query a new checkpointLocation, or run it once with the former streams as well, then "
 
 
+def begin_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the start of the micro-batch that ends at an offset, both as plain data; None if the offset does not have it."""
+    begin = data.get("begin")
+    return None if begin is None else {**data, "lasts": {}, "mark": "", "streams": begin or data["streams"]}
+
+
 class StreamSet:
     """The streams that a query reads, which are all of `manifest`.
 
@@ -46,9 +52,7 @@ class StreamSet:
 
     def read_begin(self, data: Mapping[str, Any]) -> Offset | None:
         """The start of the micro-batch that ends at an offset that `read` has accepted, if the offset has this start; else None."""
-        if (begin := data.get("begin")) is None:
-            return None
-        return self.read({**data, "lasts": {}, "mark": "", "streams": begin or data["streams"]})
+        return None if (begin := begin_of(data)) is None else self.read(begin)
 
     def read(self, data: Mapping[str, Any], *, finished: bool = True) -> Offset:
         """Parse an offset from plain data, and leave out the streams that are gone. `finished`: whether everything up to it is processed.

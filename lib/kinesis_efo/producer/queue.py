@@ -351,7 +351,7 @@ class RecordQueue:
     def _adopt_when_possible(self) -> None:
         if self._next_map is None or (self._settings.ordered and self.in_flight):
             return
-        self._map, self._next_map = self._next_map, None
+        former, self._map, self._next_map = self._map, self._next_map, None
         before = self._lanes
         self._lanes = {shard: before.get(shard) or self._lane(shard) for shard in self._map.open_shards}
         # All of them, because a shard of a stream that was created again may have another range.
@@ -359,6 +359,10 @@ class RecordQueue:
         for lane in before.values():
             lane.records.clear()
         self.add(waiting)
+        for shard, lane in self._lanes.items():
+            if not lane.records or not self._map.has_same(shard, former):
+                # The records that failed are those of another shard now.
+                lane.failing = None
 
     def _give_back(self, records: Sequence[Record]) -> None:
         for record in reversed(records):

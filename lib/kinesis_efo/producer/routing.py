@@ -89,6 +89,10 @@ class ShardMap:
             for shard in self._all.values()
         )
 
+    def has_same(self, shard: str, other: ShardMap) -> bool:
+        """Whether a shard is the same one in both maps: that of a stream that was created again has another range or first number."""
+        return self._all.get(shard) == other._all.get(shard)
+
     def shard_of(self, hash_key: int) -> str:
         """Return the open shard for a hash key."""
         return self._ids[bisect_left(self._ends, hash_key)]

@@ -10,7 +10,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Group
 from rich.live import Live
 
-from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import ConfigurationError, KinesisEfoError
 from kinesis_efo.kinesis.topology import Topology, explained, identified
@@ -68,7 +67,6 @@ class _ApplicationLag:
         self._clock = SystemClock()
         self._sightings = Sightings(lease_timeout)
         self._count = count
-        self._identities: dict[str, StreamIdentity] = {}
 
     async def look(self, seconds: float, waiting: Callable[[], None] = lambda: None) -> LagReport:
         """Watch the leases, then measure the lag.
@@ -97,7 +95,8 @@ class _ApplicationLag:
         for name, shards in listed.found.items():
             ref = manifest.streams[name]
             of_stream = lagging.by_shard(scan.leases, application.keys, name)
-            present = self._identities[name] = self._identities.get(name) or await identified(topology, ref.stream_arn)
+            # In each look, because the stream may have been created again meanwhile.
+            present = await identified(topology, ref.stream_arn)
             if what := strays(of_stream.values(), present):
                 remarks.append(f"{what}. It does not count here")
                 of_stream = {shard: row for shard, row in of_stream.items() if not row.is_of_another(present)}

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from math import floor
 
 from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import ConfigurationError, UsageError
+from kinesis_efo.kinesis.topology import Topology, explained
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import LeaseStore, Scan
@@ -16,7 +18,7 @@ from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.options.readers import refusal, timestamp_meant
-from kinesis_efo.positions import Position, PositionKind
+from kinesis_efo.positions import Position, PositionKind, ShardKey
 from kinesis_efo.units import NotMillisecondsError, NoZoneError, parse_time
 from kinesis_efo_tools.cli import arguments
 from kinesis_efo_tools.operate.access import Access
@@ -42,6 +44,15 @@ class Leases:
         """Return the position of the present moment, by Kinesis' time."""
         ref = next(iter(self.manifest.streams.values()))
         return Position.at_timestamp(floor(await self.access.kinesis_time(ref.stream_arn) * 1000))
+
+    async def listed(self) -> dict[ShardKey, Shard]:
+        """Return the shards of the selected streams, as Kinesis lists them now."""
+        topology = Topology(await self.access.client("kinesis"))
+        found: dict[ShardKey, Shard] = {}
+        for name, ref in self.manifest.streams.items():
+            shards = await explained(topology.shards(ref.stream_arn), ref, self.manifest.source)
+            found |= {ShardKey(name, shard.shard_id): shard for shard in shards}
+        return found
 
     async def other_table(self, name: str, option: str) -> LeaseStore:
         """Open the lease table of a KCL application. `option` names it on the command line."""

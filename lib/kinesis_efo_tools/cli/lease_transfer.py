@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 
 import typer
 
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import ConfigurationError, StreamReplacedError, UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified, starting_positions
 from kinesis_efo.leases.keys import LeaseKeys
-from kinesis_efo.leases.row import strays
+from kinesis_efo.leases.row import Lease, LeaseInfo, strays
 from kinesis_efo.leases.store import Scan
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 from kinesis_efo_tools.cli import output
@@ -76,6 +77,7 @@ async def import_into(application: Leases, given: ImportKcl) -> None:
         rows = (source_scan if source else file_scan).leases
         require_one_form(rows, keys, name)
         await _require_present(application, rows, keys, name)
+        rows = _as_listed(rows, keys, await application.listed(), name)
         start = await application.now() if given.initial_position and initial is None else initial
         opened = await _opened(application, start) if start else []
         found = lease_edits.imported(list(rows.values()), keys, scan.leases, application.keys, start, opened)
@@ -192,6 +194,24 @@ async def _require_present(application: Leases, rows: Collection[str], keys: Lea
                 f"{source}: row {key!r} is of another stream than {now}: import the rows of a KCL application that reads the present one, "
                 "or start the query without an import"
             )
+
+
+def _as_listed(
+    rows: Mapping[str, Lease], keys: LeaseKeys, listed: Mapping[ShardKey, Shard], source: str
+) -> dict[str, Lease]:
+    """Give rows the parents and hash keys of the present shards. Raises ConfigurationError if an open shard counts as read to its end."""
+    found = dict(rows)
+    for key, row in sorted(rows.items()):
+        if (at := keys.decode(key)) is None or (shard := listed.get(at)) is None:
+            continue
+        if shard.last is None and row.reached is not None and row.reached.is_end:
+            raise ConfigurationError(
+                f"{source}: row {key!r} is at SHARD_END, but the shard is open, and what arrives in it would never be read: if it was split or "
+                "merged just now, try again in a minute. Otherwise the row is of an earlier stream of that name, or the KCL application's "
+                "consumer was deleted: start the query without an import, with a position for each shard"
+            )
+        found[key] = row.completed(LeaseInfo.of(shard))
+    return found
 
 
 def _require_complete(what: str, scan: Scan) -> None:

@@ -6,12 +6,14 @@ Their checkpoints are the start of a *new* query (`startingPosition=LEASES`). A 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Group
 
-from kinesis_efo.decisions.lineage import Lineage, read_to_end
+from kinesis_efo.decisions.lineage import Lineage, Shard, read_to_end
+from kinesis_efo.decisions.losses import names_another
 from kinesis_efo.errors import UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified, starting_positions
 from kinesis_efo.leases.owner import readable
@@ -131,9 +133,13 @@ async def reset_of(application: Leases, given: Reset) -> None:
         position = target or await application.now()
         rows = application.selected(scan)
         if given.shard:
-            edits = lease_edits.moves(rows.values(), position)
-            await _check_moves(application, scan, edits, position, given.to)
+            listed = await application.listed()
+            known = {application.keys.encode(key): LeaseInfo.of(shard) for key, shard in listed.items()}
+            edits = lease_edits.moves(rows.values(), position, known)
+            _check_moves(application, scan, edits, position, given.to, listed)
         else:
+            # A shard may have a KCL's row and one of this library.
+            rows = {key: row for key, row in scan.leases.items() if application.selects(row)}
             edits = lease_edits.replacement(rows, await _initial_leases(application, position))
         return Plan(
             edits,
@@ -143,24 +149,29 @@ async def reset_of(application: Leases, given: Reset) -> None:
     await change(application.table, plan, application.guards, given.mode, clock=application.clock)
 
 
-async def _check_moves(
-    application: Leases, scan: Scan, edits: list[lease_edits.Edit], position: Position, to: str
+def _check_moves(
+    application: Leases,
+    scan: Scan,
+    edits: list[lease_edits.Edit],
+    position: Position,
+    to: str,
+    listed: Mapping[ShardKey, Shard],
 ) -> None:
     """Refuse to skip selected shards that are open, and a move that a query would ignore or that would make it skip others.
 
     A query counts a shard as read to its end if a descendant has begun, whatever the shard's row says.
     """
-    topology = Topology(await application.access.client("kinesis"))
-    lineages: dict[str, Lineage] = {}
-    for name, ref in application.manifest.streams.items():
-        listed = await explained(topology.shards(ref.stream_arn), ref, application.manifest.source)
-        lineages[name] = Lineage(listed)
-        found = sorted(each.shard_id for each in listed if each.last is None and each.shard_id in application.shards)
-        if found and position.is_end:
+    for at, each in sorted(listed.items()):
+        if position.is_end and each.last is None and at.shard in application.shards:
             raise UsageError(
-                f"--to SHARD_END: shard {found[0]} of stream {name!r} is open, and what arrives in it would never be read; "
+                f"--to SHARD_END: shard {at.shard} of stream {at.stream!r} is open, and what arrives in it would never be read; "
                 "to skip what it has, give --to LATEST"
             )
+        if at.shard in application.shards and names_another(position, each):
+            raise UsageError(f"--to {to}: the number is of another shard than {at.shard}; give one of its own records")
+    lineages = {
+        name: Lineage(each for at, each in listed.items() if at.stream == name) for name in application.manifest.streams
+    }
     rows = {key: row for key, row in application.keys.by_shard(scan.leases).items() if key.stream in lineages}
     after = rows | {key: edit.after for edit in edits if edit.after and (key := application.keys.decode(edit.key))}
     ignored_before, ignored = (
@@ -195,10 +206,7 @@ async def _initial_leases(application: Leases, position: Position) -> dict[str, 
         starts = await explained(starting_positions(topology, ref.stream_arn, position), ref, source)
         shards = {each.shard_id: each for each in await explained(topology.shards(ref.stream_arn), ref, source)}
         for shard_id, start in starts.items():
-            shard = shards[shard_id]
-            first, last = shard.hash_range
-            info = LeaseInfo(start, frozenset(shard.parents), str(first), str(last))
-            wanted[application.keys.encode(ShardKey(name, shard_id))] = info
+            wanted[application.keys.encode(ShardKey(name, shard_id))] = LeaseInfo.of(shards[shard_id], start)
     return wanted
 
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.decisions.quiet import QUIET_ANSWERS, QUIET_SECONDS, Quiet
 from kinesis_efo.kinesis.polling import iterator_at
 from kinesis_efo.positions import Position
+from kinesis_efo.records.events import EventHead
 
 CALL_SECONDS: Final = 0.25
 """Seconds between two calls to a shard: four per second, of the five that all readers share."""
@@ -42,10 +44,10 @@ async def backlog(
     1. Raises botocore's ClientError if Kinesis refuses.
     """
     iterator: str | None = await iterator_at(kinesis, stream_arn, shard_id, position)
-    records, oldest, behind = 0, None, 0
+    records, oldest, behind, quiet = 0, None, 0, Quiet()
     for call in range(MOST_CALLS):
         if call:
-            await clock.sleep(CALL_SECONDS)
+            await clock.sleep(QUIET_SECONDS / (QUIET_ANSWERS - 1) if quiet.answers and not behind else CALL_SECONDS)
         limit = min(10_000, most_records - records)
         page = await kinesis.get_records(StreamARN=stream_arn, ShardIterator=iterator, Limit=limit)
         behind = page["MillisBehindLatest"]
@@ -53,7 +55,8 @@ async def backlog(
         if oldest is None and page["Records"]:
             oldest = page["Records"][0]["ApproximateArrivalTimestamp"].timestamp()
         iterator = page.get("NextShardIterator")
-        if iterator is None or (behind == 0 and len(page["Records"]) < limit):
+        quiet.heard(EventHead(0, behind, len(page["Records"]), still=True), clock.monotonic())
+        if iterator is None or (not behind and (0 < len(page["Records"]) < limit or quiet.believed())):
             return Backlog(records, True, oldest, behind)
         if records >= most_records:
             # The page was full, so there may be more.

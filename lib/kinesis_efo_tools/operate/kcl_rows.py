@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.leases.row import Lease
+from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 from kinesis_efo.records.aggregation import deaggregate
@@ -75,16 +75,15 @@ async def kcl_rows(
     async def make(shard_id: str, row: Lease) -> tuple[Lease, str | None]:
         async with slots:
             position, sub, remark = await _position(kinesis, stream_arn, shard_id, row)
-        shard = shards.get(shard_id)
-        first, last = map(str, shard.hash_range) if shard is not None else (row.starting_hash_key, row.ending_hash_key)
+        row = row if shard_id not in shards else row.completed(LeaseInfo.of(shards[shard_id]))
         made = Lease(
             naming.key(shard_id),
             checkpoint=position,
             sub=sub,
-            parents=row.parents | frozenset(shard.parents if shard is not None else ()),
+            parents=row.parents,
             children=row.children,
-            starting_hash_key=row.starting_hash_key or first,
-            ending_hash_key=row.ending_hash_key or last,
+            starting_hash_key=row.starting_hash_key,
+            ending_hash_key=row.ending_hash_key,
         )
         if naming.stream is not None:
             made = replace(made, also=(("streamName", naming.stream), ("shardId", shard_id)))

@@ -36,13 +36,14 @@ def releases(leases: Iterable[Lease]) -> list[Edit]:
     return [Edit(lease.key, lease, lease.released()) for lease in leases if lease.owner is not None]
 
 
-def moves(leases: Iterable[Lease], position: Position) -> list[Edit]:
-    """Plan to set the checkpoint of leases, and free them."""
-    return [
-        Edit(lease.key, lease, lease.moved(position))
-        for lease in leases
-        if (lease.reached, lease.sub, lease.owner, lease.stream) != (position, 0, None, None)
-    ]
+def moves(leases: Iterable[Lease], position: Position, listed: Mapping[str, LeaseInfo] | None = None) -> list[Edit]:
+    """Plan to set the checkpoint of leases, and free them. `listed` has the present shards, by lease key."""
+    edits = []
+    for lease in leases:
+        complete = lease.completed((listed or {}).get(lease.key, LeaseInfo()))
+        if complete != lease or (lease.reached, lease.sub, lease.owner, lease.stream) != (position, 0, None, None):
+            edits.append(Edit(lease.key, lease, complete.moved(position)))
+    return edits
 
 
 def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -> list[Edit]:
@@ -58,7 +59,10 @@ def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -
         elif before is None:
             edits.append(Edit(key, None, Lease.new(key, info)))
         else:
-            edits += moves([before], info.start)
+            # Nothing of the row is kept, because it may be of an earlier stream.
+            after = replace(Lease.new(key, info), counter=before.counter + 1, epoch=before.epoch)
+            if replace(before, counter=after.counter, owner_switches=0) != after:
+                edits.append(Edit(key, before, after))
     return edits
 
 

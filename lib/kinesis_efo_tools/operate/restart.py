@@ -98,10 +98,12 @@ async def _begins(stream: Stream) -> str:
 
 async def _goes_on(stream: Stream, name: str, end: SourceEnd, rows: Mapping[str, Lease], clock: Clock) -> str:
     planned = _of(end.offset, name)
-    # The start of a new query's first micro-batch is not in the checkpoint; if repeated, it starts from the options again.
+    # An old checkpoint lacks the start of a new query's first micro-batch; if repeated, it starts from the options again.
     positions = planned if end.begin is None else _of(end.begin, name)
     await stream.refresh()
     await stream.identify()
+    if (created := end.offset.created.get(name)) is not None:
+        stream.check_created(created)
     if what := strays(rows.values(), stream.identity):
         raise CheckFailed(
             f"in the lease table, {what}",
@@ -109,7 +111,7 @@ async def _goes_on(stream: Stream, name: str, end: SourceEnd, rows: Mapping[str,
             "stream has",
         )
     if end.begin is not None:
-        await _check_losses(stream, positions, rows, end.begin.horizons.get(name))
+        await _check_losses(stream, positions, planned, rows, end.begin.horizons.get(name))
     # Without a mark, only the rows are evidence, although other queries move them, too.
     unmarked = rows.items() if end.offset.mark is None else ()
     if ahead := sorted(shard for shard, row in unmarked if shard in planned and is_ahead(row, planned[shard])):
@@ -128,7 +130,11 @@ async def _goes_on(stream: Stream, name: str, end: SourceEnd, rows: Mapping[str,
 
 
 async def _check_losses(
-    stream: Stream, positions: Mapping[str, Position], rows: Mapping[str, Lease], horizon: float | None
+    stream: Stream,
+    positions: Mapping[str, Position],
+    ends: Mapping[str, Position],
+    rows: Mapping[str, Lease],
+    horizon: float | None,
 ) -> None:
     """Check what a start checks. Raises CheckFailed with the value of 'acceptDataLoss' that covers the losses of all shards."""
 
@@ -143,7 +149,8 @@ async def _check_losses(
         await stream.check_loss(positions, known, set())
     for shard, position in positions.items():
         with losses.collect():
-            await stream.check_position(shard, position, known(shard, position))
+            repeated = ends.get(shard, position) != position
+            await stream.check_position(shard, position, known(shard, position), planned=repeated)
     try:
         losses.raise_if_any()
     except DataLossError as error:

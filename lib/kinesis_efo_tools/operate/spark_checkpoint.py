@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.planner.stream_set import begin_of
 from kinesis_efo.positions import Offset, sources_of
 from kinesis_efo_tools.operate.access import Clients
 from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown
@@ -41,8 +42,8 @@ class PlannedBatch:
 class SourceEnd:
     """The start and the end of a micro-batch for one source.
 
-    The next start reads from `begin`: the end if the micro-batch is finished; None if the query's first is not, so the
-    query starts again. `sources` has the ARNs of its streams by logical name, as far as the offset has them.
+    The next start reads from `begin`: the end if the micro-batch is finished; None if it is the query's first and does not
+    have its start, so the query starts again. `sources` has the ARNs of its streams by logical name, as far as the offset has them.
     """
 
     begin: Offset | None
@@ -116,6 +117,8 @@ async def planned(folder: Folder) -> PlannedBatch | None:
         )
     finished, ends = newest in commits, _ends(folder, name, lines, again)
     before = ends if finished else _ends(folder, previous, earlier) if previous != name else {}
+    if not finished:
+        before |= {at: begin for at, end in ends.items() if (begin := begin_of(end)) is not None}
     found = tuple(
         SourceEnd(Offset.from_dict(before[at]) if at in before else None, Offset.from_dict(end), sources_of(end))
         for at, end in ends.items()

@@ -6,7 +6,7 @@ It stores no position, and takes no lease.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from aiobotocore.config import AioConfig
 
 from kinesis_efo.aws import COMMAND_SECONDS, AsyncClients
 from kinesis_efo.clock import Clock
+from kinesis_efo.decisions.quiet import Quiet
 from kinesis_efo.errors import ConfigurationError, first_of
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, iterator_at, polling_limits
@@ -84,6 +85,7 @@ class Tail:
         self._behind: dict[str, int] = {}
         self._until = until
         self._finished: set[str] = set()
+        self._quiet: defaultdict[str, Quiet] = defaultdict(Quiet)
 
     @property
     def open_shards(self) -> int:
@@ -145,7 +147,10 @@ class Tail:
         # The tip of a closed shard may be long before the time; its children continue from there.
         closed = event.head.children or ((listed := self._stream.shard(shard)) is not None and listed.last is not None)
         if until is not None and not closed and until.is_behind(event.head.millis_behind):
-            self._finish(shard)
+            quiet = self._quiet[shard]
+            quiet.heard(event.head, until.clock.monotonic())
+            if event.head.records or quiet.believed():
+                self._finish(shard)
         if not event.head.records:
             return
         batches = decode(

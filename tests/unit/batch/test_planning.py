@@ -21,6 +21,7 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import BatchOptions
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from kinesis_efo.records.distribution import Distribution
+from kinesis_efo_local.sequence import Numbering
 from tests.support.answers import Answers, FixedClock
 
 NOW = 1_700_000_000.0
@@ -143,6 +144,19 @@ def test_number_in_the_future_is_refused() -> None:
     message = refused(endingPosition=in_orders(LEFT, f"AFTER:{later}"))
     assert f"must not lie in the future: AFTER:{later} of shard {LEFT} is 2023-11-14T23:13:20.000Z, and" in message
     assert plan(endingPosition=in_orders(LEFT, f"AFTER:{earlier}"))[LEFT].end == Position.after(earlier)
+
+
+@pytest.mark.parametrize("option", ["startingPosition", "endingPosition"])
+def test_number_of_another_shard_is_refused(option: str) -> None:
+    second = int(NOW - HOUR)
+    own, other = (int(Numbering(index, second).record(second * 10**9)) for index in (0, 1))
+    given = BatchOptions.parse({"manifest": "m.json", option: in_orders(PARENT, f"AFTER:{other}")})
+    planner = StretchPlanner(ORDERS, "m.json", given, tip_at(NOW), Kinesis(), NOW + 1)
+    with pytest.raises(ConfigurationError) as caught:
+        asyncio.run(planner.plan([Shard(PARENT, (), (0, 9), first=own, last=own + 1), *SHARDS[1:]]))
+    assert f"the position AFTER:{other} in kinesis-efo option {option!r} is of another shard than {PARENT}" in str(
+        caught.value
+    )
 
 
 def test_the_end_of_an_open_shard_is_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from kinesis_efo.batch.reading import StretchEvent, StretchProgress, check_planned, pace_of, read_stretch
 from kinesis_efo.batch.stretches import Stretch
-from kinesis_efo.errors import DataLossError
+from kinesis_efo.errors import DataLossError, StreamReplacedError
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
@@ -243,3 +243,33 @@ def test_unannounced_end_is_the_last_number() -> None:
         [payload(20, 1, behind=5), Wait(300)], stretch=Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START, last=20)
     )
     assert found == [("TRIM_HORIZON", 20)]
+
+
+def test_shard_that_a_stream_created_again_lacks_fails_the_read_at_once() -> None:
+    async def main() -> None:
+        clock = LoopClock()
+
+        async def check() -> None:
+            raise StreamReplacedError("created again")
+
+        async def take(_: StretchEvent) -> None: ...
+
+        stream = Stream(
+            ORDERS, ScriptedTransport(clock, *[refused("ResourceNotFoundException")] * 9),
+            ScriptedTopology(["shardId-000000000000"]), RetrySettings(), "m.json", clock,
+        )  # fmt: skip
+        stretch = Stretch(KEY, None, TRIM_HORIZON, UNTIL_START)
+        with pytest.raises(StreamReplacedError):
+            await read_stretch(
+                stream,
+                StretchProgress(stretch),
+                clock.time,
+                take,
+                clock,
+                patience=600.0,
+                fail_on_data_loss=True,
+                begins=check,
+            )
+        assert clock.time() - START < 10
+
+    virtual_time.run(main())

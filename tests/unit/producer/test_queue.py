@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinesis_efo.aws_errors import THROUGHPUT_EXCEEDED
 from kinesis_efo.errors import (
     AccessRefusedError,
     KeyUnusableError,
@@ -17,7 +18,7 @@ from kinesis_efo.errors import (
     StreamNotFoundError,
 )
 from kinesis_efo.producer.faults import Retry, judge
-from kinesis_efo.producer.queue import WRONG_SHARD, PutRecordsRequest, RecordQueue
+from kinesis_efo.producer.queue import WRONG_SHARD, PutRecordsRequest, RecordQueue, Result
 from kinesis_efo.producer.record import Record, SizeLimit, make_record
 from kinesis_efo.producer.routing import ANY_SHARD, MAX_HASH, HashRange, ShardMap
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, ProducerSettings
@@ -27,6 +28,7 @@ from tests.support.transports import refused
 from tests.support.write_model import THROTTLE, Answer, ModelStream, even_shards
 
 LIMIT = SizeLimit(10 << 20)
+THROTTLED = Result(code=THROUGHPUT_EXCEEDED, message="x")
 ANY = ShardMap([HashRange(ANY_SHARD, 0, MAX_HASH)], Distribution.AUTO)
 
 
@@ -584,3 +586,21 @@ def test_records_go_to_the_shards_of_a_stream_created_again() -> None:
         zip([each.hash for each in resent.records], resent.shards, strict=True)
     )
     assert sorted(each.position for each in resent.records) == list(range(80))
+
+
+def test_outage_ends_when_its_records_belong_to_another_shard() -> None:
+    stream = ModelStream(even_shards(1))
+    queue, half = queue_of(stream, linger=0), MAX_HASH // 2
+    queue.add([record(0, hash_key=MAX_HASH)])
+    request = queue.next_request(0.0, eager=True)
+    assert request is not None
+    (shard,) = request.shards
+    assert queue.settle(request, [THROTTLED], 0.1).failure is None
+    queue.adopt(ShardMap([HashRange(shard, 0, half, first="2"), HashRange("other", half + 1, MAX_HASH, first="2")]))
+    request = queue.next_request(10.0, eager=True)
+    assert request is not None and request.shards == ["other"]
+    queue.settle(request, [Result(shard="other")], 10.1)
+    queue.add([record(1, hash_key=1)])
+    request = queue.next_request(600.0, eager=True)
+    assert request is not None
+    assert queue.settle(request, [THROTTLED], 600.1).failure is None

@@ -30,7 +30,7 @@ _SHORTEST: Final = 10
 
 
 @dataclass(frozen=True)
-class Place:
+class Origin:
     """A place that makes an error.
 
     Attributes:
@@ -55,7 +55,7 @@ class Place:
     def values(self, text: str) -> dict[str, str] | None:
         """Return the value of each field in `text`, or None if it is not this message.
 
-        >>> place = Place("StreamError", "", "", "stream {} is gone{}", ("name", "since"))
+        >>> place = Origin("StreamError", "", "", "stream {} is gone{}", ("name", "since"))
         >>> place.values("stream 'a' is gone since 8:00"), place.values("shard 'a' is gone")
         ({'name': "'a'", 'since': ' since 8:00'}, None)
         """
@@ -87,7 +87,7 @@ class Example:
     test: str
 
 
-def places(folder: Path = ROOT / "lib") -> list[Place]:
+def places(folder: Path = ROOT / "lib") -> list[Origin]:
     """Return every place that makes an error with a text of its own."""
     found = []
     for path in sorted(folder.rglob("*.py")):
@@ -97,7 +97,7 @@ def places(folder: Path = ROOT / "lib") -> list[Place]:
                     message, fields = _text(node.args[0])
                     for line in node.args[1:] if _last(node.func) == "of_lines" else ():
                         message, fields = f"{message}\n{FIELD}", [*fields, ast.unparse(line)]
-                    place = Place(kind, str(path.relative_to(ROOT)), name, message, tuple(fields))
+                    place = Origin(kind, str(path.relative_to(ROOT)), name, message, tuple(fields))
                     if place.own >= _SHORTEST:
                         found.append(place)
     return found
@@ -121,9 +121,9 @@ def examples(folder: Path = ROOT / "tests") -> Iterator[Example]:
                         yield Example(text, str(path.relative_to(ROOT)), name)
 
 
-def catalog(places: Iterable[Place], examples: Iterable[Example]) -> dict[Place, list[Example]]:
+def catalog(places: Iterable[Origin], examples: Iterable[Example]) -> dict[Origin, list[Example]]:
     """Return the examples of each place. A text belongs to the place that has most of it as its own; fields may be messages, too."""
-    found: dict[Place, list[Example]] = {place: [] for place in places}
+    found: dict[Origin, list[Example]] = {place: [] for place in places}
     ordered = sorted(found, key=lambda place: -place.own)
     waiting = list(examples)
     for example in waiting:
@@ -136,7 +136,7 @@ def catalog(places: Iterable[Place], examples: Iterable[Example]) -> dict[Place,
     return found
 
 
-def page(catalog: Mapping[Place, Sequence[Example]]) -> str:
+def page(catalog: Mapping[Origin, Sequence[Example]]) -> str:
     """Return the page of all messages, by class, for the site."""
     lines = [
         "# Error messages",

@@ -39,6 +39,7 @@ from kinesis_efo_tools.operate.tailing import Tail, Until
 from tests.emulator.memory import MemoryClient, MemoryKinesis
 from tests.emulator.test_each_fault import virtual
 from tests.emulator.tools import STREAM, ParsingClient, Query, Stage, application
+from tests.support.messages import raises
 from tests.support.virtual_time import LoopClock
 
 MODE = ChangeMode(6.0, dry_run=False, force=False, yes=True, as_json=True)
@@ -141,7 +142,12 @@ async def test_import_refuses_the_end_of_an_open_shard() -> None:
     await stage.kcls.create(Lease.new(FIRST, LeaseInfo(SHARD_END, frozenset(), "0", "1")))
     await stage.kcls.create(Lease.new(SECOND, LeaseInfo(TRIM_HORIZON, frozenset((FIRST,)), "0", "1")))
     given = ImportKcl(**GIVEN, from_table="OrdersKcl")
-    with pytest.raises(ConfigurationError, match=f"row '{FIRST}' is at SHARD_END, but the shard is open"):
+    text = (
+        "...: row 'shardId-000000000000' is at SHARD_END, but the shard is open, and what arrives in it would never be read: if it was "
+        "split or merged just now, try again in a minute. Otherwise the row is of an earlier stream of that name, or the KCL application's "
+        "consumer was deleted: start the query without an import, with a position for each shard"
+    )
+    with raises(ConfigurationError, text):
         await import_into(application(stage), given)
     assert (await stage.ours.scan()).leases == {}
 
@@ -259,11 +265,18 @@ async def test_number_of_another_shard_is_refused() -> None:
     stage = await staged(2)
     number = stage.records[SECOND][0].number
     await stage.ours.create(Lease.new(f"orders:{FIRST}", LeaseInfo()))
-    with pytest.raises(UsageError, match="is of another shard"):
+    with raises(
+        UsageError,
+        "--to ...: the number is of another shard than shardId-000000000000; give one of its own records",
+    ):
         await reset(stage, f"AFTER:{number}", [FIRST])
     stage.kinesis.call("MergeShards", StreamName=STREAM, ShardToMerge=FIRST, AdjacentShardToMerge=SECOND)
     await stage.clock.sleep(30)
     stream = stream_of(stage)
     await stream.refresh()
-    with pytest.raises(InvalidRequestError, match=f"{FIRST}: the position AFTER:{number} is of another shard"):
+    with raises(
+        InvalidRequestError,
+        "stream 'orders', shard shardId-000000000000: the position AFTER:... is of another shard; give each shard a number of its own "
+        "records",
+    ):
         stream.subscribe(FIRST, Position.after(number), cast(Any, None))

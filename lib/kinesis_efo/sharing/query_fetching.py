@@ -120,6 +120,9 @@ class QueryFetching:
             self.left = shards
             self._apart.end(shards & self._apart.claims.keys())
             self._group.follow()
+            if not self._group.alone:
+                # What was kept for this query may fill the buffers, so that no other query gets further and drops it.
+                self._group.commit(shards)
 
     def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
         """Drop everything up to `offset` that no other query needs. Returns the last record up to each position that was reached, if known."""

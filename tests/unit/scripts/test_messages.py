@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from kinesis_efo.errors import StreamError, StreamNotFoundError
-from scripts.messages import FIELD, ROOT, Example, Place, catalog, examples, page, places
+from scripts.messages import FIELD, ROOT, Example, Origin, catalog, examples, page, places
 from tests.support.messages import raises
 
 PLACES = places()
@@ -58,8 +58,8 @@ TEXTS = re.sub(r"%[sd]|%\.\df|\{[^{}]*\}|\d+", FIELD, re.sub(r'"\s*\n\s*f?"', ""
 
 
 def test_field_values_come_from_the_example() -> None:
-    general = Place("StreamError", "lib/a.py", "opened", "{}: {}", ("where", "error"))
-    gone = Place("StreamNotFoundError", "lib/a.py", "found", "stream {} is gone: deploy it", ("name",))
+    general = Origin("StreamError", "lib/a.py", "opened", "{}: {}", ("where", "error"))
+    gone = Origin("StreamNotFoundError", "lib/a.py", "found", "stream {} is gone: deploy it", ("name",))
     example = Example("stream 'orders' is gone: deploy it", "tests/test_a.py", "test_stream_that_is_gone")
     assert catalog([general, gone], [example]) == {general: [], gone: [example]}
     text = page({gone: [example], general: []})

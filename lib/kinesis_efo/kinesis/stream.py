@@ -42,7 +42,6 @@ _TIP_MILLIS: Final = 5_000
 """The search for a shard's tip ends this many milliseconds after now, because the clock may be wrong. Without an end, a search that is
 slower than the records arrive would never stop."""
 
-
 _SEARCH_SECONDS: Final = 60.0
 """A search for a shard's end begins again after this time without a credible answer, until `subscribe.retryTimeout` is over."""
 
@@ -218,12 +217,13 @@ class Stream:
             self._check_number(shard_id, position)
 
     def _check_number(self, shard_id: str, position: Position) -> None:
-        """Refuse a position of an earlier stream, or of another shard. Kinesis refuses the latter only while the shard is open."""
+        """Refuse a position of an earlier stream, or one behind the end of a closed shard that is of another shard."""
         if (shard := self.shard(shard_id)) is None:
             return
         if predates(position, shard):
             raise replaced(self.ref, stands(shard_id, position), self._source)
-        if names_another(position, shard):
+        # Kinesis refuses such a number itself, except behind the end of a closed shard, where it is not asked. A continuation is before that.
+        if shard.last is not None and position.reaches(Position.after(shard.last)) and names_another(position, shard):
             raise InvalidRequestError(
                 f"stream {self.ref.name!r}, shard {shard_id}: the position {position} is of another shard; give each shard a number of its "
                 "own records"
@@ -288,7 +288,7 @@ class Stream:
 
         `known` is what is known about `start`. `may_open` is awaited before each SubscribeToShard call; None: always allowed. `apart`: read
         with GetRecords, for a query that catches up. Raises `StreamReplacedError` if the position is older than the shard, and
-        `InvalidRequestError` if it is of another shard.
+        `InvalidRequestError` if it is of another shard and behind the end of this one.
         """
         self._check_number(shard_id, start)
         return self._by(apart).make(shard_id, start, sink, known, may_open)

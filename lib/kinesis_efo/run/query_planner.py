@@ -189,9 +189,8 @@ class QueryPlanner:
             self._ending.go_on(call.ending, self._run.clock.monotonic())
         if call.resumed is not None:
             query.resume(call.resumed)
-        if (
-            call.kept is not None and query.progress.finished is None
-        ):  # else another thread's call was faster, and knows more
+        # If the query has begun, another thread's call was faster, and knows more.
+        if call.kept is not None and query.progress.finished is None:
             # Begin now, because the query's tasks may be reading from there before its first `Next`.
             await query.check_replay(call.kept, () if call.end is None else call.kept.ranges_to(call.end), call.end)
         if not call.new:

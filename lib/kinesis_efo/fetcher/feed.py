@@ -53,7 +53,6 @@ class ShardFeed:
     `ended` is called with the shard's children when the last event of the shard has arrived; `failed`, with the error, if the shard cannot
     be read any more. Unless `fail_on_data_loss`, a shard that is gone counts as read to its end, and `lost` logs it. `arrival_step` is
     the resolution of the noted arrival times, milliseconds; None: they are not noted.
-
     """
 
     def __init__(

@@ -287,8 +287,7 @@ class Stream:
         """Make a subscription to one shard, without starting it. An earlier subscription to the shard must have ended.
 
         `known` is what is known about `start`. `may_open` is awaited before each SubscribeToShard call; None: always allowed. `apart`: read
-        with GetRecords, for a query that catches up. Raises `StreamReplacedError` if the position is older than the shard, and
-        `InvalidRequestError` if it is of another shard and behind the end of this one.
+        with GetRecords, for a query that catches up. Raises `StreamReplacedError` or `InvalidRequestError` if the shard cannot have `start`.
         """
         self._check_number(shard_id, start)
         return self._by(apart).make(shard_id, start, sink, known, may_open)

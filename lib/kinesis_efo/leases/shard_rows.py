@@ -136,8 +136,13 @@ def passed_parents(
     """
 
     def is_ahead(key: str) -> bool:
-        parents = [sibling(key, parent) for parent in leases[key].parents] if key in leases else []
-        return any(parent in wanted or is_ahead(parent) for parent in parents)
+        # After many splits and merges, paths to an ancestor are far more than ancestors.
+        found, left = set[str](), [key]
+        while left:
+            row = leases.get(left.pop())
+            left += () if row is None else {sibling(row.key, parent) for parent in row.parents} - found
+            found |= {*left}
+        return not found.isdisjoint(wanted)
 
     children: dict[str, set[str]] = {}
     for key in wanted:

@@ -71,11 +71,10 @@ def test_five_queries_ask_kinesis_for_as_much_as_one(faulty: MakeFaulty) -> None
                 for each in every:
                     each.poll(timeout=0.0)
                 w.put([(f"k{n}", b"%08d" % n) for n in range(rows - 50, rows)])
-                for each in every:
-                    each.until(rows, commit=False)
-                    if not found:
-                        each.commit()
-                # Who comes to a new shard when another one has processed what is there reads that apart.
+                # In turns: who comes to a new shard when another one has processed what is there reads that apart.
+                while any(len(each.rows) < rows for each in every):
+                    for each in every:
+                        each.batch(commit=False)
                 for each in every:
                     each.commit()
                     assert len(each.rows) == len({row.data for row in each.rows}) == rows

@@ -320,6 +320,21 @@ def test_query_at_latest_begins_beside_one_at_the_horizon_of_an_idle_stream(fetc
 
 
 @everywhere
+def test_large_micro_batch_is_read_beside_the_tip(fetchers: int) -> None:
+    with world(fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
+        w.refuse_get_records()
+        w.warns("kinesis:GetRecords")
+        w.put(200, size=30_000)
+        tip = w.query(startingPosition="LATEST")
+        w.later(20)
+        large = w.query(once=True, scans=3)
+        large.plans()
+        w.put_for(30, every=1)
+        large.ends(200, within=300)
+        tip.reads(30, within=60)
+
+
+@everywhere
 def test_first_query_behind_does_not_delay_the_tip(fetchers: int) -> None:
     with world(fetchers=fetchers) as w:
         w.put(400)

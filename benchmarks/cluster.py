@@ -31,11 +31,9 @@ from benchmarks.simulated import (
     streams_of,
 )
 from kinesis_efo.calls.address import FetcherAddress
-from kinesis_efo.cluster.cluster import Cluster
 from kinesis_efo.cluster.remote_fetcher import FetcherIdentity, RemoteFetcher
 from kinesis_efo.fetcher.work import Report, ReportReply, Work, WorkRequest
 from kinesis_efo.run.access import Call, Next, Plan
-from kinesis_efo.sharing.local_fetching import LocalFetching
 from tests.support.virtual_time import LoopClock
 from tests.support.virtual_time import run as in_virtual_time
 
@@ -150,11 +148,9 @@ class _Run:
         self.requests = self.sent = 0
         clock = kinesis.clock
         lease, streams = lease_of(clock), streams_of(kinesis)
-        self.cluster: Cluster | None = None
-        if fetchers:
-            self.cluster = Cluster(streams, lease.seconds, 10.0, clock, gone=self._is_gone)
-        fetching = self.cluster or LocalFetching(fetcher_of(kinesis, streams), clock)
-        self.run, self.query = query_of(streams, fetching, lease, clock)
+        self.run, self.query, self.cluster = query_of(
+            streams, fetcher_of(kinesis, streams), lease, clock, self._is_gone if fetchers else None
+        )
         self.planner = planner = planner_of(self.query, clock)
         # To ask for the lease would wait.
         planner._may_read = True
@@ -254,9 +250,15 @@ class _Run:
         # Its socket tells that the connection broke.
         begin = clock.monotonic()
         _, took = _timed(lambda: cluster.assignments.dropped(name))
-        while len(cluster.statuses()) < len(cluster.assignments.reached):
+        while self._heard() < self.kinesis.number:
             await clock.sleep(0.05)
         return took, clock.monotonic() - begin
+
+    def _heard(self) -> int:
+        """The number of shards of which fetchers have told something."""
+        if hasattr(self.cluster, "table"):
+            return sum(row.is_heard for row in self.cluster.table.shared.values())
+        return len(self.cluster.statuses())
 
 
 def _address(place: int) -> FetcherAddress:

@@ -17,6 +17,8 @@ from aiobotocore.config import AioConfig
 
 from benchmarks.canned import RECORDS_PER_EVENT, canned_kinesis, last_number
 from benchmarks.certificate import trusted_certificate
+from benchmarks.earlier import begin as begin_feed
+from benchmarks.earlier import drop, row_of
 from benchmarks.figures import Figure, Goal
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import SystemClock
@@ -163,7 +165,7 @@ async def fetch(
             key = ShardKey("orders", shard)
             subscribe = partial(stream.subscribe, shard)
             feed = ShardFeed(
-                key,
+                row_of(key),
                 subscribe,
                 reader.budget,
                 reader,
@@ -173,7 +175,7 @@ async def fetch(
                 clock,
                 fail_on_data_loss=True,
             )
-            feed.from_position(TRIM_HORIZON)
+            begin_feed(feed, TRIM_HORIZON)
             reader.feeds.append(feed)
         await reader.done.wait()
         end_watching()
@@ -191,7 +193,7 @@ class _Reader:
         self.feeds: list[ShardFeed] = []
         self.done = asyncio.Event()
 
-    def touch(self, shards: Iterable[ShardKey]) -> None:
+    def touch(self, rows: Iterable[Any]) -> None:
         pass
 
     def wake(self) -> None:
@@ -201,7 +203,7 @@ class _Reader:
             self.done.set()
         if self.budget.used > self.budget.limit // 2:
             for buffer in buffers:
-                buffer.commit(buffer.end)
+                drop(buffer, buffer.end)
 
     def ended(self, children: Sequence[ChildShard]) -> None:
         raise AssertionError(f"no shard ends, but here are {children}")

@@ -14,12 +14,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aiobotocore.config import AioConfig
 
 from benchmarks.canned import RECORDS_PER_EVENT, canned_kinesis, last_number
 from benchmarks.certificate import trusted_certificate
+from benchmarks.earlier import begin, drop, row_of
 from benchmarks.fetching import CARRIED, NAMES, REF, REGION
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import anonymous_memory, process_of
@@ -148,7 +149,7 @@ async def _feeds(endpoint: str, transport: str, shards: int, start: Position) ->
             shard = f"shardId-{number:012d}"
             key, subscribe = ShardKey("orders", shard), partial(stream.subscribe, shard)
             feed = reader.feeds[key] = ShardFeed(
-                key,
+                row_of(key),
                 subscribe,
                 budget,
                 reader,
@@ -158,7 +159,7 @@ async def _feeds(endpoint: str, transport: str, shards: int, start: Position) ->
                 clock,
                 fail_on_data_loss=True,
             )
-            feed.from_position(start)
+            begin(feed, start)
         yield reader
         await asyncio.gather(*filter(None, [feed.close() for feed in reader.feeds.values()]), return_exceptions=True)
 
@@ -181,11 +182,12 @@ class _Reader:
         self.events = 0
         self.news = Signal()
 
-    def touch(self, shards: Iterable[ShardKey]) -> None:
-        for key in shards:
+    def touch(self, rows: Iterable[Any]) -> None:
+        for row in rows:
+            key = getattr(row, "shard", row) if isinstance(getattr(row, "shard", None), ShardKey) else row
             buffer = self.feeds[key].buffer
             if buffer is not None and not buffer.idle:  # at the end, it is not there any more
-                buffer.commit(buffer.end)
+                drop(buffer, buffer.end)
                 self.events += 1
             self.heard.add(key)
         self.news.notify()

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import product
 from multiprocessing.connection import Connection
-from typing import Final
+from typing import Any, Final
 
 from aiobotocore.config import AioConfig
 
 from benchmarks.canned import canned_kinesis
 from benchmarks.certificate import trusted_certificate
+from benchmarks.earlier import begin, row_of
 from benchmarks.fetching import CARRIED, NAMES, REF, REGION
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import anonymous_memory, process_of
@@ -78,10 +79,10 @@ async def _stalled(endpoint: str, transport: str, shards: int) -> tuple[int, int
         for number in range(shards):
             shard = f"shardId-{number:012d}"
             feed = ShardFeed(
-                ShardKey("orders", shard), partial(stream.subscribe, shard), budget, listener, listener.ended,
+                row_of(ShardKey("orders", shard)), partial(stream.subscribe, shard), budget, listener, listener.ended,
                 listener.failed, FetchCounts(), clock, fail_on_data_loss=True,
             )  # fmt: skip
-            feed.from_position(TRIM_HORIZON)
+            begin(feed, TRIM_HORIZON)
             feeds.append(feed)
         most = used = 0
         until = time.monotonic() + SECONDS
@@ -95,7 +96,7 @@ async def _stalled(endpoint: str, transport: str, shards: int) -> tuple[int, int
 class _Nobody:
     """Hears of everything, and reads nothing."""
 
-    def touch(self, shards: Iterable[ShardKey]) -> None:
+    def touch(self, rows: Iterable[Any]) -> None:
         pass
 
     def wake(self) -> None:

@@ -18,6 +18,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from benchmarks.canned import RECORDS_PER_EVENT, canned_kinesis, last_number
+from benchmarks.earlier import row_of
 from benchmarks.fetching import EVENTS, SHARDS, fetch
 from benchmarks.figures import Figure, Goal
 from kinesis_efo.fetcher.budget import Budget
@@ -109,7 +110,10 @@ def _parts() -> list[Figure]:
         for number in range(MANY_SHARDS)
     }
     buffer = SimpleNamespace(waiting_since=0.0)
-    feeds: list[Any] = [SimpleNamespace(key=ShardKey("orders", shard), buffer=buffer) for shard in stats]
+    feeds: list[Any] = [
+        SimpleNamespace(key=ShardKey("orders", shard), row=row_of(ShardKey("orders", shard)), buffer=buffer)
+        for shard in stats
+    ]
     registry = MetricsRegistry(now=_once_per_collection())
     registry.add(_collector(feeds, budget, SimpleNamespace(stats=stats)))
     reader = InMemoryMetricReader()
@@ -130,8 +134,16 @@ def _parts() -> list[Figure]:
     ]
 
 
+class _Fetcher(list[Any]):
+    """A fetcher with these feeds."""
+
+    budget: Budget
+    feeds: list[Any]
+
+
 def _collector(feeds: list[ShardFeed], budget: Budget, stream: Any) -> FetcherCollector:
-    fetcher: Any = SimpleNamespace(budget=budget, feeds=feeds)
+    fetcher: Any = _Fetcher(feeds)
+    fetcher.budget, fetcher.feeds = budget, feeds
     about = {"application": "lake", "environment": "dev"}
     return FetcherCollector(fetcher, {"orders": stream}, _LEASES, about, MANY_SHARDS, time.monotonic)
 

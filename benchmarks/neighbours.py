@@ -15,10 +15,11 @@ from typing import Final
 
 from pybase64 import b64decode
 
+from benchmarks.earlier import endless, fetcher_of
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import AwsProcess
-from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, ShardRange
+from kinesis_efo.run.whole_run import WholeRun
 from kinesis_efo_local import Settings
 from tests.support.fetching import reading
 from tests.support.world import World, make_world, wait_until
@@ -59,11 +60,10 @@ def _tail(world: World, *, stuck: bool) -> float:
     ages: list[float] = []
     with reading(world, bufferBytes=BUFFER, leaseTimeout="10s") as r:
         r.poll()
-        fetcher, loop = r.runtime.whole.fetcher, r.runtime._loop
-        assert fetcher is not None
+        whole, loop = r.runtime.whole, r.runtime._loop
+        fetcher = fetcher_of(whole)
         readers = [
-            asyncio.run_coroutine_threadsafe(_read(fetcher, each, None if each == ids[0] else ages), loop)
-            for each in ids
+            asyncio.run_coroutine_threadsafe(_read(whole, each, None if each == ids[0] else ages), loop) for each in ids
         ]
         if stuck:
             wait_until(lambda: fetcher.budget.used > fetcher.budget.limit // 2)
@@ -81,9 +81,9 @@ def _tail(world: World, *, stuck: bool) -> float:
     return quantiles(ages, n=100)[98] * 1000
 
 
-async def _read(fetcher: Fetcher, shard: str, ages: list[float] | None) -> None:
+async def _read(whole: WholeRun, shard: str, ages: list[float] | None) -> None:
     """Append the ages of records on arrival to `ages`; without a list, take the first chunk and get stuck."""
-    async for payloads in fetcher.read(ShardRange(ShardKey("orders", shard), TRIM_HORIZON, EVER, EVER.value)):
+    async for payloads in endless(whole, ShardRange(ShardKey("orders", shard), TRIM_HORIZON, EVER, EVER.value)):
         if ages is None:
             await asyncio.Event().wait()
             return

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import psutil
 
+from benchmarks.earlier import service_of
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import anonymous_memory, process_of
 from benchmarks.simulated import (
@@ -29,12 +30,10 @@ from benchmarks.simulated import (
 )
 from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.cluster.cluster import Cluster, PlannerService
 from kinesis_efo.cluster.remote import PlannerLink
 from kinesis_efo.cluster.remote_fetcher import FetcherIdentity, RemoteFetcher
 from kinesis_efo.run.access import Call
 from kinesis_efo.run.query_planner import QueryPlanner
-from kinesis_efo.sharing.local_fetching import LocalFetching
 
 CASES: Final = {256: 2, 8000: 32}
 """The number of fetchers, by the number of shards."""
@@ -133,11 +132,10 @@ async def _planning(pipe: Connection, shards: int, fetchers: int) -> None:
     kinesis = SimulatedKinesis(shards, clock, Random(shards))
     lease, streams = lease_of(clock, LEASE_SECONDS), streams_of(kinesis)
     if fetchers:
-        cluster = Cluster(streams, lease.seconds, LEASE_SECONDS, clock, gone=_never)
-        service = PlannerService(cluster, loop, SECRET, Listening())
-        (run, query), address = query_of(streams, cluster, lease, clock), service.address
+        run, query, cluster = query_of(streams, fetcher_of(kinesis, streams), lease, clock, _never)
+        address = service_of(cluster, loop, SECRET, Listening()).address
     else:
-        run, query = query_of(streams, LocalFetching(fetcher_of(kinesis, streams), clock), lease, clock)
+        run, query, _ = query_of(streams, fetcher_of(kinesis, streams), lease, clock)
         address = None
     await run.start(str(address))
     pipe.send(address)

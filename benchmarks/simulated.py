@@ -12,6 +12,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.earlier import run_of
 from benchmarks.fetching import REF, REGION
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import Clock
@@ -32,7 +33,7 @@ from kinesis_efo.records.events import Event, read_head
 from kinesis_efo.run.access import Call
 from kinesis_efo.run.query import Query
 from kinesis_efo.run.query_planner import QueryPlanner
-from kinesis_efo.run.run import Fetching, Run
+from kinesis_efo.run.run import Run
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from tests.support.lease_store import MemoryLeaseStore
 
@@ -172,10 +173,12 @@ def lease_of(clock: Clock, seconds: float = SourceOptions().lease_timeout) -> Ru
     return RunLease(MemoryLeaseStore(), "run", LeaseKeys({"orders": "orders"}), Timing(seconds), clock, Random(1))
 
 
-def query_of(streams: Streams, fetching: Fetching, lease: RunLease, clock: Clock) -> tuple[Run, Query]:
-    """A run whose lease table is in memory, and its query."""
-    run = Run(streams, fetching, lease, lease._table, LeaseKeys({"orders": "orders"}), 25.0, patience=60.0, clock=clock)
-    return run, Query(run)
+def query_of(
+    streams: Streams, fetcher: Fetcher, lease: RunLease, clock: Clock, gone: Any = None
+) -> tuple[Run, Query, Any]:
+    """A run whose lease table is in memory, its query, and what fetchers elsewhere call; see `run_of`."""
+    run, cluster = run_of(streams, fetcher, lease, LeaseKeys({"orders": "orders"}), clock, gone)
+    return run, Query(run), cluster
 
 
 class RunOfQuery:

@@ -187,6 +187,10 @@ class FetcherUnreachableError(FetcherError):
     """No fetcher responds at any of its addresses."""
 
 
+class NotFetchedHereError(FetcherUnreachableError):
+    """The fetcher does not have the rest of a range any more, or another fetcher has it: the run knows where to read it."""
+
+
 class FetcherRefusedError(FetcherError):
     """The fetcher refused a call, because the run's secret is missing or wrong."""
 

@@ -157,7 +157,12 @@ def lowest(positions: Iterable[Position]) -> Position:
     >>> str(lowest([Position.after(12), Position.parse("SHARD_END"), Position.after(9)]))
     'AFTER:9'
     """
-    return min(positions, key=lambda each: (_RANKS[each.kind], each.value, each.kind is PositionKind.AFTER))
+    return min(positions, key=rank)
+
+
+def rank(position: Position) -> tuple[int, int, bool]:
+    """The place of a position in the order of `lowest`, for sorting."""
+    return _RANKS[position.kind], position.value, position.kind is PositionKind.AFTER
 
 
 class LastRecord(NamedTuple):

@@ -47,6 +47,7 @@ from kinesis_efo.records.decoder import decode
 from kinesis_efo.run import clients, thread, whole_run
 from kinesis_efo.run.access import Begin, Next, Plan
 from kinesis_efo.run.messages import JoinReply
+from kinesis_efo.run.serving import Serving
 from kinesis_efo.run.thread import RunThread
 from kinesis_efo.run.whole_run import StartFetchers, WholeRun
 from kinesis_efo.tasks.client import SILENT_SECONDS, RangePayloads
@@ -144,6 +145,21 @@ class Service:
 
     def shutdown(self) -> None:
         ProgramWorld.current.services.pop(self.address, None)
+
+
+class Planner(Service):
+    """In the place of `PlannerService`."""
+
+    what = "planner"
+
+    def __init__(self, serving: Serving, *arguments: Any) -> None:
+        self.serving = serving
+        super().__init__(serving.of, *arguments)
+
+    @property
+    def assignments(self) -> Any:
+        """Who fetches what."""
+        return self.serving.assignments
 
 
 class Where:
@@ -760,7 +776,7 @@ def in_virtual_time(machine: Machine) -> Iterator[None]:
         patch.setattr(thread, "new_event_loop", Loops(machine).new_event_loop)
         patch.setattr(shared_run, "RunConnection", MemoryConnection)
         patch.setattr(shared_run, "WhereService", Where)
-        patch.setattr(whole_run, "FetcherService", Service)
+        patch.setattr(whole_run, "PlannerService", Planner)
         patch.setattr(whole_run, "owner_id", lambda random: ProgramWorld.current.owner(random))
         patch.setattr(whole_run, "Random", lambda: Random(ProgramWorld.current.random.random()))
         patch.setattr(

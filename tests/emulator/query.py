@@ -32,7 +32,6 @@ from kinesis_efo.records.decoder import decode
 from kinesis_efo.run.query import Query as Planning
 from kinesis_efo.run.run import Run
 from kinesis_efo.run.start import start_offset
-from kinesis_efo.sharing.local_fetching import LocalFetching
 from kinesis_efo_local.errors import AwsError
 from tests.emulator.memory import MemoryClient, MemoryKinesis
 from tests.emulator.oracle import Oracle, WatchedTransport
@@ -112,11 +111,10 @@ class WatchedRun(Run):
     """Tells the oracle of which shards it loses the lease."""
 
     oracle: Oracle
-    fetcher: Fetcher
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
         """See `LeaseListener`."""
-        for feed in self.fetcher.feeds:
+        for feed in self.fetcher:
             self.oracle.interrupted(feed.key.shard)
         super().lease_lost(stream, owner)
 
@@ -162,9 +160,8 @@ class Query:
         budget = Budget(application.buffer_bytes, now=clock.monotonic)
         streams = Streams(self.streams)
         self.fetcher = Fetcher(streams, budget, settings, clock)
-        fetching = LocalFetching(self.fetcher, clock)
-        self.run = WatchedRun(streams, fetching, self.leases, self.network, self.keys, 25.0, PATIENCE, clock)
-        self.run.oracle, self.run.fetcher = self.oracle, self.fetcher
+        self.run = WatchedRun(streams, self.fetcher, self.leases, self.network, self.keys, 25.0, PATIENCE, clock)
+        self.run.oracle = self.oracle
         self.planner = Planning(self.run)
         self._clock = clock
         self.most_used = 0
@@ -208,6 +205,7 @@ class Query:
         if application.committed and application.random.random() < 0.3:
             return end
         application.repeated += application.committed
+        self.planner.begin(start, end)
         await self.run_batch(start, end, again=True)
         return end
 
@@ -261,7 +259,7 @@ class Query:
         """Read the rows of one range; with `stop_after`, break off after that many payloads and return none."""
         application = self.application
         payloads: list[bytes] = []
-        reader = self.fetcher.read(wanted)
+        reader = self.run.serving.of("query").read(wanted)
         try:
             async for chunk in reader:
                 payloads += chunk
@@ -284,7 +282,7 @@ class Query:
     async def _hang(self, wanted: ShardRange, chunks: int) -> None:
         """Read a range as an attempt does whose host freezes: it takes some chunks, and no more as long as the other one reads."""
         self.application.hung += 1
-        reader = self.fetcher.read(wanted)
+        reader = self.run.serving.of("query").read(wanted)
         try:
             for _ in range(chunks):
                 await anext(reader, None)

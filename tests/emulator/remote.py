@@ -13,41 +13,24 @@ import msgspec
 import pytest
 
 from kinesis_efo.calls.address import FetcherAddress, Listening
-from kinesis_efo.cluster.cluster import Cluster
 from kinesis_efo.cluster.remote import FetcherPlan
 from kinesis_efo.cluster.remote_fetcher import FetcherIdentity, RemoteFetcher
 from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.fetcher.budget import Budget
-from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
+from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings, FetcherSource
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import Report, ReportReply, WhereReply, WhereRequest, Work, WorkRequest
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.planner import shared_run
 from kinesis_efo.run import whole_run
+from kinesis_efo.run.assignments import Assignments
+from kinesis_efo.run.run import Elsewhere
 from tests.emulator.machine import Loop, SimulatedProcess, Thread
 from tests.emulator.program import ProgramWorld, Service, SparkProgram, opener
 
 T = TypeVar("T", bound=msgspec.Struct)
 _ANSWER_SECONDS: Final = 20.0
 _TASK_PATIENCE: Final = 2.0
-
-
-class Planner(Service):
-    """In the place of `PlannerService`."""
-
-    what = "planner"
-
-    def __init__(self, cluster: Cluster, *arguments: Any) -> None:
-        self.cluster = cluster
-        super().__init__(cluster.of, *arguments)
-        cluster.home = self.address
-
-
-class ProbedCluster(Cluster):
-    """A cluster that knows which fetchers have ended."""
-
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, gone=_is_gone, **more)
 
 
 async def _is_gone(address: FetcherAddress) -> bool:
@@ -70,7 +53,10 @@ class WhereClient:
     def where(self, request: WhereRequest) -> WhereReply:
         """See `PlannerClient`."""
         found: WhereReply = ProgramWorld.current.call(
-            self._address, self._secret, lambda service: service.cluster.where(request), request.wait + _ANSWER_SECONDS
+            self._address,
+            self._secret,
+            lambda service: service.serving.where(request, service.address),
+            request.wait + _ANSWER_SECONDS,
         )
         return _sent(found, WhereReply)
 
@@ -84,14 +70,14 @@ class Link:
     async def work(self, request: WorkRequest) -> Work:
         """See `Planner`."""
         sent = _sent(request, WorkRequest)
-        return _sent(await self._call(lambda cluster: cluster.assignments.work(sent), request.wait), Work)
+        return _sent(await self._call(lambda assignments: assignments.work(sent), request.wait), Work)
 
     async def report(self, report: Report) -> ReportReply:
         """See `Planner`."""
         sent = _sent(report, Report)
-        return _sent(await self._call(lambda cluster: cluster.assignments.report(sent)), ReportReply)
+        return _sent(await self._call(lambda assignments: assignments.report(sent)), ReportReply)
 
-    async def _call(self, make: Callable[[Cluster], Awaitable[T]], seconds: float = 0.0) -> T:
+    async def _call(self, make: Callable[[Assignments], Awaitable[T]], seconds: float = 0.0) -> T:
         world = ProgramWorld.current
         if world.machine.current.process.host in world.cut_off:
             raise FetcherUnreachableError("the run is out of reach")
@@ -99,7 +85,7 @@ class Link:
         if service is None or not service.is_there() or service.secret != self._plan.secret:
             raise FetcherUnreachableError("the run does not answer")
         world.messages += 1
-        calling: Any = make(service.cluster)
+        calling: Any = make(service.assignments)
         there = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(calling, service.loop))
         give_up_at = world.machine.now + seconds + _ANSWER_SECONDS
         while not there.done():
@@ -173,7 +159,9 @@ async def fetch(plan: FetcherPlan, process: SimulatedProcess, place: int) -> Non
     streams = Streams({name: open_stream(ref) for name, ref in plan.manifest.streams.items()}, may_grow=True)
     settings = FetcherSettings(options.fail_on_data_loss, _TASK_PATIENCE, options.arrival_step, options.retry.timeout)
     fetcher = Fetcher(streams, Budget(options.buffer_bytes, now=clock.monotonic), settings, clock)
-    service = Service(lambda _: fetcher, asyncio.get_running_loop(), plan.secret, Listening(), None, None, None)
+    service = Service(
+        partial(FetcherSource, fetcher, clock), asyncio.get_running_loop(), plan.secret, Listening(), None, None, None
+    )
     identity = FetcherIdentity(place, process.host, service.address)
     names = count()
     try:
@@ -194,7 +182,6 @@ def _sent(message: T, kind: type[T]) -> T:
 def with_fetchers() -> Iterator[None]:
     """Let runs have their fetchers in other processes of the machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whole_run, "Cluster", ProbedCluster)
-        patch.setattr(whole_run, "PlannerService", Planner)
+        patch.setattr(whole_run, "Elsewhere", partial(Elsewhere, gone=_is_gone))
         patch.setattr(shared_run, "PlannerClient", WhereClient)
         yield

@@ -9,7 +9,8 @@ from statistics import quantiles
 import pytest
 
 from kinesis_efo.kinesis.stats import State
-from kinesis_efo.positions import Position, ShardKey, ShardRange
+from kinesis_efo.marks import Mark
+from kinesis_efo.positions import Offset, Position, ShardKey, ShardRange
 from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import NO_LIMIT, Query
 from tests.emulator.test_each_fault import virtual
@@ -33,10 +34,11 @@ async def neighbours_latencies(*, blocked: bool, rounds: int = 300) -> tuple[lis
     async with Query(world.application) as query:
         offset = await query.begin()
         await query.planner.poll(offset, NO_LIMIT, NO_LIMIT, 1.0)
+        query.planner.plan(Offset(dict.fromkeys(offset, EVER), mark=Mark("query", 1)))
 
         async def read(shard: str) -> None:
             wanted = ShardRange(ShardKey("orders", shard), offset[ShardKey("orders", shard)], EVER, EVER.value)
-            async for chunk in query.fetcher.read(wanted):
+            async for chunk in query.run.serving.of("query").read(wanted):
                 if shard == stuck:
                     await asyncio.Event().wait()
                 latencies.extend([loop.time() - sent] * len(chunk))
@@ -83,13 +85,14 @@ async def test_beside_one_hot_shard_of_a_thousand_every_other_record_comes_withi
     async with Query(world.application) as query:
         offset = await query.begin()
         await query.planner.poll(offset, NO_LIMIT, NO_LIMIT, 1.0)
+        query.planner.plan(Offset(dict.fromkeys(offset, EVER), mark=Mark("query", 1)))
         await asyncio.sleep(60)
         assert all(each.state is State.STREAMING for each in query.streams["orders"].subscriptions.stats.values())
         sent = 0.0
 
         async def read(shard: str) -> None:
             wanted = ShardRange(ShardKey("orders", shard), offset[ShardKey("orders", shard)], EVER, EVER.value)
-            async for chunk in query.fetcher.read(wanted):
+            async for chunk in query.run.serving.of("query").read(wanted):
                 if shard == hot:
                     # A sink that takes less than comes.
                     await asyncio.sleep(1.0)

@@ -9,6 +9,7 @@ import re
 import pytest
 
 from kinesis_efo.errors import DataLossError
+from kinesis_efo.fetcher.work import RowKey
 from kinesis_efo.options.settings import Start
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, ShardKey
 from tests.emulator.loss_oracle import single
@@ -79,7 +80,7 @@ async def test_stall_of_nine_minutes_at_the_horizon_is_an_error() -> None:
     async with Query(w.application) as query:
         offset = await query.batch(await query.begin())
         finish(query.planner, offset)
-        await query.fetcher.feeds.let_go([*offset])
+        await query.fetcher.close([RowKey(None, key) for key in offset])
         later(w, 540.0)
         with pytest.raises(DataLossError):
             await read_on(query, offset, 20)

@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 
 from kinesis_efo.kinesis.polling import apart_pace
+from kinesis_efo.marks import Mark
 from kinesis_efo.positions import Offset, Position, ShardKey
 from kinesis_efo.records.decoder import decode
 from kinesis_efo.run.query import Query as Planning
@@ -34,8 +35,9 @@ async def test_continuation_is_not_logged_as_a_record() -> None:
         behind, begin = Planning(query.run, name="behind"), Offset({KEY: Position.after(first)})
         while (tips := await behind.tips(begin, 1.0)) is None:
             await query.planner.poll(continuation, NO_LIMIT, NO_LIMIT, 1.0)
+        behind.plan(Offset(tips, tips.lasts, Mark("behind", 1)))
         (wanted,) = begin.ranges_to(tips)
         async with asyncio.timeout(300):
-            payloads = [each async for some in query.run.fetching.of("behind").read(wanted) for each in some]
+            payloads = [each async for some in query.run.serving.of("behind").read(wanted) for each in some]
     batches = decode(payloads, *wanted[:3], deaggregate=True)
     assert [int(number) for batch in batches for number in batch["sequenceNumber"].to_pylist()] == others

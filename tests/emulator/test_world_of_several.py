@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinesis_efo.errors import ConfigurationError, DataLossError
+from kinesis_efo.errors import DataLossError
 from tests.emulator.world import world
 
 everywhere = pytest.mark.parametrize("fetchers", [0, 2])
@@ -44,17 +44,15 @@ def test_without_get_records_all_queries_wait_for_the_slowest(fetchers: int) -> 
 
 @everywhere
 def test_without_get_records_a_query_at_a_time_ends_beside_a_waiting_one(fetchers: int) -> None:
-    """The tasks of a query that never polls, and another query's planner, would restart the subscription for ever."""
+    """A time and a place are not comparable: the subscription must not go to and fro for ever."""
     with world(fetchers=fetchers) as w:
         w.refuse_get_records()
         w.warns("kinesis:GetRecords", "asking the planner for its present fetcher")
         waiting = w.query()
         w.later(20)
         once = w.query(once=True, startingPosition=f"AT_TIMESTAMP:{int(w.kinesis.now * 1000)}")
-        assert "grant kinesis:GetRecords" in waiting.fails(ConfigurationError)
         once.ends(0)
         w.put(5)
-        waiting.start()
         waiting.reads(5)
 
 

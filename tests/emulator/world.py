@@ -139,7 +139,7 @@ class World:
     def buffered(self) -> int:
         """Bytes that the run believes to be in buffers."""
         runs = [runtime.whole.run for process, runtime in self.program.hosting.items() if process.lives]
-        return sum(each.buffered for run in runs for each in run.fetching.statuses())
+        return sum(each.buffered for run in runs for each in run.table.statuses(None, run.fetcher_of))
 
     def refuse_get_records(self) -> None:
         """Refuse GetRecords from now on, as without the permission."""

@@ -88,6 +88,18 @@ class QueryCalls:
     def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
         self._run(self._query.check_replay(begin, ranges))
 
+    def repeats(self, wanted: ShardRange) -> None:
+        """Tell the run of a range that a micro-batch in Spark's log has, if it does not know the shard."""
+
+        async def begin() -> None:
+            progress = self._query.progress
+            known = progress.finished or Offset({})
+            if wanted.key not in known:
+                end = Offset({**(progress.reach or known), wanted.key: wanted.through})
+                self._query.begin(Offset({**known, wanted.key: wanted.after}), end)
+
+        self._run(begin())
+
     def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
         return self._run(self._query.tips(offset, timeout))
 
@@ -136,6 +148,7 @@ class Reading:
 
     def read(self, wanted: ShardRange, client: FetcherClient | None = None) -> list[Row]:
         """Read the rows of a range."""
+        self.calls.repeats(wanted)
         rows = []
         for batch in chain.from_iterable(
             decode(payloads, *asked[:3], deaggregate=True) for asked, payloads in (client or self.client).get([wanted])

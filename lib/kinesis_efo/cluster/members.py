@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from msgspec.structs import replace
+
 from kinesis_efo.cluster.shares import share_out
+from kinesis_efo.decisions.losses import NOTHING_KNOWN
 from kinesis_efo.fetcher.budget import Signal
-from kinesis_efo.fetcher.work import Work, WorkRequest
-from kinesis_efo.positions import Position, ShardKey
+from kinesis_efo.fetcher.work import Order, Work, WorkRequest
+from kinesis_efo.positions import ShardKey
 
 
 class Member:
@@ -27,32 +30,38 @@ class Member:
         self.revision = 1
         self.changed = Signal()
         self.number = 0
-        self._sent: dict[ShardKey, Position] = {}
+        self._sent: dict[ShardKey, Order] = {}
         self._reports = 0
 
     def __str__(self) -> str:
         return f"{self.request.place} on {self.request.host}"
 
     def heard(self, request: WorkRequest, now: float) -> None:
-        """Note a request. If the fetcher missed a reply, all positions are sent again."""
+        """Note a request. If the fetcher missed a reply, all orders are sent again."""
         self.request, self.heard_at = request, now
         if request.done != self.number:
             self._sent.clear()
 
-    def unsent(self, done: Mapping[ShardKey, Position]) -> dict[ShardKey, Position]:
-        """The positions up to which its shards are processed, as far as they have not been in a reply to it yet."""
+    def unsent(self, orders: Mapping[ShardKey, Order]) -> dict[ShardKey, Order]:
+        """The orders for its shards that have not been in a reply to it yet."""
         return {
-            key: position
-            for key in self.shards
-            if (position := done.get(key)) is not None and self._sent.get(key) != position
+            key: order for key in self.shards if (order := orders.get(key)) is not None and self._sent.get(key) != order
         }
 
-    def send(self, done: Mapping[ShardKey, Position]) -> list[tuple[ShardKey, Position]]:
-        """Note that the next reply has the positions in `done` that were not sent yet; returns them."""
-        news = self.unsent(done)
-        self._sent |= news
+    def send(self, orders: Mapping[ShardKey, Order]) -> list[tuple[ShardKey, Order]]:
+        """Note that the next reply has the orders that were not sent yet; returns them."""
+        news, sent = self.unsent(orders), self._sent
+        self._sent = {key: order for key, order in {**sent, **news}.items() if key in self.shards}
         self.number += 1
-        return list(news.items())
+        return [
+            (
+                key,
+                replace(order, start=None, known=NOTHING_KNOWN)
+                if key in sent and sent[key].version == order.version
+                else order,
+            )
+            for key, order in news.items()
+        ]
 
     def follows(self, number: int) -> bool:
         """Accept a report if its number is the next one, or 1 because the fetcher starts over; returns whether it was accepted."""

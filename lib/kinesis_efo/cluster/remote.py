@@ -21,7 +21,7 @@ from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher.assembly import certificate_for, stream_opener
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
-from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
+from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings, FetcherSource
 from kinesis_efo.fetcher.service import FetcherService
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import PlannerClient, Report, ReportReply, Work, WorkRequest
@@ -67,7 +67,7 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
         fetcher = Fetcher(streams, budget, settings, clock)
         certificate = certificate_for(options, listening, clock)
         service = FetcherService(
-            lambda _query: fetcher, asyncio.get_running_loop(), plan.secret, listening, certificate
+            partial(FetcherSource, fetcher, clock), asyncio.get_running_loop(), plan.secret, listening, certificate
         )
         stack.push_async_callback(asyncio.to_thread, service.shutdown)
         identity = FetcherIdentity(place, socket.gethostname(), service.address)

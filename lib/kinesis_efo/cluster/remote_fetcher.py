@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
 
+from msgspec.structs import replace
+
+from kinesis_efo import __version__
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.wire import pack_error
 from kinesis_efo.clock import Clock, within
@@ -19,7 +22,7 @@ from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.budget import Signal
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.fetcher.work import Report, ReportReply, Shard, Work, WorkRequest
+from kinesis_efo.fetcher.work import Order, Report, ReportReply, RowKey, Work, WorkRequest
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import Bounds
@@ -63,20 +66,31 @@ class Assignment:
         self.revision = 0
         self._clock = clock
         self._ask = ask
-        self._shards: dict[ShardKey, Shard] = {}
+        self._shards: frozenset[ShardKey] = frozenset()
+        self._orders: dict[ShardKey, Order] = {}
         self._until: dict[str, float] = {}
         self._heard_at = -inf
         self._heard = Signal()
 
-    def follow(self, work: Work, asked_at: float) -> tuple[dict[ShardKey, Position], frozenset[ShardKey]]:
-        """Apply the reply to a request sent after `asked_at`, monotonic seconds. Returns the starts of new shards, and the ended shards."""
+    def follow(self, work: Work, asked_at: float) -> frozenset[ShardKey]:
+        """Apply the reply to a request sent after `asked_at`, monotonic seconds. Returns the shards that were taken away."""
         self._until = {stream: asked_at + seconds for stream, seconds in work.seconds.items()}
         before = self._shards
         if work.shards is not None:
-            self._shards, self.revision = {shard.key: shard for shard in work.shards}, work.revision
+            self._shards, self.revision = frozenset(work.shards), work.revision
+        for key, order in work.orders:
+            known = self._orders.get(key)
+            if order.start is not None:
+                self._orders[key] = order
+            elif known is not None:
+                self._orders[key] = replace(known, keep=order.keep, kept=order.kept)
+        self._orders = {key: order for key, order in self._orders.items() if key in self._shards}
         self.heard(asked_at)
-        begin = {key: shard.start for key, shard in self._shards.items() if key not in before}
-        return begin, frozenset(before.keys() - self._shards.keys())
+        return before - self._shards
+
+    def orders(self, shards: Iterable[ShardKey]) -> dict[RowKey, Order | None]:
+        """The orders for some shards, as far as they are still this fetcher's."""
+        return {RowKey(None, key): self._orders[key] for key in shards if key in self._orders}
 
     def heard(self, asked_at: float) -> None:
         """Record that at some time after `asked_at` the run still knew this fetcher, and the fetcher had the newest list of its shards."""
@@ -85,8 +99,8 @@ class Assignment:
 
     def forget(self) -> frozenset[ShardKey]:
         """Give up all shards, because other fetchers may have them now; returns the shards to close."""
-        shards = frozenset(self._shards)
-        self._shards, self._until, self.revision = {}, {}, 0
+        shards = self._shards
+        self._shards, self._orders, self._until, self.revision = frozenset(), {}, {}, 0
         return shards
 
     def expired(self) -> frozenset[ShardKey]:
@@ -116,9 +130,15 @@ class Assignment:
         return FetcherUnreachableError(f"shard {shard} is not read here for {seconds:.0f} s now: {known}")
 
     def known(self, shard: ShardKey, position: Position) -> Known:
-        if (assigned := self._shards.get(shard)) is None:
+        if (order := self._orders.get(shard)) is None:
             return NOTHING_KNOWN
-        return assigned.known if assigned.start == position else Known(accepted=assigned.known.accepted)
+        return order.known if order.start == position else Known(accepted=order.known.accepted)
+
+    def failed(self, row: RowKey, error: KinesisEfoError) -> None:
+        """Report an error. If a task of one of several queries cannot read, only that task fails."""
+        order = self._orders.get(row.shard)
+        if row.is_shared or order is None or not order.kept:
+            self.failure.set(error)
 
 
 class RemoteFetcher:
@@ -147,11 +167,11 @@ class RemoteFetcher:
         self._new_name = new_name
         self._give_up = give_up
         self._name = new_name()
-        self._reporter = Reporter(fetcher, streams, ends)
+        self._reporter = Reporter(fetcher, ends)
         self._assignment = Assignment(clock, self._reporter.wake)
         self._following = Signal()
         self._open_stream = open_stream
-        self._further: asyncio.Queue[tuple[Work, dict[ShardKey, Position]]] = asyncio.Queue()
+        self._further: asyncio.Queue[tuple[Work, set[ShardKey]]] = asyncio.Queue()
         self._reports = 0
 
     async def run(self) -> None:
@@ -184,6 +204,7 @@ class RemoteFetcher:
             done,
             wait,
             self._fetcher.reading,
+            __version__,
         )
 
     async def _work(self) -> None:
@@ -219,23 +240,14 @@ class RemoteFetcher:
                 # In any other case, the shards were given up meanwhile, and the reply is void.
 
     async def _follow(self, work: Work, asked_at: float) -> None:
-        begin, end = self._assignment.follow(work, asked_at)
-        self._fetcher.shared = work.shared
+        end = self._assignment.follow(work, asked_at)
         self._following.notify()
         # The next request reports these shards as closed, so wait until their connections are closed.
-        await asyncio.gather(*self._fetcher.feeds.close(end), return_exceptions=True)
-        known = {key: position for key, position in begin.items() if key.stream in self._streams.streams}
-        self._begin(known)
-        if further := {key: position for key, position in begin.items() if key not in known}:
+        await self._fetcher.close(RowKey(None, key) for key in end)
+        known = {key for key, _ in work.orders if key.stream in self._streams.streams}
+        self._fetcher.obey(self._assignment.orders(known))
+        if further := {key for key, _ in work.orders} - known:
             self._further.put_nowait((work, further))
-        self._fetcher.allowed()
-        if work.done:
-            self._fetcher.feeds.commit(dict(work.done))
-
-    def _begin(self, shards: dict[ShardKey, Position]) -> None:
-        for key, position in shards.items():
-            self._fetcher.feeds.buffered(key, position)
-        self._reporter.touch(shards)
 
     async def _open(self) -> None:
         """Open streams that were added to the run, and then read their shards. Meanwhile, other shards are read."""
@@ -243,11 +255,10 @@ class RemoteFetcher:
             work, shards = await self._further.get()
             for name in {key.stream for key in shards} - self._streams.streams.keys():
                 await self._streams.add(name, self._open_stream(work.streams[name]))
-            # This has no effect on shards that were taken away meanwhile.
-            self._begin(shards)
+            self._fetcher.obey(self._assignment.orders(shards))
 
     async def _begin_anew(self) -> None:
-        await asyncio.gather(*self._fetcher.feeds.close(self._assignment.forget()), return_exceptions=True)
+        await self._fetcher.close(RowKey(None, key) for key in self._assignment.forget())
         self._reporter.forget()
         self._reports = 0
 

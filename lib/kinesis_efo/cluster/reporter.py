@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import replace
+
 from kinesis_efo.fetcher.budget import Signal
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.fetcher.fetcher import Fetcher
-from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.fetcher.work import ShardNews
+from kinesis_efo.fetcher.work import RowKey, ShardNews
 from kinesis_efo.options import Bounds
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 
@@ -25,6 +26,7 @@ class _PlannerView:
 
     buffer: ShardBuffer
     entries: int = 0
+    drops: int = 0
     before_end: tuple[Position, int] | None = None
 
 
@@ -34,17 +36,16 @@ class Reporter:
     `ends` is the option `endingPosition`: if an end lies within an event, only the fetcher can find the last record before it.
     """
 
-    def __init__(self, fetcher: Fetcher, streams: Streams, ends: Bounds | None = None) -> None:
+    def __init__(self, fetcher: Fetcher, ends: Bounds | None = None) -> None:
         self.news = Signal()
         self._fetcher = fetcher
-        self._streams = streams
         self._ends = ends or Bounds()
-        self._told: dict[ShardKey, _PlannerView] = {}
-        self._touched: set[ShardKey] = set()
+        self._told: dict[RowKey, _PlannerView] = {}
+        self._touched: set[RowKey] = set()
         self.waits = False
 
-    def touch(self, shards: Iterable[ShardKey]) -> None:
-        self._touched.update(shards)
+    def touch(self, rows: Iterable[RowKey]) -> None:
+        self._touched.update(rows)
 
     def wake(self) -> None:
         self.waits = True
@@ -53,21 +54,21 @@ class Reporter:
     def forget(self) -> None:
         """Report everything next time, because the run does not know this fetcher."""
         self._told.clear()
-        self._touched = {feed.key for feed in self._fetcher.feeds}
+        self._touched = {feed.row for feed in self._fetcher}
 
     def collect(self) -> list[ShardNews]:
         """What has happened since the last call. If there is too much, the next call returns the rest."""
         self.waits = False
         touched, self._touched = self._touched, set()
-        feeds = {feed.key: feed for feed in self._fetcher.feeds if feed.key in touched}
+        feeds = {feed.row: feed for feed in self._fetcher if feed.row in touched}
         news = []
         entries = 0
-        for key in touched:
-            feed = feeds.get(key)
+        for row in touched:
+            feed = feeds.get(row)
             if feed is None or feed.buffer is None:
-                self._told.pop(key, None)
+                self._told.pop(row, None)
             elif entries >= MOST_ENTRIES:
-                self._touched.add(key)
+                self._touched.add(row)
                 self.waits = True
             else:
                 news.append(self._of(feed, feed.buffer))
@@ -75,23 +76,21 @@ class Reporter:
         return news
 
     def _of(self, feed: ShardFeed, buffer: ShardBuffer) -> ShardNews:
-        key, start = feed.key, None
-        told = self._told.get(key)
+        start = None
+        told = self._told.get(feed.row)
         if told is None or told.buffer is not buffer:
-            told = self._told[key] = _PlannerView(buffer)
+            told = self._told[feed.row] = _PlannerView(buffer)
             start = buffer.start
         events, told.entries = buffer.entries_since(told.entries)
-        told.before_end = told.before_end or self._before_end(key, buffer)
-        return ShardNews(
-            key,
-            start,
-            events,
-            behind=feed.millis_behind,
-            unseen=feed.unseen,
-            read_until=feed.read_until(buffer.end),
-            children=list(self._streams.stream(key.stream).children(key.shard)) if buffer.end.is_end else [],
-            subscription=self._fetcher.subscription(key),
-            quiet=feed.quiet,
+        low, told.drops = buffer.start if told.drops != buffer.drops else None, buffer.drops
+        told.before_end = told.before_end or self._before_end(feed.key, buffer)
+        return replace(
+            feed.news(buffer),
+            start=start,
+            low=low,
+            events=events,
+            children=self._fetcher.children(feed.key) if buffer.end.is_end else [],
+            subscription=self._fetcher.subscription(feed.key),
             lowest=buffer.lowest if buffer.starts_unnumbered else None,
             before_end=told.before_end,
         )

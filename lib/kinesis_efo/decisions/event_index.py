@@ -11,7 +11,7 @@ from itertools import islice
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from kinesis_efo.positions import SHARD_END, Position, PositionKind
+from kinesis_efo.positions import SHARD_END, LastRecord, Position, PositionKind
 from kinesis_efo.records.arrivals import Arrivals
 
 _COMPACT_AFTER: Final = 1024
@@ -221,6 +221,10 @@ class EventIndex:
         begins_there = stop > self.gone and through == self.end_of(stop - 1)
         cut = stop < len(self._ends) and self.sizes(stop)[1] > 0 and not begins_there
         return None if cut else self.last_before(stop, after)
+
+    def last_record_up_to(self, position: Position) -> LastRecord | None:  # noqa: ARG002
+        """The last record up to a position at which everything before was dropped; None if unknown."""
+        return None
 
     def last_before(self, stop: int, after: Position) -> int | None:
         """The sequence number of the last record after `after` in the events before index `stop`; None if there is none or it is unknown."""

@@ -22,6 +22,11 @@ class Progress:
         self.planned: list[Offset] = []
 
     @property
+    def reach(self) -> Offset | None:
+        """How far the query has planned."""
+        return self.planned[-1] if self.planned else self.finished
+
+    @property
     def checkpoint(self) -> str | None:
         """The checkpoint's id; None if it is not known yet."""
         known = (*self.planned, *((self.finished,) if self.finished is not None else ()))

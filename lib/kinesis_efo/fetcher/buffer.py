@@ -7,13 +7,14 @@ Dropped events can be read from Kinesis again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from typing import Final, NamedTuple
 
 from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.decisions.quiet import Quiet
+from kinesis_efo.decisions.rows import STARVING_SECONDS
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD, Budget, ShardRoom
 from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey, ShardRange
@@ -22,18 +23,15 @@ from kinesis_efo.records.events import Event, first_number, has_record, last_rec
 
 logger = logging.getLogger(__name__)
 
-STARVING_SECONDS: Final = 2.0
-"""After a reader has waited this long for an event that gets no room, the event exceeds the budget, even if another reader is behind."""
+YIELD_SECONDS: Final = 10.0
+"""After this time without room, events are dropped that are kept for a query that reads nothing here."""
 
 CLAIM_SECONDS: Final = 30.0
 """If a reader has taken nothing for this long while another one waits, no more events are kept for that reader."""
 
-AHEAD_SECONDS: Final = 5.0
-"""How long a query or a task waits if it is ahead of a buffer that other queries use."""
 
-
-class NotBufferedError(Exception):
-    """A buffer that several queries use does not have the rest of a range, `left`, so the query has to fetch it for itself."""
+class NotCovered(Exception):
+    """A row does not have the rest of a range, `left`. The run decides where to read it."""
 
     def __init__(self, left: ShardRange) -> None:
         super().__init__(str(left))
@@ -100,19 +98,33 @@ class ShardBuffer(EventIndex):
         self._budget = budget
         self._account = budget.join(key)
         self.room = ShardRoom(self._account, self._begins_to_wait)
+        self._waits_since: float | None = None
         self._exceeded = False
         self._extra = -1
         self._arrived = arrived
         self._arrival_step = arrival_step
         self._payloads: list[bytes | None] = []
         self._cursors: set[Cursor] = set()
+        self._kept: Mapping[str, Position] = {}
         self.quiet = Quiet()
+        self.drops = 0
+        self.touched_at = budget.now()
         self._closed = False
 
     @property
     def held(self) -> int:
         """Bytes of the budget that the buffer holds, including those reserved for the next event."""
         return self._account.held
+
+    @property
+    def waits(self) -> float | None:
+        """For how many seconds the next event has waited for room; None if it does not wait."""
+        return self._budget.now() - self._waits_since if self._account.waits and self._waits_since is not None else None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether a task is reading from the buffer."""
+        return bool(self._cursors)
 
     # -- filling
 
@@ -175,13 +187,13 @@ class ShardBuffer(EventIndex):
 
     @contextmanager
     def reading(
-        self, after: Position, through: Position, last: int | None = None, asked_at: float = -inf
+        self, after: Position, through: Position, last: int | None = None, asked_at: float = -inf, query: str = ""
     ) -> Iterator[Cursor]:
-        """Open a cursor for the range `(after, through]`. While the cursor is open, the events after it are kept.
+        """Open a cursor for the range `(after, through]` of a query. While the cursor is open, the events after it are kept.
 
         `last` is the sequence number of the range's last record, if known; `asked_at` is when the range was requested, monotonic seconds.
         """
-        cursor = Cursor(self, after, through, last, asked_at)
+        cursor = Cursor(self, after, through, last, asked_at, query)
         self._cursors.add(cursor)
         try:
             yield cursor
@@ -190,11 +202,24 @@ class ShardBuffer(EventIndex):
             self._drop_what_exceeds(cursor.position)
             self._exceed_if_starving()
 
-    def commit(self, position: Position) -> None:
-        """Drop the events before a position, because no query needs them any more."""
+    def keep(self, position: Position, kept: Mapping[str, Position]) -> None:
+        """Drop the events before a position, because no query needs them any more. `kept` has what each of several queries needs."""
+        self._kept = kept
         if self.covers(position):
             self.committed = position
             self._evict(self.index_after(position))
+
+    def lose(self, stop: int | None = None) -> None:
+        """Drop the events before an index (None: all) although they may be needed. The run learns that."""
+        if (stop := len(self) if stop is None else stop) > self.gone:
+            self.drops += 1
+            self._evict(stop)
+            self._arrived()
+
+    def exceed(self) -> None:
+        """Take the room that the next event waits for, even if the budget is full."""
+        self._account.exceed()
+        self._exceeded = True
 
     def last_up_to(self, through: Position, after: Position) -> int | None:
         """The sequence number of the last record of a range; None if there is none, or if it is unknown."""
@@ -230,11 +255,13 @@ class ShardBuffer(EventIndex):
         return self.index_after(position) == len(self)
 
     def _begins_to_wait(self) -> None:
+        self._waits_since = self._budget.now()
         self.quiet.interrupt()
         self._exceed_if_starving()
+        self._arrived()
 
     def _exceed_if_starving(self) -> None:
-        if not self._account.waits:
+        if (waited := self.waits) is None:
             return
         # A reader that is done does not count, although its cursor may still be open.
         unfinished = [cursor for cursor in self._cursors if not cursor.done]
@@ -242,16 +269,19 @@ class ShardBuffer(EventIndex):
         if not waiting:
             return
         now = self._budget.now()
-        behind = [cursor for cursor in unfinished if cursor not in waiting and not cursor.lags(now)]
-        if behind:
-            starving = max(cursor.waited(now) for cursor in waiting) >= STARVING_SECONDS
-            if self._holds_extra or not starving:
+        passed = [cursor.position for cursor in unfinished if cursor not in waiting and not cursor.lags(now)]
+        if waited < YIELD_SECONDS:
+            # What all readers have passed is only dropped if it is not kept for a query that reads nothing here.
+            readers = {cursor.query for cursor in self._cursors}
+            passed += [at for query, at in self._kept.items() if query not in readers and self.covers(at)]
+        self.lose(min((self.index_after(at) for at in passed), default=len(self)))
+        if self.waits is None:
+            return
+        if self.gone < len(self):
+            if self._holds_extra or max(waited, *(cursor.waited(now) for cursor in waiting)) < STARVING_SECONDS:
                 return
             self._extra = self.compacted + len(self)
-        else:
-            self._evict(len(self))
-        self._account.exceed()
-        self._exceeded = True
+        self.exceed()
 
     @property
     def _holds_extra(self) -> bool:
@@ -262,7 +292,7 @@ class ShardBuffer(EventIndex):
         # Events that exceeded the budget are dropped as soon as they are read, because they may block the next reader.
         if self._exceeded and all(cursor.given_up for cursor in self._cursors):
             self._exceeded = False
-            self._evict(self.index_after(read))
+            self.lose(self.index_after(read))
 
     def _evict(self, stop: int) -> None:
         gone = self.gone
@@ -278,7 +308,7 @@ class ShardBuffer(EventIndex):
 
 
 class Cursor:
-    """The position of one reader in a buffer: the end of the last event that it took; `settled` is that of the last with records.
+    """The position of one reader, a task of `query`, in a buffer: the end of the last event that it took; `settled` is that of the last with records.
 
     `beyond`: if the next event goes beyond the last record of the range without having it, its payload, or [] if it has none; else None.
     `given_up`: no events are kept for the reader, because it did not move while another one waited.
@@ -295,12 +325,20 @@ class Cursor:
         "beyond",
         "given_up",
         "position",
+        "query",
         "settled",
     )
 
     def __init__(
-        self, buffer: ShardBuffer, position: Position, through: Position, last: int | None, asked_at: float
+        self,
+        buffer: ShardBuffer,
+        position: Position,
+        through: Position,
+        last: int | None,
+        asked_at: float,
+        query: str = "",
     ) -> None:
+        self.query = query
         self._buffer = buffer
         self._through = through
         self._last = last
@@ -358,6 +396,7 @@ class Cursor:
             raise FetcherError(f"shard {buffer.key}: the buffer does not cover {self.position} any more")
         payloads: list[bytes] = []
         size = 0
+        buffer.touched_at = buffer._budget.now()
         index = buffer.index_after(self.position)
         while index < len(buffer) and size < max_bytes and not self.done:
             payload, end = buffer._payloads[index], buffer.end_of(index)

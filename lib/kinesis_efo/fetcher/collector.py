@@ -59,7 +59,7 @@ class FetcherCollector:
             yield from self._of_queries(*self._queries())
 
     def _of_fetcher(self, fetcher: Fetcher) -> Iterator[Sample]:
-        feeds = {feed.key: feed for feed in fetcher.feeds}
+        feeds = {feed.key: feed for feed in fetcher if feed.row.is_shared}
         self._shards.keep(feeds.keys())
         for name, stream in list(self._streams.items()):
             for shard, stats in list(stream.subscriptions.stats.items()):

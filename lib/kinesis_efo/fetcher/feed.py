@@ -1,4 +1,4 @@
-"""Fetches one shard, in the fetcher's loop: a subscription fills a buffer, and restarts for a reader whose range the buffer lacks."""
+"""Fetches one row of the run's table, in the fetcher's loop: a subscription, or GetRecords, fills a buffer. Only the run restarts it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.errors import DataLossError, KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import ShardBuffer
+from kinesis_efo.fetcher.work import Order, RowKey, ShardNews
 from kinesis_efo.kinesis.delivery import EventSink
 from kinesis_efo.kinesis.subscription import ShardSubscription
-from kinesis_efo.positions import Position, ShardKey
+from kinesis_efo.positions import Position
 from kinesis_efo.records.events import ChildShard, Event, EventHead
 
 logger = logging.getLogger(__name__)
 
 _STEP_SECONDS: Final = 1.0
-_STILL_SECONDS: Final = 20.0
+_STILL_SECONDS: Final = 4.0
 """How often an answer without records and without a new position is looked at, because it says how far the shard was read."""
 _LAGS: Final = 3
 """The lags of this many events, at least `_STEP_SECONDS` apart, are proof of how far the shard was read. One may be wrong."""
@@ -37,18 +38,18 @@ class FetchCounts:
     bytes: int = 0
 
 
-class ShardListener(Protocol):
-    """Is told in which shards something happens, in the fetcher's event loop."""
+class RowListener(Protocol):
+    """Is told in which rows something happens, in the fetcher's event loop: the run's table, or the `Reporter` of a fetcher elsewhere."""
 
-    def touch(self, shards: Iterable[ShardKey]) -> None:
-        """Note that something has happened in these shards, so that they are looked at next time."""
+    def touch(self, rows: Iterable[RowKey]) -> None:
+        """Note that something has happened in these rows, so that they are looked at next time."""
 
     def wake(self) -> None:
-        """Look at the touched shards now."""
+        """Look at the touched rows now."""
 
 
 class ShardFeed:
-    """Keeps a buffer filled with the events of one shard.
+    """Keeps a buffer filled with the events of one row, as its `order` says.
 
     `ended` is called with the shard's children when the last event of the shard has arrived; `failed`, with the error, if the shard cannot
     be read any more. Unless `fail_on_data_loss`, a shard that is gone counts as read to its end, and `lost` logs it. `arrival_step` is
@@ -57,10 +58,10 @@ class ShardFeed:
 
     def __init__(
         self,
-        key: ShardKey,
+        row: RowKey,
         subscribe: Callable[[Position, EventSink], ShardSubscription],
         budget: Budget,
-        listener: ShardListener,
+        listener: RowListener,
         ended: Callable[[Sequence[ChildShard]], None],
         failed: Callable[[KinesisEfoError], None],
         counts: FetchCounts,
@@ -70,12 +71,14 @@ class ShardFeed:
         lost: Callable[[str], Awaitable[None]] | None = None,
         arrival_step: int | None = None,
     ) -> None:
-        self.key = key
+        self.row = row
+        self.key = row.shard
+        self.order: Order | None = None
         self.buffer: ShardBuffer | None = None
         self.millis_behind: int | None = None
-        self.news = Signal()
+        self.signal = Signal()
         self._subscribe = subscribe
-        self._budget = budget
+        self.budget = budget
         self._listener = listener
         self._ended = ended
         self._failed = failed
@@ -90,41 +93,33 @@ class ShardFeed:
         self._heard_at = self._touched_at = 0.0
         self._read_until: deque[float] = deque(maxlen=_LAGS)
 
-    def from_position(self, position: Position) -> ShardBuffer:
-        """The buffer that has or will receive everything after `position`. Restarts the subscription there if necessary.
+    def obey(self, order: Order) -> None:
+        """Begin again if the order has another version. Drop what it does not keep."""
+        before, self.order = self.order, order
+        if self.buffer is None or before is None or before.version != order.version:
+            assert order.start is not None
+            self.begin(order.start)
+        assert self.buffer is not None
+        self.buffer.keep(order.keep, dict(order.kept))
 
-        If only the first event will show whether a buffer covers the position, the buffer is kept, and readers wait for that event.
-        """
-        if self.buffer is None or self.buffer.covers(position) is False:
-            return self.begin(position)
-        return self.buffer
-
-    def begin(self, position: Position) -> ShardBuffer:
-        """Restart the subscription at a position, with a new buffer."""
+    def begin(self, position: Position) -> None:
+        """Start the subscription at a position, with a new buffer."""
         before = self.close()
-        self.buffer = ShardBuffer(self.key, position, self._budget, self._announce, self._arrival_step)
+        self.buffer = ShardBuffer(self.key, position, self.budget, self._announce, self._arrival_step)
         self._task = asyncio.create_task(self._fill(self.buffer, before), name=f"feed {self.key}")
-        return self.buffer
+        self._announce()
 
-    @property
-    def quiet(self) -> float:
-        """Seconds for which the shard seems to have no records after the buffer; 0 if it may have some."""
-        return 0.0 if self.buffer is None else self.buffer.quiet.lasts(self._clock.monotonic())
-
-    def read_until(self, position: Position) -> float | None:
-        """A time, epoch seconds, before which no record after `position` arrived; None if unknown."""
-        subscription = self._subscription
-        if subscription is None or self.buffer is None or self.buffer.end != position:
-            return None
-        return subscription.read_until
-
-    def tip_since(self, since: float) -> Position | None:
-        """The end of the buffer, if everything that arrived before `since` (monotonic seconds) is before it; else None."""
-        if self.buffer is None:
-            return None
-        unseen = self.unseen
-        proven = self.buffer.ended or (unseen is not None and self._clock.monotonic() - unseen >= since)
-        return self.buffer.end if proven else None
+    def news(self, buffer: ShardBuffer) -> ShardNews:
+        """What the run has to know, except for the events."""
+        return ShardNews(
+            self.key,
+            0 if self.order is None else self.order.version,
+            waits=buffer.waits is not None,
+            behind=self.millis_behind,
+            unseen=self.unseen,
+            read_until=None if self._subscription is None else self._subscription.read_until,
+            quiet=buffer.quiet.lasts(self._clock.monotonic()),
+        )
 
     @property
     def unseen(self) -> float | None:
@@ -185,9 +180,9 @@ class ShardFeed:
             self._failed(KinesisEfoError(f"shard {self.key}: {type(error).__name__}: {error}"))
 
     def _announce(self) -> None:
-        self.news.notify()
+        self.signal.notify()
         # Readers have to see a new position without records, too. It must not wake a poll, because 256 idle shards do so 50 times a second.
-        self._listener.touch((self.key,))
+        self._listener.touch((self.row,))
         if self.buffer is None or not self.buffer.idle:
             self._listener.wake()
 
@@ -217,7 +212,6 @@ class _Filling:
         # Use the time when the event came, not the time when there was room for it.
         feed._note_lag(event, came)
         turns_quiet = not believed and self._buffer.quiet.believed()
-        is_due = feed._arrival_step is not None or came - feed._touched_at >= _STILL_SECONDS
-        if event.head.still and (turns_quiet or is_due):
+        if event.head.still and (turns_quiet or came - feed._touched_at >= _STILL_SECONDS):
             feed._touched_at = came
-            feed._listener.touch((feed.key,))
+            feed._listener.touch((feed.row,))

@@ -13,8 +13,8 @@ import msgspec
 
 from kinesis_efo.calls.service import Call, Service, decoded
 from kinesis_efo.calls.wire import Kind
-from kinesis_efo.errors import FetcherUnreachableError
-from kinesis_efo.fetcher.buffer import NotBufferedError
+from kinesis_efo.errors import NotFetchedHereError
+from kinesis_efo.fetcher.buffer import NotCovered
 from kinesis_efo.fetcher.work import GET, TOGETHER_BYTES, GetTicket
 from kinesis_efo.positions import ShardRange
 
@@ -134,7 +134,5 @@ class _Getting:
                 async with aclosing(fetcher.read(wanted, asked_at)) as reader:
                     async for payloads in reader:
                         yield index, payloads
-            except NotBufferedError:
-                raise FetcherUnreachableError(
-                    f"shard {wanted.key}: the query of this task does not read it here any more"
-                ) from None
+            except NotCovered:
+                raise NotFetchedHereError(f"shard {wanted.key} is not fetched here from {wanted.after} on") from None

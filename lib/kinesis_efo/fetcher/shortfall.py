@@ -21,11 +21,18 @@ class Shortfall:
     """Watches one range, and gives it up after `timeout` seconds (the option `subscribe.retryTimeout`) without progress.
 
     `waits_for` describes what the range waits for. `fail` is whether a lost record fails the query; if not, `lost` describes the loss.
-    Times are monotonic seconds.
+    `beyond_since` is when another attempt at the range found its last record missing. Times are monotonic seconds.
     """
 
     def __init__(
-        self, wanted: ShardRange, timeout: float, now: float, waits_for: Callable[[], str], *, fail: bool
+        self,
+        wanted: ShardRange,
+        timeout: float,
+        now: float,
+        waits_for: Callable[[], str],
+        *,
+        fail: bool,
+        beyond_since: float | None = None,
     ) -> None:
         self._wanted = wanted
         self._timeout = timeout
@@ -33,7 +40,7 @@ class Shortfall:
         self._fail = fail
         self.lost = ""
         self._progress_at = now
-        self._beyond_since: float | None = None
+        self._beyond_since = beyond_since
         self._position = wanted.after
         self._moved_at = self._warned_at = now
 

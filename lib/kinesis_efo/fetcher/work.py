@@ -6,7 +6,7 @@ Such a fetcher makes up to two calls to the run at a time: `work` waits for work
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -36,11 +36,40 @@ class GetTicket(msgspec.Struct, frozen=True):
     query: str = ""
 
 
+class RowKey(NamedTuple):
+    """A row of the run's table: the events of a shard for one query that catches up, by its name, or for all queries (None)."""
+
+    query: str | None
+    shard: ShardKey
+
+    @property
+    def is_shared(self) -> bool:
+        return self.query is None
+
+    def __str__(self) -> str:
+        return str(self.shard)
+
+
+class Order(msgspec.Struct, frozen=True, array_like=True):
+    """What the run orders for a row: since `version`, its events begin at `start`, of which something is `known`.
+
+    Everything before `keep` is dropped. `kept` has the position from which on the row is kept for each query, if there are several. `start`
+    is None in a message if an order of this version was sent before.
+    """
+
+    version: int
+    start: Position | None
+    keep: Position
+    kept: list[tuple[str, Position]] = []
+    known: Known = NOTHING_KNOWN
+
+
 class WorkRequest(msgspec.Struct, frozen=True):
     """A fetcher asks for work, by a unique `name` that it has chosen. It may buffer `budget` bytes; `host` is for messages.
 
     `place` is its number in the run; another attempt of the same Spark task has the same. It has applied the `revision` of its shards (0 if
-    it has none) and the `done` of reply number `done`. It waits `wait` seconds if nothing is new. `reading`: a task reads from it.
+    it has none) and the orders of reply number `done`. It waits `wait` seconds if nothing is new. `reading`: a task reads from it. `version`
+    is that of its library.
     """
 
     name: str
@@ -52,14 +81,7 @@ class WorkRequest(msgspec.Struct, frozen=True):
     done: int
     wait: float
     reading: bool = False
-
-
-class Shard(msgspec.Struct, frozen=True, array_like=True):
-    """A shard that a fetcher may read from `start` on, and what is known about that position."""
-
-    key: ShardKey
-    start: Position
-    known: Known = NOTHING_KNOWN
+    version: str = ""
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -72,18 +94,16 @@ class Work(msgspec.Struct, frozen=True):
         shards: All shards of the fetcher; None if the fetcher has the newest revision.
         seconds: Seconds for which each stream may be read, counted from before the request was sent.
         number: The number of this reply.
-        done: The positions up to which shards are processed, if they have changed since the reply that the request names.
-        shared: Whether several queries share the shards. No subscription is then restarted for a task.
+        orders: The orders for its shards that have changed since the reply that the request names.
         streams: The streams of `shards`, by logical name; a client may have added some.
     """
 
     standing: str
     revision: int = 0
-    shards: list[Shard] | None = None
+    shards: list[ShardKey] | None = None
     seconds: dict[str, float] = {}
     number: int = 0
-    done: list[tuple[ShardKey, Position]] = []
-    shared: bool = False
+    orders: list[tuple[ShardKey, Order]] = []
     streams: dict[str, StreamRef] = {}
 
 
@@ -91,7 +111,10 @@ class ShardNews(msgspec.Struct, frozen=True):
     """What has happened in one shard since the last report.
 
     Attributes:
+        version: The version of the order that the fetcher obeys.
         start: The start of the shard's buffer, if the buffer is new; earlier reports of the shard are then void.
+        low: If the fetcher has dropped more than was ordered, what it has begins here; else None.
+        waits: There is no room for the next event.
         behind: Milliseconds by which the last event was behind the tip; None before the first event.
         unseen: An upper bound for the age, in seconds, of records after the last event; None if unknown.
         read_until: A time, epoch seconds, before which no record after the last event arrived; None if unknown.
@@ -102,7 +125,10 @@ class ShardNews(msgspec.Struct, frozen=True):
     """
 
     key: ShardKey
+    version: int = 0
     start: Position | None = None
+    low: Position | None = None
+    waits: bool = False
     events: Sequence[BufferedEvent] = ()
     behind: int | None = None
     unseen: float | None = None
@@ -140,24 +166,22 @@ class ReportReply(msgspec.Struct, frozen=True):
 
 
 class WhereRequest(msgspec.Struct, frozen=True):
-    """A task asks for the fetchers of some shards, and waits at most some seconds until all of them have one.
+    """A task asks for the fetchers of some ranges, and waits at most some seconds until all of them have one.
 
-    `after` are the starts of its ranges, in the order of the shards; `query` is the name of the query in its run. `tried` is the fetcher
-    that it has just tried in vain for the first range: if several queries share a buffer, the buffer may have lost the range.
+    `after` are the starts of its ranges, in the order of the shards; `query` is the name of the query in its run. `doubts`: it has just
+    tried one in vain.
     """
 
     shards: list[ShardKey]
     wait: float
     query: str
     after: list[Position]
-    tried: FetcherAddress | None = None
+    doubts: bool = False
 
     @classmethod
-    def of(
-        cls, ranges: Sequence[ShardRange], wait: float, query: str = "", tried: FetcherAddress | None = None
-    ) -> WhereRequest:
+    def of(cls, ranges: Sequence[ShardRange], wait: float, query: str = "", *, doubts: bool = False) -> WhereRequest:
         """The request for some ranges of a query."""
-        return cls([wanted.key for wanted in ranges], wait, query, [wanted.after for wanted in ranges], tried)
+        return cls([wanted.key for wanted in ranges], wait, query, [wanted.after for wanted in ranges], doubts)
 
 
 class WhereReply(msgspec.Struct, frozen=True):

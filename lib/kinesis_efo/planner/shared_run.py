@@ -369,7 +369,7 @@ class WhereService(Service):
     def _answer_where(self, call: TaskCall, request: WhereRequest) -> WhereReply:
         """Reply with the fetchers of the shards. If there is no run, reply that no shard has one yet, so that the task asks again."""
         give_up_at = time.monotonic() + request.wait
-        if request.tried is not None:
+        if request.doubts:
             self._doubt()
         while True:
             left = max(0.0, give_up_at - time.monotonic())

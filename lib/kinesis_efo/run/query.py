@@ -16,22 +16,34 @@ from kinesis_efo.decisions.planning import PollReply, ShardProgress
 from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.status import QueryStatus
+from kinesis_efo.fetcher.work import RowKey
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.notes import RunNotes, begun_anew, restored
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds
-from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, PositionKind, ShardKey, ShardRange
 from kinesis_efo.run.gap import GapWatch
 from kinesis_efo.run.losses import Losses
 from kinesis_efo.run.query_ends import EndPositions, Ends, seconds_left
 from kinesis_efo.run.run import Run
-from kinesis_efo.sharing.standing import stands, summed_up
+from kinesis_efo.run.standing import stands, summed_up
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _LIST_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 0.2
+_TIP_SECONDS: Final = 60.0
+"""In this time, an idle shard's subscription gets the events that prove where its tip is."""
+
+_SENT_SECONDS: Final = 2.0
+"""An event that arrives this long after a moment was sent by Kinesis after that moment."""
+_FRONT_SECONDS: Final = 15.0
+"""In this time, the events of an idle shard prove that it is read at its tip."""
+
+_TOGETHER_SECONDS: Final = 60.0
+"""Queries at LATEST whose starts are further apart do not begin at the same record."""
 
 
 class Query:
@@ -47,7 +59,7 @@ class Query:
         run: Run,
         ends: Bounds | None = None,
         *,
-        name: str = "",
+        name: str = "query",
         max_skew: float | None = None,
         streams: Collection[str] | None = None,
         accepted: Mapping[ShardKey, Position] | None = None,
@@ -55,7 +67,8 @@ class Query:
         self.progress: Final = Progress()
         self._run = run
         self._streams = streams
-        self._fetching = run.fetching.join(name, max_skew)
+        self._rows = run.table.join(name, self.progress, max_skew, self._raise_if_failed)
+        self._failure = self._rows.failure
         self._ends = ends or Bounds()
         self._shards: Collection[ShardKey] | None = None
         self._has_moved_rows = False
@@ -77,7 +90,11 @@ class Query:
         if len(self._run.queries) == 1:
             self._run.failure.set(error)
         else:
-            self._fetching.failure.set(error)
+            self._failure.set(error)
+
+    def _raise_if_failed(self) -> None:
+        self._run.failure.raise_if_set()
+        self._failure.raise_if_set()
 
     # -- what the run asks
 
@@ -94,11 +111,11 @@ class Query:
     @property
     def reads_apart(self) -> bool:
         """Whether the query catches up in a shard. Thread-safe."""
-        return self._fetching.is_apart
+        return self._rows.is_apart
 
     def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
         """The query's status for tools, with a list of its shards if `shards`. With `stream`, count only the shards of that stream."""
-        brought, now = self._fetching.brought, self._run.clock.monotonic()
+        brought, now = self._run.fetcher.counts[self._rows.name], self._run.clock.monotonic()
         known = QueryStatus(
             self.number,
             sorted(self._run.streams.streams if self._streams is None else self._streams),
@@ -110,7 +127,7 @@ class Query:
             name=self.name,
         )
         where = [
-            stands(key, done, self._fetching.reads(key), now)
+            stands(self._run.table, self._rows, key, done, now)
             for key, done in (self.progress.finished or {}).items()
             if stream in (None, key.stream)
         ]
@@ -129,13 +146,46 @@ class Query:
         """Leave the run: it fetches and keeps nothing more for this query, and checkpoints do not wait for it."""
         self.stop()
         self._run.leave(self)
-        await self._fetching.leave()
+        self._failure.stop()
+        self._run.table.leave(self._rows)
 
     # -- what the stream reader asks
 
+    def plan(self, end: Offset) -> None:
+        """Add an end that Spark may log; see `Progress.plan`."""
+        before = self.progress.reach
+        self.progress.plan(end)
+        if len(self._run.queries) > 1:
+            self._run.table.settle(end.changes_since(before))
+
     async def at_front(self, offset: Offset) -> Offset:
-        """The start of a new query at the tips, if other queries are there; see `QueryFetching.at_front`."""
-        return await self._fetching.at_front(offset)
+        """The start of a new query at LATEST: in shards that other queries read at the tip, the end of their row.
+
+        So queries that are started together begin at the same record. A time in `offset` means now. Waits some seconds until it is certain
+        that a row ends no more than a minute ago; if it is not, the query begins at its own time.
+        """
+        clock = self._run.clock
+        give_up_at = clock.monotonic() + _FRONT_SECONDS
+        while not all((fronts := self._fronts(offset)).values()) and clock.monotonic() < give_up_at:
+            await clock.sleep(1.0)
+        if moved := {key: end for key, end in fronts.items() if end is not None}:
+            offset = Offset({**offset, **moved}, offset.lasts, offset.mark, offset.horizons, offset.created)
+        return offset
+
+    def _fronts(self, offset: Offset) -> dict[ShardKey, Position | None]:
+        """The ends of the rows that are at the tip by their last events, which may be wrong; None if that is not certain."""
+        fronts: dict[ShardKey, Position | None] = {}
+        for key, now in offset.items():
+            row = self._run.table.shared.get(key)
+            if row is None or now.kind is not PositionKind.AT_TIMESTAMP:
+                continue
+            end, since = row.index.end, now.value / 1000 - _TOGETHER_SECONDS
+            if end.kind is PositionKind.AT_TIMESTAMP:
+                if since <= end.value / 1000 and end.value <= now.value:
+                    fronts[key] = end  # another query has just begun at LATEST
+            elif row.behind == 0 and end.kind is PositionKind.AFTER:
+                fronts[key] = end if row.read_until is not None and row.read_until >= since else None
+        return fronts
 
     async def wait_held(self, at_most: float) -> bool:
         """Wait at most `at_most` seconds until this run holds the lease on each of the query's streams. Returns whether it does.
@@ -162,7 +212,7 @@ class Query:
             await self._run.streams.refresh(patient=True)
         await self._check(self._losses.check(offset, rows=self._has_rows))
         starting = self._starting(offset)
-        shards = await self._fetching.poll(offset, max_bytes, max_records, 0.0 if starting else at_most)
+        shards = await self._rows.planner.poll(offset, max_bytes, max_records, 0.0 if starting else at_most)
         self._planned = shards or self._planned
         self._gap.look(self._run.clock.monotonic(), partial(self.status, shards=True) if self.reads_apart else None)
         self._run.failure.raise_if_set()
@@ -206,12 +256,14 @@ class Query:
         return starting
 
     def leave_shards(self, shards: frozenset[ShardKey]) -> None:
-        """Stop reading shards that the query has read to its end; see `QueryFetching.leave_shards`."""
-        self._fetching.leave_shards(shards)
+        """Stop reading shards that the query has read to its end. What they would receive fills the buffers, and nothing would drop it."""
+        if shards != self._rows.left:
+            changed, self._rows.left = shards ^ self._rows.left, shards
+            self._run.table.settle(changed)
 
     async def until_tip(self, at_most: float) -> None:
         """See `MicroBatchPlanner.until_tip`."""
-        await self._fetching.until_tip(at_most)
+        await self._rows.planner.until_tip(at_most)
 
     def _follow(self, offset: Offset) -> None:
         """Update for which shards the run writes rows."""
@@ -229,6 +281,8 @@ class Query:
         before = self.progress.finished
         if self.progress.begin(offset, end):
             self._processed(offset, before)
+        elif offset is not before:
+            self._settle(offset, before)
 
     def finish(self, mark: Mark) -> bool:
         """Finish the micro-batch whose end has this mark. Returns whether that is news."""
@@ -239,21 +293,26 @@ class Query:
         self._processed(self.progress.finished, before)
         return True
 
-    def _raise_if_failed(self) -> None:
-        self._run.failure.raise_if_set()
-        self._fetching.failure.raise_if_set()
-
     def _processed(self, offset: Offset, before: Offset | None) -> None:
         """Drop the records up to an offset, and move the lease table's rows there."""
         if self._shards is None:
             # A poll follows the shards. There was none, because the one micro-batch of `catchUp` is planned from the tips.
             self._follow(offset)
+        moved = self._settle(offset, before)
         if not self._has_moved_rows:
             self._resumption.processed({key.stream for key in offset})
-            before = None  # an earlier run may not have written all of them
+            moved = {**offset}  # an earlier run may not have written all of them
         self._count(offset)
-        self._run.commit(offset, before, self._fetching.commit(offset))
+        table = self._run.table
+        records = {key: table.last_record_up_to(self._rows.name, key, at) for key, at in moved.items()}
+        self._run.commit(offset, moved, {key: last for key, last in records.items() if last is not None})
         self._has_moved_rows = True
+
+    def _settle(self, offset: Offset, before: Offset | None) -> dict[ShardKey, Position]:
+        """Decide again for the shards in which the query has moved, and return these with their positions."""
+        moved = offset.changes_since(before)
+        self._run.table.settle(moved.keys() | ((before or {}).keys() - offset.keys()))
+        return moved
 
     def _count(self, offset: Offset) -> None:
         """Add what was planned and is now processed to the counts."""
@@ -267,7 +326,7 @@ class Query:
     def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
         """The number of the last record of each range that ends within an event, if it is buffered."""
         self._run.failure.raise_if_set()
-        found = {wanted.key: self._fetching.last_record(wanted) for wanted in ranges}
+        found = {wanted.key: self._run.table.last_record(self._rows.name, wanted) for wanted in ranges}
         return {key: last for key, last in found.items() if last is not None}
 
     async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange], end: Offset | None = None) -> None:
@@ -278,8 +337,6 @@ class Query:
         self._run.failure.raise_if_set()
         self._check_created(begin)
         self.begin(begin, end)
-        # Its tasks may read before its first poll: keep what they need, even if other queries are further.
-        self._fetching.follow(begin)
         streams = self._run.streams
         old = [each for each in ranges if not streams.stream(each.key.stream).is_recent(each.key.shard, each.after)]
         # The rows, which are read with the lease, may say that an idle shard was read further.
@@ -313,6 +370,27 @@ class Query:
 
     # -- where a query ends
 
+    async def _make_way(self, shards: Collection[ShardKey]) -> dict[ShardKey, Position]:
+        """Prepare for subscriptions to shards that find their tips: close the run's own.
+
+        If there are other queries, return the present tips of those shards that are read to the tip within some seconds.
+        """
+        run, clock = self._run, self._run.clock
+        if len(run.queries) == 1:
+            await run.fetcher.close(RowKey(None, key) for key in shards)
+            if run.assignments is not None:
+                await run.assignments.closed(shards)
+            return {}
+        found: dict[ShardKey, Position] = {}
+        since = clock.monotonic() + _SENT_SECONDS
+        while len(found) < len(shards) and clock.monotonic() < since + _TIP_SECONDS:
+            await clock.sleep(_LOOK_SECONDS)
+            for key in shards:
+                row = run.table.shared.get(key)
+                if key not in found and row is not None and row.has_all_since(since):
+                    found[key] = row.index.end
+        return found
+
     async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:
         """Where the query ends: at the tips at the time of the first call, whose `offset` counts, or at the option's positions.
 
@@ -339,7 +417,20 @@ class Query:
         self._ending = None
         return Offset(found.ends, found.lasts)
 
+    def _pause(self, *, yes: bool) -> None:
+        """Need nothing while the ends are looked for: subscriptions of other queries stay at the tips, and GetRecords is not asked twice."""
+        if self._rows.pauses != yes:
+            self._rows.pauses = yes
+            self._run.table.settle(self._rows.shards())
+
     async def _find_ends(self, offset: Offset) -> EndPositions:
+        self._pause(yes=True)
+        try:
+            return await self._found_ends(offset)
+        finally:
+            self._pause(yes=False)
+
+    async def _found_ends(self, offset: Offset) -> EndPositions:
         # A shard may be split before an end that has not passed yet, so list the shards after it.
         await self._run.clock.sleep(seconds_left(self._ends, self._run.clock))
         await self._run.streams.refresh(patient=True)
@@ -353,7 +444,7 @@ class Query:
                 continue
             # Asking needs the lease, because a subscription would end that of another run.
             await self._run.leases.wait_held({key.stream for key in ends.asked}, self._run.patience)
-            found = await ends.find(self._fetching.make_way)
+            found = await ends.find(self._make_way)
             # ListShards may have been old: children of a shard that has ended can have records from before the end.
             children = await self._run.streams.list_children(key for key, end in found.ends.items() if end.is_end)
             if children <= ends.listed | offset.keys():

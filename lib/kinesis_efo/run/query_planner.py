@@ -291,7 +291,7 @@ class QueryPlanner:
         query = self.query
         if call.end.mark is not None:
             query.planned(call.end.mark)
-        query.progress.plan(call.end)
+        query.plan(call.end)
         ranges = list(filter(self._advance.has_records, call.begin.ranges_to(call.end)))
         if call.first:
             await query.check_replay(call.begin, ranges, call.end)
@@ -322,7 +322,7 @@ class QueryPlanner:
         plan: BatchPlan | None = None,
     ) -> Step:
         if end is not None:
-            self.query.progress.plan(end)
+            self.query.plan(end)
         ending = self._ending.state() if self._ending.changed else None
         total, data = size or (None, None)
         return Step(end, again, total, data, list(behind), plan, ending)

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.decisions.losses import Known
 from kinesis_efo.decisions.progress import lease_positions
-from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
-from kinesis_efo.fetcher.background import all_of
-from kinesis_efo.fetcher.fetcher import Coordinator
+from kinesis_efo.errors import AccessRefusedError, FetcherError, KinesisEfoError, LeaseLostError
+from kinesis_efo.fetcher.background import all_of, in_background
+from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.status import QueryStatus, ShardStatus
 from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.work import RowKey
 from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.checkpoints import Checkpoints
 from kinesis_efo.leases.keys import LeaseKeys
@@ -28,9 +30,12 @@ from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.run import LeaseListener, RunLease
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Offset, Position, ShardKey, lowest
+from kinesis_efo.run.assignments import Assignments
+from kinesis_efo.run.probe import nobody_listens, watch_fetchers
+from kinesis_efo.run.serving import Serving
+from kinesis_efo.run.standing import lag_of, slowest
 from kinesis_efo.run.strictness import Strictness
-from kinesis_efo.sharing.query_fetching import QueryFetching
-from kinesis_efo.sharing.standing import lag_of, slowest
+from kinesis_efo.run.table import Table
 
 if TYPE_CHECKING:
     from kinesis_efo.run.query import Query
@@ -38,43 +43,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CLOSING_SECONDS: Final = 2.0
+_GOODBYE_SECONDS: Final = 1.5
+_TICK_SECONDS: Final = 1.0
+_PATIENCE: Final = 6
+"""Multiple of `leaseTimeout` after which a query without a fetcher fails."""
 _LOOK_SECONDS: Final = 0.1
 
 
-class Fetching(Protocol):
-    """Fetches the shards of a run: `LocalFetching`, or `Cluster`."""
+class Elsewhere(NamedTuple):
+    """How a run has its fetchers in other processes, which count as dead after `timeout` seconds; the others are those of `watch_fetchers`."""
 
-    def start(self, coordinator: Coordinator) -> None:
-        """Start fetching, within what `coordinator` allows."""
-
-    async def stop(self) -> None:
-        """Stop fetching."""
-
-    def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
-        """Add the query `name`. `max_skew`: seconds by which shards may be ahead of the slowest; see `MicroBatchPlanner`."""
-
-    @property
-    def reading(self) -> bool:
-        """Whether a task is reading a range. A task that has taken nothing for long does not count. Thread-safe."""
-
-    def begin(self, stream: str) -> None:
-        """Start to fetch a stream whose lease is held."""
-
-    def end(self, stream: str) -> None:
-        """Stop reading a stream immediately, because its lease is lost."""
-
-    def fetcher_of(self, key: ShardKey) -> str | None:
-        """The name of a shard's fetcher; None if the shard has no fetcher, or the run has only one."""
-
-    def statuses(self, stream: str | None = None) -> list[ShardStatus]:
-        """The status of each shard of one stream; None: of all streams."""
-
-    def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """An epoch time in seconds: whatever arrived before it lies at or before `position`. None if unknown."""
+    timeout: float
+    problem: Callable[[], str] = lambda: ""
+    gone: Callable[[FetcherAddress], Coroutine[Any, Any, bool]] = nobody_listens
 
 
 class Run(LeaseListener):
     """One run. It reads a stream as long as it holds the stream's lease.
+
+    `fetcher` is in this process. It fills all rows, or, with fetchers `elsewhere`, those of queries that catch up. `hold` is that of `Table`.
 
     It writes at most `checkpoint_rate` checkpoints per second, and waits `patience` seconds for a lease without which a query cannot
     continue. `failure` is the error that ended the run; `continued` has the streams that queries continue from the lease table.
@@ -83,19 +70,31 @@ class Run(LeaseListener):
     def __init__(
         self,
         streams: Streams,
-        fetching: Fetching,
+        fetcher: Fetcher,
         leases: RunLease,
         table: LeaseStore,
         lease_keys: LeaseKeys,
         checkpoint_rate: float,
         patience: float,
         clock: Clock,
+        *,
+        elsewhere: Elsewhere | None = None,
+        hold: bool = False,
     ) -> None:
         super().__init__()
         self.queries: list[Query] = []
         self.continued: Final[set[str]] = set()
         self.streams: Final = streams
-        self.fetching: Final = fetching
+        self.fetcher: Final = fetcher
+        self.table: Final = Table(fetcher, clock, self.may_read, self._order, hold=hold)
+        self.assignments: Final = (
+            None
+            if elsewhere is None
+            else Assignments(self.table, streams, self, leases.seconds, elsewhere.timeout, clock)
+        )
+        self.serving: Final = Serving(self.table, self, self.assignments, clock)
+        self._elsewhere = elsewhere
+        self._tasks: list[asyncio.Task[None]] = []
         self.leases: Final = leases
         self.lease_keys: Final = lease_keys
         self.patience: Final = patience
@@ -113,7 +112,7 @@ class Run(LeaseListener):
             read_until=self._read_until,
             horizon=self._horizon,
             failure=self.failure,
-            fetcher=fetching.fetcher_of,
+            fetcher=self.fetcher_of,
         )
         self._ending: asyncio.Task[None]
         self.failure.on_set(self._end)
@@ -123,7 +122,19 @@ class Run(LeaseListener):
 
         The lease rows get `endpoint`, the address at which this run serves data, and `status`, how tools reach the status of this run.
         """
-        self.fetching.start(self)
+        self.fetcher.start(self, self.table)
+        self._tasks.append(in_background(self._tick(), "deciding what is kept", self.failure))
+        if self.assignments is not None and (elsewhere := self._elsewhere) is not None:
+            self.failure.on_set(self.assignments.changed.notify)
+            watching = watch_fetchers(
+                self.assignments,
+                self.failure,
+                self.clock,
+                _PATIENCE * elsewhere.timeout,
+                elsewhere.gone,
+                elsewhere.problem,
+            )
+            self._tasks.append(in_background(watching, "watching the fetchers", self.failure))
         await self.leases.start(self, endpoint, status)
         self.failure.raise_if_set()
         self._checkpoints.start()
@@ -142,9 +153,36 @@ class Run(LeaseListener):
         self._ending = asyncio.create_task(self._release(), name="end of the run")
 
     async def _release(self) -> None:
-        await within(self.clock, _CLOSING_SECONDS, self.fetching.stop())
+        for task in self._tasks:
+            task.cancel()
+        if self.assignments is not None:
+            await within(self.clock, _GOODBYE_SECONDS, self.assignments.stop())
+        await within(self.clock, _CLOSING_SECONDS, self.fetcher.stop())
         await self._checkpoints.stop()
         await self.leases.stop()
+
+    async def _tick(self) -> None:
+        while True:
+            await self.clock.sleep(_TICK_SECONDS)
+            self.table.tick()
+
+    def _order(self, rows: Collection[RowKey]) -> None:
+        """Order what the table has decided: here by a call, elsewhere by a message."""
+        here = {row: self.table.order(row) for row in rows if self.assignments is None or not row.is_shared}
+        self.fetcher.obey(here)
+        if self.assignments is not None:
+            self.assignments.obey({row.shard for row in rows if row not in here})
+
+    @property
+    def reading(self) -> bool:
+        """Whether a task is reading a range. Thread-safe."""
+        members = () if self.assignments is None else self.assignments.members
+        return self.fetcher.reading or any(member.request.reading for member in members)
+
+    def fetcher_of(self, key: ShardKey) -> str | None:
+        """The name of a shard's fetcher; None if the shard has no fetcher, or the run has only one."""
+        member = None if self.assignments is None else self.assignments.members.owner(key)
+        return None if member is None else str(member)
 
     # -- what its queries ask
 
@@ -178,12 +216,13 @@ class Run(LeaseListener):
         self._checkpoints.want(shards)
         return shards
 
-    def commit(self, offset: Offset, before: Offset | None, records: Mapping[ShardKey, LastRecord]) -> None:
+    def commit(
+        self, offset: Offset, moved: Mapping[ShardKey, Position], records: Mapping[ShardKey, LastRecord]
+    ) -> None:
         """Move the rows forward after one query has processed everything up to `offset`.
 
-        `before` is the offset up to which its rows were moved before, None at first; `records` has the last records up to its positions.
+        `moved` has the positions that have changed; `records`, the last records up to its positions.
         """
-        moved = offset.changes_since(before)
         if len(self.queries) > 1:
             moved = self._lowest(moved)
         # The record is that at this query's position, so ignore it if another query is further behind.
@@ -204,7 +243,7 @@ class Run(LeaseListener):
                 self._checkpoints.note(key, position, records.get(key))
 
     def _read_until(self, key: ShardKey, position: Position) -> float | None:
-        known = self.fetching.read_until(key, position), self.streams.stream(key.stream).idle_until(key.shard, position)
+        known = self.table.read_until(key, position), self.streams.stream(key.stream).idle_until(key.shard, position)
         return max((each for each in known if each is not None), default=None)
 
     # -- what the run's lease calls
@@ -218,11 +257,13 @@ class Run(LeaseListener):
         # Begin no stream in a run that is stopping, because nothing would stop the stream when the lease is released.
         if self.failure.error is None:
             logger.info("this run reads stream %s: it holds the lease", stream)
-            self.fetching.begin(stream)
+            self._settle(stream)
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
         """Stop reading a stream whose lease is lost. If another run took the lease, this run fails."""
-        self.fetching.end(stream)
+        self._settle(stream)
+        rows = [feed.row for feed in self.fetcher if feed.key.stream == stream]
+        self._tasks.append(asyncio.create_task(self.fetcher.close(rows), name="closing"))
         if owner is not None:
             self.failure.set(
                 LeaseLostError(
@@ -231,10 +272,17 @@ class Run(LeaseListener):
                 )
             )
 
+    def _settle(self, stream: str) -> None:
+        queries = self.table.queries.values()
+        shards = {key for query in queries for key in query.shards() if key.stream == stream}
+        self.table.settle(shards)
+        self.table.touch_queries(shards)
+        self.table.wake()
+
     def lag(self, stream: str) -> Lag:
         """The run's lag in a stream, for the stream's lease row."""
         queries = [query.status(stream=stream) for query in self.queries] if self._are_several else []
-        return lag_of(self.fetching.statuses(stream), round(self.clock.time() * 1000), queries)
+        return lag_of(self.table.statuses(stream, self.fetcher_of), round(self.clock.time() * 1000), queries)
 
     async def status(self) -> list[ShardStatus]:
         """The status of each shard for tools, with the position of the slowest query."""
@@ -248,7 +296,7 @@ class Run(LeaseListener):
             (query.number, shard.stream, shard.shard): shard.millis for query in queries for shard in query.shards or ()
         }
         told = []
-        for each in self.fetching.statuses():
+        for each in self.table.statuses(None, self.fetcher_of):
             number, position = found.get(each.key, (None, None))
             told.append(
                 replace(
@@ -276,7 +324,7 @@ class Run(LeaseListener):
     # -- what the fetcher asks
 
     def may_read(self, shard: ShardKey) -> bool:
-        return self.leases.is_held(shard.stream)
+        return self.failure.error is None and self.leases.is_held(shard.stream)
 
     async def may_open(self, shard: ShardKey) -> None:
         """Wait until the lease is held. It may be lost while a feed waits for its turn, if this process was suspended."""
@@ -297,6 +345,18 @@ class Run(LeaseListener):
             self._accepted(shard),
             self._checkpoints.read_since(shard) if begins else None,
         )
+
+    def failed(self, row: RowKey, error: KinesisEfoError) -> None:
+        """End the run if a row of all queries cannot be filled, else the query of the row, unless that only has to wait for others."""
+        query = self.table.queries.get(row.query or "")
+        if row.is_shared:
+            self.failure.set(error)
+        elif isinstance(error, AccessRefusedError):
+            self.table.forbid_polling(error)
+        elif len(self.queries) == 1:
+            self.failure.set(error)
+        elif query is not None:
+            query.failure.set(error)
 
     def _horizon(self, shard: ShardKey) -> float | None:
         horizons = [query.horizon(shard) for query in self.queries]

@@ -19,13 +19,11 @@ from kinesis_efo.calls.address import FetcherAddress, Listening, network_namespa
 from kinesis_efo.calls.service import Desk
 from kinesis_efo.calls.tls import Certificate
 from kinesis_efo.clock import Clock
-from kinesis_efo.cluster.cluster import Apart, Cluster, PlannerService
 from kinesis_efo.cluster.remote import FetcherPlan
 from kinesis_efo.fetcher.assembly import certificate_for
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
-from kinesis_efo.fetcher.service import FetcherService
 from kinesis_efo.fetcher.status import STATUS, RunStatus, StatusAccess, StatusRequest
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import WhereRequest
@@ -46,10 +44,10 @@ from kinesis_efo.positions import Offset, ShardRange
 from kinesis_efo.run.clients import Clients
 from kinesis_efo.run.query import Query
 from kinesis_efo.run.query_planner import QueryPlanner
-from kinesis_efo.run.run import Run
+from kinesis_efo.run.run import Elsewhere, Run
+from kinesis_efo.run.serving import PlannerService
 from kinesis_efo.run.start import added_offset, start_offset
 from kinesis_efo.run.streams import RunStreams
-from kinesis_efo.sharing.local_fetching import LocalFetching
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +79,7 @@ class RunSetup:
 
 
 class WholeRun:
-    """A run with all its parts. `cluster` has its fetchers in other processes; without a cluster, `fetcher` is in this process.
+    """A run with all its parts.
 
     `open_stream` opens a stream without listing its shards. `streams_changed` is called with the ARNs of the run's streams, by logical
     name, if a client adds some; and with {} if the run fails. `said` has log lines of the run; the next client that makes a call receives
@@ -115,48 +113,42 @@ class WholeRun:
         self.certificate: Certificate | None = None
         self._fetchers: RemoteFetchers | None = None
         self._desk = Desk(secrets.token_urlsafe(16), STATUS, StatusRequest, self._status)
-        self.cluster: Cluster | None = None
-        self.fetcher: Fetcher | None = None
         random, streams, keys = Random(), Streams(self._streams.opened), self._keys
         timing = Timing(options.lease_timeout, options.retry.timeout)
         self._leases = RunLease(table, owner_id(random), keys, timing, clock, random, application=manifest.application)
         settings = FetcherSettings(
             options.fail_on_data_loss, options.patience, options.arrival_step, options.retry.timeout
         )
-        fetching: Cluster | LocalFetching
+        elsewhere = None
         if setup.start_fetchers is not None:
-            fetching = self.cluster = self._cluster(streams, settings)
-        else:
-            self.fetcher = Fetcher(streams, budget, settings, clock)
-            fetching = LocalFetching(self.fetcher, clock, together=options.hold_together)
+            elsewhere = Elsewhere(
+                options.lease_timeout, lambda: self._fetchers.problem() if self._fetchers is not None else ""
+            )
+        fetcher = Fetcher(streams, budget, settings, clock)
         rate, patience = options.checkpoint_rate, options.patience
-        self.run: Final = Run(streams, fetching, self._leases, table, keys, rate, patience, clock)
+        self.run: Final = Run(
+            streams,
+            fetcher,
+            self._leases,
+            table,
+            keys,
+            rate,
+            patience,
+            clock,
+            elsewhere=elsewhere,
+            hold=options.hold_together,
+        )
         # Hide a failed run immediately, so that no query joins it.
         self.run.failure.on_set(lambda: self._streams_changed({}))
-        self.service: Final = self._serve(fetching)
+        self.service: Final = self._serve()
 
-    def _cluster(self, streams: Streams, settings: FetcherSettings) -> Cluster:
-        options, clock = self.options, self.clock
-        return Cluster(
-            streams,
-            self._leases.seconds,
-            options.lease_timeout,
-            clock,
-            problem=lambda: self._fetchers.problem() if self._fetchers is not None else "",
-            apart=Apart(options.buffer_bytes, lambda budget: Fetcher(streams, budget, settings, clock, apart=True)),
-            together=options.hold_together,
-        )
-
-    def _serve(self, fetching: Cluster | LocalFetching) -> FetcherService | PlannerService:
+    def _serve(self) -> PlannerService:
         """Make the service at which tasks and the fetchers in other processes call this process."""
         setup, loop = self._setup, asyncio.get_running_loop()
         certificate = self.certificate = certificate_for(self.options, setup.listening, self.clock)
         more = self._clients.answer
-        service: FetcherService | PlannerService
-        if isinstance(fetching, Cluster):
-            service = PlannerService(fetching, loop, setup.secret, setup.listening, certificate, self._desk, more)
-        else:
-            service = FetcherService(fetching.of, loop, setup.secret, setup.listening, certificate, self._desk, more)
+        serving = self.run.serving
+        service = PlannerService(serving, loop, setup.secret, setup.listening, certificate, self._desk, more)
         ways = map(service.address.location, service.address.hosts_from(network_namespace()))
         logger.debug("tasks reach the %s at %s", service.what, ", ".join(ways))
         return service
@@ -176,7 +168,8 @@ class WholeRun:
             self._fetchers = begin_fetchers(FetcherPlan(manifest, self.options, self.address, self._setup.secret))
         about = {"application": manifest.application, "environment": manifest.environment}
         shards, now, queries = self.options.metrics.shards, self.clock.monotonic, self.run.count_queries
-        collector = FetcherCollector(self.fetcher, self._streams.opened, self._leases, about, shards, now, queries)
+        fetcher = self.run.fetcher if self.run.assignments is None else None
+        collector = FetcherCollector(fetcher, self._streams.opened, self._leases, about, shards, now, queries)
         self.end_report = report(collector, self.options.metrics)
 
     # -- what its queries need
@@ -189,12 +182,12 @@ class WholeRun:
     @property
     def planner_address(self) -> FetcherAddress | None:
         """The address at which tasks ask for the fetcher of a shard; None if the run has only one fetcher."""
-        return self.address if self.cluster is not None else None
+        return None if self.run.assignments is None else self.address
 
     @property
     def reading(self) -> bool:
         """Whether a task is reading a range."""
-        return self.run.fetching.reading
+        return self.run.reading
 
     async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
         """The start of a new query."""
@@ -209,10 +202,9 @@ class WholeRun:
 
     async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
         """The fetchers of some ranges of a query, None where there is none; waits at most `at_most` seconds for them."""
-        if (cluster := self.cluster) is None:
+        if self.run.assignments is None:
             return [self.address] * len(ranges)
-        cluster.expect({wanted.key: wanted.after for wanted in ranges})
-        return (await cluster.where(WhereRequest.of(ranges, at_most, query))).fetchers
+        return (await self.run.serving.where(WhereRequest.of(ranges, at_most, query), self.address)).fetchers
 
     async def _begin(self, ask: _StartOffset, start: Start, names: Collection[str]) -> Offset:
         streams = {name: self._streams.opened[name] for name in names}
@@ -254,8 +246,7 @@ class WholeRun:
     # -- tools
 
     async def _status(self, request: StatusRequest) -> RunStatus:
-        room = self.fetcher.budget.limit if self.fetcher is not None else 0
-        if self.cluster is not None:
-            room = self.cluster.room
+        members = () if self.run.assignments is None else self.run.assignments.members
+        room = sum(member.request.budget for member in members) or self.run.fetcher.room
         queries = self.run.query_statuses(shards=request.query_shards)
         return RunStatus(self.clock.time(), await self.run.status(), room, time.process_time(), queries)

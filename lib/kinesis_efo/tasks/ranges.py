@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Final
 
 from kinesis_efo.calls.address import FetcherAddress
-from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
+from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError, NotFetchedHereError
 from kinesis_efo.fetcher.work import PlannerClient, WhereRequest
 from kinesis_efo.positions import ShardRange
 from kinesis_efo.records.events import position_after
@@ -54,7 +54,7 @@ class RangeReader:
         self._nobody_since: float | None = None
         self._left: list[ShardRange] = []
         self._error: FetcherUnreachableError | FetcherRefusedError | None = None
-        self._tried: FetcherAddress | None = None
+        self._doubts = False
 
     def read(self, ranges: Sequence[ShardRange], fetcher: FetcherAddress | None) -> Iterator[RangePayloads]:
         """Read the raw event payloads that cover some ranges, in order. A range may come in several parts, each with its own bounds.
@@ -85,7 +85,7 @@ class RangeReader:
     def _found(self) -> Iterator[tuple[FetcherAddress, list[ShardRange], list[ShardRange]]]:
         """Ask the planner for the fetcher of the first range. Yields this fetcher, the first ranges that it has, and the rest; if any."""
         with self._planner_at(self._planner, self._secret) as planner:
-            reply = planner.where(WhereRequest.of(self._left, _WAIT_SECONDS, self._query, self._tried))
+            reply = planner.where(WhereRequest.of(self._left, _WAIT_SECONDS, self._query, doubts=self._doubts))
         owners = reply.fetchers
         if reply.there:
             self._nobody_since = None
@@ -103,7 +103,7 @@ class RangeReader:
     def _from(
         self, fetcher: FetcherAddress, group: Sequence[ShardRange], rest: Sequence[ShardRange]
     ) -> Iterator[RangePayloads]:
-        self._error, self._tried = None, fetcher
+        self._error, self._doubts = None, True
         try:
             with self._fetcher_at(fetcher, self._secret) as client:
                 for wanted, payloads in client.get(group):
@@ -111,7 +111,7 @@ class RangeReader:
                     yield RangePayloads(wanted, self._tracked(wanted, payloads))
                     if self._error is not None:
                         return
-                    self._tried = None
+                    self._doubts = False
                     del self._left[0]  # the caller asks for the next range, so it has read all of this one
             self._left = list(rest)
         except (FetcherUnreachableError, FetcherRefusedError) as error:
@@ -135,6 +135,10 @@ class RangeReader:
 
     def _note(self, error: FetcherUnreachableError | FetcherRefusedError) -> None:
         self._error = error
+        if isinstance(error, NotFetchedHereError):
+            self._doubts = False
+            logger.debug("%s", error)
+            return
         logger.warning("shard %s: %s; asking the planner for its present fetcher", self._left[0].key, error)
 
     def _given_up(self, seconds: float) -> FetcherUnreachableError:

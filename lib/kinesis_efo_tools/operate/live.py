@@ -12,7 +12,7 @@ from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.status import STATUS, QueryStatus, RunStatus, ShardStatus, StatusAccess, StatusRequest
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.positions import Position
-from kinesis_efo.sharing.standing import lag_of
+from kinesis_efo.run.standing import lag_of
 
 CONNECT_SECONDS: Final = 2.0
 """Timeout for each address, in case the network drops packets. Without a reply, the table's positions are used."""

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from kinesis_efo.calls.address import FetcherAddress
-from kinesis_efo.cluster.probe import nobody_listens
+from kinesis_efo.run.probe import nobody_listens
 from tests.support.ports import free_ports
 
 LISTENING, REFUSING, SILENT = "127.0.2.1", "127.0.2.2", ("127.0.2.3", "127.0.2.4", "127.0.2.5")

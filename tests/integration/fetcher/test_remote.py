@@ -37,6 +37,7 @@ class Query(Reading):
     """Reads as Spark's tasks do: from the fetcher that the plan names, or from whom the planner says."""
 
     def read(self, wanted: ShardRange, client: Any = None) -> list[Row]:
+        self.calls.repeats(wanted)
         (fetcher,) = self.runtime._call(self.runtime.whole.placed([wanted], 0.0, ""))
         planner = self.runtime.whole.planner_address
         assert planner is not None
@@ -50,9 +51,9 @@ class Query(Reading):
         ]
 
     def shares(self) -> list[int]:
-        cluster = self.runtime.whole.cluster
-        assert cluster is not None
-        return sorted(len(member.shards) for member in cluster.assignments.members)
+        assignments = self.runtime.whole.run.assignments
+        assert assignments is not None
+        return sorted(len(member.shards) for member in assignments.members)
 
 
 @contextmanager

@@ -6,15 +6,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from kinesis_efo.cluster.remote import FetcherPlan
 from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo_local import NoFaults, Request
-from tests.support.fetching import beside, prepare, reading
+from tests.support.fetching import beside, reading
 from tests.support.world import World
 
 MakeFaulty = Callable[..., World]
@@ -108,19 +105,3 @@ def test_a_slow_query_goes_on_apart_or_holds_the_others(faulty: MakeFaulty, slow
             r.batch()
         assert [row.data for row in sorted(second.rows)] == [row.data for row in sorted(r.rows)]
     assert (asked.counts["GetRecords"] > 0) is goes_apart
-
-
-@pytest.mark.parametrize(("slow", "together"), [("apart", False), ("hold", True)])
-def test_it_is_the_same_with_fetchers_in_other_processes(faulty: MakeFaulty, slow: str, together: bool) -> None:
-    def none_come(_: FetcherPlan) -> Any:
-        return SimpleNamespace(optional=False, problem=lambda: "", stop=lambda: None)
-
-    runtime = prepare(faulty(NoFaults()), start_fetchers=none_come, slowQueries=slow)
-    runtime.start()
-    try:
-        cluster = runtime.whole.cluster
-        assert cluster is not None
-        assert cluster.sharing.together is together
-        assert cluster.sharing.may_read_apart
-    finally:
-        runtime.stop()

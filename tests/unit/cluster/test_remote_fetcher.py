@@ -15,7 +15,7 @@ from kinesis_efo.errors import FetcherUnreachableError, SubscriptionError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.fetcher.work import Report, ReportReply, Shard, ShardNews, Work, WorkRequest
+from kinesis_efo.fetcher.work import Order, Report, ReportReply, ShardNews, Work, WorkRequest
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -86,10 +86,13 @@ class Planner:
             return Work(self.standing)
         done, self.done = self.done, []
         self.number += 1
-        shards = [Shard(key, TRIM_HORIZON) for key in self.shards] if request.revision != self.revision else None
+        shards = self.shards if request.revision != self.revision else None
+        orders = [(key, Order(1, TRIM_HORIZON, TRIM_HORIZON)) for key in shards or ()] + [
+            (key, Order(1, None, at)) for key, at in done
+        ]
         streams = {} if shards is None else {"orders": REF, "clicks": FURTHER}
         seconds = dict.fromkeys(("orders", "clicks"), self.seconds)
-        return Work("working", self.revision, shards, seconds, self.number, done, streams=streams)
+        return Work("working", self.revision, shards, seconds, self.number, orders, streams=streams)
 
     async def report(self, report: Report) -> ReportReply:
         self.reports.append((LoopClock().monotonic(), report))
@@ -241,7 +244,7 @@ async def test_a_stream_that_cannot_be_listed_ends_the_fetcher(host: Host) -> No
     host.further.listed.set_exception(RuntimeError("not listed"))
     with pytest.raises(SubscriptionError, match=r"stream 'clicks': .* not listed"):
         await host.task
-    assert not list(host.fetcher.feeds)
+    assert not list(host.fetcher)
 
 
 @scenario()

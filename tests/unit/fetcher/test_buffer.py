@@ -27,6 +27,7 @@ from tests.support.fetched import (
 )
 
 SIZE = EVENT_OVERHEAD + 100
+KEY = ShardKey("orders", "shardId-000000000000")
 NO_LIMIT = 1 << 60
 
 
@@ -39,7 +40,7 @@ def test_record_is_known_at_which_a_query_has_ended() -> None:
     b = buffer()
     fill(b, numbered_event(15, 11, 12), numbered_event(30, 22, 28))
     for through, record in ((12, 12), (14, 12), (15, 12), (28, 28), (29, 28)):
-        b.commit(after(through))
+        b.keep(after(through), {})
         assert b.last_record_up_to(after(through)) == LastRecord(record)
     assert b.last_record_up_to(after(31)) is None, "what may still come is not known"
 
@@ -47,7 +48,7 @@ def test_record_is_known_at_which_a_query_has_ended() -> None:
 def test_a_query_that_is_behind_the_buffer_gets_no_later_record() -> None:
     b = buffer()
     fill(b, numbered_event(15, 11, 12), numbered_event(30, 22, 28), numbered_event(45, 41))
-    b.commit(after(30))
+    b.keep(after(30), {})
     assert b.last_record_up_to(after(15)) is None
 
 
@@ -63,7 +64,7 @@ def test_a_cursor_refuses_to_jump_over_what_was_dropped() -> None:
     b = buffer()
     fill(b, event(10), event(20))
     with b.reading(TRIM_HORIZON, after(20)) as cursor:
-        b.commit(after(10))
+        b.keep(after(10), {})
         with pytest.raises(FetcherError, match="does not cover TRIM_HORIZON"):
             cursor.take(NO_LIMIT)
 
@@ -89,7 +90,7 @@ def test_a_full_budget_makes_the_subscription_wait_until_a_commit() -> None:
         waiting = asyncio.ensure_future(b.admit(event(30), 0))
         await settle()
         assert not waiting.done()
-        b.commit(after(10))
+        b.keep(after(10), {})
         await waiting
         assert b.covers(after(10)) and b.end == after(30)
 
@@ -105,7 +106,7 @@ def test_an_event_larger_than_the_budget_is_admitted_one_at_a_time() -> None:
         await settle()
         assert not giant.done()
         assert one.portion(TRIM_HORIZON, 1, 1, some=True).through == after(10)
-        one.commit(after(10))
+        one.keep(after(10), {})
         await giant
         assert budget.used < 101_000
 
@@ -162,7 +163,7 @@ def test_shard_with_an_event_that_finds_no_room_is_not_quiet() -> None:
 
     async def main() -> None:
         budget = Budget(1000)
-        b = ShardBuffer(ShardKey("orders", "0"), after(10), budget, lambda: None)
+        b = ShardBuffer(KEY, after(10), budget, lambda: None)
         nothing = Event(b"", EventHead(10, 0, 0))
         with b.reading(after(10), after(50), asked_at=0.0) as cursor:
             await b.admit(nothing, 1.0)

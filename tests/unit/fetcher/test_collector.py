@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.fetcher.work import RowKey
 from kinesis_efo.kinesis.stats import State, SubscriptionStats
 from kinesis_efo.leases.run import LeaseStats
 from kinesis_efo.metrics import catalog as metrics
@@ -46,7 +48,9 @@ class World:
     def read(self, shard: str, **stats: Any) -> SubscriptionStats:
         """A shard that is read, with what it has counted."""
         self.stats[shard] = SubscriptionStats(State.STREAMING, **stats)
-        feed: Any = SimpleNamespace(key=ShardKey("orders", shard), buffer=EventIndex(TRIM_HORIZON))
+        feed: Any = SimpleNamespace(
+            key=ShardKey("orders", shard), row=RowKey(None, ShardKey("orders", shard)), buffer=EventIndex(TRIM_HORIZON)
+        )
         self.feeds.append(feed)
         return self.stats[shard]
 
@@ -56,6 +60,9 @@ class World:
 
     def values(self) -> Values:
         return merge({}, self.collector())
+
+    def __iter__(self) -> Iterator[ShardFeed]:
+        return iter(self.feeds)
 
     def value(self, metric: Metric, **attributes: str) -> float | None:
         names = ({"stream": "orders"} if "stream" in metric.attributes else {}) | attributes

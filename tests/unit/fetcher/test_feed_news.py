@@ -74,7 +74,9 @@ def test_accepted_loss_is_logged_before_the_shard_ends() -> None:
             told.append((cause, buffer.ended))
 
         feed = feed_by(lambda *_: Gone(), Listener(), SystemClock(), lost=lost)
-        buffer = feed.from_position(TRIM_HORIZON)
+        feed.begin(TRIM_HORIZON)
+        buffer = feed.buffer
+        assert buffer is not None
         assert feed._task is not None
         await feed._task
         assert told == [("it is gone", False)]

@@ -38,7 +38,6 @@ from kinesis_efo.positions import TRIM_HORIZON, Offset, ShardKey, ShardRange
 from kinesis_efo.records.decoder import decode
 from kinesis_efo.run.query import Query as Planning
 from kinesis_efo.run.run import Run
-from kinesis_efo.sharing.local_fetching import LocalFetching
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.model_stream import ModelStream
 from tests.support.planned import finish, planned
@@ -80,8 +79,7 @@ class Query:
         budget = Budget(buffer_bytes, now=clock.monotonic)
         streams = Streams(self._streams)
         self.fetcher = Fetcher(streams, budget, FetcherSettings(fail_on_data_loss, patience=660.0), clock)
-        fetching = LocalFetching(self.fetcher, clock)
-        self.run = Run(streams, fetching, self.leases, self.store, keys, 25.0, 660.0, clock)
+        self.run = Run(streams, self.fetcher, self.leases, self.store, keys, 25.0, 660.0, clock)
         self.planner = Planning(self.run, ends)
 
     async def __aenter__(self) -> Query:
@@ -104,7 +102,9 @@ class Query:
     ) -> list[tuple[str, int]]:
         """The rows of one range, or of its first chunks."""
         payloads: list[bytes] = []
-        reader = self.fetcher.read(wanted)
+        if self.planner.progress.finished is None:
+            self.planner.begin(Offset({wanted.key: wanted.after}), Offset({wanted.key: wanted.through}))
+        reader = self.run.serving.of("query").read(wanted)
         try:
             async for chunk in reader:
                 payloads += chunk

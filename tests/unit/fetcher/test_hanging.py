@@ -36,7 +36,7 @@ def whole(stream: ModelStream, number: int = 0) -> ShardRange:
 
 async def hung(query: Query, wanted: ShardRange, events: int) -> AsyncGenerator[list[bytes], None]:
     """An attempt that has taken so many events and takes no more."""
-    reader = query.fetcher.read(wanted)
+    reader = query.run.serving.of("query").read(wanted)
     for _ in range(events):
         assert await anext(reader)
     return reader
@@ -45,7 +45,7 @@ async def hung(query: Query, wanted: ShardRange, events: int) -> AsyncGenerator[
 async def until_full(query: Query) -> None:
     await query.poll(horizon(query.stream))
     await asyncio.sleep(5)
-    assert all(query.fetcher.budget.waited(feed.key) for feed in query.fetcher.feeds)
+    assert all(query.fetcher.budget.waited(feed.key) for feed in query.fetcher)
 
 
 @pytest.mark.slow

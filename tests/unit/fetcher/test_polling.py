@@ -55,6 +55,8 @@ def test_a_query_moves_between_polling_and_subscribing_without_loss_or_repetitio
             last_run = run_number == len(modes) - 1
             async with Query(stream, store, shape["buffer_bytes"], polled=client if polls else None) as query:
                 steps = 0
+                if planned is not None:
+                    query.planner.begin(offset, planned)
                 while steps < 4 or (last_run and len(rows) < len(everything(stream))):
                     end = planned or await query.poll(offset, max_records=shape["max_records"])
                     for wanted in offset.ranges_to(end):

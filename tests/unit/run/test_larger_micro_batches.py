@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,11 +16,12 @@ from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.decisions.planning import BEHIND_MILLIS, PollReply
 from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD
-from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
+from kinesis_efo.fetcher.work import RowKey
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo.run.access import Next
+from kinesis_efo.run.micro_batches import MicroBatchPlanner
 from kinesis_efo.run.query_ends import EndPositions
 from kinesis_efo.run.query_planner import QueryPlanner
 from tests.support.virtual_time import LoopClock, run
@@ -50,7 +52,7 @@ class Batch(NamedTuple):
 
 
 class Shards:
-    """The buffers of the shards; implements `Buffers`, and what a `QueryPlanner` asks of its query."""
+    """The rows of the shards, and what a `QueryPlanner` asks of its query."""
 
     def __init__(self, budget: int = 1 << 40) -> None:
         self.indexes = {key: EventIndex(TRIM_HORIZON) for key in KEYS}
@@ -60,7 +62,7 @@ class Shards:
         self.ends_at: EndPositions | None = None
         self.name: str | None = None
         self.starting: list[ShardKey] = []
-        self.planner = MicroBatchPlanner(self, LoopClock(), lambda: None)
+        self.planner = MicroBatchPlanner(self.row, lambda _key, _at: None, LoopClock(), lambda: None)
         self.progress = Progress()
 
     def add(self, number: int, each: Arrival, *, ends: bool = False) -> None:
@@ -72,22 +74,14 @@ class Shards:
         if each.records or ends:
             self.planner.wake()
 
-    # -- the buffers
+    # -- the rows
 
-    def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
-        return self.indexes[key]
-
-    def millis_behind(self, key: ShardKey) -> int | None:
-        return self.behind.get(key)
-
-    def quiet(self, key: ShardKey) -> float:
-        return self.quiets.get(key, 0.0)
-
-    def read_until(self, key: ShardKey, position: Position) -> float | None:
-        return None
-
-    def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
-        return [(keys, self.budget)]
+    def row(self, key: ShardKey, position: Position) -> Any:
+        quiet = self.quiets.get(key, 0.0)
+        return SimpleNamespace(
+            index=self.indexes[key], behind=self.behind.get(key), quiet=lambda _now: quiet, fetcher="", room=self.budget,
+            key=RowKey(None, key),
+        )  # fmt: skip
 
     # -- the query
 
@@ -101,6 +95,9 @@ class Shards:
 
     async def until_tip(self, at_most: float) -> None:
         await self.planner.until_tip(at_most)
+
+    def plan(self, end: Offset) -> None:
+        self.progress.plan(end)
 
     def begin(self, offset: Offset) -> None:
         self.progress.begin(offset)

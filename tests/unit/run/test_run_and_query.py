@@ -1,10 +1,10 @@
-"""What a run and its query do with each call, with a fetching that answers what a test says: the real streams, leases and table, in virtual time."""
+"""What a run and its query do with each call, with the real fetcher, streams, leases and table, in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from random import Random
 from typing import Any
 
@@ -15,10 +15,8 @@ from kinesis_efo.decisions.planning import ShardProgress
 from kinesis_efo.errors import (
     DataLossError,
 )
-from kinesis_efo.failure import Failure
-from kinesis_efo.fetcher.feed import FetchCounts
-from kinesis_efo.fetcher.fetcher import Coordinator
-from kinesis_efo.fetcher.status import ShardStatus
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.keys import LeaseKeys
@@ -27,7 +25,7 @@ from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.run import RunLease
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import Bounds, RetrySettings
-from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo.run.query import Query
 from kinesis_efo.run.run import Run
 from tests.support.lease_store import MemoryLeaseStore, Network
@@ -41,80 +39,6 @@ FIRST, SECOND = SHARDS[:2]
 PATIENCE = 60.0
 
 
-class Fetching:
-    """Answers what a test says, and keeps what it was told.
-
-    Attributes:
-        told: The calls, in order.
-        replies: The answers to the next polls; then nothing is new.
-        before_reply: Called before the next poll is answered.
-    """
-
-    def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
-        self.replies: list[list[ShardProgress]] = []
-        self.before_reply: Callable[[], None] = lambda: None
-        self.coordinator: Coordinator
-        self.shards: list[ShardStatus] = []
-        self.tips: dict[ShardKey, Position] = {}
-        self.lasts: dict[ShardRange, int] = {}
-        self.records: dict[ShardKey, LastRecord] = {}
-        self.until: float | None = None
-        self.brought = FetchCounts()
-        self.stopped = False
-        self.failure = Failure()
-        self.reading = self.is_apart = False
-        self.lets_go = asyncio.Event()
-        self.lets_go.set()
-
-    def start(self, coordinator: Coordinator) -> None:
-        self.coordinator = coordinator
-
-    async def stop(self) -> None:
-        self.stopped = True
-
-    async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
-        self.told.append(("poll", offset, max_bytes, max_records, at_most))
-        self.before_reply()
-        return self.replies.pop(0) if self.replies else []
-
-    def join(self, name: str, max_skew: float | None) -> Fetching:
-        return self
-
-    def follow(self, offset: Offset) -> None:
-        self.told.append(("follow", offset))
-
-    async def leave(self) -> None:
-        self.told.append(("leave",))
-
-    def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
-        self.told.append(("commit", offset))
-        return self.records
-
-    def last_record(self, wanted: ShardRange) -> int | None:
-        return self.lasts.get(wanted)
-
-    def begin(self, stream: str) -> None:
-        self.told.append(("begin", stream))
-
-    def end(self, stream: str) -> None:
-        self.told.append(("end", stream))
-
-    async def make_way(self, shards: Collection[ShardKey]) -> Mapping[ShardKey, Position]:
-        self.told.append(("make way", sorted(shards)))
-        await self.lets_go.wait()
-        return self.tips
-
-    def fetcher_of(self, key: ShardKey) -> str | None:
-        return "0 on host0"
-
-    def statuses(self, stream: str | None = None) -> list[ShardStatus]:
-        return self.shards
-
-    def read_until(self, key: ShardKey, position: Position) -> float | None:
-        return self.until
-
-
 class Centre:
     """A run, its query, and what they stand on."""
 
@@ -123,12 +47,17 @@ class Centre:
         self.stream = stream
         self.store = store or MemoryLeaseStore()
         self.network = Network(self.store, Random(1))
-        self.fetching = Fetching()
         self.access = Stream(REF, stream, stream, RetrySettings(), "m.json", clock)
         self.streams = Streams({"orders": self.access})
         keys = LeaseKeys({"orders": "dev-orders"})
         self.leases = RunLease(self.network, "me", keys, Timing(10.0), clock, Random(1), application="lake")
-        self.run = Run(self.streams, self.fetching, self.leases, self.network, keys, 25.0, PATIENCE, clock)
+        fetcher = Fetcher(
+            self.streams,
+            Budget(1 << 20, now=clock.monotonic),
+            FetcherSettings(fail_on_data_loss=True, patience=PATIENCE),
+            clock,
+        )
+        self.run = Run(self.streams, fetcher, self.leases, self.network, keys, 25.0, PATIENCE, clock)
         self.query = Query(self.run, ends)
 
     async def __aenter__(self) -> Centre:
@@ -141,9 +70,6 @@ class Centre:
 
     async def poll(self, offset: Offset, at_most: float = 0.0) -> Any:
         return await self.query.poll(offset, 10, 20, at_most)
-
-    def calls(self, *names: str) -> list[tuple[Any, ...]]:
-        return [each for each in self.fetching.told if each[0] in names]
 
 
 def scenario(
@@ -199,7 +125,6 @@ async def test_a_failure_ends_every_call_and_the_first_one_stays(centre: Centre)
             await call
     with pytest.raises(DataLossError, match=r"^first$"):
         query.last_records([])
-    assert centre.calls("poll", "commit") == []
     assert centre.access.listings == listings, "nothing is looked for any more"
     centre.run.lease_lost("orders", "somebody")
     with pytest.raises(DataLossError, match=r"^first$"):
@@ -245,14 +170,12 @@ async def test_losses_are_looked_for_when_an_offset_names_other_shards_and_after
 
 @scenario()
 async def test_tools_are_told_how_far_each_shard_is_processed(centre: Centre) -> None:
-    keys = (FIRST, SECOND)
-    centre.fetching.shards = [ShardStatus(*key, "AFTER:50", 0, 0, None, 0) for key in keys]
-    assert [each.done for each in await centre.run.status()] == [None, None]
+    assert await centre.run.status() == []
     await centre.poll(ONE)
-    assert [each.done for each in await centre.run.status()] == ["TRIM_HORIZON", None]
+    assert [each.done for each in await centre.run.status()] == ["TRIM_HORIZON"]
     finish(centre.query, Offset({FIRST: Position.after(20)}))
     centre.query.progress.plan(Offset({FIRST: Position.after(40)}))
-    assert [(each.key, each.done) for each in await centre.run.status()] == [(FIRST, "AFTER:20"), (SECOND, None)]
+    assert [(each.key, each.done) for each in await centre.run.status()] == [(FIRST, "AFTER:20")]
 
 
 # -- where a query ends

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from kinesis_efo.calls.address import FetcherAddress, network_namespace
 from kinesis_efo.clock import Clock
-from kinesis_efo.cluster.assignments import TICK_SECONDS, Assignments
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.background import all_of
+from kinesis_efo.run.assignments import TICK_SECONDS, Assignments
 
 _PROBE_SECONDS: Final = 1.5
 """A fetcher asks at least once a second. If it has not asked for this long, its port is probed: the port of a dead process is closed."""

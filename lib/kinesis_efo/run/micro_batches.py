@@ -6,52 +6,42 @@ something has happened since the last one, and at those with records that no mic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.alignment import Alignment, ShardEvents
-from kinesis_efo.decisions.event_index import EventIndex, Portion
+from kinesis_efo.decisions.event_index import Portion
 from kinesis_efo.decisions.planning import ShardProgress, is_behind, plan
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD, Signal
 from kinesis_efo.positions import Offset, Position, ShardKey
 from kinesis_efo.records.events import data_in
 
-
-class Buffers(Protocol):
-    """The buffers of all shards."""
-
-    def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
-        """The buffer of a shard, if it has or will receive everything after a position; else None."""
-
-    def millis_behind(self, key: ShardKey) -> int | None:
-        """Milliseconds by which reading lags, by the last event."""
-
-    def quiet(self, key: ShardKey) -> float:
-        """Seconds for which the shard seems to have no records after its buffer; 0 if it may have some."""
-
-    def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """A time, epoch seconds, before which no record after a position arrived; None if unknown."""
-
-    def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
-        """Group shards by the budget that they share; yields the shards and the budget's bytes."""
+if TYPE_CHECKING:
+    from kinesis_efo.run.table import Row
 
 
 class MicroBatchPlanner:
     """Plans the micro-batches of one query. `offset` is how far the query has come, according to its last poll; None before.
 
-    `check` raises if reading has ended. A shard may be `max_skew` seconds of arrival time ahead of the slowest one; None: any.
+    `row` returns the row of a shard that has everything after a position, `read_until` a time, epoch seconds, before which no record after
+    a position arrived; None if there is none. `check` raises if reading has ended. A shard may be `max_skew` seconds of arrival time ahead of the slowest one; None: any.
     """
 
     def __init__(
-        self, buffers: Buffers, clock: Clock, check: Callable[[], None], max_skew: float | None = None
+        self,
+        row: Callable[[ShardKey, Position], Row | None],
+        read_until: Callable[[ShardKey, Position], float | None],
+        clock: Clock,
+        check: Callable[[], None],
+        max_skew: float | None = None,
     ) -> None:
         self.offset: Offset | None = None
-        self._buffers = buffers
+        self._row = row
         self._clock = clock
         self._check = check
-        self._alignment = Alignment(max_skew, buffers.read_until) if max_skew is not None else None
+        self._alignment = Alignment(max_skew, read_until) if max_skew is not None else None
         self._fresh: set[ShardKey] = set()
         self._waiting: set[ShardKey] = set()
         self._told: dict[ShardKey, Position] = {}
@@ -111,10 +101,10 @@ class MicroBatchPlanner:
 
     def _is_news_at_tip(self, key: ShardKey) -> bool:
         position = None if self.offset is None else self.offset.get(key)
-        if position is None or position.is_end or is_behind(self._buffers.millis_behind(key)):
+        row = None if position is None or position.is_end else self._row(key, position)
+        if row is None or position is None or is_behind(row.behind):
             return False
-        buffer = self._buffers.buffered(key, position)
-        return buffer is not None and buffer.news_since(position) is not None
+        return row.index.news_since(position) is not None
 
     def _look(self, offset: Offset) -> dict[ShardKey, Portion]:
         """Look at the touched shards; returns how far those without records move."""
@@ -125,14 +115,14 @@ class MicroBatchPlanner:
             position = offset.get(key)
             if position is None or position.is_end:
                 continue
-            if (buffer := self._buffers.buffered(key, position)) is None:
+            if (row := self._row(key, position)) is None:
                 # Look again later: it may become readable without another event.
                 self._fresh.add(key)
-            elif buffer.news_since(position) is None:
-                idle[key] = buffer.portion(position, 0, 0)
+            elif row.index.news_since(position) is None:
+                idle[key] = row.index.portion(position, 0, 0)
                 self._told[key] = idle[key].through
                 if self._alignment is not None:
-                    self._alignment.saw(key, buffer, position, self._clock.monotonic())
+                    self._alignment.saw(key, row.index, position, self._clock.monotonic())
             else:
                 self._waiting.add(key)
         return idle
@@ -140,23 +130,22 @@ class MicroBatchPlanner:
     def _progress(
         self, offset: Offset, max_bytes: int, max_records: int, idle: Mapping[ShardKey, Portion]
     ) -> list[ShardProgress]:
-        buffers = {
-            key: buffer for key in self._waiting if (buffer := self._buffers.buffered(key, offset[key])) is not None
-        }
-        planning, now = partial(self._planned, offset, max_bytes, max_records), self._clock.monotonic()
+        rows = {key: row for key in {*self._waiting, *idle} if (row := self._row(key, offset[key])) is not None}
+        buffers = {key: rows[key].index for key in self._waiting if key in rows}
+        planning, now = partial(self._planned, rows, offset, max_bytes, max_records), self._clock.monotonic()
         if self._alignment is None:
             portions = planning(buffers)
         else:
-            portions = self._alignment.planned(buffers, offset, planning, self._clock.monotonic())
+            portions = self._alignment.planned(buffers, offset, planning, now)
         return [
             ShardProgress(
                 key,
                 portion.through,
                 portion.records,
                 portion.bytes,
-                self._buffers.millis_behind(key),
+                rows[key].behind if key in rows else None,
                 portion.last,
-                self._buffers.quiet(key) if key in idle else 0.0,
+                rows[key].quiet(now) if key in idle and key in rows else 0.0,
                 _data(portion),
                 key in buffers and portion.through != buffers[key].end,
                 buffers[key].lag(portion.through, now) if key in buffers else None,
@@ -165,12 +154,20 @@ class MicroBatchPlanner:
         ]
 
     def _planned(
-        self, offset: Offset, max_bytes: int, max_records: int, buffers: Mapping[ShardKey, ShardEvents]
+        self,
+        rows: Mapping[ShardKey, Row],
+        offset: Offset,
+        max_bytes: int,
+        max_records: int,
+        buffers: Mapping[ShardKey, ShardEvents],
     ) -> dict[ShardKey, Portion]:
+        groups: dict[tuple[str, bool], list[ShardKey]] = {}
+        for key in buffers:
+            groups.setdefault((rows[key].fetcher, rows[key].key.is_shared), []).append(key)
         portions: dict[ShardKey, Portion] = {}
-        for keys, budget in self._buffers.budgets(buffers):
-            # At most half of a budget, so that the next micro-batch is fetched into the other half while Spark works on this one.
-            limit = min(max_bytes, budget // 2)
+        for keys in groups.values():
+            # At most half of the room, so that the next micro-batch is fetched into the other half while Spark works on this one.
+            limit = min(max_bytes, rows[keys[0]].room // 2)
             portions |= plan({key: buffers[key] for key in keys}, offset, limit, max_records)
         if sum(each.bytes for each in portions.values()) > max_bytes or _records(portions) > max_records:
             portions = plan(buffers, offset, max_bytes, max_records)

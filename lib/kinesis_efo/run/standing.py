@@ -3,52 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.fetcher.status import QueryShard, QueryStatus, ShardStatus
 from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, lowest
 
-
-class ShardReader(Protocol):
-    """A reader of shards: the shared buffers, or the fetcher of a query that catches up."""
-
-    def millis_behind(self, key: ShardKey) -> int | None:
-        """Milliseconds by which the last event was behind the tip; None before the first event."""
+if TYPE_CHECKING:
+    from kinesis_efo.run.table import QueryRows, Table
 
 
-class Reads(NamedTuple):
-    """How a query reads a shard.
-
-    `buffer` is the buffer of the shard's reader `by`, and `shared` the shared buffer; both are None if the shard is not read. `claim` is
-    the query's claim on the shared buffer, if it has one. `apart`: whether the query catches up in the shard.
-    """
-
-    by: ShardReader
-    buffer: EventIndex | None
-    shared: EventIndex | None
-    claim: Position | None
-    apart: bool
-
-
-def stands(key: ShardKey, done: Position, reads: Reads, now: float) -> QueryShard:
+def stands(table: Table, query: QueryRows, key: ShardKey, done: Position, now: float) -> QueryShard:
     """Where a query that has processed everything up to `done` is in one shard. `now` is in monotonic seconds."""
-    buffer, shared, claim = reads.buffer, reads.shared, reads.claim
-    held = 0 if shared is None or claim is None else shared.held_behind(claim)
-    if done.is_end or buffer is None:
-        return QueryShard(*key, str(done), 0, 0, 0 if done.is_end else None, held, reads.apart)
-    oldest, behind = buffer.lag(done, now), reads.by.millis_behind(key)
+    shared, own = table.shared.get(key), table.separate(query.name, key)
+    kept = None if shared is None else shared.kept.get(query.name)
+    held = 0 if shared is None or kept is None else shared.index.held_behind(kept)
+    row = shared if own is None else own
+    if done.is_end or row is None:
+        return QueryShard(*key, str(done), 0, 0, 0 if done.is_end else None, held, own is not None)
+    oldest, behind = row.index.lag(done, now), row.behind
     return QueryShard(
         *key,
         str(done),
-        buffer.records_behind(done),
-        buffer.held_behind(done),
+        row.index.records_behind(done),
+        row.index.held_behind(done),
         behind if oldest is None else max(oldest, behind or 0),
         held,
-        reads.apart,
+        own is not None,
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,9 +16,10 @@ from kinesis_efo.decisions.planning import BEHIND_MILLIS, ShardProgress, may_wai
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD
-from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
+from kinesis_efo.fetcher.work import RowKey
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo.records.arrivals import Arrivals
+from kinesis_efo.run.micro_batches import MicroBatchPlanner
 from tests.support.virtual_time import LoopClock, run
 
 FIRST, SECOND, THIRD = (ShardKey("orders", f"shardId-00000000000{number}") for number in range(3))
@@ -46,22 +49,18 @@ class Buffers:
         size = SIZE * records
         self.indexes[key].append(end, size, records, LoopClock().monotonic(), marks, last=end)
 
-    def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
+    def row(self, key: ShardKey, position: Position) -> Any:
         self.asked.append(key)
-        return None if key in self.away else self.indexes[key]
-
-    def millis_behind(self, key: ShardKey) -> int | None:
-        return self.behind.get(key)
-
-    def quiet(self, key: ShardKey) -> float:
-        return 4.0
+        if key in self.away:
+            return None
+        group = next((number for number, (keys, _) in enumerate(self.groups) if key in keys), 0)
+        return SimpleNamespace(
+            index=self.indexes[key], behind=self.behind.get(key), quiet=lambda _now: 4.0, fetcher=str(group),
+            room=self.groups[group][1] if self.groups else NO_LIMIT, key=RowKey(None, key),
+        )  # fmt: skip
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
         return self.until.get(key)
-
-    def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
-        groups = self.groups or [(list(self.indexes), NO_LIMIT)]
-        return [([key for key in group if key in keys], budget) for group, budget in groups]
 
 
 class Query:
@@ -70,7 +69,9 @@ class Query:
     def __init__(self, *keys: ShardKey, max_skew: float | None = None) -> None:
         self.buffers = Buffers(*keys)
         self.failure = Failure()
-        self.planner = MicroBatchPlanner(self.buffers, LoopClock(), self.failure.raise_if_set, max_skew)
+        self.planner = MicroBatchPlanner(
+            self.buffers.row, self.buffers.read_until, LoopClock(), self.failure.raise_if_set, max_skew
+        )
 
     async def poll(
         self, offset: Offset, max_bytes: int = NO_LIMIT, max_records: int = NO_LIMIT, at_most: float = 0.0

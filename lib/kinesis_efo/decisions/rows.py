@@ -1,0 +1,186 @@
+"""Decides for one shard what is kept of it, which queries catch up with GetRecords, and where its subscription stands.
+
+A row is an index of events in the run's table. All queries share one row of a shard, which a subscription fills. A query that is behind
+has a separate row, filled with GetRecords. `decide` remembers nothing. The one remembered fact is the age of a row: when it last moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from kinesis_efo.decisions.event_index import EventIndex
+from kinesis_efo.positions import Position, lowest, rank
+
+# A subscription moves at most this often, because Kinesis refuses more; a separate row, at most this often.
+MOVE_SECONDS: Final = 5.0
+SEPARATE_SECONDS: Final = 1.0
+# A row that is no further behind its tip than this will soon reach each query that is ahead of it.
+NEAR_SECONDS: Final = 10.0
+# After this time without room for the next event, a query that keeps more than another one catches up by itself.
+STARVING_SECONDS: Final = 2.0
+
+
+class Needs(NamedTuple):
+    """What a query needs of a shard.
+
+    It has finished everything up to `lowest`, and planned up to `reach`. `asked` is the position of a task that no row serves, while its
+    request is answered.
+    """
+
+    lowest: Position
+    reach: Position
+    asked: Position | None = None
+
+    @property
+    def now(self) -> Position:
+        return self.reach if self.asked is None else self.asked
+
+
+class RowView(NamedTuple):
+    """A row. Times are in seconds.
+
+    `lag` is how far its end is behind the tip, None if unknown. For `silent`, nothing was heard of it; `age` ago, it began or moved.
+    `waits`: there is no room for its next event. `quiet`: it seems to have no more events, so none will show where it begins. What is before
+    `keep` is about to be dropped.
+    """
+
+    events: EventIndex
+    lag: float | None
+    silent: float
+    age: float
+    waits: bool = False
+    quiet: bool = False
+    keep: Position | None = None
+
+    def has(self, position: Position) -> bool:
+        """Whether the row has, or will have, everything after a position."""
+        if self.keep is not None and rank(position) < rank(self.keep):
+            return False
+        covered = self.events.covers(position)
+        return not self.quiet if covered is None else covered
+
+    def serves(self, position: Position) -> bool:
+        """Whether a task can read from a position on without a long wait."""
+        near = self.lag is None or self.lag <= NEAR_SECONDS or not self.events.ends_before(position)
+        return near and self.has(position)
+
+    def is_within(self, needs: Needs) -> bool:
+        """Whether the row begins within what a query has planned, or before it."""
+        return self.has(needs.reach) or self.has(needs.lowest)
+
+
+class Decision(NamedTuple):
+    """What to do with the rows of a shard.
+
+    `stand` is where the subscription begins again; None: it stays. `kept` has the position from which on the shared row is kept for each
+    query; what is before `keep`, the lowest of these, is dropped. `separate` has the start of each separate row, as it is or where it
+    begins again. `why` names the rules.
+    """
+
+    stand: Position | None
+    keep: Position
+    kept: Mapping[str, Position]
+    separate: Mapping[str, Position]
+    why: tuple[str, ...] = ()
+
+
+def decide(
+    queries: Mapping[str, Needs],
+    shared: RowView | None,
+    separate: Mapping[str, RowView],
+    *,
+    hold: bool,
+    may_poll: bool,
+) -> Decision:
+    """Decide for a shard that `queries` read. `hold`: queries stay together. `may_poll`: Kinesis allows GetRecords."""
+    stand, why = None, ""
+    if shared is None:
+        ends = [each.lowest for each in queries.values()]
+        stand, why = (max(ends, key=rank) if may_poll else lowest(ends)), "open"
+    elif shared.age >= MOVE_SECONDS:
+        stand, why = _moved(queries, shared, separate, hold=hold, may_poll=may_poll)
+    if shared is None or stand is not None:
+        assert stand is not None
+        shared = RowView(EventIndex(stand), None, 0.0, 0.0)
+    kept = {name: at for name, needs in queries.items() if (at := _kept(needs, shared, separate.get(name))) is not None}
+    keep, rules = (lowest(kept.values()) if kept else shared.events.end), [why] if why else []
+    if may_poll and not hold and _starves(queries, shared) and len(set(kept.values())) > 1:
+        keep = sorted(set(kept.values()), key=rank)[1]
+        kept = {name: at for name, at in kept.items() if rank(at) >= rank(keep)}
+        shared = shared._replace(keep=keep)
+        rules.append("full")
+    rows = {}
+    for name, needs in queries.items() if may_poll else ():
+        if (at := _separate(needs, shared, separate.get(name))) is not None:
+            rows[name] = at
+    return Decision(stand, keep, kept, rows, tuple(rules))
+
+
+def _moved(
+    queries: Mapping[str, Needs], shared: RowView, separate: Mapping[str, RowView], *, hold: bool, may_poll: bool
+) -> tuple[Position | None, str]:
+    """Where the subscription begins again, and the rule."""
+    ends = [each.lowest for each in queries.values()]
+    far = shared.lag is not None and shared.lag > NEAR_SECONDS
+    if not may_poll:
+        need = [
+            each.now
+            for each in queries.values()
+            if not (shared.has(each.now) if each.asked is not None else shared.is_within(each))
+        ]
+        if need:
+            return lowest(need), "back"
+        if far and all(map(shared.events.ends_before, ends)):
+            return lowest(ends), "all ahead"
+        return None, ""
+    front = max(ends, key=rank)
+    if far and not hold and shared.events.ends_before(front):
+        return front, "forward"
+    behind = [name for name, each in queries.items() if not shared.is_within(each)]
+    if len(behind) == len(queries):
+        return front, "unused"
+    idle = not shared.events.records and all(
+        each.reach == each.lowest and each.asked is None for each in queries.values()
+    )
+    if behind and idle and all(_is_at_tip(queries[name], separate.get(name)) for name in behind):
+        return lowest(queries[name].reach for name in behind), "idle"
+    return None, ""
+
+
+def _is_at_tip(needs: Needs, row: RowView | None) -> bool:
+    return row is not None and row.lag == 0 and row.has(needs.reach) and row.events.news_since(needs.reach) is None
+
+
+def _kept(needs: Needs, shared: RowView, own: RowView | None) -> Position | None:
+    """From where on the shared row is kept for a query; None if it is not kept for it."""
+    if shared.has(needs.lowest):
+        return needs.lowest
+    if not shared.has(needs.reach):
+        return None
+    # The row begins within what the query has planned, possibly two micro-batches. Its own row may have the first part of that.
+    low = shared.events.start
+    if own is not None and own.has(needs.lowest):
+        first = lowest((needs.reach, own.events.end))
+        return first if rank(first) > rank(low) else low
+    return low
+
+
+def _starves(queries: Mapping[str, Needs], shared: RowView) -> bool:
+    """Whether a query has read all of a row that has no room for more."""
+    front = max((each.reach for each in queries.values()), key=rank)
+    return shared.waits and shared.silent >= STARVING_SECONDS and shared.events.news_since(front) is None
+
+
+def _separate(needs: Needs, shared: RowView, row: RowView | None) -> Position | None:
+    """Where a query's separate row begins; None if the query needs none."""
+    served = shared.serves(needs.now) or (needs.asked is None and shared.serves(needs.lowest))
+    wanted = needs.lowest if needs.asked is None else needs.asked
+    if row is None:
+        return None if served else wanted
+    if served and shared.has(needs.lowest):
+        return None
+    if row.events.ends_before(needs.lowest):  # nobody reads there any more
+        return wanted
+    has = row.is_within(needs) if needs.asked is None else row.has(needs.asked)
+    return wanted if not (served or has) and row.age >= SEPARATE_SECONDS else row.events.start

@@ -1,0 +1,203 @@
+"""Assigns the shards of a run to fetchers of other processes, with `fetchers=N`, and answers them. It lives in the run's event loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from typing import Final
+
+from msgspec.structs import replace
+
+from kinesis_efo import __version__
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.calls.wire import unpack_error
+from kinesis_efo.clock import Clock, within
+from kinesis_efo.cluster.members import Member, Members
+from kinesis_efo.cluster.shares import Rates
+from kinesis_efo.errors import FetcherError
+from kinesis_efo.fetcher.budget import Signal
+from kinesis_efo.fetcher.fetcher import Coordinator
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.work import Order, Report, ReportReply, RowKey, ShardNews, Work, WorkRequest
+from kinesis_efo.positions import ShardKey
+from kinesis_efo.run.table import Table
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS: Final = 0.5
+_WITHDRAW_SECONDS: Final = 10.0
+_REPORTS: Final = 200
+"""Maximum number of reports a second from all fetchers. Without a limit, each event of a busy shard would cause a report."""
+
+
+class Assignments:
+    """Assigns the shards of `table` to the present fetchers, and answers their calls.
+
+    `seconds` returns for how many seconds a stream may still be read, until the run's lease ends. A fetcher that has sent no request for
+    `timeout` seconds counts as dead; by then, it has stopped reading. `coordinator` is the run. `changed` is notified when the fetcher of a
+    shard changes, or a fetcher has closed a shard. `empty_since` is the monotonic time in seconds since which there has been no fetcher, if
+    there is none.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        streams: Streams,
+        coordinator: Coordinator,
+        seconds: Callable[[str], float],
+        timeout: float,
+        clock: Clock,
+    ) -> None:
+        self.members: Final = Members(timeout)
+        self.changed = Signal()
+        self.stopping = False
+        self.empty_since = clock.monotonic()
+        self._table = table
+        self._coordinator = coordinator
+        self._streams = streams
+        self._seconds = seconds
+        self._clock = clock
+        self._rates = Rates(clock.monotonic())
+        self._shared: frozenset[ShardKey] = frozenset()
+
+    # -- what is to be read
+
+    def obey(self, shards: Collection[ShardKey]) -> None:
+        """Pass the orders for rows of these shards on to their fetchers."""
+        if any((key in self._table.shared) != (key in self._shared) for key in shards):
+            self.share()
+        for member in {self.members.owner(key) for key in shards}:
+            if member is not None:
+                member.changed.notify()
+
+    async def closed(self, shards: Collection[ShardKey]) -> None:
+        """Wait at most 10 seconds until no fetcher reads these shards."""
+        give_up_at = self._clock.monotonic() + _WITHDRAW_SECONDS
+        while self.members.closing & set(shards) and self._clock.monotonic() < give_up_at:
+            await within(self._clock, TICK_SECONDS, self.changed.wait())
+
+    # -- the calls of fetchers
+
+    async def work(self, request: WorkRequest) -> Work:
+        """Reply to a fetcher's request for work, as soon as there is something new or the time of the request is over."""
+        name = request.name
+        if request.version != __version__:
+            raise FetcherError(
+                f"the fetcher on host {request.host} has kinesis-efo {request.version or 'of an earlier version'}, its run has {__version__}: "
+                "install the same version on the driver and all executors"
+            )
+        if self.stopping:
+            if not request.revision:
+                self.lose(name)
+            return Work("over")
+        is_new = self.members.get(name) is None
+        member = self.members.ask(request, self._clock.monotonic())
+        if isinstance(member, Work):
+            return member
+        if is_new:
+            logger.info("fetcher %s has come", member)
+            self.share()
+        self.changed.notify()
+        if member.revision == request.revision and not member.unsent(self._orders(member)):
+            await within(self._clock, request.wait, member.changed.wait())
+        if self.stopping:
+            return Work("over")
+        return self._work(member, request.revision) if self.members.get(name) is member else Work("unknown")
+
+    def _orders(self, member: Member) -> dict[ShardKey, Order]:
+        found = {}
+        for key in member.shards:
+            if (row := self._table.shared.get(key)) is not None:
+                if row.known is None:
+                    row.known = self._coordinator.known(key, row.start)
+                found[key] = replace(row.order(), known=row.known)
+        return found
+
+    def _work(self, member: Member, revision: int) -> Work:
+        shards = None if member.revision == revision else sorted(member.shards)
+        orders = member.send(self._orders(member))
+        return Work(
+            "working",
+            member.revision,
+            shards,
+            {stream: max(0.0, self._seconds(stream)) for stream in self._streams.streams},
+            member.number,
+            orders,
+            {name: self._streams.stream(name).ref for name in {key.stream for key in shards or ()}},
+        )
+
+    async def report(self, report: Report) -> ReportReply:
+        """Handle a fetcher's report of what has arrived."""
+        member = self.members.get(report.name)
+        if member is None:
+            return ReportReply(known=False)
+        if not member.follows(report.number):
+            return ReportReply(known=True, again=True, revision=member.revision)
+        # Ignore late news of a shard that has moved to another fetcher.
+        mine = [news for news in report.shards if self.members.owner(news.key) is member]
+        known = [self._note(member, news) for news in mine]
+        wakes = any(not self._table.shared[news.key].index.idle for news in mine if news.key in self._table.shared)
+        self._table.heard({news.key for news in mine}, wakes=wakes)
+        if report.failure:
+            error = unpack_error(report.failure)
+            # Name the fetcher's host, because the cause may be only there.
+            said = type(error)(f"{error} (the fetcher on host {member.request.host} says so)")
+            self._coordinator.failed(RowKey(None, ShardKey("", "")), said)
+        pause = len(self.members) / _REPORTS
+        return ReportReply(known=True, again=not all(known), revision=member.revision, pause=pause)
+
+    def _note(self, member: Member, news: ShardNews) -> bool:
+        """Handle the news of one shard; returns False if earlier news is missing."""
+        size = self._table.note(news, member.request.name, member.request.budget)
+        if size is None:
+            return False
+        self._rates.add(news.key, size)
+        if news.children:
+            self._streams.learn(news.key, news.children)
+        return True
+
+    def address(self, key: ShardKey) -> FetcherAddress | None:
+        """The address of a shard's fetcher; None if the shard has none."""
+        member = self.members.owner(key)
+        return member.request.address if member is not None else None
+
+    # -- changes
+
+    def share(self) -> None:
+        """Distribute the shards to the fetchers according to each shard's bytes per second."""
+        before = {key: self.members.owner(key) for key in self._table.shared}
+        self._shared = frozenset(before)
+        self.members.share(self._rates.weights(before))
+        moved = [key for key, owner in before.items() if owner is not None and self.members.owner(key) is not owner]
+        self._table.reopen(moved)
+        self.changed.notify()
+
+    def measure(self) -> bool:
+        """Compute each shard's bytes per second anew if that is due; returns whether it was."""
+        return self._rates.tick(self._clock.monotonic())
+
+    def lose(self, name: str) -> None:
+        """Remove a fetcher that is dead or has ended. Call `share` afterwards to give its shards to other fetchers."""
+        member = self.members.lose(name)
+        if member is None:
+            return
+        self._table.reopen(member.shards)
+        if not len(self.members):
+            self.empty_since = self._clock.monotonic()
+        self.changed.notify()
+        if not self.stopping:
+            logger.warning("fetcher %s is gone; it read %d shards", member, len(member.shards))
+
+    def dropped(self, name: str) -> None:
+        """Remove a fetcher whose connection broke while it waited for work, because its process has ended or is cut off."""
+        if not self.stopping and self.members.get(name) is not None:
+            self.lose(name)
+            self.share()
+
+    async def stop(self) -> None:
+        """End all fetchers. Waits until the last one is gone."""
+        self.stopping = True
+        for member in self.members:
+            member.changed.notify()
+        while len(self.members):
+            await self.changed.wait()

@@ -1,0 +1,132 @@
+"""Serves the tasks of a run's queries: from the rows that the run's own process fills, or by naming the fetcher that has a range."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
+
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.calls.service import Call, CallerGone, decoded
+from kinesis_efo.clock import Clock
+from kinesis_efo.fetcher.buffer import NotCovered
+from kinesis_efo.fetcher.fetcher import Coordinator
+from kinesis_efo.fetcher.service import FetcherService
+from kinesis_efo.fetcher.work import REPORT, WHERE, WORK, Report, RowKey, WhereReply, WhereRequest, WorkRequest
+from kinesis_efo.positions import ShardRange
+from kinesis_efo.run.assignments import TICK_SECONDS, Assignments
+from kinesis_efo.run.table import Table
+
+_AGAIN_SECONDS: Final = 0.2
+
+
+class Serving:
+    """Answers tasks. With `fetchers=N`, the shared rows are at the fetchers of `assignments`; it is None if this process has all rows."""
+
+    def __init__(self, table: Table, coordinator: Coordinator, assignments: Assignments | None, clock: Clock) -> None:
+        self.assignments: Final = assignments
+        self._table = table
+        self._coordinator = coordinator
+        self._clock = clock
+
+    def of(self, query: str) -> QuerySource:
+        """The source from which the tasks of the query with this name read."""
+        self._table.named(query)
+        return QuerySource(self._table, self._coordinator, self._clock, query, has_shared=self.assignments is None)
+
+    async def where(self, request: WhereRequest, home: FetcherAddress) -> WhereReply:
+        """The address from which a task reads each range, once all have one or the time of the request is over; `home` is this process."""
+        give_up_at = self._clock.monotonic() + request.wait
+        while True:
+            self._coordinator.failure.raise_if_set()
+            self._table.named(request.query).failure.raise_if_set()
+            rows = self._table.find(request.query, dict(zip(request.shards, request.after, strict=True)))
+            found = [self._address(rows[key], home) for key in request.shards]
+            left = give_up_at - self._clock.monotonic()
+            if None not in found or left <= 0:
+                return WhereReply(found, 1 if self.assignments is None else len(self.assignments.members))
+            await self._table.moved.within(min(left, TICK_SECONDS))
+
+    def _address(self, row: RowKey | None, home: FetcherAddress) -> FetcherAddress | None:
+        if row is None:
+            return None
+        return home if self.assignments is None or not row.is_shared else self.assignments.address(row.shard)
+
+
+class QuerySource:
+    """Serves the tasks of one query from the rows of this process; implements `RangeSource`."""
+
+    def __init__(self, table: Table, coordinator: Coordinator, clock: Clock, query: str, *, has_shared: bool) -> None:
+        self._table = table
+        self._coordinator = coordinator
+        self._clock = clock
+        self._query = query
+        self._has_shared = has_shared
+
+    def expect(self, ranges: Iterable[ShardRange]) -> float:
+        if self._coordinator.failure.error is None:
+            self._table.find(self._query, {wanted.key: wanted.after for wanted in ranges})
+        return self._clock.monotonic()
+
+    async def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
+        asked_at = self._clock.monotonic() if asked_at is None else asked_at
+        while not wanted.is_over:
+            row = await self._row(wanted)
+            try:
+                async with aclosing(self._table.home.read(row, wanted, asked_at, self._query)) as reading:
+                    async for payloads in reading:
+                        yield payloads
+            except NotCovered as error:
+                if error.left == wanted:
+                    await self._table.moved.within(_AGAIN_SECONDS)
+                wanted = error.left
+            else:
+                return
+
+    async def _row(self, wanted: ShardRange) -> RowKey:
+        """Wait until a row of this process serves a range. Raises `NotCovered` if another fetcher does."""
+        patience = self._table.home.settings.patience
+        give_up_at = self._clock.monotonic() + patience
+        while True:
+            self._coordinator.failure.raise_if_set()
+            self._table.named(self._query).failure.raise_if_set()
+            row = self._table.find(self._query, {wanted.key: wanted.after})[wanted.key]
+            if row is not None and (self._has_shared or not row.is_shared):
+                return row
+            if row is not None:
+                raise NotCovered(wanted)
+            if (left := give_up_at - self._clock.monotonic()) <= 0:
+                raise self._coordinator.refusal(wanted.key, patience)
+            await self._table.moved.within(min(left, 1.0))
+
+
+class PlannerService(FetcherService):
+    """Serves tasks, and the fetchers of a run; see `FetcherService`, which gets the other arguments."""
+
+    what = "planner"
+
+    def __init__(self, serving: Serving, *arguments: Any, **options: Any) -> None:
+        self._serving = serving
+        super().__init__(serving.of, *arguments, **options)
+
+    def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:
+        if name == WHERE:
+            return self.run(call, self._serving.where(decoded(body, WhereRequest), self.address))
+        if (assignments := self._serving.assignments) is None:
+            return super().act(call, name, body)
+        if name == WORK:
+            request = decoded(body, WorkRequest)
+            try:
+                return self.run(call, assignments.work(request))
+            except CallerGone:
+                self.run(None, _dropped(assignments, request.name))
+                raise
+        if name == REPORT:
+            return self.run(call, assignments.report(decoded(body, Report)))
+        return super().act(call, name, body)
+
+
+async def _dropped(assignments: Assignments, name: str) -> None:
+    assignments.dropped(name)

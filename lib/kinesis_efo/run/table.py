@@ -1,0 +1,570 @@
+"""The table of what is fetched for a run: for each shard a row for all queries, and one for each query that catches up.
+
+A fetcher in the run's process fills it by calls, one on an executor by messages. It is always a hint: a fetcher may drop events for lack
+of room before it says so. Tasks of queries then ask again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from math import inf
+from typing import Final
+
+from msgspec.structs import replace
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.decisions.event_index import EventIndex
+from kinesis_efo.decisions.losses import Known
+from kinesis_efo.decisions.progress import Progress
+from kinesis_efo.decisions.rows import Needs, RowView, decide
+from kinesis_efo.errors import AccessRefusedError, FetcherUnreachableError
+from kinesis_efo.failure import Failure
+from kinesis_efo.fetcher.budget import Signal
+from kinesis_efo.fetcher.buffer import BufferedEvent
+from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.fetcher.status import ShardStatus, Subscription
+from kinesis_efo.fetcher.work import Order, RowKey, ShardNews
+from kinesis_efo.kinesis.stats import SILENCE_SECONDS
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey, ShardRange, rank
+from kinesis_efo.run.micro_batches import MicroBatchPlanner
+
+logger = logging.getLogger(__name__)
+
+_AGAIN_SECONDS: Final = 60.0
+_LATELY_SECONDS: Final = 12.0
+"""In this time, at least two events come from an idle shard."""
+
+
+class ReportedIndex(EventIndex):
+    """The events of a row that a fetcher in another process has reported."""
+
+    def __init__(self, start: Position) -> None:
+        super().__init__(start)
+        self.before_end: tuple[Position, int] | None = None
+        self._lasts: list[LastRecord | None] = []
+        self._last: LastRecord | None = None
+
+    def add(self, events: Iterable[BufferedEvent], now: float) -> int:
+        """Add events; returns their bytes."""
+        size = 0
+        for event in events:
+            record = event.last_record
+            last = None if record is None else record.number
+            if self.append(
+                event.through.sequence_number,
+                event.size,
+                event.records,
+                now,
+                event.arrivals,
+                last=last,
+                behind=event.age,
+            ):
+                self._lasts.append(record)
+            size += event.size
+        return size
+
+    def keep(self, position: Position) -> None:
+        """Drop the events before a position."""
+        gone, stop = self.gone, self.index_after(position)
+        if stop > gone:
+            self._last = next((last for last in reversed(self._lasts[gone:stop]) if last is not None), self._last)
+            self.drop(stop)
+            del self._lasts[: self.compact()]
+
+    def last_up_to(self, through: Position, after: Position) -> int | None:
+        if self.before_end is not None and through == self.before_end[0]:
+            return self.before_end[1] if after.precedes(self.before_end[1]) else None
+        return super().last_up_to(through, after)
+
+    def last_record_up_to(self, position: Position) -> LastRecord | None:
+        return self._last if self.start == position else None
+
+
+class Row:
+    """What the run knows of one row. `moved_at`, when its source last moved, is the one fact that nobody else knows.
+
+    Times are monotonic seconds. `fetcher` is the name of the process that fills it, '' for the run's own. See `ShardNews` and `Order`.
+    """
+
+    def __init__(self, key: RowKey, start: Position, version: int, now: float) -> None:
+        self.key: Final = key
+        self.moved_at = now
+        self.begin(start, version, now)
+
+    def begin(self, start: Position, version: int, now: float) -> None:
+        """Note that the source begins at a position; what was known of the row is void."""
+        self.start = self.keep = start
+        self.version = version
+        self.index = EventIndex(start)
+        self.kept: Mapping[str, Position] = {}
+        self.known: Known | None = None
+        self.is_heard = False
+        self.fetcher, self.room = "", 1
+        self.heard_at = now
+        self.behind: int | None = None
+        self.read_until: float | None = None
+        self.waits = False
+        self.subscription: Subscription | None = None
+        self._seen_until: float | None = None
+        self._quiet_since: float | None = None
+
+    def note(self, news: ShardNews, now: float) -> None:
+        """Note everything in some news except for the events."""
+        self.is_heard, self.heard_at = True, now
+        self.behind, self.read_until = news.behind, news.read_until
+        self.waits, self.subscription = news.waits, news.subscription
+        self._seen_until = None if news.unseen is None else now - news.unseen
+        self._quiet_since = now - news.quiet if news.quiet else None
+
+    def quiet(self, now: float) -> float:
+        """Seconds for which the shard seems to have had no more records; 0 if it may have some."""
+        unheard = self.waits or now - self.heard_at > _LATELY_SECONDS
+        return 0.0 if self._quiet_since is None or unheard else now - self._quiet_since
+
+    def has_all_since(self, since: float) -> bool:
+        """Whether everything that arrived before `since` is before the end of the row."""
+        return self.index.ended or (self._seen_until is not None and self._seen_until >= since)
+
+    def behind_now(self, now: float) -> int | None:
+        """Milliseconds by which the row is behind the tip, as far as is known."""
+        if self.index.ended:
+            return 0
+        silent = now - self.heard_at
+        return None if self.behind is None else self.behind + (round(1000 * silent) if silent > SILENCE_SECONDS else 0)
+
+    def view(self, now: float) -> RowView:
+        """The row, for `decide`."""
+        behind = self.behind_now(now)
+        return RowView(
+            self.index,
+            None if behind is None else behind / 1000,
+            now - self.heard_at,
+            now - self.moved_at,
+            self.waits,
+            bool(self.quiet(now)),
+        )
+
+    def order(self) -> Order:
+        """What its fetcher has to do."""
+        kept = sorted(self.kept.items()) if len(self.kept) > 1 else []
+        return Order(self.version, self.start, self.keep, kept)
+
+    def status(self, fetcher: str | None, subscription: Subscription | None, now: float) -> ShardStatus:
+        """The status of the shard. `fetcher` is the name of its fetcher for tools; `subscription` has the counts of its subscriptions."""
+        index = self.index
+        return ShardStatus(
+            *self.key.shard,
+            str(index.end),
+            index.held,
+            index.records,
+            None if index.waiting_since is None else max(0.0, now - index.waiting_since),
+            self.behind_now(now),
+            fetcher,
+            subscription,
+            oldest=index.lag(index.start, now),
+        )
+
+
+class Table:
+    """All rows of a run, and the queries that they are for. It lives in the run's event loop.
+
+    `may_read` is whether the run may read a shard now. `ordered` is called with the rows whose orders have changed. `home` is the run's own
+    fetcher. `hold`: queries stay together even if one starves. `moved` is notified when orders have changed.
+    """
+
+    def __init__(
+        self,
+        home: Fetcher,
+        clock: Clock,
+        may_read: Callable[[ShardKey], bool],
+        ordered: Callable[[Collection[RowKey]], None],
+        *,
+        hold: bool = False,
+    ) -> None:
+        self.home: Final = home
+        self.clock: Final = clock
+        self.queries: dict[str, QueryRows] = {}
+        self.shared: Final[dict[ShardKey, Row]] = {}
+        self.moved = Signal()
+        self._separate: dict[ShardKey, dict[str, Row]] = {}
+        self._may_read = may_read
+        self._ordered = ordered
+        self._hold = hold
+        self._may_poll: bool | None = None
+        self._version = 0
+        self._watched: set[ShardKey] = set()
+        self._touched: set[RowKey] = set()
+        self._looks = self._wakes = False
+        self._said_at = -inf
+
+    @property
+    def may_poll(self) -> bool:
+        """Whether queries may catch up with GetRecords, as far as is known."""
+        return self.home.may_poll if self._may_poll is None else self._may_poll
+
+    def forbid_polling(self, why: AccessRefusedError) -> None:
+        """Let queries wait for each other, because Kinesis refuses GetRecords."""
+        if self._may_poll is not None:
+            return
+        self._may_poll = False
+        # One query only reads again what it reads again anyway.
+        level = logging.WARNING if len(self.queries) > 1 else logging.INFO
+        logger.log(
+            level,
+            "queries of one program that read the same stream wait for the slowest of them, because none may catch up by itself: %s",
+            why,
+        )
+        self.settle(self._separate)
+
+    # -- queries
+
+    def join(self, name: str, progress: Progress, max_skew: float | None, check: Callable[[], None]) -> QueryRows:
+        """Add a query. `check` raises the error that has ended it. `max_skew`: see `MicroBatchPlanner`."""
+        query = self.queries[name] = QueryRows(self, name, progress, max_skew, check)
+        return query
+
+    def leave(self, query: QueryRows) -> None:
+        """Remove a query, and what is kept for it."""
+        if self.queries.get(query.name) is query:
+            del self.queries[query.name]
+            self.settle([*query.shards(), *self._separate])
+
+    def named(self, name: str) -> QueryRows:
+        """A query by its name. Raises `FetcherUnreachableError` if it has ended, or has not joined this run yet."""
+        try:
+            return self.queries[name]
+        except KeyError:
+            raise FetcherUnreachableError("the run does not know the query of this task (any more)") from None
+
+    # -- news
+
+    def touch(self, rows: Iterable[RowKey]) -> None:
+        """Look at rows of the run's own fetcher soon."""
+        self._touched.update(rows)
+        if not self._looks:
+            self._looks = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def wake(self) -> None:
+        self._wakes = True
+        self.touch(())
+
+    def _look(self) -> None:
+        touched, self._touched = self._touched, set()
+        wakes, self._wakes, self._looks = self._wakes, False, False
+        for key in touched:
+            feed, row = self.home.feed(key), self._row(key)
+            if feed is None or feed.buffer is None or row is None:
+                continue
+            news = feed.news(feed.buffer)
+            if news.version == row.version:
+                row.index = feed.buffer
+                row.room = feed.budget.limit
+                row.note(news, self.clock.monotonic())
+        self.heard({key.shard for key in touched}, wakes=wakes)
+
+    def note(self, news: ShardNews, fetcher: str, room: int) -> int | None:
+        """Note what a fetcher in another process reports of a shard. Returns the bytes of new events; None if earlier news is missing."""
+        row, now = self.shared.get(news.key), self.clock.monotonic()
+        if row is None or row.version != news.version:
+            return 0
+        if news.start is not None:
+            row.index = ReportedIndex(news.start)
+        elif not row.is_heard:
+            return None
+        index = row.index
+        assert isinstance(index, ReportedIndex)
+        row.fetcher, row.room = fetcher, room
+        size = index.add(news.events, now)
+        index.before_end = news.before_end or index.before_end
+        if news.lowest is not None:
+            index.vouch(news.lowest)
+        if news.low is not None:
+            index.keep(news.low)
+        if index.covers(row.keep):
+            # The fetcher will drop the events before this position, so nobody must plan from them.
+            index.keep(row.keep)
+        row.note(news, now)
+        return size
+
+    def heard(self, shards: Collection[ShardKey], *, wakes: bool) -> None:
+        """Decide again after news of some shards, and tell the queries. `wakes`: there is something to read."""
+        self.settle(shards)
+        for query in list(self.queries.values()):
+            query.planner.touch(shards)
+            if wakes:
+                query.planner.wake()
+
+    # -- decisions
+
+    def tick(self) -> None:
+        """Decide again for shards in which time matters. Called once a second."""
+        self.touch(RowKey(name, key) for key, rows in self._separate.items() for name in rows)
+        self.settle(list(self._watched))
+
+    def settle(
+        self, shards: Iterable[ShardKey], query: str = "", asked: Mapping[ShardKey, Position] | None = None
+    ) -> None:
+        """Decide for some shards, and order what was decided. `asked` are positions of tasks of a query that no row serves."""
+        changed: set[RowKey] = set()
+        may_read: dict[str, bool] = {}
+        for key in set(shards):
+            if key.stream not in may_read:
+                may_read[key.stream] = self._may_read(key)
+            needs: dict[str, Needs] = {}
+            for name, each in self.queries.items() if may_read[key.stream] else ():
+                position = asked.get(key) if asked is not None and name == query else None
+                if (need := each.needs(key, position)) is not None:
+                    needs[name] = need
+            self._settle(key, needs, changed)
+        if changed:
+            self._ordered(changed)
+            self.moved.notify()
+
+    def _settle(self, key: ShardKey, needs: Mapping[str, Needs], changed: set[RowKey]) -> None:
+        shared, separate = self.shared.get(key), self._separate.get(key, {})
+        if not needs:
+            self._watched.discard(key)
+            if shared is not None:
+                del self.shared[key]
+                changed.add(shared.key)
+            self._close(key, separate.keys(), changed)
+            return
+        if shared is not None and not separate and self._is_plain(shared, needs):
+            self._watched.discard(key)
+            self._keep(shared, {name: need.lowest for name, need in needs.items()}, None, changed)
+            return
+        self._watched.add(key)
+        now = self.clock.monotonic()
+        found = decide(
+            needs,
+            None if shared is None else shared.view(now),
+            {name: row.view(now) for name, row in separate.items()},
+            hold=self._hold,
+            may_poll=self.may_poll,
+        )
+        if found.stand is not None:
+            shared = self._stand(RowKey(None, key), found.stand, changed)
+            if found.why[0] != "open":
+                logger.debug("shard %s: the subscription begins again at %s (%s)", key, found.stand, found.why[0])
+        assert shared is not None
+        if "full" in found.why and now - self._said_at >= _AGAIN_SECONDS:
+            self._said_at = now
+            logger.warning(
+                "shard %s: %d bytes are buffered that one query of this program has not read yet, and another one finds no room: the slow "
+                "one catches up with GetRecords, also in other shards",
+                key,
+                shared.index.held,
+            )
+        self._keep(shared, found.kept, found.keep, changed)
+        self._close(key, separate.keys() - found.separate.keys(), changed)
+        for name, start in found.separate.items():
+            row = separate.get(name)
+            if row is None or not row.view(now).has(start) or row.index.ends_before(start):
+                row = self._stand(RowKey(name, key), start, changed)
+            self._keep(row, {}, needs[name].lowest, changed)
+
+    def _is_plain(self, shared: Row, needs: Mapping[str, Needs]) -> bool:
+        """The usual case, which takes little time: all queries are within the row. `decide` would say the same."""
+        index = shared.index
+        return not shared.waits and all(
+            need.asked is None and index.covers(need.lowest) and not index.ends_before(need.lowest)
+            for need in needs.values()
+        )
+
+    def _keep(self, row: Row, kept: Mapping[str, Position], keep: Position | None, changed: set[RowKey]) -> None:
+        keep = min(kept.values(), key=rank) if keep is None else keep
+        if (keep, kept) == (row.keep, row.kept) or not row.index.covers(keep):
+            return
+        row.keep, row.kept = keep, kept
+        changed.add(row.key)
+        if isinstance(row.index, ReportedIndex):
+            row.index.keep(keep)
+
+    def _stand(self, key: RowKey, start: Position, changed: set[RowKey]) -> Row:
+        """Let the source of a row begin at a position. The only place where a subscription moves."""
+        self._version += 1
+        now = self.clock.monotonic()
+        rows = None if key.query is None else self._separate.setdefault(key.shard, {})
+        row = self._row(key)
+        if row is None:
+            row = Row(key, start, self._version, now)
+            if rows is None or key.query is None:
+                self.shared[key.shard] = row
+            else:
+                rows[key.query] = row
+        else:
+            row.begin(start, self._version, now)
+            row.moved_at = now
+        changed.add(key)
+        return row
+
+    def _close(self, key: ShardKey, names: Iterable[str], changed: set[RowKey]) -> None:
+        rows = self._separate.get(key, {})
+        for name in list(names):
+            changed.add(rows.pop(name).key)
+        if not rows:
+            self._separate.pop(key, None)
+
+    def reopen(self, shards: Iterable[ShardKey]) -> None:
+        """Let rows begin where they are kept, because another fetcher fills them from now on. That is no move."""
+        unused = []
+        for key in shards:
+            row = self.shared.get(key)
+            if row is None or not row.is_heard:
+                continue
+            if row.kept:
+                self._version += 1
+                row.begin(row.keep, self._version, self.clock.monotonic())
+            else:
+                del self.shared[key]
+                unused.append(key)
+            self.touch_queries((key,))
+        self.settle(unused)
+
+    def touch_queries(self, shards: Collection[ShardKey]) -> None:
+        """Let all queries look at shards again."""
+        for query in self.queries.values():
+            query.planner.touch(shards)
+
+    # -- questions
+
+    def _row(self, key: RowKey) -> Row | None:
+        return self.shared.get(key.shard) if key.query is None else self.separate(key.query, key.shard)
+
+    def separate(self, query: str, key: ShardKey) -> Row | None:
+        """The row of a query that catches up in a shard."""
+        return self._separate.get(key, {}).get(query)
+
+    def order(self, key: RowKey) -> Order | None:
+        """The order for a row; None if it is not read."""
+        row = self._row(key)
+        return None if row is None else row.order()
+
+    def serving(self, query: str, key: ShardKey, position: Position) -> RowKey | None:
+        """The row from which a task of a query reads a shard from a position on; None if there is none."""
+        shared, own, now = self.shared.get(key), self.separate(query, key), self.clock.monotonic()
+        if shared is not None and shared.view(now).serves(position):
+            return shared.key
+        if own is not None and own.view(now).has(position):
+            return own.key
+        return shared.key if shared is not None and not self.may_poll and shared.view(now).has(position) else None
+
+    def find(self, query: str, wanted: Mapping[ShardKey, Position]) -> dict[ShardKey, RowKey | None]:
+        """Do the same for some shards, and decide again for those without such a row."""
+        found = {key: self.serving(query, key, at) for key, at in wanted.items()}
+        if missing := {key: wanted[key] for key, row in found.items() if row is None}:
+            self.settle(missing, query, missing)
+            found |= {key: self.serving(query, key, at) for key, at in missing.items()}
+        return found
+
+    def read_until(self, key: ShardKey, position: Position) -> float | None:
+        """A time, epoch seconds, before which no record after a position arrived; None if unknown."""
+        rows = (self.shared.get(key), *self._separate.get(key, {}).values())
+        found = [row.read_until for row in rows if row is not None and row.index.end == position]
+        return max((each for each in found if each is not None), default=None)
+
+    def last_record(self, query: str, wanted: ShardRange) -> int | None:
+        """The number of the last record of a range; None if the range has none or is not buffered."""
+        now = self.clock.monotonic()
+        for row in (self.shared.get(wanted.key), self.separate(query, wanted.key)):
+            if row is not None and row.view(now).has(wanted.after):
+                last = row.index.last_up_to(wanted.through, wanted.after)
+                if last is not None:
+                    return last
+        return None
+
+    def last_record_up_to(self, query: str, key: ShardKey, position: Position) -> LastRecord | None:
+        """The last record up to a position that all queries have finished; None if unknown."""
+        for row in (self.shared.get(key), self.separate(query, key)):
+            if row is not None and (last := row.index.last_record_up_to(position)) is not None:
+                return last
+        return None
+
+    def statuses(self, stream: str | None, fetcher_of: Callable[[ShardKey], str | None]) -> list[ShardStatus]:
+        """The status of each shard of one stream; None: of all. `fetcher_of` returns the name of a shard's fetcher for tools."""
+        now = self.clock.monotonic()
+        found = []
+        for key, row in self.shared.items():
+            if stream in (None, key.stream):
+                told = row.subscription
+                if not row.fetcher:
+                    told = self.home.subscription(key)
+                elif told is not None and told.age is not None:
+                    told = replace(told, age=told.age + now - row.heard_at)
+                found.append(row.status(fetcher_of(key), told, now))
+        return found
+
+
+class QueryRows:
+    """The rows from which one query plans and reads.
+
+    `failure` ends this query only. `left` has the shards that it does not read any more. While it `pauses`, it needs only what it has
+    planned.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        name: str,
+        progress: Progress,
+        max_skew: float | None,
+        check: Callable[[], None],
+    ) -> None:
+        self.name: Final = name
+        self.failure = Failure()
+        self.left: frozenset[ShardKey] = frozenset()
+        self.pauses = False
+        self._table = table
+        self._progress = progress
+        self.planner: Final = MicroBatchPlanner(self.row, table.read_until, table.clock, check, max_skew)
+        self.failure.on_set(self.planner.wake)
+
+    def shards(self) -> set[ShardKey]:
+        """The shards that it reads or has read."""
+        return {*(self._progress.finished or ()), *(self._progress.reach or ())}
+
+    def needs(self, key: ShardKey, asked: Position | None = None) -> Needs | None:
+        """What it needs of a shard; None if it does not read the shard, or has read it to its end."""
+        finished, reach = self._progress.finished, self._progress.reach
+        if (
+            finished is None
+            or reach is None
+            or key in self.left
+            or (self.pauses and finished is reach and asked is None)
+        ):
+            return None
+        at, to = finished.get(key), reach.get(key)
+        if at is None:
+            if to is None:
+                return None
+            at = TRIM_HORIZON
+        return None if at.is_end else Needs(at, SHARD_END if to is None else to, asked)
+
+    def row(self, key: ShardKey, position: Position) -> Row | None:
+        """The row from which the query plans a shard from a position on."""
+        shared = self._table.shared.get(key)
+        if (
+            shared is not None
+            and key not in self._table._separate
+            and key not in self.left
+            and shared.index.covers(position)
+        ):
+            return shared  # the usual case
+        if (need := self.needs(key)) is None:
+            return None
+        now = self._table.clock.monotonic()
+        shared, own = (
+            row if row is not None and ((view := row.view(now)).has(position) or view.has(need.lowest)) else None
+            for row in (self._table.shared.get(key), self._table.separate(self.name, key))
+        )
+        if shared is None or (own is not None and rank(own.index.end) > rank(shared.index.end)):
+            return own
+        return shared
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the query catches up in a shard. Thread-safe."""
+        return any(self.name in rows for rows in list(self._table._separate.values()))

@@ -1,0 +1,171 @@
+"""What is kept of a shard, who catches up, and where its subscription stands: for any queries and rows, and as time passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.decisions.event_index import EventIndex
+from kinesis_efo.decisions.rows import MOVE_SECONDS, Decision, Needs, RowView, decide
+from kinesis_efo.positions import Position, rank
+
+
+def at(number: int) -> Position:
+    """The position after a record."""
+    return Position.after(number)
+
+
+def events(low: int, end: int) -> EventIndex:
+    """A row's events: one for each number."""
+    index = EventIndex(at(low))
+    for number in range(low + 1, end + 1):
+        index.append(number, 100, 1, 0.0, last=number)
+    return index
+
+
+numbers = st.integers(1, 40)
+ranges = st.tuples(numbers, numbers).map(sorted)
+seconds = st.sampled_from([0.0, 0.5, 3.0, 6.0, 100.0])
+views = st.builds(
+    lambda ends, *more: RowView(events(*ends), *more), ranges, st.none() | seconds, seconds, seconds, st.booleans()
+)
+needs = st.builds(lambda ends, asked: Needs(at(ends[0]), at(ends[1]), asked), ranges, st.none() | numbers.map(at))
+queries = st.dictionaries(st.sampled_from("abc"), needs, min_size=1)
+
+
+@given(queries, st.none() | views, st.dictionaries(st.sampled_from("abc"), views), st.booleans(), st.booleans())
+def test_any_decision_serves_all_queries_and_keeps_what_they_need(
+    who: dict[str, Needs], shared: RowView | None, separate: dict[str, RowView], hold: bool, may_poll: bool
+) -> None:
+    found = decide(who, shared, separate, hold=hold, may_poll=may_poll)
+    after = shared if found.stand is None else RowView(EventIndex(found.stand), None, 0.0, 0.0)
+    assert after is not None
+    assert all(rank(found.keep) <= rank(kept) and after.has(kept) for kept in found.kept.values())
+    kept = after._replace(keep=found.keep)
+    for name, need in who.items():
+        if may_poll:
+            assert kept.is_within(need) or name in found.separate
+            assert need.asked is None or kept.has(need.asked) or name in found.separate
+        if after.has(need.lowest) and "full" not in found.why:
+            assert rank(found.keep) <= rank(need.lowest), "a task of it may read there"
+    if shared is not None and found.stand is not None:
+        assert shared.age >= MOVE_SECONDS
+        back = rank(found.stand) < rank(shared.events.start)
+        assert not (may_poll and back) or not all(shared.is_within(need) for need in who.values())
+    assert may_poll or not found.separate
+    assert not (hold and {"full", "forward"} & {*found.why})
+
+
+@dataclass
+class Query:
+    """A query that plans so many records, and needs so many seconds for them."""
+
+    name: str
+    lowest: int
+    most: int
+    seconds: int
+    reach: int = 0
+    busy: int = 0
+
+    def __post_init__(self) -> None:
+        self.reach = self.lowest
+
+
+@dataclass
+class Row:
+    """A row of the simulated table. It gets so many events a second."""
+
+    start: int
+    speed: int
+    moved_at: int
+    low: int = 0
+    end: int = 0
+
+    def __post_init__(self) -> None:
+        self.low = self.end = self.start
+
+    def view(self, now: int, tip: int, full: bool = False) -> RowView:
+        """The row, for `decide`: a record arrives each second."""
+        return RowView(events(self.low, self.end), float(tip - self.end), 3.0 * full, now - self.moved_at, full)
+
+
+@dataclass
+class Shard:
+    """One shard with one record a second, and the queries that read it."""
+
+    queries: list[Query]
+    tip: int
+    may_poll: bool
+    room: int
+    shared: Row | None = None
+    separate: dict[str, Row] = field(default_factory=dict)
+    moves: int = 0
+    now: int = 0
+
+    def step(self) -> None:
+        """One second."""
+        self.now += 1
+        self.tip += 1
+        for row in (self.shared, *self.separate.values()):
+            if row is not None:
+                row.end = min(self.tip, row.end + row.speed, row.low + self.room)
+        for query in self.queries:
+            query.busy -= 1
+            if query.reach > query.lowest and query.busy <= 0:
+                query.lowest = query.reach
+            if query.reach == query.lowest:
+                rows = [row for row in (self.shared, self.separate.get(query.name)) if row is not None]
+                ends = [row.end for row in rows if row.low <= query.lowest < row.end]
+                query.reach = min(max(ends, default=query.lowest), query.lowest + query.most)
+                query.busy = query.seconds
+        self.settle()
+
+    def settle(self) -> None:
+        """Decide, and do it."""
+        full = self.shared is not None and self.shared.end - self.shared.low >= self.room
+        found: Decision = decide(
+            {each.name: Needs(at(each.lowest), at(each.reach)) for each in self.queries},
+            None if self.shared is None else self.shared.view(self.now, self.tip, full),
+            {name: row.view(self.now, self.tip) for name, row in self.separate.items()},
+            hold=False,
+            may_poll=self.may_poll,
+        )
+        if found.stand is not None:
+            self.moves += self.shared is not None
+            self.shared = Row(found.stand.value, 8, self.now)
+        assert self.shared is not None
+        self.shared.low = max(self.shared.low, min(found.keep.value, self.shared.end))
+        rows = {}
+        for name, start in found.separate.items():
+            row = self.separate.get(name)
+            if row is None or not row.low <= start.value <= row.end:
+                row = Row(start.value, 4, self.now)
+            row.low = max(row.low, min(row.end, next(each.lowest for each in self.queries if each.name == name)))
+            rows[name] = row
+        self.separate = rows
+
+
+several = st.lists(
+    st.tuples(st.integers(1, 300), st.sampled_from([3, 20, 100]), st.sampled_from([1, 1, 2, 5])), min_size=1, max_size=3
+)
+
+
+@pytest.mark.parametrize("may_poll", [True, False])
+@given(several, st.sampled_from([30, 400]))
+def test_queries_of_any_speed_meet_with_few_moves(
+    may_poll: bool, places: list[tuple[int, int, int]], room: int
+) -> None:
+    found = [Query("abc"[number], *each) for number, each in enumerate(places)]
+    shard = Shard(found, 300, may_poll, room)
+    for _ in range(600):
+        shard.step()
+    slow = [each for each in found if each.most < 2 * each.seconds]
+    assert shard.moves <= 4 * len(found)
+    for each in found:
+        if not slow:
+            assert shard.tip - each.lowest <= 60, "it is at the tip"
+    if not slow:
+        assert not shard.separate, "all share the subscription"

@@ -63,6 +63,7 @@ class EndingQuery(Query):
         ending = Planning(self.run, options.ends, name="ending")
         # What `Query` polls and commits is the neighbour, if there is one.
         self.planner = self.neighbour or ending
+        self.reader = "ending"
         self.ending = QueryPlanner(self, ending, "ending", options, ["orders"])  # type: ignore[arg-type]
         self.ending.query = ending  # type: ignore[misc]
 

@@ -163,6 +163,7 @@ class Query:
         self.run = WatchedRun(streams, self.fetcher, self.leases, self.network, self.keys, 25.0, PATIENCE, clock)
         self.run.oracle = self.oracle
         self.planner = Planning(self.run)
+        self.reader = "query"
         self._clock = clock
         self.most_used = 0
 
@@ -259,7 +260,7 @@ class Query:
         """Read the rows of one range; with `stop_after`, break off after that many payloads and return none."""
         application = self.application
         payloads: list[bytes] = []
-        reader = self.run.serving.of("query").read(wanted)
+        reader = self.run.serving.of(self.reader).read(wanted)
         try:
             async for chunk in reader:
                 payloads += chunk
@@ -282,7 +283,7 @@ class Query:
     async def _hang(self, wanted: ShardRange, chunks: int) -> None:
         """Read a range as an attempt does whose host freezes: it takes some chunks, and no more as long as the other one reads."""
         self.application.hung += 1
-        reader = self.run.serving.of("query").read(wanted)
+        reader = self.run.serving.of(self.reader).read(wanted)
         try:
             for _ in range(chunks):
                 await anext(reader, None)

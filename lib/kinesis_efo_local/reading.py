@@ -53,14 +53,14 @@ def get_shard_iterator(kinesis: Kinesis, params: dict[str, Any]) -> dict[str, An
     cursor = cursor_for(stream, shard, position, kinesis.now().wall)
     if params.get("DryRun"):
         stream.end_dry_run(kinesis.now())
-    return {"ShardIterator": _iterator(kinesis, stream, shard, cursor)}
+    return {"ShardIterator": _iterator(kinesis, stream, shard, cursor, next(kinesis.readers))}
 
 
 def get_records(kinesis: Kinesis, params: dict[str, Any]) -> bytes:
     """GetRecords. Returns encoded JSON, because the records are stored as JSON."""
     now = kinesis.now()
     iterator = open_token(params["ShardIterator"])
-    if iterator is None or set(iterator) != {"stream", "created", "shard", "cursor", "issued"}:
+    if iterator is None or set(iterator) != {"stream", "created", "shard", "cursor", "issued", "reader"}:
         raise invalid("Invalid ShardIterator.")
     stream = kinesis.stream({"StreamName": iterator["stream"]})
     if stream.created_at != iterator["created"]:
@@ -84,7 +84,7 @@ def get_records(kinesis: Kinesis, params: dict[str, Any]) -> bytes:
     page = shard.page(cursor, min(params.get("Limit") or MAX_GET_RECORDS, MAX_GET_RECORDS), MAX_GET_BYTES)
     records, size = b"", 0
     wrong = kinesis.wrong
-    hidden = page is not None and wrong.hides((stream.arn, shard.id, None))
+    hidden = page is not None and wrong.hides((stream.arn, shard.id, iterator["reader"]))
     if page is not None and not hidden:
         records, size, cursor = b",".join(page.records), page.size, page.after
     if limited:
@@ -96,13 +96,14 @@ def get_records(kinesis: Kinesis, params: dict[str, Any]) -> bytes:
         rest["NextShardIterator"] = "" if wrong.writes_empty else None
         rest["ChildShards"] = shard.describe_children()
     else:
-        rest["NextShardIterator"] = _iterator(kinesis, stream, shard, cursor)
+        rest["NextShardIterator"] = _iterator(kinesis, stream, shard, cursor, iterator["reader"])
         if wrong.writes_empty:
             rest["ChildShards"] = []
     return b'{"Records":[%b],%b' % (records, msgspec.json.encode(rest)[1:])
 
 
-def _iterator(kinesis: Kinesis, stream: Stream, shard: Shard, cursor: int) -> str:
+def _iterator(kinesis: Kinesis, stream: Stream, shard: Shard, cursor: int, reader: int) -> str:
+    """An iterator. Those that follow from one call of GetShardIterator have the same `reader`."""
     return seal(
         {
             "stream": stream.name,
@@ -110,5 +111,6 @@ def _iterator(kinesis: Kinesis, stream: Stream, shard: Shard, cursor: int) -> st
             "shard": shard.id,
             "cursor": cursor,
             "issued": kinesis.now().wall,
+            "reader": reader,
         }
     )

@@ -75,6 +75,7 @@ class Kinesis:
 
     Attributes:
         wrong: Decides which answers are wrong.
+        readers: Numbers those who read with GetRecords.
     """
 
     def __init__(self, settings: Settings, region: str, clock: Clock, ticks: Ticks) -> None:
@@ -84,6 +85,7 @@ class Kinesis:
         self.wrong = WrongAnswers(
             parse_kinds(settings.wrong_answers), settings.wrong_answers_rate, settings.wrong_answers_in_a_row, Random(1)
         )
+        self.readers = itertools.count()
         self._clock = clock
         self._ticks = ticks
         self._streams: dict[str, Stream] = {}

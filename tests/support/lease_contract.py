@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.keys import run_key
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.row import Item, Lease, LeaseInfo
 from kinesis_efo.leases.store import Conflict, LeaseStore
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position

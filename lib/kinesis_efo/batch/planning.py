@@ -15,11 +15,11 @@ from typing import Final
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.stretches import Stretch, stretches
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.decisions.ending import check_ends, check_streams, in_future, instant, not_listed
 from kinesis_efo.decisions.lineage import Lineage, Shard, Side
 from kinesis_efo.decisions.losses import names_another, written_at
 from kinesis_efo.decisions.quiet import FUTURE_SECONDS
 from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.kinesis.bounds import check_ends, check_streams, in_future, instant, not_listed
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
 from kinesis_efo.kinesis.topology import ShardLister, StreamSummary, Topology, explained, identified, told_distribution

@@ -150,6 +150,7 @@ class ShardBuffer(EventIndex):
             head.continuation, size, head.records, now, arrivals, first=first, last=head.last, behind=head.millis_behind
         ):
             self._payloads.append(event.payload if head.records else None)
+            self.touched_at = self._budget.now()
         self._drop_what_exceeds(self.end)
         self._arrived()
 
@@ -219,7 +220,6 @@ class ShardBuffer(EventIndex):
     def exceed(self) -> None:
         """Take the room that the next event waits for, even if the budget is full."""
         self._account.exceed()
-        self._exceeded = True
 
     def last_up_to(self, through: Position, after: Position) -> int | None:
         """The sequence number of the last record of a range; None if there is none, or if it is unknown."""
@@ -282,6 +282,7 @@ class ShardBuffer(EventIndex):
                 return
             self._extra = self.compacted + len(self)
         self.exceed()
+        self._exceeded = True
 
     @property
     def _holds_extra(self) -> bool:

@@ -77,6 +77,7 @@ class ShardFeed:
         self.buffer: ShardBuffer | None = None
         self.millis_behind: int | None = None
         self.signal = Signal()
+        self.has_failed = False
         self._subscribe = subscribe
         self.budget = budget
         self._listener = listener
@@ -105,6 +106,7 @@ class ShardFeed:
     def begin(self, position: Position) -> None:
         """Start the subscription at a position, with a new buffer."""
         before = self.close()
+        self.has_failed = False
         self.buffer = ShardBuffer(self.key, position, self.budget, self._announce, self._arrival_step)
         self._task = asyncio.create_task(self._fill(self.buffer, before), name=f"feed {self.key}")
         self._announce()
@@ -168,16 +170,20 @@ class ShardFeed:
         except DataLossError as error:
             accepted = self._subscription is not None and self._subscription.accepts_loss
             if self._fail_on_data_loss and not accepted:
-                self._failed(error)
+                self._fail(error)
             else:
                 if self._lost is not None:
                     await self._lost("; ".join(error.causes) or str(error))
                 await buffer.admit(_END, self._clock.monotonic())
         except KinesisEfoError as error:
-            self._failed(error)
+            self._fail(error)
         except Exception as error:
             logger.exception("shard %s: fetching failed", self.key)
-            self._failed(KinesisEfoError(f"shard {self.key}: {type(error).__name__}: {error}"))
+            self._fail(KinesisEfoError(f"shard {self.key}: {type(error).__name__}: {error}"))
+
+    def _fail(self, error: KinesisEfoError) -> None:
+        self.has_failed = True
+        self._failed(error)
 
     def _announce(self) -> None:
         self.signal.notify()

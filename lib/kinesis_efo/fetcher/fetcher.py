@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from operator import attrgetter, itemgetter
 from typing import Final, Protocol
 
@@ -38,7 +39,6 @@ logger = logging.getLogger(__name__)
 READ_CHUNK_BYTES: Final = 1 << 20
 """Approximate size of the chunks that `read` yields. Copies of a chunk need memory besides the budget."""
 
-_LOOK_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 1.0
 _SEPARATE_PART: Final = 4
 """While queries catch up, their rows together get the room divided by this number."""
@@ -383,14 +383,17 @@ class _RangeReading:
         """Wait for the permission to read the shard, and return its feed. After a crash, the lease of the earlier run has to expire first."""
         fetcher = self._fetcher
         patience = fetcher.settings.patience
-        give_up_at = self._clock.monotonic() + patience
+        allowed_at, give_up_at = inf, self._clock.monotonic() + patience
         while (feed := fetcher.feed(self._row)) is None:
             fetcher._coordinator.failure.raise_if_set()
             now = self._clock.monotonic()
             self._shortfall.look(self._left.after, now)
+            allowed_at = min(allowed_at, now) if fetcher._coordinator.may_read(self._row.shard) else inf
+            if now - allowed_at >= _AGAIN_SECONDS:
+                raise NotCovered(self._left)  # the row is not ordered, or not any more
             if now >= give_up_at:
                 raise fetcher._coordinator.refusal(self._row.shard, patience)
-            await fetcher._ordered.within(min(give_up_at - now, _LOOK_SECONDS))
+            await fetcher._ordered.within(min(give_up_at - now, _AGAIN_SECONDS))
         return feed
 
     async def _buffered(self, feed: ShardFeed, buffer: ShardBuffer) -> AsyncGenerator[list[bytes], None]:
@@ -421,7 +424,7 @@ class _RangeReading:
         await self._clock.sleep(_AGAIN_SECONDS)
         if feed.buffer is buffer:
             # Let the run see that the record has to be fetched again.
-            buffer.lose(buffer.index_after(cursor.position) + 1)
+            buffer.lose(min(buffer.index_after(cursor.position) + 1, len(buffer)))
         raise NotCovered(self._left)
 
     async def _waited(self, feed: ShardFeed, buffer: ShardBuffer, cursor: Cursor) -> bool:
@@ -435,7 +438,8 @@ class _RangeReading:
             self._ahead_since = None
         elif self._ahead_since is None:
             self._ahead_since = now
-        elif now - self._ahead_since >= MOVE_SECONDS:
-            # Do not wait for the row, because other queries use it far before this range.
+        # Do not wait for a row that other queries use far before this range.
+        waits_for_others = self._ahead_since is not None and now - self._ahead_since >= MOVE_SECONDS
+        if waits_for_others or (feed.has_failed and not self._over):
             raise NotCovered(ShardRange(self._left.key, cursor.settled, self._left.through, self._left.last))
         return not self._over

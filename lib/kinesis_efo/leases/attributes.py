@@ -22,32 +22,6 @@ _MOST_TIME: Final = 10**14
 """Epoch milliseconds, in the year 5138: later times cannot be shown."""
 
 
-class Lag(NamedTuple):
-    """How far a run is behind in one stream, as of the last renewal of the stream's lease. The command line shows it.
-
-    `buffered` bytes and `records` Kinesis records were fetched from all shards and are not yet processed. `shard` is the slowest shard, and
-    `millis_behind` is how far it is behind its tip, including the time that its fetched records wait to be processed; None if nothing was
-    fetched yet. `at` is the time of this measurement in epoch milliseconds, from the run's own clock; None if not known.
-    """
-
-    shards: int
-    buffered: int
-    millis_behind: int | None = None
-    shard: str | None = None
-    records: int = 0
-    at: int | None = None
-
-    def seconds_behind(self, now: float) -> float | None:
-        """The lag at `now`, epoch seconds: nothing shows that records were processed since `at`, so that time is added.
-
-        >>> Lag(1, 0, 20_000, "shardId-000000000000", at=100_000).seconds_behind(105.0)
-        25.0
-        """
-        if self.millis_behind is None:
-            return None
-        return self.millis_behind / 1000 + (0.0 if self.at is None else max(0.0, now - self.at / 1000))
-
-
 class CheckpointMark(NamedTuple):
     """The furthest mark of a checkpoint, and the time at which it was noted, in epoch milliseconds."""
 
@@ -134,31 +108,6 @@ def read_checkpoint(item: Attributes) -> Position | None:
         return Position.parse(f"AFTER:{text}")
     except ValueError:
         raise fault(item, f"has attribute 'checkpoint' = {text!r}, expected a sequence number") from None
-
-
-def of_lag(lag: Lag) -> dict[str, dict[str, Any]]:
-    """Convert a lag to the attribute `lag`."""
-    numbers = {"shards": lag.shards, "bufferedBytes": lag.buffered, "records": lag.records or None, "at": lag.at}
-    fields = {name: {"N": str(value)} for name, value in numbers.items() if value is not None}
-    if lag.millis_behind is not None and lag.shard is not None:
-        fields |= {"millisBehind": {"N": str(lag.millis_behind)}, "shardId": {"S": lag.shard}}
-    return {"lag": {"M": fields}}
-
-
-def read_lag(item: Attributes) -> Lag | None:
-    """Read the lag of a run; None if its row has none."""
-    fields = read(item, "lag", "M", None)
-    if fields is None:
-        return None
-    named = {**fields, "leaseKey": item.get("leaseKey", {})}  # for error messages
-    return Lag(
-        number(named, "shards"),
-        number(named, "bufferedBytes"),
-        optional_number(named, "millisBehind"),
-        read(named, "shardId", "S", None),
-        number(named, "records", 0),
-        None if read(named, "at", "N", None) is None else milliseconds(named, "at"),
-    )
 
 
 def of_marks(marks: tuple[CheckpointMark, ...]) -> dict[str, dict[str, Any]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, TypeVar
 
@@ -16,7 +17,6 @@ from kinesis_efo.decisions.planning import PollReply, ShardProgress
 from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.status import QueryStatus
-from kinesis_efo.fetcher.work import RowKey
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.notes import RunNotes, begun_anew, restored
 from kinesis_efo.leases.row import Lease
@@ -370,20 +370,22 @@ class Query:
 
     # -- where a query ends
 
-    async def _make_way(self, shards: Collection[ShardKey]) -> dict[ShardKey, Position]:
-        """Prepare for subscriptions to shards that find their tips: close the run's own.
+    @asynccontextmanager
+    async def _make_way(self, shards: Collection[ShardKey]) -> AsyncIterator[dict[ShardKey, Position]]:
+        """Find the present tips of the shards that other queries read to the tip within some seconds, and close the others meanwhile.
 
-        If there are other queries, return the present tips of those shards that are read to the tip within some seconds.
+        A shard has one subscription only: two that take it from each other would both fail.
         """
+        async with self._run.searches:
+            found = await self._tips_of_others(shards)
+            async with self._run.lend(set(shards) - found.keys()):
+                yield found
+
+    async def _tips_of_others(self, shards: Collection[ShardKey]) -> dict[ShardKey, Position]:
         run, clock = self._run, self._run.clock
-        if len(run.queries) == 1:
-            await run.fetcher.close(RowKey(None, key) for key in shards)
-            if run.assignments is not None:
-                await run.assignments.closed(shards)
-            return {}
         found: dict[ShardKey, Position] = {}
         since = clock.monotonic() + _SENT_SECONDS
-        while len(found) < len(shards) and clock.monotonic() < since + _TIP_SECONDS:
+        while len(run.queries) > 1 and len(found) < len(shards) and clock.monotonic() < since + _TIP_SECONDS:
             await clock.sleep(_LOOK_SECONDS)
             for key in shards:
                 row = run.table.shared.get(key)

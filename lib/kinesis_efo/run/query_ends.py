@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.decisions.ending import check_ends, check_streams
 from kinesis_efo.decisions.losses import is_whole, written_at
 from kinesis_efo.decisions.quiet import FUTURE_SECONDS, SETTLED_SECONDS
 from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.streams import Streams, by_stream
+from kinesis_efo.kinesis.bounds import check_ends, check_streams
 from kinesis_efo.kinesis.ends import End
 from kinesis_efo.options import Bounds
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
@@ -24,7 +25,7 @@ _MARGIN_SECONDS: Final = 60.0
 _OPTION: Final = "kinesis-efo option 'endingPosition'"
 
 
-MakeWay = Callable[[Collection[ShardKey]], Awaitable[Mapping[ShardKey, Position]]]
+MakeWay = Callable[[Collection[ShardKey]], AbstractAsyncContextManager[Mapping[ShardKey, Position]]]
 
 
 class EndPositions(NamedTuple):
@@ -102,14 +103,15 @@ class Ends:
     async def find(self, make_way: MakeWay) -> EndPositions:
         """Find the ends. Raises `StreamError` if one cannot be found.
 
-        `make_way` is awaited before shards are subscribed to, because GetRecords is not allowed. It returns the tips that are known by then.
+        `make_way` is entered while shards are subscribed to, because GetRecords is not allowed. It has the tips that are known by then.
         """
         if all(self._streams.stream(key.stream).may_poll for key in self.asked):
             try:
                 return await self._find({}, apart=True)
             except AccessRefusedError as error:
                 logger.info("where shards end is asked with subscriptions, which takes longer: %s", error)
-        return await self._find(await make_way(self.asked), apart=False)
+        async with make_way(self.asked) as known:
+            return await self._find(known, apart=False)
 
     async def _find(self, known: Mapping[ShardKey, Position], *, apart: bool) -> EndPositions:
         found = await all_of(*(self._at_time(key, apart=apart) for key in self._timed))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -22,9 +23,9 @@ from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.status import QueryStatus, ShardStatus
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import RowKey
-from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.checkpoints import Checkpoints
 from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.run import LeaseListener, RunLease
@@ -99,6 +100,7 @@ class Run(LeaseListener):
         self.lease_keys: Final = lease_keys
         self.patience: Final = patience
         self.clock: Final = clock
+        self.searches: Final = asyncio.Lock()
         self.strictness: Final = Strictness(streams, leases, patience, clock)
         self._joined = 0
         self._rows: dict[str, Mapping[str, Lease]] = {}
@@ -116,6 +118,18 @@ class Run(LeaseListener):
         )
         self._ending: asyncio.Task[None]
         self.failure.on_set(self._end)
+
+    @asynccontextmanager
+    async def lend(self, shards: Collection[ShardKey]) -> AsyncIterator[None]:
+        """Let nobody subscribe to some shards but the caller, who looks for their tips with subscriptions."""
+        self.table.lend(shards)
+        try:
+            await self.fetcher.close(RowKey(None, key) for key in shards)
+            if self.assignments is not None:
+                await self.assignments.closed(shards)
+            yield
+        finally:
+            self.table.take_back(shards)
 
     async def start(self, endpoint: str, status: str | None = None) -> None:
         """Start the run: it takes the lease on each stream in the background, and reads a stream while it holds the stream's lease.

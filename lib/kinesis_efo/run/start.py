@@ -8,10 +8,10 @@ from math import floor
 from typing import Final
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.decisions.ending import check_streams, not_listed
 from kinesis_efo.decisions.lineage import Beginning, Side, beginning, read_to_end
 from kinesis_efo.errors import ConfigurationError, LeaseTableError, StreamError, StreamReplacedError
 from kinesis_efo.fetcher.streams import LIST_AGAIN_SECONDS, by_stream
+from kinesis_efo.kinesis.bounds import check_streams, not_listed
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import strays

@@ -194,6 +194,7 @@ class Table:
         self._hold = hold
         self._may_poll: bool | None = None
         self._version = 0
+        self._lent: set[ShardKey] = set()
         self._watched: set[ShardKey] = set()
         self._touched: set[RowKey] = set()
         self._looks = self._wakes = False
@@ -237,6 +238,16 @@ class Table:
             return self.queries[name]
         except KeyError:
             raise FetcherUnreachableError("the run does not know the query of this task (any more)") from None
+
+    def lend(self, shards: Collection[ShardKey]) -> None:
+        """Close the rows of some shards until they are taken back."""
+        self._lent |= {*shards}
+        self.settle(shards)
+
+    def take_back(self, shards: Collection[ShardKey]) -> None:
+        """Fill the rows of lent shards again."""
+        self._lent -= {*shards}
+        self.settle(shards)
 
     # -- news
 
@@ -314,7 +325,7 @@ class Table:
             if key.stream not in may_read:
                 may_read[key.stream] = self._may_read(key)
             needs: dict[str, Needs] = {}
-            for name, each in self.queries.items() if may_read[key.stream] else ():
+            for name, each in self.queries.items() if may_read[key.stream] and key not in self._lent else ():
                 position = asked.get(key) if asked is not None and name == query else None
                 if (need := each.needs(key, position)) is not None:
                     needs[name] = need

@@ -409,3 +409,20 @@ def test_large_event_is_read_beside_a_stuck_sink(fetchers: int) -> None:
         w.put(3, "events", size=900_000)
         quick.reads(5, within=90)
         stuck.reads(4, within=900)
+
+
+@everywhere
+def test_refused_get_records_do_not_stop_a_repeated_micro_batch(fetchers: int) -> None:
+    with world(shards=2, fetchers=fetchers) as w:
+        w.refuse_get_records()
+        w.warns("kinesis:GetRecords", "asking the planner", "another one goes on")
+        w.put(40)
+        tip = w.query()
+        tip.reads(40)
+        w.put_for(20, every=1)
+        once = w.query(once=True)
+        once.plans()
+        w.kill_run()
+        w.put_for(20, every=1)
+        once.ends(60, within=300)
+        tip.reads(80, within=120)

@@ -57,7 +57,7 @@ class Progress:
 
     def plan(self, end: Offset) -> None:
         """Add an end that Spark may log. It replaces an earlier one with the same mark."""
-        if self.finished is None or not (end.mark == self.finished.mark or _is_before(end, self.finished)):
+        if self.finished is None or not (_is_same(end, self.finished) or _is_before(end, self.finished)):
             self.planned = [*[each for each in self.planned if _is_before(each, end)][-1:], end]
 
     def finish(self, mark: Mark) -> bool:

@@ -110,10 +110,8 @@ def decide(
         kept = {name: at for name, at in kept.items() if rank(at) >= rank(keep)}
         shared = shared._replace(keep=keep)
         rules.append("full")
-    rows = {}
-    for name, needs in queries.items() if may_poll else ():
-        if (at := _separate(needs, shared, separate.get(name))) is not None:
-            rows[name] = at
+    reading = queries.items() if may_poll else ()
+    rows = {name: at for name, needs in reading if (at := _separate(needs, shared, separate.get(name))) is not None}
     return Decision(stand, keep, kept, rows, tuple(rules))
 
 
@@ -131,9 +129,7 @@ def _moved(
         ]
         if need:
             return lowest(need), "back"
-        if far and all(map(shared.events.ends_before, ends)):
-            return lowest(ends), "all ahead"
-        return None, ""
+        return (lowest(ends), "all ahead") if far and all(map(shared.events.ends_before, ends)) else (None, "")
     front = max(ends, key=rank)
     if far and not hold and shared.events.ends_before(front):
         return front, "forward"
@@ -159,11 +155,8 @@ def _kept(needs: Needs, shared: RowView, own: RowView | None) -> Position | None
     if not shared.has(needs.reach):
         return None
     # The row begins within what the query has planned, possibly two micro-batches. Its own row may have the first part of that.
-    low = shared.events.start
-    if own is not None and own.has(needs.lowest):
-        first = lowest((needs.reach, own.events.end))
-        return first if rank(first) > rank(low) else low
-    return low
+    first = lowest((needs.reach, own.events.end)) if own is not None and own.has(needs.lowest) else shared.events.start
+    return max(shared.events.start, first, key=rank)
 
 
 def _starves(queries: Mapping[str, Needs], shared: RowView) -> bool:

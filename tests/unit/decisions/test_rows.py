@@ -28,11 +28,15 @@ def events(low: int, end: int) -> EventIndex:
 
 numbers = st.integers(1, 40)
 ranges = st.tuples(numbers, numbers).map(sorted)
+asked = st.tuples(numbers, numbers, numbers).map(sorted)
 seconds = st.sampled_from([0.0, 0.5, 3.0, 6.0, 100.0])
 views = st.builds(
     lambda ends, *more: RowView(events(*ends), *more), ranges, st.none() | seconds, seconds, seconds, st.booleans()
 )
-needs = st.builds(lambda ends, asked: Needs(at(ends[0]), at(ends[1]), asked), ranges, st.none() | numbers.map(at))
+# A task of an unfinished micro-batch reads from no position before what its query has finished.
+needs = ranges.map(lambda ends: Needs(at(ends[0]), at(ends[1]))) | asked.map(
+    lambda ends: Needs(at(ends[0]), at(ends[2]), at(ends[1]))
+)
 queries = st.dictionaries(st.sampled_from("abc"), needs, min_size=1)
 
 

@@ -131,6 +131,9 @@ class AsyncQuery:
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
         return self.script.poll(offset, max_bytes=max_bytes, max_records=max_records, timeout=at_most)
 
+    def plan(self, end: Offset) -> None:
+        self.progress.plan(end)
+
     def begin(self, offset: Offset) -> None:
         if self.progress.begin(offset):
             self.script.commit(offset)

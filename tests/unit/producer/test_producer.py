@@ -112,19 +112,6 @@ def test_put_waits_for_room_and_continues_afterwards() -> None:
     run(scenario, max_outstanding_records=10, linger=60)
 
 
-def test_outstanding_bytes_are_bounded() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
-        opened.service.gate.clear()
-        await producer.put_many([(b"x" * 2_000, "k")] * 2)
-        waiting = asyncio.create_task(producer.put(b"x" * 2_000, "k"))
-        await until(lambda: producer.metrics.backpressure_waits)
-        assert producer.metrics.outstanding_bytes == 4_002
-        opened.service.gate.set()
-        await waiting
-
-    run(scenario, max_outstanding_bytes=5_000)
-
-
 def test_record_is_sent_after_the_linger() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         await producer.put(b"x", "k")
@@ -230,18 +217,6 @@ def test_bug_of_the_library_fails_the_producer() -> None:
             await producer.flush()
 
     fail(scenario, WriteError)
-
-
-def test_refused_record_leaves_others_alone() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
-        await producer.put(b"good", "k")
-        with pytest.raises(RecordRefusedError, match=r"record 1 \(partition key 'k', 1048577 bytes\)"):
-            await producer.put(LARGE, "k")
-        await producer.put(b"good", "k")
-        await producer.flush()
-        assert producer.metrics.records_written == 2
-
-    run(scenario)
 
 
 def test_put_many_writes_every_record_with_little_room() -> None:
@@ -385,22 +360,6 @@ def test_cancelled_program_ends_at_once_and_names_losses(caplog: pytest.LogCaptu
     asyncio.run(outer())
     assert opened.closed
     assert any("closed with 1 records (2 bytes) that were put and not acknowledged" in text for text in caplog.messages)
-
-
-def test_cancelled_put_frees_its_room() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
-        opened.service.gate.clear()
-        await producer.put(b"first", "k")
-        cancelled = asyncio.create_task(producer.put(b"cancelled", "k"))
-        last = asyncio.create_task(producer.put(b"last", "k"))
-        await until(lambda: producer.metrics.backpressure_waits == 2)
-        cancelled.cancel()
-        opened.service.gate.set()
-        await last
-        await producer.flush()
-        assert opened.stored == [b"first", b"last"]
-
-    run(scenario, max_outstanding_records=1)
 
 
 def test_flush_after_a_cancelled_one_waits_for_its_records() -> None:

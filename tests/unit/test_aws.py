@@ -19,10 +19,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
@@ -30,7 +28,7 @@ import pytest
 from aiobotocore.config import AioConfig
 from botocore.exceptions import ClientError, SSLError
 
-from kinesis_efo.aws import AsyncClients, SyncClients, _refuse_kinesis
+from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.errors import AccessRefusedError, ConfigurationError, TableUnavailableError
 from kinesis_efo.kinesis.faults import Verdict, classify, fatal
 from kinesis_efo.leases.table import LeaseTable
@@ -347,20 +345,14 @@ def test_a_role_is_assumed_once_for_all_clients(aws: Aws, call: Calls) -> None:
 
 
 @both
-def test_no_request_uses_credentials_about_to_expire(aws: Aws, call: Calls) -> None:
-    aws.lifetimes = [30, 3600]
-    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), range(3))
-    assert [key for key, _, _ in aws.signed] == ["ASSUMED2"] * 4
-    assert [assumed["key"] for assumed in aws.assumed] == ["BASE", "BASE"], "assumed with the base credentials again"
-
-
-@both
 def test_credentials_are_refreshed_while_clients_live(aws: Aws, call: Calls) -> None:
     aws.lifetimes = [30]
     call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), range(3))
     numbers = [int(key.removeprefix("ASSUMED")) for key, _, _ in aws.signed]
     assert len(set(numbers)) == 4, "each request has its own"
     assert numbers == sorted(numbers)
+    assert 1 not in numbers, "none is signed with credentials that are about to expire"
+    assert {assumed["key"] for assumed in aws.assumed} == {"BASE"}
 
 
 @pytest.mark.slow
@@ -623,13 +615,28 @@ def test_rotated_keys_assume_the_role(
     ],
 )
 def test_other_services_are_not_called_at_kinesis_endpoint(host: str, refused: bool) -> None:
-    for service in ("dynamodb", "ssm", "sts", "kinesis"):
-        ask = partial(_refuse_kinesis, SimpleNamespace(url=f"https://{host}/"), f"request-created.{service}.Some")
-        if refused and service != "kinesis":
-            with pytest.raises(ConfigurationError, match=f"{host} .*{service} "):
-                ask()
-        else:
-            ask()
+    def sent(**_: object) -> None:
+        raise ConnectionResetError("sent")
+
+    clients = SyncClients(
+        AwsSettings(endpoint_url=f"https://{host}"), "eu-west-1", {"retries": {"total_max_attempts": 1}}
+    )
+    calls = {
+        "dynamodb": "list_tables",
+        "ssm": "describe_parameters",
+        "sts": "get_caller_identity",
+        "kinesis": "list_streams",
+    }
+    for service, call in calls.items():
+        client = clients.client(service)
+        client.meta.events.register("before-send", sent)
+        kind, text = (
+            (ConfigurationError, f"{host} .*{service} ")
+            if refused and service != "kinesis"
+            else (ConnectionResetError, "sent")
+        )
+        with pytest.raises(kind, match=text):
+            getattr(client, call)()
 
 
 def test_a_lease_table_at_kinesis_endpoint_is_refused() -> None:

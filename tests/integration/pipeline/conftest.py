@@ -11,6 +11,7 @@ import yaml
 
 from infra.__main__ import main as infra
 from infra.pipeline.__main__ import main as pipeline
+from infra.pipeline.deployments import deployment_of
 from infra.settings import ledger
 from infra.settings.load import load_environment
 from infra.settings.model import Environment
@@ -95,6 +96,12 @@ class Repository:
     def environment(self) -> Environment:
         """The environment, loaded from its file."""
         return load_environment(self.environments / f"{self.name}.yaml")
+
+    def deploy(self, aws: LocalAws, commit: str) -> None:
+        """Plan a commit and apply that."""
+        deployment, planner = deployment_of(self.environment), self.planner(aws)
+        planner.plan(deployment, commit, self.plans)
+        planner.apply(deployment, [commit], self.plans)
 
     def planner(self, aws: LocalAws, gate: Gate = lambda _: []) -> Planner:
         """Makes and applies plans, without checkov, which takes seconds."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from infra.__main__ import main
 from infra.settings import ledger
 from infra.settings.load import load_environment, load_environments
 from infra.settings.names import Names
-from tests.support.missing import make
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples" / "environments"
@@ -89,13 +87,6 @@ def test_a_project_that_no_environment_can_have_is_refused(caplog: pytest.LogCap
     assert infra("new", "dev", "--project", "kinesis") == 1
     assert "it must be another name: those of kinesis-efo begin with kinesis- as well" in caplog.text
     assert not Path("environments").exists()
-
-
-def test_make_hands_on_the_project() -> None:
-    said = subprocess.run(
-        [make(), "-n", "new", "ENV=dev", "PROJECT=lake"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert "new dev --project lake" in said.stdout
 
 
 def test_a_new_protected_environment_is_told_to_have_a_ledger(caplog: pytest.LogCaptureFixture) -> None:

@@ -39,7 +39,7 @@ def test_consumers_are_declared_unless_it_only_polls(polling: Any, consumers: in
     assert ("kinesis:SubscribeToShard" in actions) is bool(consumers)
 
 
-def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
+def test_contradicting_arguments_are_refused(tmp_path: Path) -> None:
     _, made = stack(tmp_path)
     orders = Stream(made, "orders", name="orders")
     consumer = StreamConsumer(made, "consumer", stream=orders, name="lake")
@@ -49,7 +49,7 @@ def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
         StreamingApplication(made, "b", name="b", streams={"orders": consumer}, polling="only")
 
 
-def test_the_strategy_of_a_stream_is_refused_because_no_provider_knows_it(tmp_path: Path) -> None:
+def test_record_distribution_strategy_is_refused(tmp_path: Path) -> None:
     _, made = stack(tmp_path)
     with pytest.raises(ArgumentError) as refused:
         Stream(made, "a", name="orders", record_distribution_strategy="AUTO")
@@ -57,7 +57,7 @@ def test_the_strategy_of_a_stream_is_refused_because_no_provider_knows_it(tmp_pa
     assert "got 'AUTO': leave it out" in str(refused.value)
 
 
-def test_warm_throughput_is_refused_where_the_provider_does_not_know_it(tmp_path: Path) -> None:
+def test_warm_throughput_needs_a_newer_provider(tmp_path: Path) -> None:
     _, made = stack(tmp_path)
     with pytest.raises(
         ArgumentError, match=r"Stream 'a': warm_throughput_mib of 'orders' is not known to the AWS prov"

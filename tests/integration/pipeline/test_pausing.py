@@ -16,6 +16,7 @@ from kinesis_efo_local import LocalAws
 from kinesis_efo_tools.emr.job import job_name
 from tests.integration.pipeline.conftest import Repository
 from tests.support.emr import FakeEmr, FakeRun, fake_emr
+from tests.unit.infra.pipeline.test_jobs import FakeTime
 
 Checkout = Callable[[str], Repository]
 APPLICATION = "00abc"
@@ -51,19 +52,6 @@ PLAN: Plan = {
         }
     ]
 }
-
-
-@dataclass
-class FakeTime:
-    """A clock that moves when somebody waits."""
-
-    seconds: float = 0.0
-
-    def now(self) -> float:
-        return self.seconds
-
-    def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
 
 
 @dataclass

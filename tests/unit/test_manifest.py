@@ -162,11 +162,7 @@ def test_refused_manifest_names_its_place(text: str, message: str) -> None:
     )
 )
 def test_any_document_is_loaded_or_refused(data: Any) -> None:
-    for candidate in (
-        data,
-        {"schemaVersion": 1, "streams": data},
-        document(streams={"orders": data}),
-    ):
+    for candidate in (data, {"schemaVersion": 1, "streams": data}, document(streams={"orders": data})):
         with pytest.raises(ManifestError):
             parse_manifest(json.dumps(candidate), "m.json")
     with suppress(ManifestError):

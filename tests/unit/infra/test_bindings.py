@@ -48,9 +48,7 @@ def stacks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_every_attribute_fits_the_bindings(
-    stacks: dict[str, Any],
-) -> None:
+def test_every_attribute_fits_the_bindings(stacks: dict[str, Any]) -> None:
     assert len(stacks) == 6
     assert {name: found for name, stack in stacks.items() if (found := faults(stack))} == {}
 

@@ -70,14 +70,14 @@ class Aws:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                status, answer = aws._answer(self.headers, body)
+                status, answer = aws.answer(self.headers, body)
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
                 self.wfile.write(answer)
 
             def do_GET(self) -> None:
-                answer = aws._credentials(self.headers["Authorization"])
+                answer = aws.credentials(self.headers["Authorization"])
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
@@ -95,7 +95,7 @@ class Aws:
         self._thread.start()
         self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self._server.server_port}"
 
-    def _answer(self, headers: Any, body: bytes) -> tuple[int, bytes]:
+    def answer(self, headers: Any, body: bytes) -> tuple[int, bytes]:
         key, region = re.findall(r"Credential=(\w+)/\d+/([\w-]+)/", headers["Authorization"])[0]
         if headers.get("X-Amz-Target"):
             self.signed.append((key, headers.get("X-Amz-Security-Token"), region))
@@ -115,7 +115,7 @@ class Aws:
         result = f"<AssumeRoleResult><Credentials>{credentials}</Credentials></AssumeRoleResult>"
         return 200, f"<AssumeRoleResponse>{result}</AssumeRoleResponse>".encode()
 
-    def _credentials(self, token: str) -> bytes:
+    def credentials(self, token: str) -> bytes:
         self.identified.append(token)
         number = len(self.identified)
         given = {"AccessKeyId": f"POD{number}", "SecretAccessKey": "s", "Token": f"session{number}"}

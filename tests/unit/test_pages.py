@@ -203,7 +203,7 @@ def spark_submit_finds(words: list[str], page: str) -> None:
 
 
 def infra_takes(words: list[str], _: str) -> None:
-    infra_cli._parser().parse_args(words)
+    infra_cli.command_line().parse_args(words)
 
 
 PROGRAMS: Final[dict[str, Callable[[list[str], str], None]]] = {

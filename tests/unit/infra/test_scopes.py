@@ -23,7 +23,6 @@ ACCOUNT = "111122223333"
 ADOPTED = f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/payments"
 FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
 NETWORK = {"subnets": ["subnet-0123456789abcdef0"], "security_groups": ["sg-0123456789abcdef0"]}
-GIVEN_KEY = f"arn:aws:kms:eu-west-1:{ACCOUNT}:key/given"
 # A policy of their own lets jobs use what their arguments name.
 ACCESS = {"kind": "emr-serverless", "policies": ["arn:aws:iam::111122223333:policy/lake-output"]}
 

@@ -155,7 +155,7 @@ class Planner:
         with TemporaryDirectory(prefix="kinesis-efo-plan-") as scratch:
             made = self._make(deployment, Path(scratch))
             if to_apply:
-                _refuse(deployment, made.json, self.asks)
+                refuse_unsafe(deployment, made.json, self.asks)
             bundle.mkdir(parents=True)
             (bundle / PLAN_JSON).write_text(json.dumps(made.shown), encoding="utf-8")
             (bundle / PLAN_TEXT).write_text(made.text() + "\n", encoding="utf-8")
@@ -225,7 +225,7 @@ class Planner:
                     "be able to read: use the same version, or plan again"
                 )
             self._compare(deployment, shown, made, approved)
-            _refuse(deployment, made.json, self.asks)
+            refuse_unsafe(deployment, made.json, self.asks)
             # A plan with a digest was scanned after it was shown: checkov could read the credentials here.
             if approved is None:
                 _scan(self.gate, Path(scratch), made.json)
@@ -396,7 +396,7 @@ def _only_granted(what: str, faults: Sequence[str]) -> None:
         raise PipelineError(f"{what} grants what the settings do not name:\n{listing}")
 
 
-def _refuse(deployment: Deployment, plan: Plan, asks: Callable[[Plan], Sequence[str]] = lambda _: ()) -> None:
+def refuse_unsafe(deployment: Deployment, plan: Plan, asks: Callable[[Plan], Sequence[str]] = lambda _: ()) -> None:
     accounts = (deployment.account_id, *deployment.named.accounts)
     if refused := [*of_another_account(plan, accounts), *refusals(plan, deployment.imports), *asks(plan)]:
         listing = "\n".join(f"  {each}" for each in refused)

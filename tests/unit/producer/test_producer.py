@@ -506,13 +506,14 @@ class TestBlocking:
         opened.service.script = gone
         producer.put(b"x", "k")
         # The second put waits for capacity when the failure arrives, or comes after it.
-        for call in (lambda: producer.put(b"x", "k"), producer.flush, producer.close):
+        with pytest.raises(StreamNotFoundError):
+            producer.put(b"x", "k")
+        for call in (producer.flush, producer.close, producer.close):
             with pytest.raises(StreamNotFoundError):
                 call()
         assert opened.closed
-        for call in (producer.close, lambda: producer.put(b"x", "k")):
-            with pytest.raises(StreamNotFoundError):
-                call()
+        with pytest.raises(StreamNotFoundError):
+            producer.put(b"x", "k")
 
     def test_failed_open_raises_and_leaves_no_thread(self) -> None:
         @asynccontextmanager

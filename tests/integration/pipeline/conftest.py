@@ -23,7 +23,7 @@ from tests.support.missing import terraform
 from tests.support.moto_gaps import filled
 from tests.support.terraform.harness import stand_in
 
-REGION = "eu-west-1"
+REGION, ACCOUNT = "eu-west-1", "111122223333"
 PRICES = Path(__file__).parents[2] / "support" / "prices.json"
 # Terraform's S3 backend knows AWS_ENDPOINT_URL, but not that it is no AWS.
 BACKEND = ("use_path_style", "skip_credentials_validation", "skip_requesting_account_id", "skip_region_validation")
@@ -35,7 +35,7 @@ Document = dict[str, Any]
 def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAws]:
     """Local AWS, which the provider and Terraform's backend work with."""
     terraform()
-    settings = Settings(region=REGION, consumer_creating_seconds=0.1)
+    settings = Settings(region=REGION, account_id=ACCOUNT, consumer_creating_seconds=0.1)
     with (
         pytest.MonkeyPatch.context() as patch,
         filled(settings.account_id, REGION),
@@ -69,7 +69,7 @@ class Repository:
         self.document: Document = {
             "environment": name,
             "region": REGION,
-            "account_id": "111122223333",
+            "account_id": ACCOUNT,
             "state_bucket": "terraform-state",
             "pipeline": {"repository": "acme/lake"},
             "streams": {"orders": {"mode": "provisioned", "shards": 2}},

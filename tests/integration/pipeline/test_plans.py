@@ -198,7 +198,7 @@ def test_change_that_aws_would_refuse_is_not_planned(aws: LocalAws, checkout: Ch
 @pytest.mark.long
 def test_change_by_hand_and_foreign_consumer_are_drift(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("hand")
-    repository.commit(account_id="123456789012")
+    repository.commit()
     assert repository.step("drift", "--commit", "one") == 1, "nothing is deployed"
     environment = repository.environment
     quick = repository.planner(aws)

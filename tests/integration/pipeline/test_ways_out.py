@@ -95,7 +95,7 @@ def test_failed_deployment_is_undone_by_a_revert(aws: LocalAws, checkout: Checko
     report = look_for_drift(planner, deployment_of(environment), "one", repository.directory / "drift", {})
     assert report is not None
     assert "because the deployment of commit `two` failed or was stopped half way: " in report
-    assert "6 to destroy" in report
+    assert "aws_kinesis_stream.views will be destroyed" in report
     assert "`gh workflow run deploy.yml --ref main`" in report
     repository.deploy(aws, "three")
     assert streams(aws, "half") == {"half-orders", "half-clicks"}

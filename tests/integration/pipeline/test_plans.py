@@ -260,7 +260,9 @@ def test_state_of_another_account_is_not_used(aws: LocalAws, checkout: Checkout)
     repository.deploy(aws, "one")
     # That of another repository, with the same name and bucket.
     repository.commit(account_id="444455556666")
-    with pytest.raises(PipelineError, match="its state is that of an environment in account 111122223333, "):
+    with pytest.raises(
+        PipelineError, match="its state is that of an environment in account 111122223333: use another state_bucket"
+    ):
         planner.plan(deployment_of(repository.environment), "two", repository.plans)
 
 

@@ -277,6 +277,9 @@ class Planner:
         any_changes = terraform.plan(scratch / _PLAN)
         plan = terraform.show(scratch / _PLAN)
         _only_allowed(f"the plan of {stack}", allowed.in_plan(plan, extra=self.extra), "applied")
+        # First, because each ARN of such a state would be named as one of a foreign account.
+        if refused := of_another_account(plan, (deployment.account_id, *deployment.named.accounts)):
+            raise PipelineError(f"{stack} cannot be planned: {refused[0]}")
         _only_granted(f"the plan of {stack}", granted.in_plan(plan, deployment.named))
         return Made(terraform, scratch / _PLAN, plan, comparison.shown(plan, document, key), version, any_changes)
 
@@ -397,8 +400,7 @@ def _only_granted(what: str, faults: Sequence[str]) -> None:
 
 
 def refuse_unsafe(deployment: Deployment, plan: Plan, asks: Callable[[Plan], Sequence[str]] = lambda _: ()) -> None:
-    accounts = (deployment.account_id, *deployment.named.accounts)
-    if refused := [*of_another_account(plan, accounts), *refusals(plan, deployment.imports), *asks(plan)]:
+    if refused := [*refusals(plan, deployment.imports), *asks(plan)]:
         listing = "\n".join(f"  {each}" for each in refused)
         raise PipelineError(f"{deployment.stack} cannot be applied as planned:\n{listing}")
 

@@ -19,10 +19,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
@@ -30,7 +28,7 @@ import pytest
 from aiobotocore.config import AioConfig
 from botocore.exceptions import ClientError, SSLError
 
-from kinesis_efo.aws import AsyncClients, SyncClients, _refuse_kinesis
+from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.errors import AccessRefusedError, ConfigurationError, TableUnavailableError
 from kinesis_efo.kinesis.faults import Verdict, classify, fatal
 from kinesis_efo.leases.table import LeaseTable
@@ -72,14 +70,14 @@ class Aws:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                status, answer = aws._answer(self.headers, body)
+                status, answer = aws.answer(self.headers, body)
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
                 self.wfile.write(answer)
 
             def do_GET(self) -> None:
-                answer = aws._credentials(self.headers["Authorization"])
+                answer = aws.credentials(self.headers["Authorization"])
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
@@ -97,7 +95,7 @@ class Aws:
         self._thread.start()
         self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self._server.server_port}"
 
-    def _answer(self, headers: Any, body: bytes) -> tuple[int, bytes]:
+    def answer(self, headers: Any, body: bytes) -> tuple[int, bytes]:
         key, region = re.findall(r"Credential=(\w+)/\d+/([\w-]+)/", headers["Authorization"])[0]
         if headers.get("X-Amz-Target"):
             self.signed.append((key, headers.get("X-Amz-Security-Token"), region))
@@ -117,7 +115,7 @@ class Aws:
         result = f"<AssumeRoleResult><Credentials>{credentials}</Credentials></AssumeRoleResult>"
         return 200, f"<AssumeRoleResponse>{result}</AssumeRoleResponse>".encode()
 
-    def _credentials(self, token: str) -> bytes:
+    def credentials(self, token: str) -> bytes:
         self.identified.append(token)
         number = len(self.identified)
         given = {"AccessKeyId": f"POD{number}", "SecretAccessKey": "s", "Token": f"session{number}"}
@@ -161,6 +159,9 @@ class HandClock:
         return self.now
 
     time = monotonic
+
+    def wait(self, seconds: float = 61) -> None:
+        self.now += seconds
 
     async def sleep(self, seconds: float) -> None:
         raise NotImplementedError
@@ -218,7 +219,7 @@ def test_requests_are_signed_with_the_environments_credentials(
 
 
 @both
-def test_the_sdks_endpoint_variable_counts(aws: Aws, call: Calls, environment: pytest.MonkeyPatch) -> None:
+def test_endpoint_variable_of_the_sdk_is_used(aws: Aws, call: Calls, environment: pytest.MonkeyPatch) -> None:
     environment.setenv("AWS_ENDPOINT_URL", aws.url)
     call(AwsSettings(region="ap-south-1", role_arn=ROLE), range(1))
     assert aws.signed == [("ASSUMED1", "token1", "ap-south-1")] * 2
@@ -238,7 +239,7 @@ def pod(aws: Aws, environment: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @both
 @pytest.mark.usefixtures("pod")
-def test_a_pods_credentials_come_from_its_agent(aws: Aws, call: Calls) -> None:
+def test_credentials_of_a_pod_come_from_its_agent(aws: Aws, call: Calls) -> None:
     call(AwsSettings(endpoint_url=aws.url), range(3))
     assert aws.identified == ["first"], "asked once for both clients"
     assert aws.signed == [("POD1", "session1", "eu-west-1")] * 4
@@ -246,7 +247,7 @@ def test_a_pods_credentials_come_from_its_agent(aws: Aws, call: Calls) -> None:
 
 @pytest.mark.slow
 @both
-def test_a_pods_credentials_renew_with_its_current_token(aws: Aws, call: Calls, pod: Path) -> None:
+def test_credentials_of_a_pod_renew_with_its_token(aws: Aws, call: Calls, pod: Path) -> None:
     aws.lifetimes = [30]
     call(AwsSettings(endpoint_url=aws.url), range(1))
     pod.write_text("second")
@@ -260,7 +261,7 @@ def test_a_pods_credentials_renew_with_its_current_token(aws: Aws, call: Calls, 
 
 @both
 @pytest.mark.usefixtures("pod")
-def test_a_pod_assumes_another_role_with_its_own(aws: Aws, call: Calls) -> None:
+def test_pod_assumes_another_role_with_its_own(aws: Aws, call: Calls) -> None:
     call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), range(1))
     (assumed,) = aws.assumed
     assert (assumed["key"], assumed["RoleSessionName"]) == ("POD1", "kinesis-efo")
@@ -278,27 +279,16 @@ def profile(environment: pytest.MonkeyPatch, path: Path, lines: str) -> None:
 
 @both
 @pytest.mark.usefixtures("pod")
-def test_credential_source_assumes_role_of_profile(
-    aws: Aws, call: Calls, environment: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("base", ["POD1", "HELPER"])
+def test_profile_assumes_its_role(
+    aws: Aws, call: Calls, environment: pytest.MonkeyPatch, tmp_path: Path, base: str
 ) -> None:
-    profile(environment, tmp_path / "config", "credential_source = EcsContainer")
+    (tmp_path / "key.json").write_text('{"Version": 1, "AccessKeyId": "HELPER", "SecretAccessKey": "b"}')
+    helper = f"source_profile = base\n[profile base]\ncredential_process = /bin/cat {tmp_path / 'key.json'}"
+    profile(environment, tmp_path / "config", helper if base == "HELPER" else "credential_source = EcsContainer")
     environment.setenv("AWS_ENDPOINT_URL", aws.url)
     call(AwsSettings(), range(1))
-    assert {assumed["key"] for assumed in aws.assumed} == {"POD1"}
-    assert {key for key, _, _ in aws.signed} <= {"ASSUMED1", "ASSUMED2"}
-
-
-@both
-def test_helper_of_source_profile_assumes_role(
-    aws: Aws, call: Calls, environment: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    key = json.dumps({"Version": 1, "AccessKeyId": "HELPER", "SecretAccessKey": "b"})
-    (tmp_path / "key.json").write_text(key)
-    helper = f"credential_process = /bin/cat {tmp_path / 'key.json'}"
-    profile(environment, tmp_path / "config", f"source_profile = base\n[profile base]\n{helper}")
-    environment.setenv("AWS_ENDPOINT_URL", aws.url)
-    call(AwsSettings(), range(1))
-    assert {assumed["key"] for assumed in aws.assumed} == {"HELPER"}
+    assert {assumed["key"] for assumed in aws.assumed} == {base}
     assert {key for key, _, _ in aws.signed} <= {"ASSUMED1", "ASSUMED2"}
 
 
@@ -335,7 +325,7 @@ def test_mfa_code_may_take_longer_than_a_call(
 
 
 @both
-def test_a_role_is_assumed_once_for_all_clients(aws: Aws, call: Calls) -> None:
+def test_role_is_assumed_once_for_all_clients(aws: Aws, call: Calls) -> None:
     settings = AwsSettings(
         region="us-west-2", endpoint_url=aws.url, role_arn=ROLE, external_id="tenant 7", role_session_name="lake"
     )
@@ -347,20 +337,14 @@ def test_a_role_is_assumed_once_for_all_clients(aws: Aws, call: Calls) -> None:
 
 
 @both
-def test_no_request_uses_credentials_about_to_expire(aws: Aws, call: Calls) -> None:
-    aws.lifetimes = [30, 3600]
-    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), range(3))
-    assert [key for key, _, _ in aws.signed] == ["ASSUMED2"] * 4
-    assert [assumed["key"] for assumed in aws.assumed] == ["BASE", "BASE"], "assumed with the base credentials again"
-
-
-@both
 def test_credentials_are_refreshed_while_clients_live(aws: Aws, call: Calls) -> None:
     aws.lifetimes = [30]
     call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), range(3))
     numbers = [int(key.removeprefix("ASSUMED")) for key, _, _ in aws.signed]
     assert len(set(numbers)) == 4, "each request has its own"
     assert numbers == sorted(numbers)
+    assert 1 not in numbers, "none is signed with credentials that are about to expire"
+    assert {assumed["key"] for assumed in aws.assumed} == {"BASE"}
 
 
 @pytest.mark.slow
@@ -372,9 +356,7 @@ def test_credentials_are_refreshed_while_clients_live(aws: Aws, call: Calls) -> 
         ("ExpiredToken", Verdict.EXPIRED, "The credentials have expired and do not refresh themselves"),
     ],
 )
-def test_a_role_that_cannot_be_assumed_is_an_error(
-    aws: Aws, call: Calls, code: str, verdict: Verdict, said: str
-) -> None:
+def test_refused_role_is_an_error(aws: Aws, call: Calls, code: str, verdict: Verdict, said: str) -> None:
     aws.refusal = code
     with pytest.raises(ClientError) as caught:
         call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), range(1))
@@ -387,7 +369,7 @@ def test_a_role_that_cannot_be_assumed_is_an_error(
 
 
 @both
-def test_a_role_without_base_credentials_is_an_error(aws: Aws, call: Calls, environment: pytest.MonkeyPatch) -> None:
+def test_role_without_base_credentials_is_an_error(aws: Aws, call: Calls, environment: pytest.MonkeyPatch) -> None:
     environment.delenv("AWS_ACCESS_KEY_ID")
     environment.delenv("AWS_SECRET_ACCESS_KEY")
     with raises(
@@ -398,24 +380,29 @@ def test_a_role_without_base_credentials_is_an_error(aws: Aws, call: Calls, envi
         call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), range(1))
 
 
+def authorities(directory: Path) -> tuple[Authority, Authority]:
+    """The one that issued the server's certificate, and another one."""
+    for name in ("ours", "others"):
+        (directory / name).mkdir()
+    return Authority(directory / "ours"), Authority(directory / "others")
+
+
 @pytest.mark.parametrize("source", ["AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "profile", ""])
 def test_unknown_issuer_names_the_authorities_in_use(
     tmp_path: Path, environment: pytest.MonkeyPatch, source: str
 ) -> None:
-    for name in ("ours", "others"):
-        (tmp_path / name).mkdir()
-    ours, others = Authority(tmp_path / "ours"), Authority(tmp_path / "others").path
+    ours, others = authorities(tmp_path)
     for variable in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
         environment.delenv(variable, raising=False)
-    named = f"{others}, from {source}"
+    named = f"{others.path}, from {source}"
     if source == "profile":
         config = tmp_path / "config"
-        config.write_text(f"[profile dev]\nca_bundle = {others}\n")
+        config.write_text(f"[profile dev]\nca_bundle = {others.path}\n")
         environment.setenv("AWS_CONFIG_FILE", str(config))
         environment.setenv("AWS_PROFILE", "dev")
-        named = f"{others}, from ca_bundle of AWS profile 'dev' \\(of .*{config}\\)"
+        named = f"{others.path}, from ca_bundle of AWS profile 'dev' \\(of .*{config}\\)"
     elif source:
-        environment.setenv(source, str(others))
+        environment.setenv(source, str(others.path))
     else:
         named = r"/.*\.pem, from the SDK; AWS_CA_BUNDLE names others"
     once = AioConfig(retries={"total_max_attempts": 1})
@@ -443,7 +430,7 @@ def test_unknown_issuer_names_the_authorities_in_use(
         (None, None, {"AWS_DEFAULT_REGION": "eu-west-4"}, "eu-west-4"),
     ],
 )
-def test_the_option_precedes_the_manifests_region(
+def test_region_option_precedes_the_manifests_region(
     environment: pytest.MonkeyPatch, option: str | None, manifest: str | None, variables: dict[str, str], region: str
 ) -> None:
     for name, value in variables.items():
@@ -459,9 +446,7 @@ def test_tls_is_verified_with_the_current_authorities(tmp_path: Path, environmen
         async with await AsyncClients(settings, "eu-west-1").open("dynamodb", once) as table:
             await table.list_tables()
 
-    for name in ("ours", "others"):
-        (tmp_path / name).mkdir()
-    ours, others = Authority(tmp_path / "ours"), Authority(tmp_path / "others")
+    ours, others = authorities(tmp_path)
     bundle = tmp_path / "bundle.pem"
     environment.setenv("AWS_CA_BUNDLE", str(bundle))
     with closing(Aws(ours.certificate("127.0.0.1"))) as aws:
@@ -474,7 +459,7 @@ def test_tls_is_verified_with_the_current_authorities(tmp_path: Path, environmen
         assert len(aws.signed) == 1
 
 
-def test_a_missing_region_is_an_error() -> None:
+def test_missing_region_is_an_error() -> None:
     assert SyncClients(AwsSettings()).region is None
     with raises(
         ConfigurationError,
@@ -504,61 +489,66 @@ def keys(environment: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Non
     return write
 
 
-@both
-def test_a_changed_file_is_read_again_once(
-    aws: Aws, call: Calls, clock: HandClock, keys: Callable[[str], None], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "kinesis_efo.credentials")
+def keys_of(aws: Aws, call: Calls, clock: HandClock, *between: Callable[[], object], **settings: Any) -> list[str]:
+    """The keys that sign requests, between which something is done each time."""
 
     def steps() -> Iterator[None]:
         yield
-        keys("SECOND")
-        for seconds in (59, 2, 61):
-            clock.now += seconds
+        for act in between:
+            act()
             yield
 
-    call(AwsSettings(endpoint_url=aws.url), steps(), clock)
-    signed = [(key, token) for key, token, _ in aws.signed]
-    assert signed == [("FIRST", "ofFIRST")] * 2 + [("SECOND", "ofSECOND")] * 2
+    call(AwsSettings(endpoint_url=aws.url, **settings), steps(), clock)
+    return [key for key, *_ in aws.signed]
+
+
+Keys = Callable[[str], None]
+
+
+@both
+def test_changed_file_is_read_again_once(
+    aws: Aws, call: Calls, clock: HandClock, keys: Keys, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kinesis_efo.credentials")
+
+    def change() -> None:
+        keys("SECOND")
+        clock.wait(59)
+
+    assert keys_of(aws, call, clock, change, lambda: clock.wait(2), clock.wait) == ["FIRST"] * 2 + ["SECOND"] * 2
+    assert {token for _, token, _ in aws.signed} == {"ofFIRST", "ofSECOND"}
     assert len([line for line in caplog.messages if "read again" in line]) == 1
 
 
 @both
-def test_a_missing_file_keeps_its_keys(
-    aws: Aws, call: Calls, clock: HandClock, keys: Callable[[str], None], environment: pytest.MonkeyPatch
+def test_keys_of_a_missing_file_stay(
+    aws: Aws, call: Calls, clock: HandClock, keys: Keys, environment: pytest.MonkeyPatch
 ) -> None:
-    def steps() -> Iterator[None]:
-        yield
+    def remove() -> None:
         Path(os.environ["AWS_SHARED_CREDENTIALS_FILE"]).unlink()
         environment.setenv("AWS_ACCESS_KEY_ID", "ELSEWHERE")
         environment.setenv("AWS_SECRET_ACCESS_KEY", "s")
-        clock.now += 61
-        yield
+        clock.wait()
+
+    def bring_back() -> None:
         environment.delenv("AWS_ACCESS_KEY_ID")
         environment.delenv("AWS_SECRET_ACCESS_KEY")
         keys("SECOND")
-        clock.now += 61
-        yield
+        clock.wait()
 
-    call(AwsSettings(endpoint_url=aws.url), steps(), clock)
-    assert [key for key, *_ in aws.signed] == ["FIRST", "FIRST", "SECOND"]
+    assert keys_of(aws, call, clock, remove, bring_back) == ["FIRST", "FIRST", "SECOND"]
 
 
 @pytest.mark.slow
 @both
-def test_expired_keys_are_read_again_at_once(
-    aws: Aws, call: Calls, clock: HandClock, keys: Callable[[str], None]
-) -> None:
-    def steps() -> Iterator[None]:
-        yield
+def test_expired_keys_are_read_again_at_once(aws: Aws, call: Calls, clock: HandClock, keys: Keys) -> None:
+    def expire() -> None:
         keys("SECOND")
         aws.expired.add("FIRST")
-        clock.now += 5
-        yield
+        clock.wait(5)
 
     # The very call that was refused is signed once more.
-    call(AwsSettings(endpoint_url=aws.url), steps(), clock)
-    assert [key for key, _, _ in aws.signed] == ["FIRST", "FIRST", "SECOND"]
+    assert keys_of(aws, call, clock, expire) == ["FIRST", "FIRST", "SECOND"]
 
 
 @pytest.mark.slow
@@ -566,26 +556,24 @@ def test_expired_keys_are_read_again_at_once(
 @pytest.mark.parametrize(
     "half", ["", "[default]\naws_access_key_id=SECOND\n", "[default", "[default]\ncredential_process=/no/such/tool\n"]
 )
-def test_a_half_written_file_changes_nothing(
-    aws: Aws, call: Calls, clock: HandClock, keys: Callable[[str], None], tmp_path: Path, half: str
+def test_half_written_file_changes_nothing(
+    aws: Aws, call: Calls, clock: HandClock, keys: Keys, tmp_path: Path, half: str
 ) -> None:
-    def steps() -> Iterator[None]:
-        yield
+    def write_half() -> None:
         (tmp_path / "credentials").write_text(half)
-        clock.now += 61
-        yield
-        keys("SECOND")
-        clock.now += 61
-        yield
+        clock.wait()
 
-    call(AwsSettings(endpoint_url=aws.url), steps(), clock)
-    assert [key for key, _, _ in aws.signed] == ["FIRST", "FIRST", "SECOND"]
+    def write_whole() -> None:
+        keys("SECOND")
+        clock.wait()
+
+    assert keys_of(aws, call, clock, write_half, write_whole) == ["FIRST", "FIRST", "SECOND"]
 
 
 @both
 @pytest.mark.parametrize("own", [False, True])
 def test_rotated_keys_assume_the_role(
-    aws: Aws, call: Calls, clock: HandClock, keys: Callable[[str], None], environment: pytest.MonkeyPatch, own: bool
+    aws: Aws, call: Calls, clock: HandClock, keys: Keys, environment: pytest.MonkeyPatch, own: bool
 ) -> None:
     aws.lifetimes = [30]  # assumed again for each request
     if own:
@@ -593,13 +581,11 @@ def test_rotated_keys_assume_the_role(
         environment.setenv("AWS_SECRET_ACCESS_KEY", "s")
         environment.setenv("AWS_PROFILE", "default")
 
-    def steps() -> Iterator[None]:
-        yield
+    def rotate() -> None:
         keys("SECOND")
-        clock.now += 61
-        yield
+        clock.wait()
 
-    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), steps(), clock)
+    keys_of(aws, call, clock, rotate, role_arn=ROLE)
     assumed = [each["key"] for each in aws.assumed]
     assert [assumed[0], assumed[-1]] == (["OURS", "OURS"] if own else ["FIRST", "SECOND"])
 
@@ -623,16 +609,31 @@ def test_rotated_keys_assume_the_role(
     ],
 )
 def test_other_services_are_not_called_at_kinesis_endpoint(host: str, refused: bool) -> None:
-    for service in ("dynamodb", "ssm", "sts", "kinesis"):
-        ask = partial(_refuse_kinesis, SimpleNamespace(url=f"https://{host}/"), f"request-created.{service}.Some")
-        if refused and service != "kinesis":
-            with pytest.raises(ConfigurationError, match=f"{host} .*{service} "):
-                ask()
-        else:
-            ask()
+    def sent(**_: object) -> None:
+        raise ConnectionResetError("sent")
+
+    clients = SyncClients(
+        AwsSettings(endpoint_url=f"https://{host}"), "eu-west-1", {"retries": {"total_max_attempts": 1}}
+    )
+    calls = {
+        "dynamodb": "list_tables",
+        "ssm": "describe_parameters",
+        "sts": "get_caller_identity",
+        "kinesis": "list_streams",
+    }
+    for service, call in calls.items():
+        client = clients.client(service)
+        client.meta.events.register("before-send", sent)
+        kind, text = (
+            (ConfigurationError, f"{host} .*{service} ")
+            if refused and service != "kinesis"
+            else (ConnectionResetError, "sent")
+        )
+        with pytest.raises(kind, match=text):
+            getattr(client, call)()
 
 
-def test_a_lease_table_at_kinesis_endpoint_is_refused() -> None:
+def test_lease_table_at_kinesis_endpoint_is_refused() -> None:
     async def main() -> None:
         settings = AwsSettings(endpoint_url="https://kinesis.eu-west-1.amazonaws.com")
         async with await AsyncClients(settings, "eu-west-1").open("dynamodb") as dynamodb:
@@ -674,7 +675,7 @@ def test_unusable_authorities_fail_at_once(
         asyncio.run(call())
 
 
-def test_a_profiles_unusable_authorities_name_its_file(tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
+def test_unusable_authorities_of_a_profile_name_its_file(tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
     config = tmp_path / "config"
     config.write_text("[profile dev]\nca_bundle = /no/such.pem\n")
     environment.delenv("AWS_CA_BUNDLE", raising=False)
@@ -689,7 +690,7 @@ def test_a_profiles_unusable_authorities_name_its_file(tmp_path: Path, environme
         client.get_parameter(Name="x")
 
 
-def test_an_old_sdk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_sdk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiobotocore.__version__", "3.8.0")
     with raises(
         ConfigurationError,

@@ -31,14 +31,6 @@ def test_the_lock_is_in_its_written_form() -> None:
     assert locked["kcl"].version("amazon-kinesis-client").startswith("3.")
 
 
-def test_a_lock_survives_writing_and_reading() -> None:
-    locked = {"kcl": Locked((JAR.coordinates,), (Jar("a:a:1", DIGEST), JAR)), "flink": Locked(("a:b:1",), ())}
-    assert read_lock(write_lock(locked)) == locked
-    assert write_lock({"kcl": Locked((), (JAR, locked["kcl"].jars[0]))}) == write_lock(
-        {"kcl": Locked((), locked["kcl"].jars)}
-    )
-
-
 @pytest.mark.parametrize(
     ("coordinates", "digest", "said"),
     [
@@ -53,12 +45,6 @@ def test_a_lock_survives_writing_and_reading() -> None:
 def test_a_wrong_lock_is_refused(coordinates: str, digest: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         read_lock(write_lock({"kcl": Locked((), (Jar(coordinates, digest),))}))
-
-
-def test_two_versions_of_an_artifact_are_refused() -> None:
-    both = Locked((), (JAR, Jar("org.example.group:some-artifact:2", DIGEST)))
-    with pytest.raises(ValueError, match="too many"):
-        both.version("some-artifact")
 
 
 def mirrors(*given: tuple[str, str], namespace: str = ' xmlns="http://maven.apache.org/SETTINGS/1.2.0"') -> str:

@@ -9,8 +9,6 @@ import pytest
 
 from scripts.docs import ROOT, pages
 
-MOST = 100
-"""Most characters of a line of code: as many fit into the site's column in a window of 1280 pixels."""
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "tests" / "SCENARIOS.md"]
 
 
@@ -37,13 +35,6 @@ def test_links_resolve(page: Path) -> None:
         target = (page.parent / name).resolve() if name else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_lines_of_code_fit_on_the_site(page: Path) -> None:
-    code = re.findall(r"^ *```.*?\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE)
-    # A long name cannot be broken.
-    assert [line for block in code for line in block.splitlines() if len(line) > MOST > len(line.split()[-1])] == []
 
 
 def test_paths_in_the_contributing_guide_exist() -> None:

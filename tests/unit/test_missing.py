@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import missing
-from tests.support.missing import EVERYTHING, needed, not_run, package_of_node
+from tests.support.missing import EVERYTHING, needed, not_run
 
 
 def skipped(test: str, reason: str) -> pytest.TestReport:
@@ -32,16 +31,6 @@ def test_where_every_test_must_be_run_it_fails(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv(EVERYTHING, "1")
     with pytest.raises(pytest.fail.Exception, match="program is missing; make program"):
         needed(str(tmp_path / "program"), "make program")
-
-
-def test_half_installed_node_packages_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(EVERYTHING, raising=False)
-    monkeypatch.setattr(missing, "NODE", tmp_path)
-    (tmp_path / "node_modules" / "@sparticuz" / "chromium").mkdir(parents=True)
-    with pytest.raises(pytest.skip.Exception, match="the browser is missing"):
-        package_of_node("the browser")
-    (tmp_path / "node_modules" / ".package-lock.json").write_text("{}")
-    package_of_node("the browser")
 
 
 def test_each_reason_has_one_line() -> None:

@@ -106,19 +106,6 @@ def test_available_now_programs_set_catch_up() -> None:
     assert [name for name, text in ending.items() if "catchUp=True" not in text] == []
 
 
-def test_the_page_about_tests_shows_the_example() -> None:
-    (shown,) = (block for block in blocks("python") if block.page == "docs/how-to/test-your-job.md")
-    example = (ROOT / "examples" / "tests" / "test_big_orders.py").read_text()
-    reads = [
-        ast.dump(node)
-        for text in (shown.text, example)
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "kinesis_efo.read_stream"
-    ]
-    assert len(reads) == 2
-    assert len(set(reads)) == 1
-
-
 def test_the_costs_page_matches_its_formulas() -> None:
     (formulas,) = (block for block in blocks("python") if block.page == "docs/costs.md")
     names: dict[str, Any] = {}
@@ -216,7 +203,7 @@ def spark_submit_finds(words: list[str], page: str) -> None:
 
 
 def infra_takes(words: list[str], _: str) -> None:
-    infra_cli._parser().parse_args(words)
+    infra_cli.command_line().parse_args(words)
 
 
 PROGRAMS: Final[dict[str, Callable[[list[str], str], None]]] = {

@@ -28,7 +28,7 @@ def test_a_process_lives_until_it_has_ended() -> None:
 def test_a_reused_pid_is_another_process() -> None:
     here = Process.of(os.getpid())
     assert here.lives()
-    assert not here._replace(started=str(int(here.started) + 1)).lives()
+    assert not Process(os.getpid(), str(int(here.started) + 1)).lives()
 
 
 def test_without_proc_only_existence_is_known(tmp_path: Path) -> None:

@@ -43,49 +43,26 @@ sso_start_url = https://x
 sso_region = eu-west-1"""
 NOWHERE = AwsSettings(endpoint_url="http://127.0.0.1:9")
 
-CASES = {
-    "process fails": (
-        "credential_process = /bin/sh -c 'echo session is over >&2; exit 3'",
-        {},
-        "/bin/sh ended with exit code 3. session is over",
-    ),
+FILE = "/no/token: No such file or directory"
+TOKEN, CONTAINER = "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"
+CASES: dict[str, tuple[str, dict[str, str], str]] = {
+    "process fails": ("credential_process = /bin/sh -c 'echo session is over >&2; exit 3'", {}, "/bin/sh ended with exit code 3. session is over"),
     "process fails silently": ("credential_process = /bin/false", {}, "/bin/false ended with exit code 1"),
-    "no such process": (
-        "credential_process = /no/such/tool",
-        {},
-        r"/no/such/tool: No such file or directory \(setting credential_process\)",
-    ),
+    "no such process": ("credential_process = /no/such/tool", {}, r"/no/such/tool: No such file or directory \(setting credential_process\)"),
     "process prints text": ("credential_process = /bin/echo hello", {}, "cannot read what .* credential_process"),
     "process prints a list": ("credential_process = /bin/echo []", {}, "cannot read what .* credential_process"),
     "open quotation": ("credential_process = /bin/echo 'hello", {}, "No closing quotation"),
-    "token of the profile": (
-        f"{ROLE}\nweb_identity_token_file = /no/token",
-        {},
-        r"/no/token: No such file or directory \(setting web_identity_token_file\)",
-    ),
-    "token of the environment": (
-        "",
-        {"AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/reader", "AWS_WEB_IDENTITY_TOKEN_FILE": "/no/token"},
-        r"/no/token: No such file or directory \(setting AWS_WEB_IDENTITY_TOKEN_FILE\)",
-    ),
+    "token of the profile": (f"{ROLE}\nweb_identity_token_file = /no/token", {}, rf"{FILE} \(setting web_identity_token_file\)"),
+    "token of the environment": ("", {"AWS_ROLE_ARN": ROLE.removeprefix("role_arn = "), TOKEN: "/no/token"}, rf"{FILE} \(setting {TOKEN}\)"),
     "token of the container": (
-        "",
-        {
-            "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:9/x",
-            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "/no/token",
-        },
-        r"/no/token: No such file or directory \(setting AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE\)",
+        "", {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:9/x", CONTAINER: "/no/token"}, rf"{FILE} \(setting {CONTAINER}\)"
     ),
     "broken file": ("]\n[[", {}, "Unable to parse config file: .*config"),
     "no source": (f"{ROLE}\nsource_profile = gone", {}, 'source_profile "gone" .* does not exist'),
     "no credentials in the source": (f"{ROLE}\ncredential_source = Environment", {}, "credential_source"),
-    "no SSO session": (
-        SSO,
-        {},
-        "Token for s does not exist",
-    ),
+    "no SSO session": (SSO, {}, "Token for s does not exist"),
     "half a key": ("aws_access_key_id = a", {}, "missing: aws_secret_access_key"),
-}
+}  # fmt: skip
 
 Home = Callable[[str, dict[str, str]], Path]
 
@@ -106,6 +83,38 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
         return config
 
     return make
+
+
+class Tool:
+    """A program for `credential_process`, which notes the processes that hang."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path, self.started = directory / "tool", directory / "started"
+
+    def runs(self, script: str) -> None:
+        self.path.write_text(f"#!/bin/sh\n{script}\n")
+        self.path.chmod(0o755)
+
+    def hangs(self) -> None:
+        self.runs(f"echo $$ >> {self.started}\nexec sleep 60")
+
+    def prints_a_key(self, *, soon_expired: bool = True, unless: str = "false") -> None:
+        """Prints a key, which the SDK renews at every call if it expires soon; `unless` may do something else."""
+        soon = {"Expiration": (datetime.now(UTC) + timedelta(minutes=5)).isoformat()} if soon_expired else {}
+        key = {"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", **soon}
+        self.runs(f"if {unless}; else echo '{json.dumps(key)}'; fi" if ";" in unless else f"echo '{json.dumps(key)}'")
+
+    def assert_killed(self, count: int = 1) -> None:
+        processes = [int(process) for process in self.started.read_text().split()]
+        assert len(processes) == count
+        for process in processes:
+            with pytest.raises(ProcessLookupError):
+                os.kill(process, 0)
+
+
+@pytest.fixture
+def tool(tmp_path: Path) -> Tool:
+    return Tool(tmp_path)
 
 
 class Later(SystemClock):
@@ -168,27 +177,18 @@ def test_a_hanging_program_fails_the_sign_in(home: Home, monkeypatch: pytest.Mon
         SyncClients(NOWHERE, "eu-west-1").client("kinesis").list_shards(StreamARN=ARN)
 
 
-def test_a_credential_process_ends_with_its_call(home: Home, tmp_path: Path) -> None:
+def test_credential_process_ends_with_its_call(home: Home, tool: Tool) -> None:
     """First at a sign-in, then when the credentials of a client are renewed."""
-    tool, started = tmp_path / "tool", tmp_path / "started"
-    soon = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
-    key = json.dumps({"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": soon})
-    hangs = f"#!/bin/sh\necho $$ >> {started}\nexec sleep 60\n"
-    tool.write_text(hangs)
-    tool.chmod(0o755)
-    home(f"credential_process = {tool}", {})
+    tool.hangs()
+    home(f"credential_process = {tool.path}", {})
     with deadline(1.5), pytest.raises(SignInError, match="it did not end within 1 s"):
         SyncClients(NOWHERE, "eu-west-1").client("kinesis")
-    tool.write_text(f"#!/bin/sh\necho '{key}'\n")
+    tool.prints_a_key()
     client = SyncClients(NOWHERE, "eu-west-1", seconds=1.5).client("kinesis")
-    tool.write_text(hangs)
+    tool.hangs()
     with pytest.raises(SignInError, match="it did not end within 1 s"):
         client.list_shards(StreamARN=ARN)
-    processes = [int(process) for process in started.read_text().split()]
-    assert len(processes) == 2
-    for process in processes:
-        with pytest.raises(ProcessLookupError):
-            os.kill(process, 0)
+    tool.assert_killed(2)
 
 
 def test_sign_in_of_command_ends_with_limit(home: Home) -> None:
@@ -207,11 +207,9 @@ def test_sign_in_of_command_ends_with_limit(home: Home) -> None:
 
 
 @pytest.mark.parametrize("awaits", [False, True])
-def test_helper_of_source_profile_ends_with_call(home: Home, tmp_path: Path, awaits: bool) -> None:
-    tool, started = tmp_path / "tool", tmp_path / "started"
-    tool.write_text(f"#!/bin/sh\necho $$ >> {started}\nexec sleep 60\n")
-    tool.chmod(0o755)
-    home(f"{ROLE}\nsource_profile = other\n[profile other]\ncredential_process = {tool}", {})
+def test_helper_of_source_profile_ends_with_call(home: Home, tool: Tool, awaits: bool) -> None:
+    tool.hangs()
+    home(f"{ROLE}\nsource_profile = other\n[profile other]\ncredential_process = {tool.path}", {})
     began = time.monotonic()
     if awaits:
         with pytest.raises(TimeoutError):
@@ -220,29 +218,22 @@ def test_helper_of_source_profile_ends_with_call(home: Home, tmp_path: Path, awa
         with deadline(1.5), pytest.raises(SignInError, match="it did not end within 1 s"):
             SyncClients(NOWHERE, "eu-west-1").client("kinesis")
     assert time.monotonic() - began < 10
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(started.read_text()), 0)
+    tool.assert_killed()
 
 
-def test_hanging_helper_of_changed_files_is_killed(
-    home: Home, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    tool, started, key = tmp_path / "tool", tmp_path / "started", tmp_path / "key.json"
-    key.write_text(json.dumps({"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b"}))
-    tool.write_text(f"#!/bin/sh\nexec cat {key}\n")
-    tool.chmod(0o755)
-    config = home(f"credential_process = {tool}", {})
+def test_hanging_helper_of_changed_files_is_killed(home: Home, tool: Tool, caplog: pytest.LogCaptureFixture) -> None:
+    tool.prints_a_key(soon_expired=False)
+    config = home(f"credential_process = {tool.path}", {})
     clock = Later()
     once = {"retries": {"total_max_attempts": 1}}
     client = SyncClients(NOWHERE, "eu-west-1", once, clock, 2.0).client("kinesis")
-    tool.write_text(f"#!/bin/sh\necho $$ >> {started}\nexec sleep 60\n")
+    tool.hangs()
     config.touch()
     clock.later = credentials.LOOK_SECONDS + 1
     with pytest.raises(EndpointConnectionError):
         client.list_shards(StreamARN=ARN)
     assert "credentials cannot be read again, and stay as they are" in caplog.text
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(started.read_text()), 0)
+    tool.assert_killed()
 
 
 def test_run_reports_a_failed_sign_in_with_its_remedy(home: Home) -> None:
@@ -273,14 +264,10 @@ def test_mfa_without_a_terminal_is_explained(home: Home) -> None:
 
 
 @pytest.mark.parametrize("then", ["echo the network is away >&2; exit 1", "echo '<html>'"])
-def test_a_program_that_worked_may_work_again(home: Home, tmp_path: Path, then: str) -> None:
-    tool, offline = tmp_path / "tool", tmp_path / "offline"
-    # The SDK renews what is about to expire at every call.
-    soon = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
-    key = json.dumps({"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": soon})
-    tool.write_text(f"#!/bin/sh\nif [ -e {offline} ]; then {then}; else echo '{key}'; fi\n")
-    tool.chmod(0o755)
-    home(f"credential_process = {tool}", {})
+def test_program_that_worked_is_run_again(home: Home, tool: Tool, tmp_path: Path, then: str) -> None:
+    offline = tmp_path / "offline"
+    tool.prints_a_key(unless=f"[ -e {offline} ]; then {then}")
+    home(f"credential_process = {tool.path}", {})
 
     async def main() -> None:
         clients = AsyncClients(NOWHERE, "eu-west-1")

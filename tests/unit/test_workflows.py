@@ -18,7 +18,7 @@ import yaml
 
 from infra.stacks.bootstrap import SESSION_SECONDS
 from kinesis_efo_infra.pipeline.terraform import PLATFORMS
-from tests.support.missing import EVERYTHING, make
+from tests.support.missing import make
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = {path.stem: path for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))}
@@ -188,26 +188,6 @@ def test_job_code_is_packed_without_keys() -> None:
     commands = dry_run("synth", "jobs", "PACKED=1", "HANDED=c0ffee")
     assert re.search(r"infra\.pipeline .* package", commands)
     assert re.search(r"infra\.pipeline .* jobs 'dev' .*--handed 'c0ffee'", commands)
-
-
-def test_make_targets_of_workflows_exist() -> None:
-    runs = [step.get("run", "") for _, _, job in ALL for step in job.get("steps", ())]
-    runs += [step.get("run", "") for path in ACTIONS.values() for step in document(path)["runs"]["steps"]]
-    targets = {word for line in re.findall(r"make (?:-s )?([a-z][a-z -]*)", "\n".join(runs)) for word in line.split()}
-    targets |= set(jobs("nightly")["long"]["strategy"]["matrix"]["target"])
-    assert {"lint", "test", "synth", "engines", "plan", "apply", "jobs", "drift", "environments", "seeds"} <= targets
-    for target in sorted(targets):
-        dry_run(target)
-
-
-def test_every_test_runs_before_a_merge_and_release() -> None:
-    action = document(ACTIONS["test"])["runs"]["steps"]
-    assert action[0]["uses"].startswith("hashicorp/setup-terraform@"), "the tests with real Terraform need it"
-    assert "make core cdktf test" in action[-1]["run"]
-    assert action[-1]["env"][EVERYTHING]
-    for workflow in ("pull-request", "release"):
-        assert steps(workflow, "test")[-1] == {"uses": "./.github/actions/test"}
-        assert steps(workflow, "rust")[-1] == {"uses": "./.github/actions/rust"}
 
 
 # Plans and approvals

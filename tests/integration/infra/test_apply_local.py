@@ -45,7 +45,7 @@ def test_applied_stack_keeps_its_directory(
         (["--synthesized", "nowhere"], "there is no cdk.tf.json: synthesize the stack first"),
     ],
 )
-def test_what_is_not_local_or_not_synthesized_is_refused(
+def test_other_endpoints_and_missing_stacks_are_refused(
     given: list[str], says: str, synthesized: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert main(["apply-local", STACK, "--synthesized", str(synthesized), *given]) == 1

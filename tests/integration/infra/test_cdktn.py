@@ -15,7 +15,7 @@ from infra.settings import ledger
 from infra.settings.load import load_environment
 from scripts.engines import PYTHONS, Engine, Stack, synthesized, verdict
 from tests.support.environments import DIRECTORY, EXAMPLE
-from tests.support.missing import make, needed
+from tests.support.missing import needed
 from tests.support.terraform import schemas
 from tests.support.terraform.harness import Terraform
 
@@ -56,7 +56,7 @@ def test_both_engines_synthesize_the_same(both: tuple[Path, Stacks, Stacks]) -> 
 
 
 @pytest.mark.long
-def test_what_one_engine_deployed_is_up_to_date_for_the_other_and_back(
+def test_stack_of_one_engine_is_unchanged_by_the_other(
     both: tuple[Path, Stacks, Stacks], provider: Mapping[str, str], tmp_path: Path
 ) -> None:
     out, _, _ = both
@@ -73,7 +73,7 @@ def test_what_one_engine_deployed_is_up_to_date_for_the_other_and_back(
         moved.apply()
 
 
-def test_a_difference_is_a_failure_and_is_shown() -> None:
+def test_difference_is_a_failure_and_shown() -> None:
     first = Stack(Engine("0.21.0", "aws", "6.25.0"), {"output": {"a": 1}, "resource": {}})
     second = Stack(Engine("0.24.0", "hashicorp/aws", "6.69.1"), {"output": {"a": 2}, "resource": {}})
     code, told = verdict({"dev": first}, {"dev": second})
@@ -85,20 +85,13 @@ def test_a_difference_is_a_failure_and_is_shown() -> None:
     assert told.startswith("--- cdktf/prod\n+++ cdktn/prod\n")
 
 
-def test_make_compares_the_environments_that_it_is_given() -> None:
-    command = [make(), "-n", "engines", "ENVIRONMENTS=examples/environments"]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert ".venv/bin/python -m scripts.engines examples/environments" in said.splitlines()
-    assert "scripts/setup venv .venv-cdktn" in said or (ROOT / ".venv-cdktn/.full").exists()
-
-
 COUNTING = """
 const loaded = () => Object.keys(require.cache).filter(file => file.includes("provider-aws")).length;
 process.on("exit", () => require("node:fs").appendFileSync(process.env.COUNTED, `${loaded()} `));
 """
 
 
-def test_its_provider_knows_warm_throughput_and_loads_no_resources_but_those_that_are_used(tmp_path: Path) -> None:
+def test_provider_of_the_fork_has_warm_throughput(tmp_path: Path) -> None:
     (counting := tmp_path / "counting.cjs").write_text(COUNTING, encoding="utf-8")
     counted = tmp_path / "counted"
     script = f"""
@@ -130,7 +123,7 @@ def test_schemas_are_those_of_the_wheel() -> None:
 
 
 @pytest.mark.parametrize("engine", ["cdktf", "cdktn"])
-def test_an_environment_has_one_engine(engine: str) -> None:
+def test_environment_has_one_engine(engine: str) -> None:
     fork()
     script = "import importlib.util as u; print(*(name for name in ('cdktf', 'cdktn') if u.find_spec(name)))"
     ran = subprocess.run([PYTHONS[engine], "-c", script], capture_output=True, text=True, check=True)

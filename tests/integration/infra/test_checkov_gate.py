@@ -15,7 +15,7 @@ from infra.gate.scan import EXCUSED, Result, scan_plans, scan_stacks
 from infra.settings import ledger
 from infra.settings.load import load_environment, load_environments
 from infra.stacks.app import synthesize, synthesize_bootstrap
-from kinesis_efo_infra.gate import allowed, granted, scan
+from kinesis_efo_infra.gate import allowed, granted, locked_checkov, scan
 from kinesis_efo_infra.pipeline import comparison
 from tests.integration.infra.conftest import write_environment
 from tests.support.environments import DIRECTORY, EXAMPLE
@@ -32,7 +32,7 @@ BY_HAND: dict[str, Any] = {
 }
 
 
-def test_no_check_fails_on_any_complete_environment_and_what_is_planted_is_found_and_named(tmp_path: Path) -> None:
+def test_complete_environments_pass_and_planted_faults_fail(tmp_path: Path) -> None:
     environments = [load_environment(path) for path in (*sorted(DIRECTORY.glob("*.yaml")), EXAMPLE)]
     environments.append(write_environment(tmp_path, **BY_HAND))
     for environment in environments:
@@ -42,25 +42,23 @@ def test_no_check_fails_on_any_complete_environment_and_what_is_planted_is_found
     names = {f"kinesis-efo-{environment.environment}" for environment in environments}
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     text = (out / manifest["stacks"]["kinesis-efo-dev"]["synthesizedStackPath"]).read_text(encoding="utf-8")
-    planted = {"planted": json.loads(text), "dangers": json.loads(text)}
-    planted["planted"]["resource"]["aws_kinesis_stream"]["flights"]["encryption_type"] = "NONE"
+    planted = json.loads(text)
+    planted["resource"]["aws_kinesis_stream"]["flights"]["encryption_type"] = "NONE"
     for kind, name, values in dangers_and_harmless():
-        planted["dangers"]["resource"].setdefault(kind, {})[name] = values
-    for name, stack in planted.items():
-        (out / f"{name}.tf.json").write_text(json.dumps(stack), encoding="utf-8")
-        manifest["stacks"][name] = {"synthesizedStackPath": f"{name}.tf.json"}
+        planted["resource"].setdefault(kind, {})[name] = values
+    (out / "planted.tf.json").write_text(json.dumps(planted), encoding="utf-8")
+    manifest["stacks"]["planted"] = {"synthesizedStackPath": "planted.tf.json"}
     (out / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     # The bootstrap stacks are made of the same environments.
     bootstrap = synthesize_bootstrap(load_environments(DIRECTORY), tmp_path / "bootstrap")
     bootstraps = set(json.loads((bootstrap / "manifest.json").read_text(encoding="utf-8"))["stacks"])
     result = scan_stacks(out, bootstrap=[bootstrap], environments=environments)
-    assert set(result.passed) == {*names, *planted, *bootstraps}
-    assert {each.origin for each in result.failed} == planted.keys()
-    # The stacks that were planted are those of no environment.
-    found = [each for each in result.failed if each.origin == "planted"]
-    assert [each.check for each in found] == ["EFO_ALLOWED", "CKV_AWS_43"]
-    assert str(found[0]).endswith("planted in planted")
-    assert str(found[1]).endswith("resource.flights in planted")
+    assert set(result.passed) == {*names, "planted", *bootstraps}
+    assert {each.origin for each in result.failed} == {"planted"}
+    # The stack that was planted is that of no environment.
+    found = {each.check: str(each) for each in result.failed if each.check in ("EFO_ALLOWED", "CKV_AWS_43")}
+    assert found["EFO_ALLOWED"].endswith("planted in planted")
+    assert found["CKV_AWS_43"].endswith("resource.flights in planted")
     assert excused(result) == {tuple(each[1:]) for each in EXCUSED} - IN_PLANS, "a needless excuse"
     assert ours(result) == DANGERS.keys()
 
@@ -146,9 +144,7 @@ def plan_of(resources: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_no_check_fails_on_what_terraform_plans_and_what_is_planted_there_is_found_and_named(
-    deploy: Deploy, tmp_path: Path
-) -> None:
+def test_plans_pass_and_planted_faults_in_plans_fail(deploy: Deploy, tmp_path: Path) -> None:
     plans, forms = [], []
     environments = [load_environment(DIRECTORY / f"{name}.yaml") for name in ("dev", "prod")]
     for environment in [*environments, write_environment(tmp_path, **BY_HAND)]:
@@ -229,19 +225,19 @@ EXCUSES = """
 @pytest.fixture
 def scanned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """checkov is asked once, and its answer stands: what it scans and with which checks stays the same in the test."""
-    real, said = scan._checkov, list[dict[str, Any]]()
+    run, ran = locked_checkov.run, list[Any]()
 
-    def asked(*arguments: Any) -> list[dict[str, Any]]:
-        if not said:
-            said.extend(real(*arguments))
-        return said
+    def once(*arguments: Any) -> Any:
+        if not ran:
+            ran.append(run(*arguments))
+        return ran[0]
 
-    monkeypatch.setattr(scan, "_checkov", asked)
+    monkeypatch.setattr(locked_checkov, "run", once)
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("scanned_once")
-def test_a_team_has_resources_checks_and_excuses_of_its_own(tmp_path: Path) -> None:
+def test_team_has_its_own_resources_checks_and_excuses(tmp_path: Path) -> None:
     environment = write_environment(tmp_path)
     (tmp_path / "extra.py").write_text(EXTRA, encoding="utf-8")
     (tmp_path / "checks").mkdir()

@@ -102,7 +102,7 @@ def wrong(found: list[Finding]) -> dict[str, str]:
     return {each.path: each.text for each in found if each.verdict is Verdict.WRONG}
 
 
-def test_what_is_there_is_well_and_nothing_is_changed(aws: LocalAws, declare: Callable[..., Environment]) -> None:
+def test_existing_resources_are_ok_and_unchanged(aws: LocalAws, declare: Callable[..., Environment]) -> None:
     client = Reading(aws)
     found = list(examine(declare(), client))
     assert [each for each in found if each.verdict is not Verdict.OK] == []
@@ -114,7 +114,7 @@ def test_what_is_there_is_well_and_nothing_is_changed(aws: LocalAws, declare: Ca
     }  # fmt: skip
 
 
-def test_what_is_not_there_is_found(aws: LocalAws, declare: Callable[..., Environment]) -> None:
+def test_missing_resources_are_found(aws: LocalAws, declare: Callable[..., Environment]) -> None:
     environment = declare()
     lake = environment.applications["lake"]
     gone = {
@@ -143,7 +143,7 @@ def test_what_is_not_there_is_found(aws: LocalAws, declare: Callable[..., Enviro
     assert found["streams.theirs.existing_arn"].startswith("AWS says ResourceNotFoundException")
 
 
-def test_what_is_otherwise_than_the_file_says_is_found(aws: LocalAws, declare: Callable[..., Environment]) -> None:
+def test_resources_that_differ_are_found(aws: LocalAws, declare: Callable[..., Environment]) -> None:
     kms = aws.client("kms")
     key = kms.create_key()["KeyMetadata"]["Arn"]
     aws.client("kinesis").start_stream_encryption(StreamName="theirs", EncryptionType="KMS", KeyId=key)
@@ -191,7 +191,7 @@ def test_quota_of_an_adopted_stream_counts_queues(
     assert "with the 1 that this file adds there are 21, and AWS allows 20: deregister one" in told().text
 
 
-def test_credentials_of_another_account_are_told_at_once(declare: Callable[..., Environment], aws: LocalAws) -> None:
+def test_credentials_of_another_account_are_an_error(declare: Callable[..., Environment], aws: LocalAws) -> None:
     environment = declare().model_copy(update={"account_id": "999999999999"})
     with pytest.raises(AwsError, match=r"credentials are of account 111122223333, and test is in account 999999999999"):
         examine(environment, Reading(aws))
@@ -206,7 +206,7 @@ def answers(environment: Environment, aws: LocalAws, stubbed: str, prepare: Call
         return list(examine(environment, lambda service, _: client if service == stubbed else aws.client(service)))
 
 
-def test_a_release_that_aws_does_not_have_is_found(aws: LocalAws, declare: Callable[..., Environment]) -> None:
+def test_unknown_release_is_found(aws: LocalAws, declare: Callable[..., Environment]) -> None:
     """Local AWS has one page of them; botocore checks these answers against its model."""
 
     def pages(stub: Stubber) -> None:
@@ -222,7 +222,7 @@ def test_a_release_that_aws_does_not_have_is_found(aws: LocalAws, declare: Calla
     }
 
 
-def test_what_may_not_be_looked_at_is_not_called_wrong(aws: LocalAws, declare: Callable[..., Environment]) -> None:
+def test_denied_lookup_is_not_a_finding(aws: LocalAws, declare: Callable[..., Environment]) -> None:
     def denied(stub: Stubber) -> None:
         stub.add_client_error("describe_key", "AccessDeniedException", "no kms:DescribeKey", 400)
         stub.add_client_error("describe_key", "AccessDeniedException", "no kms:DescribeKey", 400)
@@ -232,7 +232,7 @@ def test_what_may_not_be_looked_at_is_not_called_wrong(aws: LocalAws, declare: C
     assert str(told) == "not known: key: you may not look at it (AccessDeniedException: no kms:DescribeKey)"
 
 
-def test_the_command_tells_only_what_is_not_well(
+def test_command_prints_only_findings(
     aws: LocalAws, declare: Callable[..., Environment], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     declare(state_bucket="nobodys")

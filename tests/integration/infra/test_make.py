@@ -28,7 +28,7 @@ STEPS = {
 )
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("makefile", ["ours", "template"])
-def test_nothing_of_what_a_step_is_given_is_run(makefile: str, step: str, text: str, tmp_path: Path) -> None:
+def test_arguments_of_a_step_are_never_run(makefile: str, step: str, text: str, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     environment = tmp_path / "environment"
     (environment / "bin").mkdir(parents=True)

@@ -74,7 +74,7 @@ def test_terraform_names_stay(stack: Path) -> None:
 
 
 @pytest.mark.long
-def test_terraform_applies_it_and_the_library_reads_its_manifest(stack: Path, provider: Mapping[str, str]) -> None:
+def test_library_reads_the_manifest_that_terraform_applied(stack: Path, provider: Mapping[str, str]) -> None:
     terraform = Terraform(stack, provider)
     terraform.run("validate")
     terraform.apply()
@@ -103,7 +103,7 @@ def test_terraform_applies_it_and_the_library_reads_its_manifest(stack: Path, pr
 
 
 @pytest.mark.long
-def test_terraform_refuses_a_consumer_on_a_stream_of_another_account(
+def test_consumer_on_another_accounts_stream_is_refused(
     stack: Path, provider: Mapping[str, str], tmp_path: Path
 ) -> None:
     text = (stack / "cdk.tf.json").read_text(encoding="utf-8")

@@ -53,7 +53,7 @@ def test_every_example_is_planned_and_recorded(
     assert all(int(created) > 5 for _, created in rows)
 
 
-def test_what_is_refused_is_recorded_as_well(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_are_recorded(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes = [
         Outcome(
             "one", "Terraform 1.11.4, registry.terraform.io/hashicorp/aws 6.25.0", "valid; 3 to create", passed=True
@@ -98,7 +98,7 @@ def test_what_is_refused_is_recorded_as_well(page: Path, monkeypatch: pytest.Mon
     ],
     ids=["out of reach", "there and wrong"],
 )
-def test_what_the_network_does_not_give_is_not_run_and_all_else_is_recorded(
+def test_unreachable_registry_is_not_recorded(
     said: str,
     code: int,
     told: str,
@@ -120,7 +120,7 @@ def test_what_the_network_does_not_give_is_not_run_and_all_else_is_recorded(
     assert (page.read_bytes() == before) is (code == NOT_RUN)
 
 
-def test_without_the_binary_nothing_is_run(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_binary_ends_with_not_run(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERRAFORM_BINARY_NAME", "no-such-binary")
     with pytest.raises(NotRunError, match=r"there is no no-such-binary on the PATH"):
         real_provider(page)

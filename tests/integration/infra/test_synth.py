@@ -29,7 +29,7 @@ Run = Callable[..., tuple[int, str]]
 
 
 @pytest.mark.slow
-def test_a_synth_of_all_environments_is_fast_and_small(tmp_path: Path) -> None:
+def test_synth_of_all_environments_is_fast_and_small(tmp_path: Path) -> None:
     # Not getrusage: its high-water mark begins with that of the process that forked.
     script = (
         "import json, sys; from infra.__main__ import main; code = main(sys.argv[1:]); "
@@ -108,7 +108,7 @@ def command_line(engine: str, tofu: tuple[Path, Path], tmp_path: Path) -> Run:
 
 
 @pytest.mark.long
-def test_the_command_line_lists_and_synthesizes_offline(command_line: Run, engine: str, tmp_path: Path) -> None:
+def test_command_line_lists_and_synthesizes_offline(command_line: Run, engine: str, tmp_path: Path) -> None:
     settings = (ROOT / "cdktf.json").read_bytes()
     code, printed = command_line("synth")
     assert code == 0, printed
@@ -123,9 +123,7 @@ def test_the_command_line_lists_and_synthesizes_offline(command_line: Run, engin
 
 
 @pytest.mark.long
-def test_a_deployment_gets_as_far_as_the_credentials_with_the_binary_that_is_named(
-    command_line: Run, tofu: tuple[Path, Path]
-) -> None:
+def test_deployment_with_a_named_binary_reaches_credentials(command_line: Run, tofu: tuple[Path, Path]) -> None:
     code, printed = command_line("deploy", "kinesis-efo-dev", "--auto-approve")
     assert code == 1, printed
     assert "No valid credential sources found" in printed
@@ -152,16 +150,14 @@ def app(checkout: Path, engine: str) -> subprocess.CompletedProcess[str]:
     ("engine", "directory", "set_up"),
     [("", ".venv", "cdktf"), ("cdktf", ".venv", "cdktf"), ("cdktn", ".venv-cdktn", "cdktn")],
 )
-def test_without_its_environment_the_app_says_what_to_run(
-    checkout: Path, engine: str, directory: str, set_up: str
-) -> None:
+def test_missing_environment_names_the_command_to_run(checkout: Path, engine: str, directory: str, set_up: str) -> None:
     ran = app(checkout, engine)
     assert ran.returncode == 1
     assert f"{directory} is missing" in ran.stderr
     assert f"run `make synth KINESIS_EFO_CDK={set_up}`" in ran.stderr
 
 
-def test_an_unknown_engine_is_refused_with_the_places_that_name_it(checkout: Path) -> None:
+def test_unknown_engine_names_its_two_sources(checkout: Path) -> None:
     said = "the engine must be cdktf or cdktn; got {} from KINESIS_EFO_CDK or infra/engine"
     ran = app(checkout, "pulumi")
     assert (ran.returncode, said.format("'pulumi'") in ran.stderr) == (1, True)
@@ -170,7 +166,7 @@ def test_an_unknown_engine_is_refused_with_the_places_that_name_it(checkout: Pat
     assert (ran.returncode, said.format('"pulumi"') in ran.stderr) == (2, True)
 
 
-def test_the_engine_of_the_checkout_is_taken_unless_the_variable_names_another(checkout: Path) -> None:
+def test_variable_overrides_the_engine_of_the_checkout(checkout: Path) -> None:
     for directory in (".venv", ".venv-cdktn"):
         program = checkout / directory / "bin" / "python"
         program.parent.mkdir(parents=True)
@@ -185,7 +181,7 @@ def test_the_engine_of_the_checkout_is_taken_unless_the_variable_names_another(c
 
 
 @pytest.mark.parametrize(("given", "python"), [([], ".venv/"), (["KINESIS_EFO_CDK=cdktn"], ".venv-cdktn/")])
-def test_make_synthesizes_with_the_environment_of_the_engine(given: list[str], python: str) -> None:
+def test_make_synthesizes_with_the_engines_environment(given: list[str], python: str) -> None:
     environment = {**os.environ, "KINESIS_EFO_CDK": ""}
     command = [make(), "-n", "synth", "bootstrap", *given]
     said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
@@ -194,7 +190,7 @@ def test_make_synthesizes_with_the_environment_of_the_engine(given: list[str], p
     assert all(line.startswith(f"{python}bin/python ") for line in ran)
 
 
-def test_without_terraform_an_import_says_what_to_install(tmp_path: Path) -> None:
+def test_import_without_terraform_names_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "test.yaml").write_text(yaml.safe_dump(document(streams={"orders": {"import_existing": True}})))
     command = [sys.executable, "-m", "infra", "--directory", str(tmp_path)]
     environment = {**os.environ, "PATH": str(NODE), "CDKTF_OUTDIR": str(tmp_path / "out")}

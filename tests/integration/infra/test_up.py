@@ -25,7 +25,6 @@ from kinesis_efo.manifest import Manifest, load_manifest
 from kinesis_efo.options import AwsSettings
 from kinesis_efo_local import AwsError, LocalAws, NoFaults, Request, Settings
 from tests.support.environments import DIRECTORY, EXAMPLE
-from tests.support.missing import make
 from tests.support.rehearsal import LocalAccount
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -93,7 +92,7 @@ def described(aws: LocalAws) -> dict[str, Any]:
     return {"streams": streams, "tables": [[each[key] for key in keys] for each in tables], "manifests": parameters}
 
 
-def test_a_bucket_is_created_where_s3_takes_no_location(declare: Callable[..., Environment]) -> None:
+def test_bucket_is_created_where_s3_has_no_location(declare: Callable[..., Environment]) -> None:
     environment = localized(declare(region="us-east-1", manifest_store="s3", emr={}))
     with LocalAws(settings=Settings(region="us-east-1", consumer_creating_seconds=0)) as local:
         for _ in range(2):
@@ -103,8 +102,12 @@ def test_a_bucket_is_created_where_s3_takes_no_location(declare: Callable[..., E
         )
 
 
-def test_what_jobs_need_is_declared(declare: Callable[..., Environment], aws: LocalAws) -> None:
-    declare_in(aws, localized(declare(**EVERYTHING)))
+def test_resources_of_jobs_are_declared_once(declare: Callable[..., Environment], aws: LocalAws) -> None:
+    environment = localized(declare(**EVERYTHING))
+    declare_in(aws, environment)
+    before = manifest(aws, "lake")
+    declare_in(aws, environment)
+    assert manifest(aws, "lake") == before, "a second time changes nothing"
     found = described(aws)
     assert {
         name: (each["StreamModeDetails"]["StreamMode"], each["OpenShardCount"], each["consumers"])
@@ -123,15 +126,7 @@ def test_what_jobs_need_is_declared(declare: Callable[..., Environment], aws: Lo
     assert manifest(aws, "ledger").lease_table == "Ledger2"
 
 
-def test_a_second_time_changes_nothing(declare: Callable[..., Environment], aws: LocalAws) -> None:
-    environment = localized(declare(**EVERYTHING))
-    declare_in(aws, environment)
-    before = manifest(aws, "lake")
-    declare_in(aws, environment)
-    assert manifest(aws, "lake") == before
-
-
-def test_terraform_and_the_api_end_in_the_same(
+def test_terraform_and_api_declare_the_same(
     declare: Callable[..., Environment], provider: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = {key: each for key, each in EVERYTHING["applications"].items() if key != "partner"}
@@ -172,13 +167,13 @@ class Refusing(NoFaults):
             raise AwsError("AccessDeniedException", "no")
 
 
-def test_a_refusal_by_local_aws_is_an_error(declare: Callable[..., Environment]) -> None:
+def test_refusal_by_local_aws_is_an_error(declare: Callable[..., Environment]) -> None:
     refused = pytest.raises(UpError, match=r"local AWS cannot have test: .*AccessDeniedException.*: no")
     with LocalAws(settings=Settings(region=REGION), faults=Refusing()) as aws, refused:
         declare_in(aws, localized(declare()))
 
 
-def test_a_port_that_is_taken_is_an_error(declare: Callable[..., Environment], aws: LocalAws) -> None:
+def test_occupied_port_is_an_error(declare: Callable[..., Environment], aws: LocalAws) -> None:
     taken = pytest.raises(UpError, match=rf"cannot listen on port {aws.port}: .*; choose another PORT")
     with taken, serving(declare(), aws.port):
         pass
@@ -213,13 +208,6 @@ def test_command_serves_until_interrupted(
             process.kill()
 
 
-@pytest.mark.parametrize("target", ["up", "apply-local"])
-def test_make_hands_on_the_files_and_the_port(target: str) -> None:
-    given = ["ENV=test", "PORT=4567", "ENVIRONMENTS=examples/environments"]
-    said = subprocess.run([make(), "-n", target, *given], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert f"-m infra --directory examples/environments {target} test --port 4567" in said.stdout
-
-
 def test_adopted_streams_of_one_name_are_refused(declare: Callable[..., Environment]) -> None:
     other = FOREIGN.replace("events", "payments")
     environment = declare(
@@ -246,7 +234,7 @@ def test_complete_environments_come_up(path: Path, aws: LocalAws, tmp_path: Path
 
 @pytest.mark.parametrize("where", [{"manifest_bucket": "manifests"}, {"emr": {}}], ids=["given", "artifacts"])
 @pytest.mark.parametrize("by_terraform", [False, True])
-def test_manifests_in_s3_are_where_the_library_finds_them(
+def test_library_loads_manifests_from_s3(
     by_terraform: bool,
     where: dict[str, Any],
     declare: Callable[..., Environment],

@@ -11,6 +11,7 @@ import yaml
 
 from infra.__main__ import main as infra
 from infra.pipeline.__main__ import main as pipeline
+from infra.pipeline.deployments import deployment_of
 from infra.settings import ledger
 from infra.settings.load import load_environment
 from infra.settings.model import Environment
@@ -22,7 +23,7 @@ from tests.support.missing import terraform
 from tests.support.moto_gaps import filled
 from tests.support.terraform.harness import stand_in
 
-REGION = "eu-west-1"
+REGION, ACCOUNT = "eu-west-1", "111122223333"
 PRICES = Path(__file__).parents[2] / "support" / "prices.json"
 # Terraform's S3 backend knows AWS_ENDPOINT_URL, but not that it is no AWS.
 BACKEND = ("use_path_style", "skip_credentials_validation", "skip_requesting_account_id", "skip_region_validation")
@@ -34,7 +35,7 @@ Document = dict[str, Any]
 def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAws]:
     """Local AWS, which the provider and Terraform's backend work with."""
     terraform()
-    settings = Settings(region=REGION, consumer_creating_seconds=0.1)
+    settings = Settings(region=REGION, account_id=ACCOUNT, consumer_creating_seconds=0.1)
     with (
         pytest.MonkeyPatch.context() as patch,
         filled(settings.account_id, REGION),
@@ -68,7 +69,7 @@ class Repository:
         self.document: Document = {
             "environment": name,
             "region": REGION,
-            "account_id": "111122223333",
+            "account_id": ACCOUNT,
             "state_bucket": "terraform-state",
             "pipeline": {"repository": "acme/lake"},
             "streams": {"orders": {"mode": "provisioned", "shards": 2}},
@@ -95,6 +96,12 @@ class Repository:
     def environment(self) -> Environment:
         """The environment, loaded from its file."""
         return load_environment(self.environments / f"{self.name}.yaml")
+
+    def deploy(self, aws: LocalAws, commit: str) -> None:
+        """Plan a commit and apply that."""
+        deployment, planner = deployment_of(self.environment), self.planner(aws)
+        planner.plan(deployment, commit, self.plans)
+        planner.apply(deployment, [commit], self.plans)
 
     def planner(self, aws: LocalAws, gate: Gate = lambda _: []) -> Planner:
         """Makes and applies plans, without checkov, which takes seconds."""

@@ -76,6 +76,17 @@ def test_first_bootstrap_moves_its_state_into_the_bucket(
     assert state_of(aws, environment)["resources"] == state["resources"]
 
 
+class Reached(Exception):
+    pass
+
+
+class Stopped(Terraform):
+    """Raises as soon as it is used."""
+
+    def init(self, *, reconfigure: bool = False, migrate: bool = False) -> None:
+        raise Reached
+
+
 class Interrupted(Terraform):
     """Dies when the state should move."""
 
@@ -86,9 +97,7 @@ class Interrupted(Terraform):
 
 
 @pytest.mark.long
-def test_it_goes_on_where_it_was_interrupted(
-    aws: LocalAws, checkout: Checkout, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_bootstrap_continues(aws: LocalAws, checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
     repository = checkout("cut")
     environment = environment_of(repository)
     out = reach(repository.directory / "out", environment, monkeypatch)
@@ -104,7 +113,7 @@ def test_it_goes_on_where_it_was_interrupted(
 
 
 @pytest.mark.long
-def test_without_a_pipeline_the_state_bucket_alone_is_made(
+def test_bootstrap_without_a_pipeline_creates_the_bucket(
     aws: LocalAws, checkout: Checkout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     repository = checkout("alone")
@@ -129,7 +138,7 @@ def test_without_a_pipeline_the_state_bucket_alone_is_made(
 
 
 @pytest.mark.long
-def test_a_bucket_that_somebody_made_by_hand_is_left_alone(
+def test_bucket_created_by_hand_is_left_alone(
     aws: LocalAws, checkout: Checkout, caplog: pytest.LogCaptureFixture
 ) -> None:
     repository = checkout("hand")
@@ -144,7 +153,7 @@ def test_a_bucket_that_somebody_made_by_hand_is_left_alone(
 
 
 @pytest.mark.long
-def test_an_environment_that_cannot_be_prepared_is_an_error(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
+def test_missing_adopted_bucket_is_an_error(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
     repository = checkout("odd")
     s3, iam = aws.client("s3"), aws.client("iam")
     adopting = environment_of(repository, pipeline={"repository": "acme/lake", "adopt_state_bucket": True})
@@ -184,13 +193,6 @@ def test_name_like_another_pipelines_is_refused(
     def bootstrapped(name: str, path: str = "/kinesis-efo-pipeline/") -> None:
         made.append(f"kinesis-efo-pipeline-{name}-apply")
         iam.create_role(RoleName=made[-1], Path=path, AssumeRolePolicyDocument="{}")
-
-    class Reached(Exception):
-        pass
-
-    class Stopped(Terraform):
-        def init(self, *, reconfigure: bool = False, migrate: bool = False) -> None:
-            raise Reached
 
     environment = environment_of(checkout("alike-2"))
     out = synthesize_bootstrap([environment], tmp_path / "alike")
@@ -250,13 +252,6 @@ def test_provider_of_an_account_belongs_to_its_tags(
     pipeline = environment.pipeline.model_copy(update={"issuer": issuer})
     environment = environment.model_copy(update={"pipeline": pipeline})
     second = environment.model_copy(update={"project": "lake"})
-
-    class Reached(Exception):
-        pass
-
-    class Stopped(Terraform):
-        def init(self, *, reconfigure: bool = False, migrate: bool = False) -> None:
-            raise Reached
 
     def apply(chosen: Environment) -> None:
         out = synthesize_bootstrap([chosen], tmp_path / chosen.project)

@@ -41,11 +41,16 @@ def aws() -> Iterator[LocalAws]:
         yield local
 
 
+def denied(*_: Any, **__: Any) -> Any:
+    answer: Any = {"Error": {"Code": "AccessDeniedException", "Message": "no"}}
+    raise ClientError(answer, "ListStreamConsumers")
+
+
 def names(found: Any) -> list[str]:
     return [each.consumer.split("/")[3].partition(":")[0] for each in found]
 
 
-def test_what_nobody_declared_is_found_on_own_streams(aws: LocalAws, load: Load) -> None:
+def test_undeclared_consumers_of_own_streams_are_found(aws: LocalAws, load: Load) -> None:
     environment = load(account_id=ACCOUNT, streams={"orders": {"other_consumers": ["expected"]}, "gone": {}})
     (flink, other) = foreign_consumers(aws.client("kinesis"), deployment_of(environment))
     assert names([flink, other]) == ["flink", "other"]
@@ -55,7 +60,7 @@ def test_what_nobody_declared_is_found_on_own_streams(aws: LocalAws, load: Load)
     assert flink.consumer.startswith(f"{ARN}/consumer/flink:")
 
 
-def test_what_another_environment_declares_is_not_foreign(aws: LocalAws, load: Load) -> None:
+def test_consumers_of_other_environments_are_not_foreign(aws: LocalAws, load: Load) -> None:
     environment = load(account_id=ACCOUNT)
     neighbour = load(
         environment="other",
@@ -104,10 +109,6 @@ def test_too_many_consumers_are_refused_before_registering(
     (refused,) = beyond_quota(kinesis, deployment, planned(*new, (None, "create")))
     assert refused.startswith("aws_kinesis_stream.new.arn: has 0 consumers; this plan registers 21")
 
-    def denied(*_: Any, **__: Any) -> Any:
-        answer: Any = {"Error": {"Code": "AccessDeniedException", "Message": "no"}}
-        raise ClientError(answer, "ListStreamConsumers")
-
     monkeypatch.setattr(kinesis, "get_paginator", denied)
     assert beyond_quota(kinesis, deployment, planned(*sixteen, (ARN, "create"))) == [], (
         "what is not known refuses nothing"
@@ -137,7 +138,7 @@ def test_queues_count_as_consumers(aws: LocalAws, load: Load, caplog: pytest.Log
     assert len(caplog.messages) == 1
 
 
-def test_what_cannot_be_seen_is_an_error_and_no_all_clear(load: Load) -> None:
+def test_unreachable_aws_is_an_error(load: Load) -> None:
     nowhere = {"endpoint_url": "http://127.0.0.1:9", "aws_access_key_id": "a", "aws_secret_access_key": "b"}
     once = Config(retries={"total_max_attempts": 1})
     kinesis = boto3.client("kinesis", region_name="eu-west-1", config=once, **nowhere)
@@ -146,14 +147,8 @@ def test_what_cannot_be_seen_is_an_error_and_no_all_clear(load: Load) -> None:
         foreign_consumers(kinesis, deployment_of(environment))
 
 
-def test_what_may_not_be_seen_is_an_error_with_the_permission(
-    aws: LocalAws, load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_permission_is_named(aws: LocalAws, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     kinesis = aws.client("kinesis")
-
-    def denied(*_: Any, **__: Any) -> Any:
-        answer: Any = {"Error": {"Code": "AccessDeniedException", "Message": "no"}}
-        raise ClientError(answer, "ListStreamConsumers")
 
     monkeypatch.setattr(kinesis, "get_paginator", denied)
     environment = load(account_id=ACCOUNT)
@@ -163,7 +158,7 @@ def test_what_may_not_be_seen_is_an_error_with_the_permission(
         foreign_consumers(kinesis, deployment_of(environment))
 
 
-def test_a_consumer_on_an_on_demand_stream_costs_no_hours(aws: LocalAws, load: Load) -> None:
+def test_consumer_of_an_on_demand_stream_costs_no_hours(aws: LocalAws, load: Load) -> None:
     kinesis = aws.client("kinesis")
     kinesis.create_stream(StreamName="test-clicks", StreamModeDetails={"StreamMode": "ON_DEMAND"})
     kinesis.get_waiter("stream_exists").wait(StreamName="test-clicks", WaiterConfig={"Delay": 1})

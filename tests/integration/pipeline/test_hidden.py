@@ -78,7 +78,7 @@ HIDDEN: dict[str, Json] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("said", HIDDEN)
-def test_what_is_hidden_in_a_stack_is_not_planned(said: str, aws: LocalAws, checkout: Checkout) -> None:
+def test_stack_with_hidden_parts_is_not_planned(said: str, aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("hidden")
     repository.commit()
     path = configuration(repository)

@@ -35,7 +35,8 @@ def repository(aws: LocalAws, tmp_path: Path) -> Callable[..., subprocess.Comple
     )
     assert written.returncode == 0, written.stderr
     settings = tmp_path / "environments" / "streaming-dev.yaml"
-    settings.write_text(settings.read_text().replace("region: us-east-1", f"region: {aws.settings.region}"))
+    text = settings.read_text().replace("region: us-east-1", f"region: {aws.settings.region}")
+    settings.write_text(text.replace("123456789012", aws.settings.account_id))
     (tmp_path / ".venv").symlink_to(Path(sys.prefix))
     (tmp_path / ".venv-checkov").symlink_to(ROOT / ".venv-checkov")
     place = {"LocationConstraint": "eu-west-1"}

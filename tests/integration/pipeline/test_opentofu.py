@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from infra.__main__ import main
 from infra.errors import PipelineError, StalePlanError
 from infra.pipeline.deployments import deployment_of
 from kinesis_efo_infra.pipeline.bundle import read_meta
@@ -20,7 +19,7 @@ Checkout = Callable[[str], Repository]
 
 
 @pytest.mark.long
-def test_opentofu_applies_its_own_plans_and_none_of_terraform(
+def test_opentofu_applies_only_its_own_plans(
     aws: LocalAws, checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = checkout("tofu")
@@ -43,7 +42,7 @@ def test_opentofu_applies_its_own_plans_and_none_of_terraform(
     assert ran == ["init", "state", "plan", "show", "version", "show", "apply"]
 
 
-def test_a_plan_without_the_binary_names_it(
+def test_plan_without_the_binary_names_it(
     aws: LocalAws, checkout: Checkout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     repository = checkout("tofu-gone")
@@ -53,28 +52,13 @@ def test_a_plan_without_the_binary_names_it(
     assert "there is no no-such-tofu on the PATH: install Terraform or OpenTofu, 1.10 or later" in caplog.text
 
 
-def test_a_bootstrap_without_the_binary_names_it(
-    aws: LocalAws, checkout: Checkout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    repository = checkout("no-tofu")
-    repository.commit()
-    monkeypatch.setenv("TERRAFORM_BINARY_NAME", "no-such-tofu")
-    out = str(repository.directory / "bootstrap")
-    assert (
-        main(["--directory", str(repository.environments), "bootstrap", "no-tofu", "--yes", "--unasked", "--out", out])
-        == 1
-    )
-    assert "there is no no-such-tofu on the PATH" in caplog.text
-    assert "TERRAFORM_BINARY_NAME" in caplog.text
-
-
-def test_a_program_that_is_neither_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERRAFORM_BINARY_NAME", "echo")
     with pytest.raises(PipelineError, match=r"/echo is neither Terraform nor OpenTofu: `version` prints '-chdir="):
         _ = Terraform(tmp_path).version
 
 
-def test_a_failure_names_the_program_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_names_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERRAFORM_BINARY_NAME", "false")
     with pytest.raises(PipelineError, match=r"^false validate failed in "):
         Terraform(tmp_path).validate()

@@ -16,6 +16,7 @@ from kinesis_efo_local import LocalAws
 from kinesis_efo_tools.emr.job import job_name
 from tests.integration.pipeline.conftest import Repository
 from tests.support.emr import FakeEmr, FakeRun, fake_emr
+from tests.unit.infra.pipeline.test_jobs import FakeTime
 
 Checkout = Callable[[str], Repository]
 APPLICATION = "00abc"
@@ -51,19 +52,6 @@ PLAN: Plan = {
         }
     ]
 }
-
-
-@dataclass
-class FakeTime:
-    """A clock that moves when somebody waits."""
-
-    seconds: float = 0.0
-
-    def now(self) -> float:
-        return self.seconds
-
-    def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
 
 
 @dataclass
@@ -121,7 +109,7 @@ def pause(emr: FakeEmr, commands: FakeCommands, patience: float = 60) -> Pause:
     return Pause(lambda _: emr.client("emr-serverless"), commands, FakeTime(), patience)
 
 
-def test_jobs_are_stopped_first_and_then_the_application(emr: FakeEmr, environment: Environment) -> None:
+def test_jobs_stop_before_the_application(emr: FakeEmr, environment: Environment) -> None:
     running(emr, "kinesis-efo-lake")
     commands = FakeCommands(emr)
     pause(emr, commands)(environment, PLAN)
@@ -130,7 +118,7 @@ def test_jobs_are_stopped_first_and_then_the_application(emr: FakeEmr, environme
 
 
 @pytest.mark.parametrize(("schedule", "ran"), [(True, ["status", "stop"]), (False, ["status"])])
-def test_a_schedule_is_stopped_too_although_it_has_no_run_just_now(
+def test_schedule_without_a_run_is_stopped(
     schedule: bool, ran: list[str], emr: FakeEmr, environment: Environment
 ) -> None:
     commands = FakeCommands(emr, schedule=schedule)
@@ -140,14 +128,14 @@ def test_a_schedule_is_stopped_too_although_it_has_no_run_just_now(
 
 
 @pytest.mark.parametrize("state", ["CREATED", "STOPPED"])
-def test_an_application_that_is_not_started_is_left_alone(state: str, emr: FakeEmr, environment: Environment) -> None:
+def test_idle_application_is_left_alone(state: str, emr: FakeEmr, environment: Environment) -> None:
     emr.site["state"] = state
     pause(emr, commands := FakeCommands(emr))(environment, PLAN)
     pause(emr, commands)(environment, {})
     assert (commands.ran, emr.calls) == ([], ["GetApplication"])
 
 
-def test_what_somebody_else_runs_there_is_not_stopped(emr: FakeEmr, environment: Environment) -> None:
+def test_foreign_run_is_not_stopped(emr: FakeEmr, environment: Environment) -> None:
     running(emr, "kinesis-efo-lake")
     other = running(emr, "report")
     commands = FakeCommands(emr)
@@ -159,13 +147,13 @@ def test_what_somebody_else_runs_there_is_not_stopped(emr: FakeEmr, environment:
     assert "StopApplication" not in emr.calls
 
 
-def test_a_job_that_does_not_stop_ends_it(emr: FakeEmr, environment: Environment) -> None:
+def test_job_that_does_not_stop_is_an_error(emr: FakeEmr, environment: Environment) -> None:
     running(emr, "kinesis-efo-lake")
     with pytest.raises(PipelineError, match=r"lake does not stop \(exit code 1; .* nothing was applied; `make jobs`"):
         pause(emr, FakeCommands(emr, stops=1))(environment, PLAN)
 
 
-def test_an_application_that_does_not_stop_ends_it(
+def test_application_that_does_not_stop_is_an_error(
     emr: FakeEmr, environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(emr, "emr_serverless_stop_application", lambda **_: {})
@@ -173,7 +161,7 @@ def test_an_application_that_does_not_stop_ends_it(
         pause(emr, FakeCommands(emr))(environment, PLAN)
 
 
-def test_a_refusal_by_emr_is_an_error(emr: FakeEmr, environment: Environment) -> None:
+def test_refusal_by_emr_is_an_error(emr: FakeEmr, environment: Environment) -> None:
     emr.refusal = "AccessDeniedException"
     with pytest.raises(PipelineError, match=r"application 00abc cannot be stopped: .*AccessDeniedException"):
         pause(emr, FakeCommands(emr))(environment, PLAN)

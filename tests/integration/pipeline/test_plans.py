@@ -96,12 +96,11 @@ def test_plan_is_refused_after_another_deployment(aws: LocalAws, checkout: Check
 
 
 @pytest.mark.long
-def test_a_plan_is_applied_if_only_the_state_moved(aws: LocalAws, checkout: Checkout) -> None:
+def test_plan_is_applied_if_only_the_state_moved(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("moved")
     repository.commit()
     planner = repository.planner(aws)
-    planner.plan(deployment_of(repository.environment), "one", repository.plans)
-    planner.apply(deployment_of(repository.environment), ["one"], repository.plans)
+    repository.deploy(aws, "one")
     repository.commit(streams=MORE)
     planner.plan(deployment_of(repository.environment), "two", repository.plans)
     before = read_meta(repository.plans / repository.stack).state
@@ -116,7 +115,7 @@ def test_a_plan_is_applied_if_only_the_state_moved(aws: LocalAws, checkout: Chec
 
 
 @pytest.mark.long
-def test_terraform_refuses_a_stale_plan_if_we_do_not(aws: LocalAws, checkout: Checkout) -> None:
+def test_racing_deployment_is_refused_by_terraform(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("raced")
     repository.commit()
     environment = repository.environment
@@ -164,7 +163,7 @@ def test_plan_with_other_contents_is_refused(aws: LocalAws, checkout: Checkout) 
     assert "other-orders" not in aws.client("kinesis").list_streams()["StreamNames"]
 
 
-def test_a_finding_of_checkov_stops_the_plan(aws: LocalAws, checkout: Checkout) -> None:
+def test_finding_of_checkov_stops_the_plan(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("unsafe")
     repository.commit()
     environment = repository.environment
@@ -183,8 +182,7 @@ def test_change_that_aws_would_refuse_is_not_planned(aws: LocalAws, checkout: Ch
     repository = checkout("shards")
     repository.commit()
     planner = repository.planner(aws)
-    planner.plan(deployment_of(repository.environment), "one", repository.plans)
-    planner.apply(deployment_of(repository.environment), ["one"], repository.plans)
+    repository.deploy(aws, "one")
     repository.commit(streams={"orders": {"mode": "provisioned", "shards": 9}})
     message = r"kinesis-efo-shards cannot be applied as planned:\n  aws_kinesis_stream.orders: from 2 to 9 shards: .* 4, then 8, then 9"
     with pytest.raises(PipelineError, match=message):
@@ -200,12 +198,11 @@ def test_change_that_aws_would_refuse_is_not_planned(aws: LocalAws, checkout: Ch
 @pytest.mark.long
 def test_change_by_hand_and_foreign_consumer_are_drift(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("hand")
-    repository.commit(account_id="123456789012")
+    repository.commit()
     assert repository.step("drift", "--commit", "one") == 1, "nothing is deployed"
     environment = repository.environment
     quick = repository.planner(aws)
-    quick.plan(deployment_of(environment), "one", repository.plans)
-    quick.apply(deployment_of(environment), ["one"], repository.plans)
+    repository.deploy(aws, "one")
     assert look_for_drift(quick, deployment_of(environment), "one", repository.directory / "drift", {}) is None
     kinesis = aws.client("kinesis")
     stream = kinesis.describe_stream_summary(StreamName="hand-orders")["StreamDescriptionSummary"]["StreamARN"]
@@ -229,19 +226,6 @@ def test_change_by_hand_and_foreign_consumer_are_drift(aws: LocalAws, checkout: 
     assert "**1 consumer that no environment declares**" in body
     assert f"| `hand-orders` | `{stream}/consumer/flink:" in body
     assert "| 2 of 20 |" in body
-
-
-@pytest.mark.long
-def test_the_bundle_holds_what_the_plan_was_made_of(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
-    repository = checkout("meta")
-    repository.commit()
-    environment = repository.environment
-    meta = repository.planner(aws).plan(deployment_of(environment), "one", repository.plans)
-    assert read_meta(repository.plans / repository.stack) == meta
-    assert isinstance(meta, Meta)
-    assert (meta.environment, meta.commit, meta.serial, meta.any_changes) == ("meta", "one", 0, True)
-    with pytest.raises(StalePlanError, match="there is no plan in"):
-        read_meta(tmp_path)
 
 
 @pytest.mark.long
@@ -273,11 +257,12 @@ def test_state_of_another_account_is_not_used(aws: LocalAws, checkout: Checkout)
     repository = checkout("same")
     repository.commit()
     planner = repository.planner(aws)
-    planner.plan(deployment_of(repository.environment), "one", repository.plans)
-    planner.apply(deployment_of(repository.environment), ["one"], repository.plans)
+    repository.deploy(aws, "one")
     # That of another repository, with the same name and bucket.
     repository.commit(account_id="444455556666")
-    with pytest.raises(PipelineError, match="its state is that of an environment in account 111122223333, "):
+    with pytest.raises(
+        PipelineError, match="its state is that of an environment in account 111122223333: use another state_bucket"
+    ):
         planner.plan(deployment_of(repository.environment), "two", repository.plans)
 
 

@@ -184,11 +184,11 @@ def test_written_lock_file_allows_one_provider(
         "no state",
     ],
 )
-def test_what_a_state_hides_from_a_reader_of_json_is_found(text: str) -> None:
+def test_hidden_resources_of_a_state_are_found(text: str) -> None:
     assert in_state(text)
 
 
-def test_a_state_of_aws_alone_has_no_fault() -> None:
+def test_state_of_aws_alone_has_no_fault() -> None:
     for provider in (
         'terraform.io/hashicorp/aws"]',
         'terraform.io/hashicorp/aws"].other',

@@ -24,12 +24,6 @@ ORDERS: dict[str, Any] = {"orders": {"mode": "provisioned", "shards": 1}}
 LAKE: dict[str, Any] = {"streams": ["orders"]}
 
 
-def deploy(repository: Repository, aws: LocalAws, commit: str) -> None:
-    planner = repository.planner(aws)
-    planner.plan(deployment_of(repository.environment), commit, repository.plans)
-    planner.apply(deployment_of(repository.environment), [commit], repository.plans)
-
-
 def streams(aws: LocalAws, name: str) -> set[str]:
     return {each for each in aws.client("kinesis").list_streams()["StreamNames"] if each.startswith(f"{name}-")}
 
@@ -45,7 +39,7 @@ def test_protected_application_is_retired_then_removed(aws: LocalAws, checkout: 
     repository = checkout("kept")
     both = {"lake": LAKE, "old": LAKE}
     repository.commit(protected=True, streams=ORDERS, applications=both)
-    deploy(repository, aws, "one")
+    repository.deploy(aws, "one")
     planner, environment = repository.planner(aws), repository.environment
     # At once, it is refused before anything is touched, and nothing is in the way of other deployments.
     repository.commit(applications={"lake": LAKE})
@@ -68,7 +62,7 @@ def test_protected_application_is_retired_then_removed(aws: LocalAws, checkout: 
     assert consumers(aws, "kept-orders") == {"lake", "old"}
     # The second removes it.
     repository.commit(applications={"lake": LAKE})
-    deploy(repository, aws, "four")
+    repository.deploy(aws, "four")
     assert consumers(aws, "kept-orders") == {"lake"}
     tables = aws.client("dynamodb").list_tables()["TableNames"]
     assert ("kinesis-efo-kept-lake" in tables, "kinesis-efo-kept-old" in tables) == (True, False)
@@ -86,13 +80,13 @@ def ledger_of(repository: Repository) -> str:
 def test_failed_deployment_is_undone_by_a_revert(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("half")
     repository.commit(streams=ORDERS)
-    deploy(repository, aws, "one")
+    repository.deploy(aws, "one")
     planner = repository.planner(aws)
     # Somebody's stream is in the way of the second deployment, which creates others before it fails.
     aws.client("kinesis").create_stream(StreamName="half-clicks", ShardCount=1)
     repository.commit(streams={**ORDERS, "clicks": ORDERS["orders"], "views": ORDERS["orders"]})
     with pytest.raises(PipelineError, match="ResourceInUse"):
-        deploy(repository, aws, "two")
+        repository.deploy(aws, "two")
     assert streams(aws, "half") == {"half-orders", "half-clicks", "half-views"}
     assert planner.records.load(deployment_of(repository.environment)).under_way == "two"
     repository.commit(streams=ORDERS)
@@ -101,10 +95,9 @@ def test_failed_deployment_is_undone_by_a_revert(aws: LocalAws, checkout: Checko
     report = look_for_drift(planner, deployment_of(environment), "one", repository.directory / "drift", {})
     assert report is not None
     assert "because the deployment of commit `two` failed or was stopped half way: " in report
-    assert "6 to destroy" in report
+    assert "aws_kinesis_stream.views will be destroyed" in report
     assert "`gh workflow run deploy.yml --ref main`" in report
-    planner.plan(deployment_of(environment), "three", repository.plans)
-    planner.apply(deployment_of(environment), ["three"], repository.plans)
+    repository.deploy(aws, "three")
     assert streams(aws, "half") == {"half-orders", "half-clicks"}
     assert planner.is_deployed(deployment_of(environment))
     # As it is read by those who know no mark.
@@ -132,7 +125,7 @@ def test_unrecorded_deployment_is_planned_again(aws: LocalAws, checkout: Checkou
     deployed = planner.records.load(deployment_of(environment))
     planner.records.save(deployment_of(environment), Deployed(deployed.commit, deployed.stack, under_way="two"))
     # All of it had been done: there is nothing left but to say so.
-    deploy(repository, aws, "three")
+    repository.deploy(aws, "three")
     assert planner.records.load(deployment_of(environment)) == Deployed("three", deployed.stack)
 
 
@@ -140,7 +133,7 @@ def test_unrecorded_deployment_is_planned_again(aws: LocalAws, checkout: Checkou
 def test_reviewed_plan_undoes_a_change_by_hand(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("repair")
     repository.commit(streams=ORDERS)
-    deploy(repository, aws, "one")
+    repository.deploy(aws, "one")
     kinesis, planner, environment = aws.client("kinesis"), repository.planner(aws), repository.environment
     kinesis.increase_stream_retention_period(StreamName="repair-orders", RetentionPeriodHours=48)
     report = look_for_drift(planner, deployment_of(environment), "one", repository.directory / "drift", {})

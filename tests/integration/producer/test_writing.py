@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import signal
 import subprocess
@@ -12,9 +11,8 @@ import threading
 import time
 from base64 import b64encode
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
-from statistics import median
 from typing import Any
 
 import pytest
@@ -22,7 +20,7 @@ from aws_kinesis_agg.deaggregator import deaggregate_records
 
 from kinesis_efo.errors import AccessRefusedError, RecordRefusedError, StreamNotFoundError
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.producer import BlockingProducer, Producer, ProducerSettings
+from kinesis_efo.producer import BlockingProducer, ProducerSettings
 from kinesis_efo.records.aggregation import deaggregate
 from kinesis_efo_local import AwsError, NoFaults, Request
 from tests.support.cutting_proxy import CuttingProxy
@@ -75,7 +73,7 @@ def test_records_are_stored_as_they_were_put(target: Start) -> None:
     ]
 
 
-def test_data_of_any_size_and_keys_of_any_text_arrive_as_they_were(target: Start) -> None:
+def test_any_data_and_key_arrive_unchanged(target: Start) -> None:
     kinesis = target()
     noise = Random(5).randbytes(2_000)
     given = {f'"{size}\\é\n': noise[:size] for size in (*range(380, 420), 1_999, 2_000)}
@@ -84,7 +82,7 @@ def test_data_of_any_size_and_keys_of_any_text_arrive_as_they_were(target: Start
     assert {record["PartitionKey"]: record["Data"] for record in kinesis.records()} == given
 
 
-def test_by_arn_with_explicit_settings(target: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_is_given_by_arn_with_explicit_settings(target: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     kinesis = target()
     arn = kinesis.client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]["StreamARN"]
     for name in ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
@@ -95,7 +93,7 @@ def test_by_arn_with_explicit_settings(target: Start, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_ten_times_the_limit_runs_at_the_limit_within_its_bounds_and_without_loss(target: Start) -> None:
+def test_ten_times_the_limit_loses_nothing_within_bounds(target: Start) -> None:
     kinesis = target(shards=2, write_limit=True)
     settings = ProducerSettings(max_outstanding_records=1_000, max_outstanding_bytes=1 << 20)
     most_records = most_bytes = 0
@@ -120,42 +118,6 @@ def test_ten_times_the_limit_runs_at_the_limit_within_its_bounds_and_without_los
     assert Counter(int(record["Data"][:9]) for record in kinesis.records()) == Counter(range(10_000))
 
 
-@pytest.mark.long
-def test_a_hot_shard_does_not_slow_another(target: Start) -> None:
-    kinesis = target(shards=2, write_limit=True)
-
-    async def main() -> None:
-        settings = ProducerSettings(max_outstanding_records=2_000, linger=0.05)
-        async with Producer("orders", settings=settings) as producer:
-
-            async def hot() -> None:
-                while True:
-                    await producer.put(repr(time.time()).ljust(500), "hot", 0)
-
-            heating = asyncio.create_task(hot())
-            async with asyncio.timeout(20):
-                while not producer.metrics.retries:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            for _ in range(600):
-                await producer.put(repr(time.time()), "cold", HALF)
-                await asyncio.sleep(0.004)
-            heating.cancel()
-            await asyncio.gather(heating, return_exceptions=True)
-            await producer.flush()
-
-    asyncio.run(main())
-    cold, hot = sorted(
-        (kinesis.read(shard["ShardId"]) for shard in kinesis.shards()), key=lambda read: read[0]["PartitionKey"]
-    )
-    assert len(hot) > 1_500, "the hot shard was not at its limit"
-    assert len(cold) == 600
-    cold_delay, hot_delay = (
-        median(record["ApproximateArrivalTimestamp"].timestamp() - float(record["Data"]) for record in records)
-        for records in (cold, hot)
-    )
-    assert cold_delay < min(1.0, hot_delay / 3), "records of the fast shard waited for the hot one"
-
-
 @pytest.mark.parametrize("aggregate", [False, True])
 def test_order_per_key_survives_throttling_and_a_split(target: Start, aggregate: bool) -> None:
     kinesis = target(shards=1, write_limit=True)
@@ -168,31 +130,26 @@ def test_order_per_key_survives_throttling_and_a_split(target: Start, aggregate:
                 shard = kinesis.shards()[0]["ShardId"]
                 kinesis.client.split_shard(StreamName="orders", ShardToSplit=shard, NewStartingHashKey=str(HALF))
     by_key: dict[str, list[int]] = defaultdict(list)
-    for shard in sorted(kinesis.shards(), key=lambda shard: shard["ShardId"]):
-        keys = shard["HashKeyRange"]
-        for key, data in users(
-            kinesis.read(shard["ShardId"]), (int(keys["StartingHashKey"]), int(keys["EndingHashKey"]))
-        ):
-            by_key[key].append(int(data))
+    for key, data in users(kinesis):
+        by_key[key].append(int(data))
     assert sum(map(len, by_key.values())) == count
     assert all(order == sorted(set(order)) for order in by_key.values())
     assert len({shard["ShardId"] for shard in kinesis.shards()}) == 3
 
 
-def users(records: list[dict[str, Any]], hash_range: tuple[int, int]) -> list[tuple[str, bytes]]:
-    """The records as this library's reader decodes them."""
-    found: list[tuple[str, bytes]] = []
-    for record in records:
-        inside = deaggregate(record["Data"], hash_range)
-        found += (
-            [(record["PartitionKey"], record["Data"])]
-            if inside is None
-            else [(u.partition_key, u.data) for u in inside]
-        )
-    return found
+def users(kinesis: Any) -> Iterator[tuple[str, bytes]]:
+    """The records as this library's reader decodes them, shard by shard."""
+    for shard in sorted(kinesis.shards(), key=lambda shard: shard["ShardId"]):
+        keys = shard["HashKeyRange"]
+        for record in kinesis.read(shard["ShardId"]):
+            inside = deaggregate(record["Data"], (int(keys["StartingHashKey"]), int(keys["EndingHashKey"])))
+            if inside is None:
+                yield record["PartitionKey"], record["Data"]
+            else:
+                yield from ((each.partition_key, each.data) for each in inside)
 
 
-def test_aggregates_reach_readers_whole_and_beat_the_record_limit(target: Start) -> None:
+def test_aggregates_reach_readers_and_exceed_the_record_limit(target: Start) -> None:
     kinesis = target(shards=2, write_limit=True)
     began = time.monotonic()
     with BlockingProducer("orders", settings=ProducerSettings(aggregate=True)) as producer:
@@ -215,16 +172,11 @@ def test_aggregates_reach_readers_whole_and_beat_the_record_limit(target: Start)
     ]
     by_aws = {user["kinesis"]["partitionKey"] for user in deaggregate_records(wrapped)}
     assert by_aws == {f"key-{number}" for number in range(20_000)}
-    seen: Counter[str] = Counter()
-    for shard in kinesis.shards():
-        keys = shard["HashKeyRange"]
-        whole = (int(keys["StartingHashKey"]), int(keys["EndingHashKey"]))
-        seen.update(key for key, _ in users(kinesis.read(shard["ShardId"]), whole))
-    assert seen == Counter(by_aws)
+    assert Counter(key for key, _ in users(kinesis)) == Counter(by_aws)
 
 
 @pytest.mark.parametrize("aggregate", [False, True])
-def test_resharding_while_writing_loses_nothing_and_doubles_nothing(target: Start, aggregate: bool) -> None:
+def test_resharding_while_writing_loses_and_duplicates_nothing(target: Start, aggregate: bool) -> None:
     kinesis = target(shards=2)
     stop = threading.Event()
     put = 0
@@ -245,12 +197,7 @@ def test_resharding_while_writing_loses_nothing_and_doubles_nothing(target: Star
         for _ in range(1_000):
             producer.put(str(put), f"key-{put}")
             put += 1
-    seen: Counter[int] = Counter()
-    for shard in kinesis.shards():
-        keys = shard["HashKeyRange"]
-        whole = (int(keys["StartingHashKey"]), int(keys["EndingHashKey"]))
-        seen.update(int(data) for _, data in users(kinesis.read(shard["ShardId"]), whole))
-    assert seen == Counter(range(put))
+    assert Counter(int(data) for _, data in users(kinesis)) == Counter(range(put))
 
 
 def test_bursts_of_transient_faults_pass(target: Start) -> None:
@@ -271,17 +218,6 @@ def test_bursts_of_transient_faults_pass(target: Start) -> None:
         retried = producer.metrics.retries
     assert set(retried) == {fault.code for fault in faults}
     assert sorted(int(record["Data"]) for record in kinesis.records()) == list(range(600))
-
-
-def test_expired_credentials_that_stay_expired_are_an_error(target: Start) -> None:
-    expired = AwsError("ExpiredTokenException", "The security token included in the request is expired")
-    target(faults=Scripted(for_ever=expired))
-    producer = BlockingProducer("orders", settings=ProducerSettings(backoff_base=0.01, backoff_max=0.02)).open()
-    producer.put(b"secret", "k")
-    with pytest.raises(AccessRefusedError, match=r"ExpiredTokenException.*renew the AWS credentials"):
-        producer.flush()
-    with pytest.raises(AccessRefusedError):
-        producer.close()
 
 
 @pytest.mark.parametrize("answer", [False, True])
@@ -305,17 +241,7 @@ def test_resets_in_the_middle_lose_nothing(target: Start, answer: bool) -> None:
         assert max(seen.values()) > 1, "no answer was lost: the test tests nothing"
 
 
-def test_an_endpoint_that_is_down_for_a_while(target: Start) -> None:
-    kinesis = target()
-    with CuttingProxy(kinesis.aws.port, lambda number: 1 if 1 <= number < 6 else None) as proxy:
-        aws = AwsSettings(endpoint_url=f"http://127.0.0.1:{proxy.port}")
-        settings = ProducerSettings(backoff_base=0.01, backoff_max=0.02, max_in_flight=1)
-        with BlockingProducer("orders", settings=settings, aws=aws) as producer:
-            producer.put(b"x", "k")
-    assert len(kinesis.records()) == 1
-
-
-def test_a_stream_deleted_in_the_middle_is_an_error_and_acknowledges_nothing_more(target: Start) -> None:
+def test_stream_deleted_while_writing_is_an_error(target: Start) -> None:
     kinesis = target()
     producer = BlockingProducer("orders").open()
     producer.put(b"x", "k")
@@ -330,7 +256,7 @@ def test_a_stream_deleted_in_the_middle_is_an_error_and_acknowledges_nothing_mor
         producer.close()
 
 
-def test_refusals_when_opening(target: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_or_missing_stream_fails_at_open(target: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     denied = AwsError("AccessDeniedException", "User is not authorized to perform: kinesis:ListShards")
     faults = Scripted(denied, operation="ListShards")
     target(faults=faults)
@@ -340,27 +266,28 @@ def test_refusals_when_opening(target: Start, monkeypatch: pytest.MonkeyPatch) -
         BlockingProducer("nowhere").open()
 
 
-def test_without_the_permission_to_describe_one_mebibyte_is_the_limit(
-    target: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_describe_permission_defaults_apply(target: Start, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "kinesis_efo")
     denied = AwsError("AccessDeniedException", "no")
     kinesis = target(
         faults=Scripted(for_ever=denied, operation="DescribeStreamSummary"), create={"MaxRecordSizeInKiB": 10_240}
     )
-    with BlockingProducer("orders") as producer:
+    with BlockingProducer("orders", settings=ProducerSettings(aggregate=True)) as producer:
         producer.put(b"x" * ((1 << 20) - 1), "k")
+        producer.put_many((b"%d" % n, f"key-{n}") for n in range(300))
         with raises(
             RecordRefusedError,
-            "record 1 (partition key 'k', 1048577 bytes) is larger than the 1048576 bytes that the stream takes (partition "
+            "record 301 (partition key 'k', 1048577 bytes) is larger than the 1048576 bytes that the stream takes (partition "
             "key included). Make it smaller, or raise the stream's maximum record size (at most 10 MiB)",
         ):
             producer.put(b"x" * (1 << 20), "k")
     assert any("kinesis:DescribeStreamSummary" in message for message in caplog.messages)
-    assert len(kinesis.records()) == 1
+    assert any("records are not aggregated" in message for message in caplog.messages)
+    assert sorted(len(record["Data"]) for record in kinesis.records())[-2:] == [3, (1 << 20) - 1]
+    assert len(kinesis.records()) == 301
 
 
-def test_records_of_ten_mebibytes_where_the_stream_takes_them(target: Start) -> None:
+def test_stream_may_allow_records_of_ten_mebibytes(target: Start) -> None:
     kinesis = target(create={"MaxRecordSizeInKiB": 10_240})
     with BlockingProducer("orders") as producer:
         for _ in range(3):
@@ -390,7 +317,7 @@ def python(code: str) -> subprocess.Popen[str]:
     )
 
 
-def test_killed_in_the_middle_everything_acknowledged_is_there(target: Start) -> None:
+def test_acknowledged_records_survive_a_kill(target: Start) -> None:
     kinesis = target(shards=2)
     with python(CLAIMS) as child:
         assert child.stdout is not None
@@ -409,7 +336,7 @@ def test_killed_in_the_middle_everything_acknowledged_is_there(target: Start) ->
     ("end", "status"),
     [("", 0), *(pytest.param(*each, marks=pytest.mark.long) for each in (("raise SystemExit(3)", 3), ("1 / 0", 1)))],
 )
-def test_a_producer_left_open_at_the_end_of_the_process_is_closed(target: Start, end: str, status: int) -> None:
+def test_producer_left_open_is_closed_at_exit(target: Start, end: str, status: int) -> None:
     kinesis = target()
     code = f"""
         from kinesis_efo.producer import BlockingProducer
@@ -426,9 +353,7 @@ def test_a_producer_left_open_at_the_end_of_the_process_is_closed(target: Start,
 
 
 @pytest.mark.parametrize("aggregate", [False, True])
-def test_a_stream_that_kinesis_distributes_itself_is_written_to_without_looking_shards_up(
-    target: Start, aggregate: bool
-) -> None:
+def test_distributed_stream_is_written_without_listing_shards(target: Start, aggregate: bool) -> None:
     kinesis = target(shards=8)
     summary = kinesis.client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]
     arn = summary["StreamARN"]
@@ -473,23 +398,3 @@ def test_a_stream_that_kinesis_distributes_itself_is_written_to_without_looking_
     assert not any(
         record["Data"].startswith(b"\xf3\x89\x9a\xc2") and b"after" in record["Data"] for record in kinesis.records()
     )
-
-
-class Undescribed(NoFaults):
-    async def before(self, request: Request) -> None:
-        if request.operation == "DescribeStreamSummary":
-            raise AwsError("AccessDeniedException", "not authorized to perform: kinesis:DescribeStreamSummary")
-
-
-def test_without_the_permission_to_describe_nothing_is_aggregated(
-    target: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    kinesis = target(shards=2, faults=Undescribed())
-    caplog.set_level(logging.WARNING, "kinesis_efo.producer")
-    for _ in range(2):
-        with BlockingProducer("orders", settings=ProducerSettings(aggregate=True)) as producer:
-            producer.put_many((b"%d" % n, f"key-{n}") for n in range(300))
-    assert sorted(int(record["Data"]) for record in kinesis.records()) == sorted([*range(300), *range(300)])
-    (said,) = caplog.messages
-    assert "records are not aggregated" in said
-    assert "kinesis:DescribeStreamSummary" in said

@@ -186,8 +186,6 @@ def identity(kind: str, planned: Json) -> Json:
             known = {"id": name, "arn": arn("scheduler", f"schedule-group/{name}"), "state": "ACTIVE"}
         case "aws_cloudwatch_metric_alarm":
             known = {"arn": arn("cloudwatch", f"alarm:{planned['alarm_name']}")}
-        case "aws_s3_bucket":
-            known = {"arn": f"arn:aws:s3:::{planned['bucket']}", "id": planned["bucket"]}
         case "aws_security_group":
             group = f"sg-{uuid.uuid4().hex[:17]}"
             known = {"id": group, "arn": arn("ec2", f"security-group/{group}")}
@@ -402,6 +400,17 @@ def read_parameter(current: Json) -> Json:
     return {**current, "value": answer["Parameter"]["Value"]}
 
 
+# What is changed in place, and what may have been changed by hand.
+CHANGES: dict[str, Callable[[Json], None]] = {
+    "aws_ssm_parameter": put_parameter, "aws_s3_object": put_object, "aws_kinesis_stream": change_stream,
+    "aws_dynamodb_table": protect_table,
+}  # fmt: skip
+READS: dict[str, Callable[[Json], Json | None]] = {
+    "aws_ssm_parameter": read_parameter,
+    "aws_kinesis_stream": read_stream,
+}
+
+
 def made_up(attribute: Json, known: Json, kind: str) -> Any:
     """A value for a computed attribute."""
     if attribute["name"] in known:
@@ -438,10 +447,8 @@ class Provider(rpc.ProviderServicer):
         return pb.UpgradeResourceState.Response(upgraded_state=pb.DynamicValue(json=request.raw_state.json))
 
     def ReadResource(self, request, context):
-        if request.type_name == "aws_ssm_parameter" and endpoint():
-            return pb.ReadResource.Response(new_state=encode(read_parameter(decode(request.current_state))))
-        if request.type_name == "aws_kinesis_stream" and endpoint():
-            return pb.ReadResource.Response(new_state=encode(read_stream(decode(request.current_state))))
+        if request.type_name in READS and endpoint():
+            return pb.ReadResource.Response(new_state=encode(READS[request.type_name](decode(request.current_state))))
         return pb.ReadResource.Response(new_state=request.current_state)
 
     def ImportResourceState(self, request, context):
@@ -477,14 +484,8 @@ class Provider(rpc.ProviderServicer):
             return pb.ApplyResourceChange.Response(new_state=request.planned_state)
         kind = request.type_name
         known = identity(kind, planned) if isinstance(planned.get("id"), msgpack.ExtType) else {}
-        if kind == "aws_ssm_parameter" and not known and endpoint():
-            put_parameter(planned)
-        if kind == "aws_s3_object" and not known and endpoint():
-            put_object(planned)
-        if kind == "aws_kinesis_stream" and not known and endpoint():
-            change_stream(planned)
-        if kind == "aws_dynamodb_table" and not known and endpoint():
-            protect_table(planned)
+        if kind in CHANGES and not known and endpoint():
+            CHANGES[kind](planned)
 
         def apply(attribute: Json, value: Any) -> Any:
             return made_up(attribute, known, kind) if isinstance(value, msgpack.ExtType) else value

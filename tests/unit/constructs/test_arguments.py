@@ -55,6 +55,13 @@ StreamingApplication(s, 'a', name='lake', streams={}) => StreamingApplication 'a
 StreamingApplication(s, 'a', name='lake', streams={'o': orders(s)}, output='s3://lake/') => StreamingApplication 'a': a location must be s3://bucket/prefix, .*; got 's3://lake/': give a prefix
 StreamingApplication(s, 'a', name='lake', streams={'o': orders(s)}, output_key='alias/lake') => output_key must match .*; got 'alias/lake': give the ARN of a key
 StreamingApplication(s, 'a', name='la ke', streams={'o': orders(s)}) => name must match .*; got 'la ke'
+StreamingApplication(s, 'a', name='a', streams={'o': orders(s)}, polling='always') => polling must be True, False or 'only'; got 'always'
+StreamingApplication(s, 'b', name='b', streams={'o': StreamConsumer(s, 'c', stream=orders(s), name='lake')}, polling='only') => polling='only' reads without consumers; got one for 'o': give its
+# No provider knows the one, and only a newer provider the other.
+Stream(s, 'a', name='orders', record_distribution_strategy='AUTO') => Stream 'a': record_distribution_strategy of 'orders' is known to no AWS provider.*got 'AUTO': leave it out
+Stream(s, 'a', name='orders', warm_throughput_mib=100) => Stream 'a': warm_throughput_mib of 'orders' is not known to the AWS prov
+Stream(s, 'b', name='orders', warm_throughput_mib=100, shards=4) => warm_throughput_mib goes with on-demand; got 4 shards: leave one of them out
+Stream(s, 'c', name='orders', warm_throughput_mib=0) => warm_throughput_mib must be a whole number from 1 to 10240; got 0
 orders(s).grant_write('arn:aws:iam::111122223333:role/x') => role's name must match .*, not its ARN
 (orders(s), pin_account(s, '111122223333', 'eu-west-1')) => pin_account: the scope must be empty; got one with given: call it first
 ServiceAccount('my-cluster', 'spark', 'lake') => oidc_provider_arn must match .*; got 'my-cluster'

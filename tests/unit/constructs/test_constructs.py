@@ -75,6 +75,19 @@ application uses its output only | lake(s, output='s3://lake/raw', checkpoint='s
     documents.?.UseObjects.resources: ['${AT}lake/raw', '${AT}lake/raw/*', '${AT}lake/state', '${AT}lake/state/*']
     documents.?.ListCheckpoint.condition.0.values: [state, state/*]
     documents.?.EncryptObjects.resources: [KEY]
+application has a consumer and gets records | lake(s, batch=True)
+    aws_kinesis_stream_consumer.* has: lake
+    aws_ssm_parameter.?.value has: consumerArn
+    documents has: [kinesis:GetRecords, kinesis:SubscribeToShard]
+application that does not poll gets no records | lake(s, polling=False)
+    aws_kinesis_stream_consumer.* has: lake
+    documents has: kinesis:SubscribeToShard
+    documents lacks: kinesis:GetRecords
+application that only polls has no consumer | lake(s, polling='only', batch=True)
+    aws_kinesis_stream_consumer: null
+    aws_ssm_parameter.?.value lacks: consumerArn
+    documents has: kinesis:GetRecords
+    documents lacks: kinesis:SubscribeToShard
 account may be pinned | (pin_account(s, '111122223333', 'cn-north-1'), Stream(s, 'orders', name='orders').grant_write('job'))
     data.*: [aws_iam_policy_document]
     aws_kms_key.?.policy has: arn:aws-cn:iam::111122223333:root

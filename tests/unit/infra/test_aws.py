@@ -82,7 +82,7 @@ def test_missing_credentials_are_no_missing_permission(load: Load) -> None:
         foreign_consumers(kinesis, deployment_of(environment))
 
 
-def test_a_job_s_description_without_credentials_says_so() -> None:
+def test_missing_credentials_are_reported_by_jobs() -> None:
     ssm = client("ssm", "eu-west-1", "222233334444")
     with raises(
         ConfigurationError,

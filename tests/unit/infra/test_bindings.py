@@ -48,14 +48,12 @@ def stacks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_every_attribute_is_one_of_the_bindings_with_its_type_and_none_that_they_require_is_missing(
-    stacks: dict[str, Any],
-) -> None:
+def test_every_attribute_fits_the_bindings(stacks: dict[str, Any]) -> None:
     assert len(stacks) == 6
     assert {name: found for name, stack in stacks.items() if (found := faults(stack))} == {}
 
 
-def test_the_bindings_are_those_of_the_version_that_the_stacks_pin(stacks: dict[str, Any]) -> None:
+def test_bindings_have_the_version_of_the_stacks(stacks: dict[str, Any]) -> None:
     for stack in stacks.values():
         assert versions(stack) == {stack["terraform"]["required_providers"]["aws"]["version"]}
 
@@ -82,7 +80,7 @@ PLANTED: list[tuple[Callable[[Any], Any], str]] = [
 
 
 @pytest.mark.parametrize(("plant", "message"), PLANTED, ids=lambda value: value if isinstance(value, str) else "")
-def test_a_planted_fault_is_found(plant: Callable[[Any], Any], message: str, stacks: dict[str, Any]) -> None:
+def test_planted_fault_is_found(plant: Callable[[Any], Any], message: str, stacks: dict[str, Any]) -> None:
     stack = copy.deepcopy(stacks["aws/stacks/kinesis-efo-dev/cdk.tf.json"])
     plant(stack)
     (found,) = faults(stack)

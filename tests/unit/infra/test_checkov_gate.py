@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,9 @@ import pytest
 from infra.errors import GateError
 from infra.gate import __main__ as command
 from infra.gate.scan import ACCEPTED, EXCUSED, FLOOR, named
-from kinesis_efo_infra.gate import scan as checkov_gate
 from kinesis_efo_infra.gate.failures import Failure, Result
 from kinesis_efo_infra.gate.planted import CANARY, PLANTED
-from kinesis_efo_infra.gate.scan import BOOTSTRAP, ENVIRONMENTS, scan_plans, scan_stacks
+from kinesis_efo_infra.gate.scan import BOOTSTRAP, ENVIRONMENTS, judge, refused, scan_plans, scan_stacks
 from tests.unit.infra.conftest import Load
 
 
@@ -36,75 +36,71 @@ def report(**changes: Any) -> dict[str, Any]:
     return {"summary": {"parsing_errors": parts["errors"]}, "results": results}
 
 
+def judged(*found: dict[str, str], kinds: dict[str, str] | None = None, **changes: Any) -> Result:
+    """The verdict on a report with more that was found."""
+    given = report(**changes)
+    given["results"]["failed_checks"] = [*given["results"]["failed_checks"], *found]
+    return judge([given], ["dev"], PLANTED, kinds or {}, ACCEPTED)
+
+
 def test_planted_faults_are_found_and_not_reported() -> None:
-    result = checkov_gate._judge([report()], ["dev"], PLANTED, {}, ACCEPTED)
-    assert result.failed == []
-    assert result.passed == {"dev": FLOOR}
+    assert (judged().failed, judged().passed) == ([], {"dev": FLOOR})
 
 
-def test_a_real_fault_is_reported() -> None:
-    ours = check("CKV_AWS_43", "resource.orders", "dev")
-    faulty = report()
-    faulty["results"]["failed_checks"].append(ours)
-    failed = checkov_gate._judge([faulty], ["dev"], PLANTED, {}, ACCEPTED).failed
+def test_real_fault_is_reported() -> None:
+    failed = judged(check("CKV_AWS_43", "resource.orders", "dev")).failed
     assert [str(each) for each in failed] == ["CKV_AWS_43 Ensure something: resource.orders in dev"]
+
+
+BLIND = "the gate is blind: planted faults were not found: CKV2_AWS_6 aws_s3_bucket.open, CKV_AWS_43 aws_kinesis_stream"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"errors": 1}, "could not parse 1 of the files"),
-        (
-            {"failed": []},
-            "the gate is blind: planted faults were not found: CKV2_AWS_6 aws_s3_bucket.open, CKV_AWS_43 aws_kinesis_stream",
-        ),
+        ({"failed": []}, BLIND),
         ({"passed": []}, "so that something was not scanned: {'dev': 0}"),
         ({"passed": [check("CKV_AWS_1", f"r{n}", "other") for n in range(FLOOR)]}, "{'dev': 0}"),
     ],
 )
-def test_a_scan_that_cannot_be_trusted_is_an_error(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(GateError) as caught:
-        checkov_gate._judge([report(**changes)], ["dev"], PLANTED, {}, ACCEPTED)
-    assert message in str(caught.value)
+def test_untrustworthy_scan_is_an_error(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(GateError, match=re.escape(message)):
+        judged(**changes)
 
 
-def test_nothing_to_scan_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(GateError, match="holds no synthesized stacks"):
-        scan_stacks(tmp_path)
-    (tmp_path / "plan.json").write_text(
-        json.dumps({"planned_values": {"root_module": {"resources": []}}}), encoding="utf-8"
-    )
+@pytest.mark.parametrize(
+    ("stack", "message"),
+    [
+        (None, "holds no synthesized stacks"),
+        ({"terraform": {}}, "declares nothing"),
+        ({"terraform": {}, "resource": {"a": {}}}, "has a second stack dev: synthesize each environment once"),
+    ],
+)
+def test_unusable_stacks_are_not_scanned(stack: Any, message: str, tmp_path: Path) -> None:
+    if stack is not None:
+        manifest = {"stacks": {"dev": {"synthesizedStackPath": "dev.json"}}}
+        (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+        (tmp_path / "dev.json").write_text(json.dumps(stack), encoding="utf-8")
+    with pytest.raises(GateError, match=message):
+        scan_stacks(tmp_path, tmp_path)
+
+
+def test_plan_without_resources_is_not_scanned(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"planned_values": {"root_module": {"resources": []}}}', encoding="utf-8")
     with pytest.raises(GateError, match="is not the JSON of a plan: ValueError: it has no resources"):
         scan_plans([tmp_path / "plan.json"])
 
 
-def test_a_stack_that_declares_nothing_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text(
-        json.dumps({"stacks": {"dev": {"synthesizedStackPath": "dev.json"}}}), encoding="utf-8"
-    )
-    (tmp_path / "dev.json").write_text(json.dumps({"terraform": {}}), encoding="utf-8")
-    with pytest.raises(GateError, match="declares nothing"):
-        scan_stacks(tmp_path)
-
-
-def test_two_stacks_of_one_name_are_an_error(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text(
-        json.dumps({"stacks": {"dev": {"synthesizedStackPath": "dev.json"}}}), encoding="utf-8"
-    )
-    (tmp_path / "dev.json").write_text(json.dumps({"terraform": {}, "resource": {"a": {}}}), encoding="utf-8")
-    with pytest.raises(GateError, match="has a second stack dev: synthesize each environment once"):
-        scan_stacks(tmp_path, tmp_path)
-
-
 @pytest.mark.parametrize(("failed", "code"), [([], 0), ([Failure("CKV_AWS_43", "Ensure", "orders", "dev")], 1)])
-def test_the_exit_code_says_whether_something_failed(
+def test_failure_makes_the_exit_code_one(
     failed: list[Failure], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(command, "scan_stacks", lambda _, **__: Result(failed, {"dev": FLOOR}))
     assert command.main([str(tmp_path)]) == code
 
 
-def test_without_a_scan_the_exit_code_is_not_zero(tmp_path: Path) -> None:
+def test_missing_scan_makes_the_exit_code_one(tmp_path: Path) -> None:
     assert command.main([str(tmp_path)]) == 1
 
 
@@ -112,16 +108,14 @@ def test_every_excuse_has_a_reason() -> None:
     assert all(len(reason) > 20 for reason in EXCUSED.values())
 
 
-def test_a_failure_is_excused_on_one_resource_only() -> None:
-    faulty = report()
+def test_failure_is_excused_on_one_resource_only() -> None:
     meant = [check("CKV_AWS_144", f"aws_s3_bucket.{name}", "dev") for name in ("state", "other")]
-    faulty["results"]["failed_checks"] += meant
-    result = checkov_gate._judge([faulty], ["dev"], PLANTED, {"dev": BOOTSTRAP}, ACCEPTED)
+    result = judged(*meant, kinds={"dev": BOOTSTRAP})
     assert [each.resource for each in result.excused] == ["aws_s3_bucket.state"]
     assert [each.resource for each in result.failed] == ["aws_s3_bucket.other"]
 
 
-def test_what_is_excused_is_counted_and_listed_when_asked(
+def test_excused_failures_are_counted_and_listed_on_request(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     excused = Failure("CKV_AWS_18", "name", "aws_s3_bucket.artifacts", "stack")
@@ -142,16 +136,15 @@ def test_what_is_excused_is_counted_and_listed_when_asked(
 
 
 def test_excuses_of_bootstrap_do_not_hold_for_environments() -> None:
-    faulty = report()
-    faulty["results"]["failed_checks"].append(check("CKV_EFO_1", "data.pipeline_change_data", "dev"))
+    found = check("CKV_EFO_1", "data.pipeline_change_data", "dev")
     for kinds, failures in (({"dev": BOOTSTRAP}, 0), ({"dev": ENVIRONMENTS}, 1), ({}, 1)):
-        assert len(checkov_gate._judge([faulty], ["dev"], PLANTED, kinds, ACCEPTED).failed) == failures
+        assert len(judged(found, kinds=kinds).failed) == failures
 
 
-def test_a_stack_of_no_environment_file_is_a_failure(load: Load) -> None:
-    ours = checkov_gate._ours({"kinesis-efo-other": {}}, {"kinesis-efo-other": ENVIRONMENTS}, named([load()]))
-    assert [str(each) for each in ours] == [
+def test_stack_of_no_environment_file_is_a_failure(load: Load) -> None:
+    found = refused({"kinesis-efo-other": {}}, {"kinesis-efo-other": ENVIRONMENTS}, named([load()]))
+    assert [str(each) for each in found] == [
         "EFO_ALLOWED Ensure that a stack is one of an environment file: kinesis-efo-other in kinesis-efo-other"
     ]
     # A bootstrap stack is none of an environment, whatever it is called.
-    assert list(checkov_gate._ours({"kinesis-efo-test": {}}, {"kinesis-efo-test": BOOTSTRAP}, named([load()])))
+    assert list(refused({"kinesis-efo-test": {}}, {"kinesis-efo-test": BOOTSTRAP}, named([load()])))

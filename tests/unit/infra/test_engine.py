@@ -12,46 +12,46 @@ from kinesis_efo_infra import engine
 from kinesis_efo_infra.errors import MissingError
 
 
-def test_an_unknown_engine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_engine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KINESIS_EFO_CDK", "pulumi")
     with pytest.raises(MissingError, match="KINESIS_EFO_CDK must be cdktf or cdktn; got 'pulumi'"):
-        engine._engine()
+        engine.find_engine()
 
 
-def test_a_missing_engine_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_engine_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine.importlib.util, "find_spec", lambda _: None)
     monkeypatch.setenv("KINESIS_EFO_CDK", "cdktf")
     asked = (
         r"cdktf is not installed for .*/python.*: pip install 'kinesis-efo-infra\[cdktf\]', or unset KINESIS_EFO_CDK"
     )
     with pytest.raises(MissingError, match=asked):
-        engine._engine()
+        engine.find_engine()
     monkeypatch.delenv("KINESIS_EFO_CDK")
     both = r"cdktf or cdktn is not installed for .*'kinesis-efo-infra\[cdktf\]', or 'kinesis-efo-infra\[cdktn\]' for"
     with pytest.raises(MissingError, match=both):
-        engine._engine()
+        engine.find_engine()
 
 
-def test_a_missing_provider_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_provider_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(MissingError, match=r"not its AWS provider: pip install 'kinesis-efo-infra\[cdktf\]'"):
-        engine._provider()
+        engine.lazy_provider()
 
 
-def test_the_provider_has_its_modules_as_attributes_and_no_others() -> None:
-    provider = engine._provider()
+def test_provider_has_only_its_modules_as_attributes() -> None:
+    provider = engine.lazy_provider()
     assert provider.kms_key.KmsKey.__name__ == "KmsKey"
     with pytest.raises(AttributeError, match="has no attribute 'kms_kay'"):
         _ = provider.kms_kay
 
 
-def test_a_missing_node_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_node_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JSII_NODE", "/nowhere/node")
     with pytest.raises(MissingError, match="CDKTF needs Node 20 or newer"):
-        engine._find_node()
+        engine.find_node()
 
 
-def test_a_resource_of_the_provider_is_loaded_when_it_is_used(tmp_path: Path) -> None:
+def test_resource_of_the_provider_is_loaded_on_use(tmp_path: Path) -> None:
     directory = tmp_path / "node_modules" / "@cdktf" / "provider-aws" / "lib"
     directory.mkdir(parents=True)
     resources = ("kinesisStream", "wafRule")
@@ -71,10 +71,10 @@ def test_a_resource_of_the_provider_is_loaded_when_it_is_used(tmp_path: Path) ->
     assert ran.stdout.splitlines() == ["kinesisStream wafRule", "loaded kinesisStream", "kinesisStream true"]
 
 
-def test_options_for_node_that_were_set_before_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earlier_node_options_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_OPTIONS", "--max-old-space-size=900")
-    engine._load_resources_when_used()
+    engine.load_resources_when_used()
     once = os.environ["NODE_OPTIONS"]
-    engine._load_resources_when_used()
+    engine.load_resources_when_used()
     assert os.environ["NODE_OPTIONS"] == once
     assert once.startswith("--max-old-space-size=900 --require ")

@@ -15,7 +15,7 @@ from infra.settings.load import load_environment
 from infra.stacks import permissions
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.cdk import KinesisStream
-from kinesis_efo_infra.pipeline.plans import _refuse
+from kinesis_efo_infra.pipeline.plans import refuse_unsafe
 from tests.support.missing import terraform
 from tests.unit.infra.conftest import Load, Synth, Write, rows
 
@@ -105,8 +105,8 @@ def test_imported_table_is_never_replaced(load: Load) -> None:
     with pytest.raises(
         PipelineError, match=r"kinesis-efo-test cannot be applied as planned:\n  aws_dynamodb_table.lake "
     ):
-        _refuse(deployment_of(load(ALL)), plan)
-    _refuse(deployment_of(load()), plan)
+        refuse_unsafe(deployment_of(load(ALL)), plan)
+    refuse_unsafe(deployment_of(load()), plan)
 
 
 def test_shards_scaled_elsewhere_are_ignored(synth: Synth, load: Load) -> None:

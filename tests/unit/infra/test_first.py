@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from infra.__main__ import main
 from infra.settings import ledger
 from infra.settings.load import load_environment, load_environments
 from infra.settings.names import Names
-from tests.support.missing import make
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples" / "environments"
@@ -44,7 +42,7 @@ def test_an_empty_directory_with_one_new_file_is_synthesized() -> None:
 
 
 @pytest.mark.parametrize(("command", "name"), [((), "dev"), (("synth", "test"), "test"), (("up", "test"), "test")])
-def test_an_empty_directory_says_how_to_fill_it(
+def test_empty_directory_names_the_remedy(
     command: tuple[str, ...], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert infra(*command) == 1
@@ -91,14 +89,7 @@ def test_a_project_that_no_environment_can_have_is_refused(caplog: pytest.LogCap
     assert not Path("environments").exists()
 
 
-def test_make_hands_on_the_project() -> None:
-    said = subprocess.run(
-        [make(), "-n", "new", "ENV=dev", "PROJECT=lake"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert "new dev --project lake" in said.stdout
-
-
-def test_a_new_protected_environment_is_told_to_have_a_ledger(caplog: pytest.LogCaptureFixture) -> None:
+def test_new_protected_environment_needs_a_ledger(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     assert infra("new", "prod") == 0
     assert "`make accept ENV=prod`" in caplog.text
@@ -106,7 +97,7 @@ def test_a_new_protected_environment_is_told_to_have_a_ledger(caplog: pytest.Log
     assert infra() == 0
 
 
-def test_a_new_file_says_what_the_first_one_of_the_documentation_says() -> None:
+def test_new_file_is_that_of_the_documentation() -> None:
     (shown,) = re.findall(
         r"```yaml\n# infra/environments/dev.yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
     )
@@ -116,7 +107,7 @@ def test_a_new_file_says_what_the_first_one_of_the_documentation_says() -> None:
     assert load_environment(Path("environments", "dev.yaml")).environment == "dev"
 
 
-def test_the_examples_are_valid_with_each_other_and_with_their_ledgers() -> None:
+def test_examples_are_valid_together() -> None:
     found = load_environments(EXAMPLES)
     assert [each.environment for each in found] == ["dev", "prod"]
     for each in found:

@@ -52,16 +52,16 @@ def documents() -> list[Any]:
 
 
 @pytest.mark.parametrize(("place", "policy"), list(enumerate(POLICIES)), ids=[each.__name__ for each in POLICIES])
-def test_the_page_allows_what_the_declared_policy_allows(place: int, policy: Any) -> None:
+def test_page_has_the_declared_policies(place: int, policy: Any) -> None:
     expected = json.loads(policy().json())
     assert documents()[place] == expected, f"the page is to have:\n{json.dumps(expected, indent=2)}"
 
 
-def test_without_a_consumer_it_is_the_same_but_for_a_statement() -> None:
+def test_policy_without_a_consumer_lacks_one_statement() -> None:
     document = documents()[0]
     document["Statement"] = [each for each in document["Statement"] if each["Sid"] != "SubscribeToConsumers"]
     assert document == json.loads(without_a_consumer().json())
 
 
-def test_no_other_policy_is_there() -> None:
+def test_page_has_no_other_policy() -> None:
     assert len(documents()) == len(POLICIES)

@@ -54,7 +54,7 @@ def test_adding_an_application_changes_no_other(reads: dict[str, list[str]], nam
 
 
 @given(READS)
-def test_a_manifest_and_a_policy_name_every_stream_and_nothing_of_others(reads: dict[str, list[str]]) -> None:
+def test_manifest_and_policy_name_exactly_their_streams(reads: dict[str, list[str]]) -> None:
     declared = environment(reads)
     for name, streams in reads.items():
         policy = literals.literal_policy(declared, name)
@@ -101,7 +101,7 @@ ANYTHING = st.recursive(
 
 @quick
 @given(st.dictionaries(SETTINGS, ANYTHING, max_size=6), st.booleans())
-def test_any_document_is_an_environment_or_a_list_of_faults(
+def test_any_document_is_loaded_or_has_faults(
     tmp_path_factory: pytest.TempPathFactory, document: dict[str, Any], with_head: bool
 ) -> None:
     path: Path = tmp_path_factory.getbasetemp() / "test.yaml"

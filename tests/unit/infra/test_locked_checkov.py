@@ -47,7 +47,7 @@ Tells()
 """
 
 
-def test_what_runs_sees_no_credentials_and_no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_started_program_sees_no_credentials_and_no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in CREDENTIALS:
         monkeypatch.setenv(name, "secret")
     python = tmp_path / "python"
@@ -62,9 +62,7 @@ def test_what_runs_sees_no_credentials_and_no_home(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_the_code_that_scans_sees_no_credentials_and_no_home_and_asks_nobody(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_scan_sees_no_credentials_and_no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in CREDENTIALS:
         monkeypatch.setenv(name, "secret")
     checks, scratch = tmp_path / "checks", tmp_path / "scratch"
@@ -90,12 +88,12 @@ def test_the_code_that_scans_sees_no_credentials_and_no_home_and_asks_nobody(
 
 
 @pytest.mark.slow
-def test_a_scan_that_does_not_end_is_stopped_and_says_so(tmp_path: Path) -> None:
+def test_endless_scan_is_stopped_with_an_error(tmp_path: Path) -> None:
     with pytest.raises(GateError, match=r"did not end within 0\.01 s and was stopped.* it had said: nothing"):
         locked_checkov.run(["--directory", str(tmp_path)], str(tmp_path), timeout=0.01)
 
 
-def test_a_package_that_is_not_the_locked_one_is_not_installed(tmp_path: Path) -> None:
+def test_package_with_another_hash_is_not_installed(tmp_path: Path) -> None:
     project = tmp_path / "checkov"
     shutil.copytree(locked_checkov.LOCKED, project)
     lock = (project / "uv.lock").read_text(encoding="utf-8")
@@ -108,9 +106,7 @@ def test_a_package_that_is_not_the_locked_one_is_not_installed(tmp_path: Path) -
     assert not list(tmp_path.glob("environment/lib/*/site-packages/checkov"))
 
 
-def test_modules_are_compiled_when_they_are_installed_and_not_looked_at_again_for_each_scan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_are_compiled_once_when_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uv = tmp_path / "uv"
     said = tmp_path / "said"
     made = "$UV_PROJECT_ENVIRONMENT/bin"
@@ -126,7 +122,7 @@ def test_modules_are_compiled_when_they_are_installed_and_not_looked_at_again_fo
 
 
 @pytest.mark.slow
-def test_a_lock_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_lock_of_another_version_is_refused(tmp_path: Path) -> None:
     project = tmp_path / "checkov"
     shutil.copytree(locked_checkov.LOCKED, project)
     asked = project / "pyproject.toml"
@@ -135,7 +131,7 @@ def test_a_lock_of_another_version_is_refused(tmp_path: Path) -> None:
         locked_checkov.install(project, tmp_path / "environment")
 
 
-def test_what_a_scan_needs_is_locked_with_hashes_and_never_built() -> None:
+def test_locked_packages_have_hashes_and_are_never_built() -> None:
     assert "no-build = true" in (locked_checkov.LOCKED / "pyproject.toml").read_text(encoding="utf-8")
     packages = (locked_checkov.LOCKED / "uv.lock").read_text(encoding="utf-8").split("[[package]]")[1:]
     fetched = [each for each in packages if "registry = " in each]
@@ -143,7 +139,7 @@ def test_what_a_scan_needs_is_locked_with_hashes_and_never_built() -> None:
     assert all('hash = "sha256:' in each and ".whl" in each for each in fetched)
 
 
-def test_without_uv_it_says_what_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_uv_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uv", None)  # as if it were not installed
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GateError, match=r"pip install uv"):

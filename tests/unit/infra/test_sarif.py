@@ -42,19 +42,19 @@ def locations(tmp_path: Path, *failures: Failure) -> list[Any]:
         ("aws_kms_key.environment_key", 1),
     ],
 )
-def test_a_finding_is_at_the_line_of_its_entry(resource: str, line: int, tmp_path: Path) -> None:
+def test_finding_is_at_the_line_of_its_entry(resource: str, line: int, tmp_path: Path) -> None:
     (where,) = locations(tmp_path, Failure("CKV_AWS_43", "Ensure", resource, "kinesis-efo-dev"))
     assert where["artifactLocation"]["uri"] == str(tmp_path / "dev.yaml")
     assert where["region"] == {"startLine": line}
 
 
-def test_a_finding_of_another_project_is_at_its_entry_too(tmp_path: Path) -> None:
+def test_finding_of_another_project_is_at_its_entry(tmp_path: Path) -> None:
     for origin in ("lake-dev", "lake-dev-bootstrap"):
         (where,) = locations(tmp_path, Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.orders", origin))
         assert (where["artifactLocation"]["uri"], where["region"]) == (str(tmp_path / "dev.yaml"), {"startLine": 3})
 
 
-def test_a_finding_without_a_file_is_reported_too(tmp_path: Path) -> None:
+def test_finding_without_a_file_is_at_the_directory(tmp_path: Path) -> None:
     boot, unknown = locations(
         tmp_path,
         Failure("CKV_AWS_18", "Ensure", "aws_s3_bucket.state", "kinesis-efo-dev-bootstrap"),
@@ -64,7 +64,7 @@ def test_a_finding_without_a_file_is_reported_too(tmp_path: Path) -> None:
     assert unknown["artifactLocation"]["uri"] == str(tmp_path)
 
 
-def test_committed_files_are_named_as_in_the_repository() -> None:
+def test_committed_files_have_their_repository_path() -> None:
     failure = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.flights", "kinesis-efo-dev")
     (run,) = json.loads(as_sarif([failure], DIRECTORY, environment_of))["runs"]
     where = run["results"][0]["locations"][0]["physicalLocation"]
@@ -72,7 +72,7 @@ def test_committed_files_are_named_as_in_the_repository() -> None:
     assert where["region"]["startLine"] > 1
 
 
-def test_each_directory_has_a_category_of_its_own_and_names_files_from_the_root() -> None:
+def test_directories_have_categories_and_paths_from_the_root() -> None:
     """GitHub takes one document of a tool, commit and category: the later one would take the earlier one's findings away."""
     failure = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.flights", "kinesis-efo-dev")
     at_root, below = (
@@ -84,7 +84,7 @@ def test_each_directory_has_a_category_of_its_own_and_names_files_from_the_root(
     assert uri == "apps/lake/tests/support/environments/dev.yaml"
 
 
-def test_the_report_knows_the_directory_that_github_runs_it_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_category_is_the_directory_within_the_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "apps" / ".lake").mkdir(parents=True)
 
     def category(at: Path) -> Any:
@@ -99,7 +99,7 @@ def test_the_report_knows_the_directory_that_github_runs_it_in(tmp_path: Path, m
     assert category(tmp_path) is None, "outside of the repository"
 
 
-def test_each_rule_is_listed_once_and_no_findings_are_a_valid_document(tmp_path: Path) -> None:
+def test_rule_is_listed_once_for_several_findings(tmp_path: Path) -> None:
     failure = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.a", "kinesis-efo-dev", "https://docs/43")
     other = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.b", "kinesis-efo-dev", "https://docs/43")
     (run,) = json.loads(as_sarif([failure, other], tmp_path, environment_of))["runs"]

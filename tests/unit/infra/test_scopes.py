@@ -23,7 +23,6 @@ ACCOUNT = "111122223333"
 ADOPTED = f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/payments"
 FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
 NETWORK = {"subnets": ["subnet-0123456789abcdef0"], "security_groups": ["sg-0123456789abcdef0"]}
-GIVEN_KEY = f"arn:aws:kms:eu-west-1:{ACCOUNT}:key/given"
 # A policy of their own lets jobs use what their arguments name.
 ACCESS = {"kind": "emr-serverless", "policies": ["arn:aws:iam::111122223333:policy/lake-output"]}
 
@@ -144,7 +143,7 @@ def test_environment_reaches_nothing_of_another(one: str, other: str, here: str,
 # `dev` beside `dev-2` is refused, as names alone do not keep them apart.
 @pytest.mark.slow
 @pytest.mark.parametrize(("one", "other", "here", "there"), [each for each in PLACES if each[:2] != ("dev", "dev-2")])
-def test_names_alone_keep_environments_apart(one: str, other: str, here: str, there: str, load: Load) -> None:
+def test_names_alone_separate_environments(one: str, other: str, here: str, there: str, load: Load) -> None:
     ours, theirs = declared(load, one, here), declared(load, other, there)
     assert reached(boundary(ours), used_by_jobs(theirs), {}) == set()
     assert reached(policy(ours), changed_by_the_pipeline(theirs), {}) == set()
@@ -168,7 +167,7 @@ def changed_in_iam(mine: list[Statement], theirs: Environment, context: dict[str
     return {each.split()[0] for each in reached(mine, things, told)}
 
 
-def test_tags_keep_names_that_begin_alike_apart(load: Load) -> None:
+def test_tags_separate_names_that_begin_alike(load: Load) -> None:
     dev, sister = declared(load, "dev"), declared(load, "dev-2")
     role = policy(dev)
     # A boundary of the sister's is none of ours; here, only tags are to decide.

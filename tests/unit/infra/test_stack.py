@@ -13,7 +13,7 @@ import pytest
 from botocore.session import Session
 
 import infra
-from infra.pipeline.deployments import _declared
+from infra.pipeline.deployments import deployment_of
 from infra.settings import addresses, ledger
 from infra.settings.literals import literal_consumer_arn, literal_manifest, literal_policy
 from infra.settings.load import load_environment, load_environments
@@ -294,7 +294,7 @@ def test_settings_become_resources(changes: str, expected: str, synth: Synth) ->
 def test_polling_counts_for_no_consumer(load: Load, tmp_path: Path) -> None:
     many = {f"app{n}": {"streams": ["orders"], "polling": "only"} for n in range(21)}
     environment = load(applications=many)
-    assert list(_declared(environment)) == []
+    assert deployment_of(environment).consumers == frozenset()
     assert literal_consumer_arn(environment, "orders", "app0") is None
     assert "consumerArn" not in literal_manifest(environment, "app0")
     assert "Subscribe" not in literal_policy(environment, "app0").json()

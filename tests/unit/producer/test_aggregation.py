@@ -37,7 +37,7 @@ def read_by_aws(aggregate: Aggregate) -> list[tuple[bytes, str, str | None]]:
 
 
 @given(USERS)
-def test_everyone_reads_back_what_was_put_in_order(users: list[tuple[bytes, str, int | None]]) -> None:
+def test_both_readers_decode_records_in_order(users: list[tuple[bytes, str, int | None]]) -> None:
     packer = Packer(1 << 20)
     assert all(packer.add(record(*user)) for user in users)
     aggregate = packer.seal()
@@ -53,9 +53,7 @@ def test_everyone_reads_back_what_was_put_in_order(users: list[tuple[bytes, str,
 
 
 @given(USERS, st.integers(64, 3_000))
-def test_an_aggregate_never_exceeds_its_bound_and_wastes_none(
-    users: list[tuple[bytes, str, int | None]], bound: int
-) -> None:
+def test_aggregate_fills_its_bound_and_never_exceeds_it(users: list[tuple[bytes, str, int | None]], bound: int) -> None:
     packer, taken = Packer(bound), []
     for user in users:
         made = record(*user)
@@ -81,7 +79,7 @@ def test_one_record_stays_as_it_is() -> None:
     assert packer.seal() is only
 
 
-def test_an_aggregate_has_the_key_and_hash_of_its_first_record() -> None:
+def test_aggregate_has_its_first_records_key_and_hash() -> None:
     packer = Packer(1_000)
     first = record(b"a", "first")
     assert packer.add(first)
@@ -92,7 +90,7 @@ def test_an_aggregate_has_the_key_and_hash_of_its_first_record() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 16_383, 16_384, 100_000])
-def test_lengths_around_the_borders_of_varints(length: int) -> None:
+def test_lengths_around_varint_borders_are_decoded(length: int) -> None:
     packer = Packer(1 << 20)
     assert packer.add(record(b"x" * length))
     assert packer.add(record(b"end"))

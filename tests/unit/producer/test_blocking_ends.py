@@ -21,203 +21,175 @@ import pytest
 from kinesis_efo.errors import ProducerClosedError
 from kinesis_efo.producer import BlockingProducer, Producer, ProducerSettings
 from tests.support.messages import raises
-from tests.unit.producer.test_producer import SOON, Opened, until
+from tests.unit.producer.test_producer import SOON, Opened, blocking, until
 
 FORK = multiprocessing.get_context("fork")
 
 
-class Paused(threading.Thread):
-    """Runs `work` in a thread that stops before it calls a function with the name `before`, until `resume` is set."""
+class Call(threading.Thread):
+    """Runs `work` in a thread at once; `trace` is called when one of its functions is."""
 
-    def __init__(self, work: Callable[[], object], before: str) -> None:
+    def __init__(self, work: Callable[[], object], trace: Callable[[FrameType], Any] | None = None) -> None:
         super().__init__()
-        self._work = work
-        self._before = before
-        self.reached, self.resume = threading.Event(), threading.Event()
+        self.work, self.trace = work, trace
         self.error: BaseException | None = None
+        self.start()
 
     def run(self) -> None:
-        sys.settrace(self._pause)
+        if (trace := self.trace) is not None:
+            sys.settrace(lambda frame, _event, _argument: trace(frame))
         try:
-            self._work()
+            self.work()
         except BaseException as error:
             self.error = error
 
-    def _pause(self, frame: FrameType, _event: str, _argument: object) -> None:
-        if frame.f_code.co_name == self._before and not self.reached.is_set():
-            self.reached.set()
-            assert self.resume.wait(SOON)
 
+@contextmanager
+def paused(work: Callable[[], object], before: str) -> Iterator[tuple[Call, threading.Event]]:
+    """Run `work` in a thread that stops before it calls a function with the name `before`, until the event is set."""
+    reached, resume = threading.Event(), threading.Event()
 
-def stored(opened: Opened) -> set[bytes]:
-    return {record.data for record in opened.stream.seen}
+    def pause(frame: FrameType) -> None:
+        if frame.f_code.co_name == before and not reached.is_set():
+            reached.set()
+            assert resume.wait(SOON)
+
+    call = Call(work, pause)
+    assert reached.wait(SOON)
+    try:
+        yield call, resume
+    finally:
+        resume.set()
+        call.join(SOON)
 
 
 @contextmanager
-def paused(work: Callable[[], object], before: str) -> Iterator[Paused]:
-    thread = Paused(work, before)
-    thread.start()
-    assert thread.reached.wait(SOON)
-    try:
-        yield thread
-    finally:
-        thread.resume.set()
-        thread.join(SOON)
+def waiting() -> Iterator[tuple[BlockingProducer, Opened]]:
+    """A producer that has sent a record, which is not acknowledged."""
+    producer = blocking(opened := Opened(), linger=0).open()
+    opened.loop.call_soon_threadsafe(opened.service.gate.clear)
+    producer.put(b"x", "k")
+    while not opened.service.in_flight:
+        pass
+    yield producer, opened
 
 
 @pytest.mark.parametrize("before", ["_queue", "call_soon_threadsafe"])
-def test_flush_writes_the_callers_records_beside_a_paused_put(before: str) -> None:
-    opened = Opened()
-    producer = BlockingProducer("orders", connect=opened, settings=ProducerSettings(linger=60)).open()
-    found: set[bytes] = set()
+def test_flush_does_not_depend_on_another_threads_put(before: str) -> None:
+    producer = blocking(opened := Opened(), linger=60).open()
+    found: list[bytes] = []
 
     def put_and_flush() -> None:
         producer.put(b"mine", "k")
         producer.flush()
-        found.update(stored(opened))
+        found.extend(opened.stored)
 
-    mine = threading.Thread(target=put_and_flush)
-    with paused(lambda: producer.put(b"other", "k"), before) as other:
-        mine.start()
+    with paused(lambda: producer.put(b"other", "k"), before) as (_, resume):
+        mine = Call(put_and_flush)
         mine.join(0.2)
-        other.resume.set()
+        resume.set()
         mine.join(SOON)
         assert b"mine" in found
     producer.close()
-    assert stored(opened) == {b"mine", b"other"}
+    assert set(opened.stored) == {b"mine", b"other"}
 
 
 @pytest.mark.parametrize("before", ["_queue", "call_soon_threadsafe"])
-def test_a_put_beside_a_close_is_written_or_raises(before: str) -> None:
-    opened = Opened()
-    producer = BlockingProducer("orders", connect=opened).open()
-    with paused(lambda: producer.put(b"other", "k"), before) as other:
-        closing = threading.Thread(target=producer.close)
-        closing.start()
+def test_put_during_a_close_is_written_or_raises(before: str) -> None:
+    producer = blocking(opened := Opened()).open()
+    with paused(lambda: producer.put(b"other", "k"), before) as (other, resume):
+        closing = Call(producer.close)
         closing.join(0.2)
-        other.resume.set()
+        resume.set()
         closing.join(SOON)
-    assert isinstance(other.error, ProducerClosedError) or stored(opened) == {b"other"}
+    assert isinstance(other.error, ProducerClosedError) or opened.stored == [b"other"]
     assert producer.metrics.outstanding_records == 0
     producer.close()
 
 
-def test_closing_again_after_an_abort_names_the_lost_records() -> None:
-    opened = Opened()
-    producer = BlockingProducer("orders", connect=opened).open()
-    opened.service.gate.clear()
-    producer.put(b"x", "k")
-    producer.abort()
-    for _ in range(2):
-        with raises(
-            ProducerClosedError, "the producer for orders was closed before 1 records were acknowledged; put them again"
-        ):
-            producer.close()
-    with pytest.raises(ProducerClosedError):
-        producer.put(b"x", "k")
+def test_close_after_an_abort_counts_the_lost_records() -> None:
+    with waiting() as (producer, opened):
+        producer.abort()
+        assert opened.closed
+        for _ in range(2):
+            with raises(
+                ProducerClosedError,
+                "the producer for orders was closed before 1 records were acknowledged; put them again",
+            ):
+                producer.close()
+        for call in (producer.flush, lambda: producer.put(b"x", "k")):
+            with pytest.raises(ProducerClosedError):
+                call()
 
 
-def test_abort_ends_a_close_that_waits_with_an_error() -> None:
-    opened = Opened()
-    producer = BlockingProducer("orders", connect=opened).open()
-    opened.service.gate.clear()
-    producer.put(b"x", "k")
-    caught: list[Exception] = []
-
-    def close() -> None:
-        try:
-            producer.close()
-        except ProducerClosedError as error:
-            caught.append(error)
-
-    closing = threading.Thread(target=close)
-    closing.start()
-    while not opened.service.in_flight:
-        pass
-    producer.abort()
-    closing.join(SOON)
-    assert len(caught) == 1
+def test_abort_ends_a_close_that_waits() -> None:
+    with waiting() as (producer, _):
+        closing = Call(producer.close)
+        closing.join(0.2)
+        producer.abort()
+        closing.join(SOON)
+        assert isinstance(closing.error, ProducerClosedError)
 
 
 def test_close_after_ctrl_c_in_another_close_returns() -> None:
-    opened = Opened()
-    producer = BlockingProducer("orders", connect=opened).open()
+    producer = blocking(opened := Opened()).open()
     producer.put(b"x", "k")
     gate = threading.Event()
-    caught: list[BaseException] = []
 
-    def interrupt(frame: FrameType, _event: str, _argument: object) -> None:
+    def interrupt(frame: FrameType) -> None:
         if frame.f_code.co_name == "_end_loop":
             # Its thread still runs when Ctrl-C comes.
-            frame.f_locals["self"]._loop.call_soon_threadsafe(gate.wait, SOON)
+            opened.loop.call_soon_threadsafe(gate.wait, SOON)
         if frame.f_code.co_name == "join":
             sys.settrace(None)
             raise KeyboardInterrupt
 
-    def close(trace: Any = None) -> None:
-        sys.settrace(trace)
-        try:
-            producer.close()
-        except BaseException as error:
-            caught.append(error)
-
-    first, second = (threading.Thread(target=close, args=(trace,)) for trace in (interrupt, None))
-    first.start()
+    first = Call(producer.close, interrupt)
     first.join(SOON)
-    assert [type(error) for error in caught] == [KeyboardInterrupt]
-    second.start()
+    assert isinstance(first.error, KeyboardInterrupt)
+    second = Call(producer.close)
     second.join(0.2)
     gate.set()
     second.join(SOON)
-    assert len(caught) == 1
-    assert not second.is_alive()
-    assert stored(opened) == {b"x"}
+    assert (second.is_alive(), second.error) == (False, None)
+    assert opened.stored == [b"x"]
 
 
 def test_flush_after_an_interrupted_abort_waits_for_earlier_records() -> None:
-    opened = Opened()
-    producer = BlockingProducer("orders", connect=opened, settings=ProducerSettings(linger=0)).open()
-    opened.service.gate.clear()
-    producer.put(b"x", "k")
-    found: list[set[bytes]] = []
-    caught: list[BaseException] = []
+    found: list[list[bytes]] = []
+    flushing = threading.Event()
+
+    def at_result(frame: FrameType) -> None:
+        if frame.f_code.co_name == "result":
+            flushing.set()
 
     def at_return(_frame: FrameType, event: str, _argument: object) -> Any:
         if event == "return":
             raise KeyboardInterrupt
         return at_return
 
-    def interrupt(frame: FrameType, _event: str, _argument: object) -> Any:
-        return at_return if frame.f_code.co_name == "_end_flushes" else None
+    with waiting() as (producer, opened):
 
-    def call(work: Callable[[], object], trace: Any = None) -> threading.Thread:
-        def run() -> None:
-            sys.settrace(trace)
-            try:
-                work()
-                found.append(stored(opened))
-            except BaseException as error:
-                caught.append(error)
+        def flush() -> None:
+            producer.flush()
+            found.append(opened.stored)
 
-        thread = threading.Thread(target=run)
-        thread.start()
-        return thread
-
-    first = call(producer.flush)
-    while not opened.service.in_flight or not producer._producer.engine._flushes:
-        pass
-    call(producer.abort, interrupt).join(SOON)
-    first.join(SOON)
-    assert {type(error) for error in caught} == {KeyboardInterrupt, ProducerClosedError}
-    second = call(producer.flush)
-    second.join(0.2)
-    producer._producer.engine.loop.call_soon_threadsafe(opened.service.gate.set)
-    second.join(SOON)
-    assert found == [{b"x"}]
-    producer.close()
+        first = Call(flush, at_result)
+        assert flushing.wait(SOON)
+        abort = Call(producer.abort, lambda frame: at_return if frame.f_code.co_name == "_end_flushes" else None)
+        abort.join(SOON)
+        first.join(SOON)
+        assert isinstance(abort.error, KeyboardInterrupt)
+        assert isinstance(first.error, ProducerClosedError)
+        second = Call(flush)
+        second.join(0.2)
+        opened.loop.call_soon_threadsafe(opened.service.gate.set)
+        second.join(SOON)
+        assert found == [[b"x"]]
+        producer.close()
 
 
-def test_puts_that_wait_while_another_task_closes_raise() -> None:
+def test_waiting_put_raises_when_another_task_closes() -> None:
     async def main() -> None:
         opened = Opened()
         producer = await Producer("orders", connect=opened, settings=ProducerSettings(max_outstanding_records=1)).open()
@@ -233,7 +205,7 @@ def test_puts_that_wait_while_another_task_closes_raise() -> None:
         await closing
         with pytest.raises(ProducerClosedError):
             await waiting
-        assert stored(opened) == {b"first"}
+        assert opened.stored == [b"first"]
 
     asyncio.run(main())
 
@@ -276,7 +248,7 @@ def in_child(work: Callable[[], list[str]], way: str) -> list[str]:
 
 
 @pytest.mark.parametrize("way", ["multiprocessing", "os.fork"])
-def test_every_call_in_a_forked_process_names_where_it_was_opened(way: str) -> None:
+def test_call_in_a_forked_process_names_the_opening(way: str) -> None:
     opened = Opened()
     with BlockingProducer("orders", connect=opened) as producer:
         producer.put(b"x", "k")
@@ -286,13 +258,13 @@ def test_every_call_in_a_forked_process_names_where_it_was_opened(way: str) -> N
         ]  # fmt: skip
         texts = in_child(lambda: texts_of(calls), way)
         producer.put(b"z", "k")
-    assert stored(opened) == {b"x", b"z"}
+    assert set(opened.stored) == {b"x", b"z"}
     for text in texts:
         assert f"the producer for orders was opened in process {os.getpid()}, at {Path(__file__)}:" in text
         assert "open another one there" in text
 
 
-def test_every_call_of_the_asyncio_producer_in_a_forked_process_raises() -> None:
+def test_asyncio_call_in_a_forked_process_raises() -> None:
     async def main() -> list[str]:
         async with Producer("orders", connect=Opened()) as producer:
 
@@ -309,7 +281,7 @@ def test_every_call_of_the_asyncio_producer_in_a_forked_process_raises() -> None
         assert f"was opened in process {os.getpid()}, at {Path(__file__)}:" in text
 
 
-def test_a_producer_cannot_be_pickled_and_names_where_it_was_opened() -> None:
+def test_pickling_a_producer_raises() -> None:
     with BlockingProducer("orders", connect=Opened()) as producer, pytest.raises(ProducerClosedError) as caught:
         pickle.dumps(producer)
     assert f"cannot be pickled (this one was opened in process {os.getpid()}, at {Path(__file__)}:" in str(caught.value)
@@ -317,7 +289,7 @@ def test_a_producer_cannot_be_pickled_and_names_where_it_was_opened() -> None:
         pickle.dumps(Producer("orders"))
 
 
-def test_another_event_loop_is_refused() -> None:
+def test_call_on_another_event_loop_raises() -> None:
     async def main() -> None:
         producer = await Producer("orders", connect=Opened()).open()
 

@@ -70,7 +70,7 @@ def run(scenario: Callable[[Producer], Awaitable[Any]], service: ModelService, *
 
 @pytest.mark.parametrize("aggregate", [False, True])
 @pytest.mark.parametrize("callers", ["one for each shard", "one for all"])
-def test_neighbors_of_a_hot_shard_are_written_within_a_second(callers: str, aggregate: bool) -> None:
+def test_neighbors_of_a_hot_shard_are_written_soon(callers: str, aggregate: bool) -> None:
     shards, rates = 4, [2_500, 250, 250, 250]
     service = LimitedService(shards, random := Random(1))
     put_at: dict[bytes, float] = {}
@@ -102,7 +102,7 @@ def test_neighbors_of_a_hot_shard_are_written_within_a_second(callers: str, aggr
     assert service.sent < 2 * service.taken, "records are sent again and again"
 
 
-def test_a_put_of_few_records_does_not_wait_behind_one_of_many() -> None:
+def test_small_put_does_not_wait_for_a_large_one() -> None:
     async def scenario(producer: Producer) -> None:
         many = asyncio.create_task(producer.put_many((b"many", str(number)) for number in range(400)))
         await asyncio.sleep(0)
@@ -132,7 +132,7 @@ def test_small_records_do_not_starve_a_large_one() -> None:
     run(scenario, service, max_outstanding_bytes=2_000)
 
 
-def test_room_that_a_cancelled_put_waited_for_goes_to_the_next() -> None:
+def test_room_of_a_cancelled_put_goes_to_the_next() -> None:
     service = ModelService(ModelStream(even_shards(1)))
 
     async def scenario(producer: Producer) -> None:
@@ -145,11 +145,13 @@ def test_room_that_a_cancelled_put_waited_for_goes_to_the_next() -> None:
         large.cancel()
         await asyncio.wait_for(small, 1)
         service.gate.set()
+        await producer.flush()
+        assert [record.data for record in service.stream.seen] == [b"x" * 1_500, b"small"]
 
     run(scenario, service, max_outstanding_bytes=2_000)
 
 
-def test_waits_and_their_seconds_are_counted_even_while_they_last() -> None:
+def test_seconds_of_a_wait_are_counted_while_it_lasts() -> None:
     service = ModelService(ModelStream(even_shards(1)))
 
     async def scenario(producer: Producer) -> None:
@@ -165,7 +167,7 @@ def test_waits_and_their_seconds_are_counted_even_while_they_last() -> None:
     run(scenario, service, max_outstanding_records=1)
 
 
-def test_a_record_that_is_always_refused_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_record_always_refused_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     service = ModelService(ModelStream(even_shards(1)))
     poisoned = True
@@ -196,7 +198,7 @@ def test_a_record_that_is_always_refused_is_named_once_a_minute(caplog: pytest.L
     assert "secret" not in caplog.text
 
 
-def test_a_record_does_not_wait_for_another_shards_backoff() -> None:
+def test_backoff_of_a_shard_delays_no_other() -> None:
     service = ModelService(ModelStream(even_shards(2)))
     sent_at: dict[bytes, float] = {}
     fails = True
@@ -229,7 +231,7 @@ def test_a_record_does_not_wait_for_another_shards_backoff() -> None:
 
 
 @pytest.mark.parametrize("fails", [0, 3])
-def test_an_idle_producer_aggregates_by_the_shards_of_a_stream_created_again(fails: int) -> None:
+def test_idle_producer_finds_the_shards_of_a_recreated_stream(fails: int) -> None:
     service = ModelService(ModelStream(even_shards(1)))
     lists = service.shards
 

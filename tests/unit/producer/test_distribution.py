@@ -101,7 +101,9 @@ def test_nothing_is_listed_predicted_or_aggregated(
     drive(scenario, auto(), request, ordered=ordered, aggregate=aggregate)
 
 
-def test_one_warning_says_what_is_not_done(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> None:
+def test_ignored_settings_are_named_in_one_warning(
+    request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario(writing: Writing) -> None:
         await writing.open()
         await writing.write(numbered(0, 10))
@@ -117,7 +119,7 @@ def test_one_warning_says_what_is_not_done(request: pytest.FixtureRequest, caplo
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("aggregate", [False, True])
-def test_a_stream_that_changes_to_auto_while_it_is_written_to_loses_nothing(
+def test_change_to_auto_while_writing_loses_nothing(
     ordered: bool, aggregate: bool, request: pytest.FixtureRequest
 ) -> None:
     async def scenario(writing: Writing) -> None:
@@ -141,7 +143,7 @@ def test_a_stream_that_changes_to_auto_while_it_is_written_to_loses_nothing(
     drive(scenario, stream, request, ordered=ordered, aggregate=aggregate)
 
 
-def test_a_stream_that_changes_back_is_noticed_in_five_minutes(request: pytest.FixtureRequest) -> None:
+def test_change_back_is_found_within_five_minutes(request: pytest.FixtureRequest) -> None:
     async def scenario(writing: Writing) -> None:
         await writing.write(numbered(0, 100))
         writing.stream.distribution = Distribution.KEYED
@@ -158,7 +160,7 @@ def test_a_stream_that_changes_back_is_noticed_in_five_minutes(request: pytest.F
     drive(scenario, auto(), request, aggregate=True)
 
 
-def test_a_throttled_shard_does_not_stop_what_kinesis_distributes(request: pytest.FixtureRequest) -> None:
+def test_throttled_shard_does_not_stop_distributed_records(request: pytest.FixtureRequest) -> None:
     turns = iter(range(1_000_000))
 
     async def scenario(writing: Writing) -> None:
@@ -178,7 +180,7 @@ def test_a_throttled_shard_does_not_stop_what_kinesis_distributes(request: pytes
 
 @pytest.mark.parametrize("placed_by_kinesis", [False, True])
 @pytest.mark.parametrize("ordered", [False, True])
-def test_where_it_cannot_be_told_nothing_is_aggregated_and_lookups_become_rare(
+def test_unknown_distribution_disables_aggregation_and_slows_lookups(
     ordered: bool, placed_by_kinesis: bool, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = ModelStream(even_shards(8), Distribution.UNKNOWN, "the role has no permission", placed_by_kinesis)
@@ -200,7 +202,7 @@ def test_where_it_cannot_be_told_nothing_is_aggregated_and_lookups_become_rare(
     assert said.endswith("the role has no permission")
 
 
-def test_a_permission_that_comes_later_lets_records_be_aggregated(request: pytest.FixtureRequest) -> None:
+def test_later_permission_enables_aggregation(request: pytest.FixtureRequest) -> None:
     stream = ModelStream(even_shards(2), Distribution.UNKNOWN, "denied")
 
     async def scenario(writing: Writing) -> None:
@@ -220,7 +222,7 @@ def test_a_permission_that_comes_later_lets_records_be_aggregated(request: pytes
 
 
 @pytest.mark.parametrize("aggregate", [False, True])
-def test_a_reshard_is_learned_by_one_call(aggregate: bool, request: pytest.FixtureRequest) -> None:
+def test_reshard_is_found_by_one_call(aggregate: bool, request: pytest.FixtureRequest) -> None:
     stream = ModelStream(even_shards(2))
 
     async def scenario(writing: Writing) -> None:
@@ -238,7 +240,7 @@ def test_a_reshard_is_learned_by_one_call(aggregate: bool, request: pytest.Fixtu
     drive(scenario, stream, request, aggregate=aggregate)
 
 
-def test_a_shard_map_that_cannot_be_refreshed_leaves_what_was_written_settled(
+def test_failed_refresh_leaves_written_records_acknowledged(
     request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else the records would count as unwritten, and be written once more."""
@@ -276,7 +278,7 @@ def test_a_shard_map_that_cannot_be_refreshed_leaves_what_was_written_settled(
     assert "cannot be refreshed: LimitExceededException" in caplog.text
 
 
-def test_a_record_without_a_key_gets_one_of_the_given_source(request: pytest.FixtureRequest) -> None:
+def test_record_without_a_key_gets_a_random_one(request: pytest.FixtureRequest) -> None:
     async def scenario(writing: Writing) -> None:
         await writing.write([(b"0", None), (b"1", "mine"), (b"2", None, 7)])
         source = Random(1)

@@ -26,7 +26,7 @@ async def opened() -> AsyncIterator[Service]:
 
 
 @pytest.mark.parametrize("stream", ["dev-orders", ARN])
-def test_a_snapshot_becomes_samples(stream: str) -> None:
+def test_snapshot_becomes_samples(stream: str) -> None:
     now = ProducerMetrics(5, 50, 2, 1.5, {"ThrottlingException": 3}, 7, 100, 1000, 1, 0.1, 0.1, 0.4, 0.9)
     found = {
         sample.metric: (sample.value, dict(sample.attributes)) for sample in producer_collector(stream, lambda: now)()

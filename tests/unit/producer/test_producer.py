@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -21,29 +21,26 @@ from kinesis_efo.errors import (
     WriteError,
 )
 from kinesis_efo.producer import BlockingProducer, Producer, ProducerMetrics, ProducerSettings
-from kinesis_efo.producer.aggregation import Parcel
 from kinesis_efo.producer.service import Service
 from tests.support import virtual_time
 from tests.support.messages import raises
 from tests.support.write_model import Answer, ModelService, ModelStream, even_shards
 
 SOON = 10.0
+LARGE = b"x" * (1 << 20)
+"""Data of a record that is too large."""
 
 
-def gone() -> ClientError:
-    return ClientError({"Error": {"Code": "ResourceNotFoundException", "Message": "no such stream"}}, "PutRecords")
-
-
-def carried_out(parcels: Sequence[Parcel]) -> None:
-    """The script of a stream without faults."""
+def gone(_: object = None) -> Any:
+    """The script of a stream that was deleted."""
+    raise ClientError({"Error": {"Code": "ResourceNotFoundException", "Message": "no such stream"}}, "PutRecords")
 
 
 class Opened:
     """Connects a producer to the model, and records whether the connection was closed."""
 
-    def __init__(self, shards: int = 1, max_bytes: int = 1 << 20) -> None:
+    def __init__(self, shards: int = 1) -> None:
         self.stream = ModelStream(even_shards(shards))
-        self.max_bytes = max_bytes
         self.closed = False
         self.made = threading.Event()
 
@@ -52,12 +49,17 @@ class Opened:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Service]:
-        self.service = ModelService(self.stream, self.max_bytes)
+        self.service = ModelService(self.stream)
+        self.loop = asyncio.get_running_loop()
         self.made.set()
         try:
             yield self.service
         finally:
             self.closed = True
+
+    @property
+    def stored(self) -> list[bytes]:
+        return [record.data for record in self.stream.seen]
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -66,29 +68,41 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-def run(scenario: Callable[[Producer, Opened], Awaitable[Any]], shards: int = 1, **wanted: Any) -> Any:
-    async def main() -> Any:
+Scenario = Callable[[Producer, Opened], Awaitable[Any]]
+
+
+def run(scenario: Scenario, shards: int = 1, **wanted: Any) -> None:
+    async def main() -> None:
         opened = Opened(shards)
         async with asyncio.timeout(30), Producer("orders", settings=ProducerSettings(**wanted), connect=opened) as made:
-            return await scenario(made, opened)
+            await scenario(made, opened)
 
-    return asyncio.run(main())
+    asyncio.run(main())
 
 
-def test_put_waits_for_capacity_and_wakes_when_there_is_some() -> None:
+def fail(scenario: Scenario, kind: type[Exception] = StreamNotFoundError, **wanted: Any) -> None:
+    """Run a scenario after which the producer raises its failure when it is closed."""
+    with pytest.raises(kind):
+        run(scenario, **wanted)
+
+
+def numbered(count: int, key: str = "k") -> Iterator[tuple[str, str]]:
+    return ((str(number), f"{key}{number}") for number in range(count))
+
+
+def test_put_waits_for_room_and_continues_afterwards() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         opened.service.gate.clear()
-        for number in range(10):
-            await producer.put(b"x", str(number))
-        third = asyncio.create_task(producer.put(b"x", "late"))
+        await producer.put_many(numbered(10))
+        waiting = asyncio.create_task(producer.put(b"x", "late"))
         await until(lambda: producer.metrics.backpressure_waits == 1)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert not third.done()
+        assert not waiting.done()
         assert producer.metrics.outstanding_records == 10
         opened.service.gate.set()
         async with asyncio.timeout(SOON):
-            await third
+            await waiting
         await producer.flush()
         metrics = producer.metrics
         assert (metrics.outstanding_records, metrics.outstanding_bytes) == (0, 0)
@@ -98,21 +112,7 @@ def test_put_waits_for_capacity_and_wakes_when_there_is_some() -> None:
     run(scenario, max_outstanding_records=10, linger=60)
 
 
-def test_bytes_are_bounded_as_well() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
-        opened.service.gate.clear()
-        await producer.put(b"x" * 2_000, "k")
-        await producer.put(b"x" * 2_000, "k")
-        waiting = asyncio.create_task(producer.put(b"x" * 2_000, "k"))
-        await until(lambda: producer.metrics.backpressure_waits)
-        assert producer.metrics.outstanding_bytes == 4_002
-        opened.service.gate.set()
-        await waiting
-
-    run(scenario, max_outstanding_bytes=5_000)
-
-
-def test_a_record_is_sent_after_the_linger_without_a_flush() -> None:
+def test_record_is_sent_after_the_linger() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         await producer.put(b"x", "k")
         assert not opened.service.requests
@@ -122,7 +122,7 @@ def test_a_record_is_sent_after_the_linger_without_a_flush() -> None:
     run(scenario, linger=0.02)
 
 
-def test_flush_does_not_linger_and_waits_only_for_what_was_put_before() -> None:
+def test_flush_waits_only_for_records_put_before() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         opened.service.gate.clear()
         await producer.put(b"first", "k")
@@ -135,60 +135,53 @@ def test_flush_does_not_linger_and_waits_only_for_what_was_put_before() -> None:
         async with asyncio.timeout(SOON):
             await flush
         assert producer.metrics.outstanding_records == 1
-        assert [record.data for record in opened.stream.seen] == [b"first"]
+        assert opened.stored == [b"first"]
 
     run(scenario, linger=60)
 
 
-def test_no_more_requests_are_in_flight_than_allowed() -> None:
+def test_requests_in_flight_are_bounded() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         opened.service.gate.clear()
-        for number in range(5_000):
-            await producer.put(b"x", str(number))
+        await producer.put_many(numbered(5_000))
         await until(lambda: opened.service.in_flight == 3)
         opened.service.gate.set()
         await producer.flush()
         assert opened.service.most_in_flight == 3
-        assert len(opened.stream.seen) == 5_000
+        assert len(opened.stored) == 5_000
 
     run(scenario, max_in_flight=3)
 
 
-def test_the_first_failure_is_raised_by_everything_that_follows() -> None:
+def test_first_failure_is_raised_by_every_later_call() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
-        def fail(parcels: Sequence[Parcel]) -> None:
-            raise gone()
-
-        opened.service.script = fail
+        opened.service.script = gone
         await producer.put(b"x", "k")
         with pytest.raises(StreamNotFoundError, match="stream orders cannot be written to: ResourceNotFoundException"):
             await producer.flush()
-        opened.service.script = carried_out
+        opened.service.script = lambda _: None
         for _ in range(2):
             with pytest.raises(StreamNotFoundError):
                 await producer.put(b"y", "k")
         with pytest.raises(StreamNotFoundError):
             await producer.flush()
-        assert producer.metrics.records_written == 0
-        assert producer.metrics.outstanding_records == 1
+        assert (producer.metrics.records_written, producer.metrics.outstanding_records) == (0, 1)
         for _ in range(2):
             with pytest.raises(StreamNotFoundError):
                 await producer.close()
         assert opened.closed
 
-    with pytest.raises(StreamNotFoundError):
-        run(scenario)
+    fail(scenario)
 
 
 @pytest.mark.parametrize("fail_on_error", [False, True])
-def test_an_outage_longer_than_the_retry_timeout_fails_the_producer(fail_on_error: bool) -> None:
+def test_outage_longer_than_the_retry_timeout_fails(fail_on_error: bool) -> None:
     async def scenario() -> None:
         opened = Opened()
         settings = ProducerSettings(fail_on_error=fail_on_error)
         producer = await Producer("orders", settings=settings, connect=opened, clock=virtual_time.LoopClock()).open()
         opened.service.script = lambda parcels: [Answer(code="InternalFailure", message="x") for _ in parcels]
-        for number in range(100):
-            await producer.put(b"x", str(number))
+        await producer.put_many(numbered(100))
         with raises(
             RetriesExhaustedError,
             "stream orders cannot be written to: every record for shardId-000000000000 failed for ... s, beginning with "
@@ -200,14 +193,10 @@ def test_an_outage_longer_than_the_retry_timeout_fails_the_producer(fail_on_erro
     virtual_time.run(scenario())
 
 
-def test_a_failure_wakes_a_put_that_waits_and_surfaces_on_the_next_one() -> None:
+def test_failure_ends_a_put_that_waits() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         opened.service.gate.clear()
-
-        def fail(parcels: Sequence[Parcel]) -> None:
-            raise gone()
-
-        opened.service.script = fail
+        opened.service.script = gone
         await producer.put(b"x", "k")
         waiting = asyncio.create_task(producer.put(b"x", "k"))
         await until(lambda: producer.metrics.backpressure_waits)
@@ -217,39 +206,25 @@ def test_a_failure_wakes_a_put_that_waits_and_surfaces_on_the_next_one() -> None
         with pytest.raises(StreamNotFoundError):
             await producer.put(b"x", "k")
 
-    with pytest.raises(StreamNotFoundError):
-        run(scenario, max_outstanding_records=1)
+    fail(scenario, max_outstanding_records=1)
 
 
-def test_a_bug_in_our_own_code_fails_the_producer_instead_of_hanging_it() -> None:
+def test_bug_of_the_library_fails_the_producer() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         opened.service.script = lambda parcels: [None] * len(parcels)  # type: ignore[list-item]
         await producer.put(b"x", "k")
         with pytest.raises(WriteError, match="AttributeError"):
             await producer.flush()
 
-    with pytest.raises(WriteError):
-        run(scenario)
+    fail(scenario, WriteError)
 
 
-def test_a_refused_record_leaves_the_others_alone() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
-        await producer.put(b"good", "k")
-        with pytest.raises(RecordRefusedError, match=r"record 1 \(partition key 'k', 1048577 bytes\)"):
-            await producer.put(b"x" * (1 << 20), "k")
-        await producer.put(b"good", "k")
-        await producer.flush()
-        assert producer.metrics.records_written == 2
-
-    run(scenario)
-
-
-def test_put_many_equals_single_puts_even_when_capacity_is_scarce() -> None:
+def test_put_many_writes_every_record_with_little_room() -> None:
     outstanding = [0]
 
     async def scenario(producer: Producer, opened: Opened) -> None:
         opened.service.script = lambda _: outstanding.append(producer.metrics.outstanding_records)
-        await producer.put_many((str(number), f"k{number}") for number in range(1_700))
+        await producer.put_many(numbered(1_700))
         await producer.put_many([("last", "k0", 7), ("empty", "k1", None)])
         await producer.put_many([])
         await producer.flush()
@@ -263,7 +238,7 @@ def test_put_many_equals_single_puts_even_when_capacity_is_scarce() -> None:
     run(scenario, shards=3, max_outstanding_records=37)
 
 
-def test_put_many_reads_few_large_records_ahead_of_capacity() -> None:
+def test_put_many_reads_few_large_records_ahead() -> None:
     taken = [0]
 
     def given() -> Iterator[tuple[bytes, str]]:
@@ -286,86 +261,61 @@ def test_put_many_reads_few_large_records_ahead_of_capacity() -> None:
     run(scenario, max_outstanding_bytes=300_000)
 
 
-def test_put_many_keeps_the_order_of_a_key() -> None:
+def test_order_of_a_key_survives_waits() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(200):
+                tasks.create_task(producer.put(str(number), "k"))
         await producer.put_many((str(number), f"k{number % 3}") for number in range(600))
         await producer.flush()
-        for key in ("k0", "k1", "k2"):
+        for key in ("k", "k0", "k1", "k2"):
             positions = [record.position for record in opened.stream.seen if record.key == key]
+            assert len(positions) == 200
             assert positions == sorted(positions)
 
-    run(scenario, shards=2, ordered=True, max_outstanding_records=50)
+    run(scenario, shards=2, ordered=True, max_outstanding_records=3)
 
 
-def test_put_many_writes_the_records_before_a_refused_one_and_none_after_it() -> None:
+@pytest.mark.parametrize("kind", [RecordRefusedError, ZeroDivisionError])
+def test_put_many_writes_the_records_before_an_error(kind: type[Exception]) -> None:
     def given() -> Iterator[tuple[bytes, str]]:
         for number in range(5):
-            yield b"good", f"k{number}"
-        yield b"x" * (1 << 20), "large"
-        raise AssertionError("asked for more")
-
-    async def scenario(producer: Producer, opened: Opened) -> None:
-        with pytest.raises(RecordRefusedError, match=r"record 5 \(partition key 'large'"):
-            await producer.put_many(given())
-        await producer.flush()
-        assert [record.key for record in opened.stream.seen] == [f"k{number}" for number in range(5)]
-
-    run(scenario)
-
-
-def test_put_many_raises_the_error_of_its_iterable_and_writes_the_records_before_it() -> None:
-    def given() -> Iterator[tuple[bytes, str]]:
-        yield b"x", "k"
+            yield b"%d" % number, f"k{number}"
+        if kind is RecordRefusedError:
+            yield LARGE, "large"
         raise ZeroDivisionError
 
     async def scenario(producer: Producer, opened: Opened) -> None:
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(kind):
             await producer.put_many(given())
         await producer.flush()
-        assert len(opened.stream.seen) == 1
+        assert opened.stored == [b"0", b"1", b"2", b"3", b"4"]
 
     run(scenario)
 
 
-def test_put_many_skips_refused_records_with_fail_on_error_off() -> None:
+def test_refused_records_are_counted_and_logged_on_request(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
+        opened.service.script = lambda parcels: [
+            Answer(code="ValidationException", message="bad") if parcel.data == b"bad" else Answer(parcel.key)
+            for parcel in parcels
+        ]
+        for data in (b"good", b"bad", LARGE, b"good"):
+            await producer.put(data, "k")
         await producer.put_many([("a", "k"), ("b", ""), ("c", "k")])
         await producer.flush()
-        assert [record.data for record in opened.stream.seen] == [b"a", b"c"]
-        assert producer.metrics.records_refused == 1
-
-    run(scenario, fail_on_error=False)
-
-
-def test_with_fail_on_error_off_refused_records_are_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
-        def script(parcels: Sequence[Parcel]) -> list[Answer]:
-            return [
-                Answer(code="ValidationException", message="bad") if parcel.data == b"bad" else Answer(parcel.key)
-                for parcel in parcels
-            ]
-
-        opened.service.script = script
-        for data in (b"good", b"bad", b"x" * (1 << 20), b"good"):
-            await producer.put(data, "k")
-        await producer.flush()
         metrics = producer.metrics
-        assert (metrics.records_written, metrics.records_refused, metrics.outstanding_records) == (2, 2, 0)
-
-        def fail(parcels: Sequence[Parcel]) -> None:
-            raise gone()
-
-        opened.service.script = fail
+        assert (metrics.records_written, metrics.records_refused, metrics.outstanding_records) == (4, 3, 0)
+        opened.service.script = gone
         await producer.put(b"x", "k")
         with pytest.raises(StreamNotFoundError):
             await producer.flush()
 
-    with pytest.raises(StreamNotFoundError):
-        run(scenario, fail_on_error=False)
-    assert sum("left out of stream orders" in message for message in caplog.messages) == 2
+    fail(scenario, fail_on_error=False)
+    assert sum("left out of stream orders" in message for message in caplog.messages) == 3
 
 
-def test_a_limit_of_the_settings_is_not_blamed_on_the_stream() -> None:
+def test_record_above_a_setting_names_the_setting() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         with raises(
             RecordRefusedError,
@@ -377,7 +327,7 @@ def test_a_limit_of_the_settings_is_not_blamed_on_the_stream() -> None:
     run(scenario, max_outstanding_bytes=8_000)
 
 
-def test_leaving_the_context_writes_everything_even_after_an_error() -> None:
+def test_leaving_the_context_after_an_error_writes_everything() -> None:
     opened = Opened()
 
     async def main() -> None:
@@ -387,11 +337,10 @@ def test_leaving_the_context_writes_everything_even_after_an_error() -> None:
 
     with pytest.raises(ZeroDivisionError):
         asyncio.run(main())
-    assert len(opened.stream.seen) == 1
-    assert opened.closed
+    assert (opened.stored, opened.closed) == ([b"x"], True)
 
 
-def test_cancellation_ends_at_once_and_acknowledges_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_cancelled_program_ends_at_once_and_names_losses(caplog: pytest.LogCaptureFixture) -> None:
     opened = Opened()
 
     async def main() -> None:
@@ -413,23 +362,7 @@ def test_cancellation_ends_at_once_and_acknowledges_nothing(caplog: pytest.LogCa
     assert any("closed with 1 records (2 bytes) that were put and not acknowledged" in text for text in caplog.messages)
 
 
-def test_a_cancelled_put_gives_its_capacity_back() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
-        opened.service.gate.clear()
-        await producer.put(b"first", "k")
-        cancelled = asyncio.create_task(producer.put(b"cancelled", "k"))
-        last = asyncio.create_task(producer.put(b"last", "k"))
-        await until(lambda: producer.metrics.backpressure_waits == 2)
-        cancelled.cancel()
-        opened.service.gate.set()
-        await last
-        await producer.flush()
-        assert [record.data for record in opened.stream.seen] == [b"first", b"last"]
-
-    run(scenario, max_outstanding_records=1)
-
-
-def test_a_flush_after_a_cancelled_one_waits_for_its_records_too() -> None:
+def test_flush_after_a_cancelled_one_waits_for_its_records() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         opened.service.gate.clear()
         await producer.put(b"x", "k")
@@ -446,7 +379,7 @@ def test_a_flush_after_a_cancelled_one_waits_for_its_records_too() -> None:
     run(scenario)
 
 
-def test_a_producer_that_is_not_open_says_so() -> None:
+def test_producer_that_is_not_open_names_the_remedy() -> None:
     async def main() -> None:
         producer = Producer("orders", connect=Opened())
         assert producer.metrics == ProducerMetrics()
@@ -465,40 +398,25 @@ def test_a_producer_that_is_not_open_says_so() -> None:
     asyncio.run(main())
 
 
-def test_concurrent_puts_keep_their_order_through_the_wait() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(200):
-                tasks.create_task(producer.put(str(number), "k"))
-        await producer.flush()
-        assert [int(record.data) for record in opened.stream.seen] == list(range(200))
-
-    run(scenario, max_outstanding_records=3, ordered=True)
-
-
-def test_a_wrong_prediction_is_tolerated_and_the_map_refreshed_once() -> None:
+def test_unexpected_shard_refreshes_the_map_once() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         opened.stream.split(0)
         for round_ in range(5):
-            for number in range(20):
-                await producer.put(b"x", f"{round_}-{number}")
+            await producer.put_many(numbered(20, f"{round_}-"))
             await producer.flush()
         await until(lambda: opened.service.lists == 2)
-        for number in range(20):
-            await producer.put(b"x", str(number))
+        await producer.put_many(numbered(20))
         await producer.flush()
-        assert len(opened.stream.seen) == 120
-        assert opened.service.lists == 2
+        assert (len(opened.stored), opened.service.lists) == (120, 2)
         assert producer.metrics.retries == {}
 
     run(scenario)
 
 
-def test_an_aggregate_that_missed_a_split_is_written_again_by_the_new_map() -> None:
+def test_aggregate_that_missed_a_split_is_written_again() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         opened.stream.split(0)
-        for number in range(50):
-            await producer.put(b"x", str(number))
+        await producer.put_many(numbered(50))
         await producer.flush()
         assert sorted(record.position for record in opened.stream.seen) == list(range(50))
         assert producer.metrics.retries == {"WrongShard": 1}
@@ -507,7 +425,7 @@ def test_an_aggregate_that_missed_a_split_is_written_again_by_the_new_map() -> N
     run(scenario, aggregate=True)
 
 
-def test_one_warning_per_stall_and_one_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_stall_is_logged_when_it_begins_and_ends(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
 
     async def scenario(producer: Producer, opened: Opened) -> None:
@@ -545,12 +463,17 @@ def test_backpressure_with_progress_is_no_stall(caplog: pytest.LogCaptureFixture
     assert caplog.messages == []
 
 
+def blocking(opened: Opened, **wanted: Any) -> BlockingProducer:
+    return BlockingProducer("orders", connect=opened, settings=ProducerSettings(**wanted))
+
+
+def has_thread() -> bool:
+    return any(thread.name == "kinesis-efo-producer" for thread in threading.enumerate())
+
+
 class TestBlocking:
     def test_records_of_several_threads_are_all_stored(self) -> None:
-        opened = Opened(shards=4)
-        with BlockingProducer(
-            "orders", connect=opened, settings=ProducerSettings(max_outstanding_records=50)
-        ) as producer:
+        with blocking(opened := Opened(shards=4), max_outstanding_records=50) as producer:
 
             def work(name: str) -> None:
                 for number in range(250):
@@ -565,71 +488,55 @@ class TestBlocking:
             producer.flush()
             assert producer.metrics.records_written == 2_000
             assert producer.metrics.backpressure_waits > 0
-        assert len({record.key for record in opened.stream.seen}) == len(opened.stream.seen) == 2_000
-        assert not [thread for thread in threading.enumerate() if thread.name == "kinesis-efo-producer"]
+        assert len({record.key for record in opened.stream.seen}) == len(opened.stored) == 2_000
+        assert not has_thread()
 
     @pytest.mark.parametrize("many", [False, True])
-    def test_one_thread_keeps_its_order(self, many: bool) -> None:
-        opened = Opened()
-        settings = ProducerSettings(max_outstanding_records=7, ordered=True)
-        with BlockingProducer("orders", connect=opened, settings=settings) as producer:
+    def test_order_of_one_thread_is_kept(self, many: bool) -> None:
+        with blocking(opened := Opened(), max_outstanding_records=7, ordered=True) as producer:
             if many:
                 producer.put_many((str(number), "k") for number in range(500))
             else:
                 for number in range(500):
                     producer.put(str(number), "k")
-        assert [int(record.data) for record in opened.stream.seen] == list(range(500))
+        assert opened.stored == [b"%d" % number for number in range(500)]
 
-    def test_a_failure_reaches_the_thread_that_waits(self) -> None:
-        opened = Opened()
-        producer = BlockingProducer(
-            "orders", connect=opened, settings=ProducerSettings(max_outstanding_records=1)
-        ).open()
-
-        def fail(parcels: Sequence[Parcel]) -> None:
-            raise gone()
-
-        opened.service.script = fail
+    def test_failure_reaches_the_thread_that_waits(self) -> None:
+        producer = blocking(opened := Opened(), max_outstanding_records=1).open()
+        opened.service.script = gone
         producer.put(b"x", "k")
         # The second put waits for capacity when the failure arrives, or comes after it.
         with pytest.raises(StreamNotFoundError):
             producer.put(b"x", "k")
-        with pytest.raises(StreamNotFoundError):
-            producer.flush()
-        with pytest.raises(StreamNotFoundError):
-            producer.close()
+        for call in (producer.flush, producer.close, producer.close):
+            with pytest.raises(StreamNotFoundError):
+                call()
         assert opened.closed
-        with pytest.raises(StreamNotFoundError):
-            producer.close()
         with pytest.raises(StreamNotFoundError):
             producer.put(b"x", "k")
 
-    def test_a_failure_to_open_is_raised_and_leaves_no_thread(self) -> None:
+    def test_failed_open_raises_and_leaves_no_thread(self) -> None:
         @asynccontextmanager
         async def broken() -> AsyncIterator[Service]:
             service = ModelService(ModelStream(even_shards(1)))
 
             async def refuse() -> list[Any]:
-                raise gone()
+                gone()
+                return []
 
             service.shards = refuse  # type: ignore[method-assign]
             yield service
 
         with pytest.raises(StreamNotFoundError, match="stream orders cannot be opened for writing"):
             BlockingProducer("orders", connect=broken).open()
-        assert not [thread for thread in threading.enumerate() if thread.name == "kinesis-efo-producer"]
+        assert not has_thread()
 
-    def test_leaving_after_an_error_raises_that_error_and_logs_the_producers(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_error_of_the_program_outranks_the_producers(self, caplog: pytest.LogCaptureFixture) -> None:
         opened = Opened()
 
-        def fail(parcels: Sequence[Parcel]) -> None:
-            raise gone()
-
         def main() -> None:
-            with BlockingProducer("orders", connect=opened) as producer:
-                opened.service.script = fail
+            with blocking(opened) as producer:
+                opened.service.script = gone
                 producer.put(b"x", "k")
                 raise ZeroDivisionError
 
@@ -637,13 +544,3 @@ class TestBlocking:
             main()
         assert "producer for orders failed when it was closed after another error" in caplog.text
         assert opened.closed
-
-    def test_aborting_does_not_wait(self) -> None:
-        opened = Opened()
-        producer = BlockingProducer("orders", connect=opened).open()
-        opened.service.gate.clear()
-        producer.put(b"x", "k")
-        producer.abort()
-        assert opened.closed
-        with pytest.raises(ProducerClosedError):
-            producer.flush()

@@ -79,13 +79,13 @@ def scan_stacks(
                 raise GateError(f"{directory} has a second stack {name}: synthesize each environment once")
             documents[name], kinds[name] = document, kind
     added = extra.types(beside) if beside else frozenset()
-    ours = [] if named is None else list(_ours(documents, kinds, named, added))
+    ours = [] if named is None else list(refused(documents, kinds, named, added))
     with TemporaryDirectory(prefix="kinesis-efo-gate-") as scratch:
         for name, document in {**documents, CANARY: canary()}.items():
             (Path(scratch) / name).mkdir()
             (Path(scratch) / name / "cdk.tf.json").write_text(json.dumps(document), encoding="utf-8")
         report = _checkov("terraform_json", scratch, ["--directory", scratch], beside)
-        result = _judge(report, list(documents), PLANTED, kinds, accepted)
+        result = judge(report, list(documents), PLANTED, kinds, accepted)
     result = excuse(result, beside, environment_of)
     return replace(result, failed=[*ours, *result.failed])
 
@@ -113,7 +113,7 @@ def excuse(result: Result, beside: Path | None, environment_of: Callable[[str], 
     )
 
 
-def _ours(
+def refused(
     documents: Mapping[str, Mapping[str, Any]],
     kinds: Mapping[str, str],
     named: Mapping[tuple[str, str], Named],
@@ -173,7 +173,7 @@ def scan_plans(
         planted = json.dumps(scannable({"resource_changes": canary_changes()}, {}))
         arguments += ["--file", _write(Path(scratch) / CANARY / "plan.json", planted)]
         report = _checkov("terraform_plan", scratch, arguments, beside)
-        result = _judge(report, scanned, {each for each in PLANTED if not each.startswith(DOCUMENTS)}, {}, accepted)
+        result = judge(report, scanned, {each for each in PLANTED if not each.startswith(DOCUMENTS)}, {}, accepted)
         return excuse(result, beside, lambda _: environment)
 
 
@@ -250,7 +250,7 @@ def _checkov(
     return reports
 
 
-def _judge(
+def judge(
     reports: Sequence[Mapping[str, Any]],
     scanned: Sequence[str],
     planted: set[str],

@@ -73,7 +73,7 @@ class Own:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
-    return run(_parser(), arguments)
+    return run(command_line(), arguments)
 
 
 def _gate(options: argparse.Namespace) -> int:
@@ -98,7 +98,7 @@ def _new_repository(options: argparse.Namespace) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kinesis-efo-infra", description=__doc__)
     steps = add_steps(parser, Own, DIRECTORY)
     new = steps.add_parser("new-repository", help="write a repository: an app, its environment, its pipeline")

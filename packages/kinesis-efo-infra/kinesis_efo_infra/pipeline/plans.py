@@ -155,7 +155,7 @@ class Planner:
         with TemporaryDirectory(prefix="kinesis-efo-plan-") as scratch:
             made = self._make(deployment, Path(scratch))
             if to_apply:
-                _refuse(deployment, made.json, self.asks)
+                refuse_unsafe(deployment, made.json, self.asks)
             bundle.mkdir(parents=True)
             (bundle / PLAN_JSON).write_text(json.dumps(made.shown), encoding="utf-8")
             (bundle / PLAN_TEXT).write_text(made.text() + "\n", encoding="utf-8")
@@ -225,7 +225,7 @@ class Planner:
                     "be able to read: use the same version, or plan again"
                 )
             self._compare(deployment, shown, made, approved)
-            _refuse(deployment, made.json, self.asks)
+            refuse_unsafe(deployment, made.json, self.asks)
             # A plan with a digest was scanned after it was shown: checkov could read the credentials here.
             if approved is None:
                 _scan(self.gate, Path(scratch), made.json)
@@ -277,6 +277,9 @@ class Planner:
         any_changes = terraform.plan(scratch / _PLAN)
         plan = terraform.show(scratch / _PLAN)
         _only_allowed(f"the plan of {stack}", allowed.in_plan(plan, extra=self.extra), "applied")
+        # First, because each ARN of such a state would be named as one of a foreign account.
+        if refused := of_another_account(plan, (deployment.account_id, *deployment.named.accounts)):
+            raise PipelineError(f"{stack} cannot be planned: {refused[0]}")
         _only_granted(f"the plan of {stack}", granted.in_plan(plan, deployment.named))
         return Made(terraform, scratch / _PLAN, plan, comparison.shown(plan, document, key), version, any_changes)
 
@@ -396,9 +399,8 @@ def _only_granted(what: str, faults: Sequence[str]) -> None:
         raise PipelineError(f"{what} grants what the settings do not name:\n{listing}")
 
 
-def _refuse(deployment: Deployment, plan: Plan, asks: Callable[[Plan], Sequence[str]] = lambda _: ()) -> None:
-    accounts = (deployment.account_id, *deployment.named.accounts)
-    if refused := [*of_another_account(plan, accounts), *refusals(plan, deployment.imports), *asks(plan)]:
+def refuse_unsafe(deployment: Deployment, plan: Plan, asks: Callable[[Plan], Sequence[str]] = lambda _: ()) -> None:
+    if refused := [*refusals(plan, deployment.imports), *asks(plan)]:
         listing = "\n".join(f"  {each}" for each in refused)
         raise PipelineError(f"{deployment.stack} cannot be applied as planned:\n{listing}")
 

@@ -101,7 +101,7 @@ def test_a_plan_shows_what_becomes_of_the_bill() -> None:
     assert cost.idle({"resource_changes": []}, "us-east-1", PRICES, advantage=False) == []
 
 
-def test_what_a_plan_makes_is_what_the_stack_says(synth: Synth) -> None:
+def test_bill_of_a_plan_equals_the_stacks(synth: Synth) -> None:
     stack = synth(streams={"orders": {"mode": "provisioned", "shards": 2}})
     values = stack["resource"]["aws_kinesis_stream"]["orders"]
     planned = {**values, "stream_mode_details": [values["stream_mode_details"]]}
@@ -111,7 +111,7 @@ def test_what_a_plan_makes_is_what_the_stack_says(synth: Synth) -> None:
     assert line.usd == spent(stack)["`aws_kinesis_stream.orders`: shards"]
 
 
-def test_a_sum_with_something_unknown_in_it_says_so() -> None:
+def test_sum_with_an_unknown_line_is_marked() -> None:
     lines = table(None, Bill([Line("a", 1.0, "1"), Line("b", None, "2")]))
     assert lines[-2:] == ["| b | 2 | depends |", "| **together** | | **1.00, and more** |"]
     assert table(None, Bill()) == []
@@ -174,7 +174,7 @@ def test_the_example_has_its_bill_in_ireland(tmp_path: Path, capsys: pytest.Capt
     assert "Prices of eu-west-1 are not known here; these are those of us-east-1" in printed
 
 
-def test_the_template_says_what_its_on_demand_stream_costs(tmp_path: Path) -> None:
+def test_template_has_the_price_of_its_stream(tmp_path: Path) -> None:
     from infra.settings.first import write_first
 
     text = write_first(tmp_path, "dev").read_text(encoding="utf-8")

@@ -45,13 +45,9 @@ def test_metadata_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_meta(tmp_path).notes == ("retention falls",)
 
 
-def test_a_missing_plan_is_stale_and_a_broken_one_is_an_error(tmp_path: Path) -> None:
+def test_missing_plan_is_stale(tmp_path: Path) -> None:
     with pytest.raises(StalePlanError, match="its artifact has expired; plan again"):
         read_meta(tmp_path)
-    for text in ("", "[]", '{"environment": "dev"}', json.dumps({"changes": {"create": 1, "shred": 2}})):
-        (tmp_path / "meta.json").write_text(text, encoding="utf-8")
-        with pytest.raises(PipelineError, match="was not written by"):
-            read_meta(tmp_path)
 
 
 def test_changes_are_counted_by_what_they_do() -> None:
@@ -62,7 +58,7 @@ def test_changes_are_counted_by_what_they_do() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=5), st.integers(), max_size=5), st.integers(0, 4))
-def test_a_digest_does_not_depend_on_spacing_or_the_order_of_keys(
+def test_digest_ignores_spacing_and_order_of_keys(
     tmp_path_factory: pytest.TempPathFactory, said: dict[str, int], indent: int
 ) -> None:
     directory = tmp_path_factory.mktemp("digest")
@@ -79,8 +75,8 @@ def test_without_a_synthesis_there_is_no_digest(tmp_path: Path) -> None:
 
 
 HOSTILE: list[object] = [
-    *(None, [], 3, "x", "[" * 100_000),
-    *({"changes": each} for each in (None, [], {}, {"create": "many"}, {"create": [1]})),
+    *(None, [], 3, "", "x", "[" * 100_000, {"environment": "dev"}),
+    *({"changes": each} for each in (None, [], {}, {"create": "many"}, {"create": [1]}, {"create": 1, "shred": 2})),
     *(
         {**asdict(meta()), **each}
         for each in ({"commit": ["c0ffee"]}, {"serial": {}}, {"notes": [1]}, {"any_changes": "x"})
@@ -139,7 +135,7 @@ def test_directories_in_place_of_files_are_refused(tmp_path: Path, name: str) ->
         read[name](tmp_path) if name in read else configuration_digest(tmp_path / name)
 
 
-def test_a_text_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_broken_text_of_a_plan_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.txt").write_bytes(b"\xff")
     with pytest.raises(PipelineError, match="is no text of a plan"):
         read_text(tmp_path)

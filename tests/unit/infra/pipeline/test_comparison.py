@@ -27,7 +27,7 @@ def plan(*changes: Json, **besides: Any) -> Json:
     return {"resource_changes": list(changes), **besides}
 
 
-def test_order_and_what_is_not_changed_do_not_matter() -> None:
+def test_digest_ignores_order_and_unchanged_resources() -> None:
     kept = changed("aws_y.c", "no-op", before={"a": 1}, after={"a": 1})
     assert digest(plan(CREATED, UPDATED)) == digest(
         plan(UPDATED, kept, CREATED, timestamp="2026", terraform_version="1")
@@ -36,7 +36,7 @@ def test_order_and_what_is_not_changed_do_not_matter() -> None:
     assert differences(plan(CREATED, kept), plan(CREATED)) == []
 
 
-def test_what_changes_the_state_alone_counts_as_well() -> None:
+def test_digest_covers_changes_of_the_state_alone() -> None:
     kept = changed("aws_y.c", "no-op", before={}, after={})
     moved = {**kept, "previous_address": "aws_y.b"}
     imported = changed("aws_y.c", "no-op", before={}, after={}, importing={"id": "c"})
@@ -45,7 +45,7 @@ def test_what_changes_the_state_alone_counts_as_well() -> None:
     assert differences(plan(), output) == ["output.arn: create, which was not shown"]
 
 
-def test_differences_name_what_differs_and_tell_no_value() -> None:
+def test_differences_name_attributes_and_no_values() -> None:
     other = changed("aws_x.b", "update", before={"hours": 24, "name": "b"}, after={"hours": 72, "name": "c"})
     replaced = changed("aws_x.b", "delete", "create", before={}, after={})
     assert differences(plan(CREATED, UPDATED), plan(other)) == [
@@ -72,7 +72,7 @@ def unknown(body: Json, *, unknown: bool = True, at: str = "[0]", mode: str = "m
 BODY: Json = {"stream_arn": "${aws_s.one.arn}", "statement": {"x": "${aws_s.one.id}"}, "name": "one", "count": 1}
 
 
-def test_what_only_aws_knows_yet_is_known_by_what_the_stack_says() -> None:
+def test_unknown_values_are_compared_by_their_expressions() -> None:
     assert digest(unknown(BODY)) == digest(unknown({**BODY, "name": "other"})), "which is known"
     other = unknown({**BODY, "stream_arn": "${aws_s.other.arn}", "statement": []})
     assert differences(unknown(BODY), other) == ["aws_x.a[0]: create with other values of statement, stream_arn"]
@@ -94,13 +94,13 @@ def test_what_only_aws_knows_yet_is_known_by_what_the_stack_says() -> None:
     ],
 )
 @pytest.mark.parametrize("mode", ["managed", "data"])
-def test_whatever_decides_what_is_applied_is_in_the_digest(said: Json, mode: str) -> None:
+def test_digest_covers_whatever_decides_what_is_applied(said: Json, mode: str) -> None:
     others = [{"for_each": {"a": "${aws_s.third.arn}"}, "stream_arn": "${each.value}"}, {}]
     plain = [unknown({**BODY, **each}, mode=mode) for each in others]
     assert digest(unknown({**BODY, **said}, mode=mode)) not in {digest(each) for each in plain}
 
 
-def test_an_output_that_only_aws_knows_yet_is_known_by_what_the_stack_says() -> None:
+def test_unknown_outputs_are_compared_by_their_expressions() -> None:
     def output(value: str, *, secret: bool = False) -> Json:
         change = {"actions": ["create"], "before": None, "after_unknown": True, "after_sensitive": secret}
         stack = {"output": {"x": {"value": value}}}
@@ -110,7 +110,7 @@ def test_an_output_that_only_aws_knows_yet_is_known_by_what_the_stack_says() -> 
     assert "aws_x.a.id" not in json.dumps(output("${aws_x.a.id}", secret=True))
 
 
-def test_what_this_version_does_not_know_is_an_error() -> None:
+def test_unknown_part_of_a_plan_is_an_error() -> None:
     for change in ({"ephemeral": True}, {"actions_after": []}):
         with pytest.raises(PipelineError, match=rf"aws_x\.b: its plan has {next(iter(change))}, which this version"):
             shown(plan(changed("aws_x.b", "update", **change)), {}, KEY)
@@ -120,7 +120,7 @@ def test_what_this_version_does_not_know_is_an_error() -> None:
         shown(plan(CREATED), {}, KEY)
 
 
-def test_of_secrets_a_plan_has_what_tells_them_apart_and_nothing_else() -> None:
+def test_secrets_of_a_plan_become_keyed_hashes() -> None:
     def secret(value: Any, key: str = KEY, name: str = "value") -> Json:
         marks = {name: True, "block": [{"password": True}], "tags": {}}
         before = {name: "hunter1", "block": [{"password": "hunter2", "user": "me"}], "tags": {"a": "b"}}
@@ -162,14 +162,14 @@ def test_of_secrets_a_plan_has_what_tells_them_apart_and_nothing_else() -> None:
     assert len(hidden) == 3
 
 
-def test_an_expression_for_a_secret_is_a_secret() -> None:
+def test_expression_for_a_secret_is_a_secret() -> None:
     body = {**BODY, "stream_arn": "hunter${aws_s.one.arn}", "for_each": {"a": "hunter"}}
     made = json.dumps(unknown(body, after_sensitive={"stream_arn": True, "statement": [{}]}))
     assert "hunter" not in made
     assert "${aws_s.one.id}" in made
 
 
-def test_each_object_that_a_failed_replacement_left_behind_counts() -> None:
+def test_digest_covers_objects_of_failed_replacements() -> None:
     left = [{**changed("aws_x.b", "delete", before={"id": each}, after=None), "deposed": each} for each in ("1", "2")]
     assert differences(plan(left[0]), plan(*left)) == ["aws_x.b (deposed 2): delete, which was not shown"]
     assert differences(plan(left[1]), plan(*left)) == ["aws_x.b (deposed 1): delete, which was not shown"]
@@ -186,7 +186,7 @@ PLANS = st.lists(CHANGES, unique_by=lambda each: each["address"], max_size=3).ma
 
 
 @given(PLANS, PLANS)
-def test_two_plans_have_one_digest_if_and_only_if_nothing_differs(one: Json, other: Json) -> None:
+def test_plans_share_a_digest_only_without_differences(one: Json, other: Json) -> None:
     assert (digest(one) == digest(other)) is (differences(one, other) == [])
 
 

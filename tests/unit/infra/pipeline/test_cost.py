@@ -66,12 +66,12 @@ def plan(*resources: tuple[str, Any, Any]) -> dict[str, Any]:
     }
 
 
-def test_a_new_stream_is_counted_although_it_has_no_arn_yet() -> None:
+def test_new_stream_without_an_arn_is_counted() -> None:
     new = plan((ORDERS, None, stream(4, known=False)), ("aws_kinesis_stream_consumer.a", None, {"stream_arn": None}))
     assert changes(new) == [Change(ORDERS, Reading(), Reading(1, 4, on_demand=False))]
 
 
-def test_consumers_that_come_and_go_are_counted_on_their_stream() -> None:
+def test_consumers_are_counted_on_their_stream() -> None:
     gone, kept, new = (f"aws_kinesis_stream_consumer.{name}" for name in ("gone", "kept", "new"))
     moved = plan(
         (ORDERS, stream(4), stream(4)),
@@ -113,7 +113,7 @@ def test_nor_those_of_a_stream_that_somebody_else_scales() -> None:
     assert row.endswith("| 0 → 730 for each shard | 0 → 1 | 0.00 → 10.95 for each shard | 0.000 → 0.013 |")
 
 
-def test_the_prices_have_their_date_and_source_and_a_region_without_has_hours_and_gb() -> None:
+def test_table_has_date_and_source_of_prices() -> None:
     change = Change(ORDERS, Reading(), Reading(2, 4, on_demand=False))
     assert table([change], "us-east-1", PRICES, advantage=False)[-1] == (
         f"A month has 730 hours. Prices of us-east-1 as known on 2026-11-23, by https://prices; today's: {PAGE}"
@@ -125,7 +125,7 @@ def test_the_prices_have_their_date_and_source_and_a_region_without_has_hours_an
     assert table([], "us-east-1", PRICES, advantage=False) == []
 
 
-def test_every_region_has_prices_of_a_day_and_a_source() -> None:
+def test_every_region_has_dated_prices() -> None:
     regions = json.loads(FILE.read_text(encoding="utf-8"))["regions"]
     assert regions
     for region, written in regions.items():
@@ -139,7 +139,7 @@ def test_every_region_has_prices_of_a_day_and_a_source() -> None:
             assert told(known, region) == f"Prices of {region} as known on {known.date}; today's: {PAGE}"
 
 
-def test_what_a_region_lacks_is_the_nearest_ones_that_has_it(tmp_path: Path) -> None:
+def test_missing_price_is_that_of_the_nearest_region(tmp_path: Path) -> None:
     document = json.loads(FILE.read_text(encoding="utf-8"))
     whole = document["regions"]["us-east-1"]
     some = {
@@ -165,7 +165,7 @@ def test_what_a_region_lacks_is_the_nearest_ones_that_has_it(tmp_path: Path) -> 
     assert told(other, "eu-west-9").startswith("**Prices of eu-west-9 are not known here; these are those of eu-west-1")
 
 
-def test_a_region_without_prices_takes_the_nearest_ones_and_says_so(tmp_path: Path) -> None:
+def test_region_without_prices_uses_the_nearest_ones(tmp_path: Path) -> None:
     taken = prices_of("eu-west-9")
     assert taken is not None
     assert told(taken, "eu-west-9").startswith(

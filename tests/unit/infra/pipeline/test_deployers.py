@@ -95,7 +95,7 @@ OLD, protected: true | environment.protection_rules: [{type: required_reviewers,
 
 
 @pytest.mark.parametrize(("given", "message"), rows(ANSWERS))
-def test_rules_of_github_decide_who_deploys(given: str, message: str, github: FakeGitHub, load: Load) -> None:
+def test_rules_of_github_allow_or_refuse_bootstrap(given: str, message: str, github: FakeGitHub, load: Load) -> None:
     settings, _, answers = given.partition("|")
     text = answers.replace("REVIEWERS", "{type: required_reviewers, reviewers: [{type: Team}]}")
     for path, value in yaml.safe_load("{" + text + "}").items():
@@ -129,7 +129,7 @@ def test_ways_around_reviewers_are_warned_of(
     assert ('approve it as well; switch on "Prevent self-review"' in caplog.text) != prevent
 
 
-def test_without_reviewers_nobody_gets_around_them(
+def test_bypass_without_reviewers_is_no_warning(
     github: FakeGitHub, load: Load, caplog: pytest.LogCaptureFixture
 ) -> None:
     github.environment = {**(github.environment or {}), "can_admins_bypass": True}

@@ -81,7 +81,7 @@ def test_record_is_marked_until_a_deployment_succeeds(s3: Any, load: Load) -> No
     assert json.loads(s3.get_object(Bucket="state", Key=KEY)["Body"].read()) == {"commit": "two", "stack": "other"}
 
 
-def test_key_is_made_once_beside_the_record(s3: Any, load: Load) -> None:
+def test_key_is_created_once(s3: Any, load: Load) -> None:
     deployment, records = deployment_of(load()), Records(s3)
     key = records.key(deployment)
     assert len(key) == 64
@@ -92,7 +92,7 @@ def test_key_is_made_once_beside_the_record(s3: Any, load: Load) -> None:
 
 
 @pytest.mark.parametrize("refused", ["get_object", "put_object"])
-def test_missing_key_names_who_writes_it(refused: str, s3: Any, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_key_names_the_remedy(refused: str, s3: Any, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: Any) -> None:
         raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "any")
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from kinesis_efo_infra.pipeline.bundle import Changes, Meta
 from kinesis_efo_infra.pipeline.report import LIMIT, Planned, comment, drift_body
@@ -13,7 +16,7 @@ def planned(stack: str, text: str = "+ resource", **changes: int) -> Planned:
     return Planned(stack, meta, text)
 
 
-def test_the_comment_counts_changes_and_says_what_merging_does() -> None:
+def test_comment_counts_changes_and_explains_merging() -> None:
     told = comment([planned("dev", create=3, update=1)], ["prod"], all_planned=True)
     assert "| `dev` | 3 | 1 | 0 | 0 | `sha256:bbbbbbbbbbbb` |" in told
     assert "Deployed as it is here: `prod`." in told
@@ -21,13 +24,13 @@ def test_the_comment_counts_changes_and_says_what_merging_does() -> None:
     assert "destroyed or replaced" not in told
 
 
-def test_the_summary_of_a_deployment_says_what_is_about_to_be_applied() -> None:
+def test_summary_of_a_deployment_explains_applying() -> None:
     told = comment([planned("dev", create=3)], [], all_planned=True, deploying=True)
     assert "The deployment plans `c0ffeec0ffee` again, and applies that if it does exactly this" in told
     assert "Merging" not in told
 
 
-def test_the_comment_warns_of_destroyed_and_replaced_resources() -> None:
+def test_comment_warns_of_destroyed_and_replaced_resources() -> None:
     assert "**Something is destroyed or replaced in dev**" in comment(
         [planned("dev", replace=1), planned("prod")], [], all_planned=True
     )
@@ -36,30 +39,33 @@ def test_the_comment_warns_of_destroyed_and_replaced_resources() -> None:
     )
 
 
-def test_the_comment_begins_with_what_loses_records_or_stops_jobs() -> None:
+@pytest.mark.parametrize(
+    ("part", "shown"),
+    [
+        (
+            {"notes": ("aws_x.y: falls",)},
+            "**Read this before you merge:**\n\n- `dev`: aws_x.y: falls.\n\nMerging plans",
+        ),
+        ({"cost": ("| stream |", "|---|", "| x |")}, "**The bill of `dev`:**\n\n| stream |\n|---|\n| x |\n\nMerging"),
+    ],
+)
+def test_comment_has_warnings_and_bill_of_their_stack(part: dict[str, Any], shown: str) -> None:
     of_stack = planned("dev", update=1)
-    noted = replace(of_stack, meta=replace(of_stack.meta, notes=("aws_x.y: falls",)))
-    told = comment([noted, planned("prod", update=1)], [], all_planned=True)
-    assert "**Read this before you merge:**\n\n- `dev`: aws_x.y: falls.\n\nMerging plans" in told
-    assert "Read this" not in comment([planned("prod", update=1)], [], all_planned=True)
+    noted = replace(of_stack, meta=replace(of_stack.meta, **part))
+    assert shown in comment([noted, planned("prod", update=1)], [], all_planned=True)
+    others = comment([planned("prod", update=1)], [], all_planned=True)
+    assert "Read this" not in others
+    assert "The bill of" not in others
 
 
-def test_the_comment_has_what_is_billed_otherwise() -> None:
-    of_stack = planned("dev", update=1)
-    billed = replace(of_stack, meta=replace(of_stack.meta, cost=("| stream |", "|---|", "| x |")))
-    told = comment([billed, planned("prod", update=1)], [], all_planned=True)
-    assert "**The bill of `dev`:**\n\n| stream |\n|---|\n| x |\n\nMerging" in told
-    assert "in `prod` is billed" not in told
-
-
-def test_the_comment_says_that_there_is_nothing_to_do() -> None:
+def test_comment_without_plans_lists_deployed_stacks() -> None:
     told = comment([], ["dev", "prod"], all_planned=True)
     assert "Deployed as it is here: `dev`, `prod`." in told
     assert "No plan was made of: `dev`, `prod`." in comment([], ["dev", "prod"], all_planned=False)
     assert "Merging" not in told
 
 
-def test_the_comment_is_never_too_long_for_github() -> None:
+def test_comment_fits_githubs_limit() -> None:
     told = comment([planned(f"stack-{n}", "x" * 100_000, create=n) for n in range(7)], [], all_planned=True)
     assert len(told) < 65_536
     assert told.count("... the rest is in the artifact") == 7
@@ -75,7 +81,7 @@ def large(actions: dict[str, str]) -> Planned:
     return replace(planned("dev", text, create=len(actions)), plan={"resource_changes": changes})
 
 
-def test_what_is_lost_and_what_grants_something_is_seen_however_large_the_plan() -> None:
+def test_losses_and_grants_of_large_plans_are_shown_first() -> None:
     streams = {f'aws_kinesis_stream.s["a {n:03}"]': "create" for n in range(300)}
     grants = dict.fromkeys(
         ("aws_kinesis_resource_policy.z", "aws_kms_key.z", "aws_iam_role.z", "data.aws_iam_policy_document.z"), "update"
@@ -109,7 +115,7 @@ def test_what_is_lost_and_what_grants_something_is_seen_however_large_the_plan()
         assert "Plan: 306 to do." in each
 
 
-def test_addresses_that_do_not_fit_are_counted_by_what_is_done_to_what() -> None:
+def test_addresses_without_room_are_counted_by_action() -> None:
     streams = {f"aws_kinesis_stream.{'s' * 90}{n:04}": "create" for n in range(1_000)}
     tables = {f"aws_dynamodb_table.{'t' * 90}{n:04}": "delete" for n in range(50)}
     told = comment([large({**streams, **tables})], [], all_planned=True)
@@ -121,25 +127,18 @@ def test_addresses_that_do_not_fit_are_counted_by_what_is_done_to_what() -> None
     assert "50 x delete aws_dynamodb_table, 1000 x create aws_kinesis_stream" in told, "of no text there is room"
 
 
-def test_the_text_of_a_plan_cannot_end_its_block() -> None:
+def test_text_of_a_plan_cannot_end_its_block() -> None:
     told = comment([planned("dev", 'description = "```"\n@everyone')], [], all_planned=True)
     assert '````hcl\ndescription = "```"\n@everyone\n````' in told
 
 
-def test_drift_says_what_differs_and_where_it_was_found() -> None:
-    told = drift_body("dev", planned("dev", update=1).meta, "~ value", {"log": "https://ci/1"})
-    assert "0 to create, 1 to update" in told
-    assert "[log](https://ci/1)" in told
-    assert "~ value" in told
-
-
-def test_drift_says_what_it_costs() -> None:
+def test_drift_shows_differences_run_and_costs() -> None:
     """What was created half way is in the state, and not in the stack: its dollars are in the column before."""
-    meta = replace(planned("dev", destroy=2).meta, cost=["| `x`: consumers | 2 on 4 shards | 87.60 | - |"])
-    told = drift_body("dev", meta, "- value", {})
-    assert (
-        "**What it costs as it is, and as it is declared:**\n\n| `x`: consumers | 2 on 4 shards | 87.60 | - |" in told
-    )
+    row = "| `x`: consumers | 2 on 4 shards | 87.60 | - |"
+    meta = replace(planned("dev", update=1).meta, cost=[row])
+    told = drift_body("dev", meta, "~ value", {"log": "https://ci/1"})
+    for part in ("0 to create, 1 to update", "[log](https://ci/1)", "~ value", f"as it is declared:**\n\n{row}"):
+        assert part in told
 
 
 def test_drift_names_the_workflow_that_deploys() -> None:

@@ -307,19 +307,6 @@ def test_on_eks_the_jobs_own_release_counts(cli: Cli, label: str) -> None:
         assert cli.place.emr.only().request["releaseLabel"] == label
 
 
-def test_run_that_fails_names_its_logs(cli: Cli) -> None:
-    def fail(run: FakeRun) -> None:
-        run.state, run.reason = "FAILED", "driver exited with 1"
-
-    cli.place.emr.on_look = fail
-    cli.submit(SERVERLESS, "--logs", "s3://logs", code=1)
-    logs = f"s3://logs/applications/{APPLICATION}/jobs/00r0001/"
-    assert (
-        f"run 00r0001 of kinesis-efo-test-lake on {SERVERLESS} ended: FAILED: driver exited with 1. Logs: {logs}"
-        in cli.err
-    )
-
-
 @pytest.mark.parametrize(
     ("target", "folder"),
     [

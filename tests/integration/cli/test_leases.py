@@ -178,7 +178,6 @@ def test_reset_of_a_stream_follows_its_lineage(run: Run, world: Callable[..., Wo
         ),
         (("import-kcl",), 2, "needs --from-table or --from-file, one of them"),
         (("import-kcl", "--from-table", "no-such-table"), 1, "lease table no-such-table in us-east-1 does not exist"),
-        (("import-kcl", "--from-file", "none.json"), 1, "--from-file none.json cannot be read: No such file"),
         (("export", "--output", "/no/such/folder/x"), 1, "cannot be written: No such file"),
         (("list", "--external-id", "x"), 2, "--external-id goes with --role-arn"),
     ],

@@ -25,7 +25,7 @@ def test_wrong_value_is_refused_with_a_remedy(tmp_path: Path) -> None:
         check_unit("--interval", "2")
     with raises(UsageError, "--to AFTER is a position inside one shard: say which with --shard"):
         start_position("--to", "AFTER:5")
-    with pytest.raises(UsageError, match="--initial-position AFTER is a position inside .*, not an application's"):
+    with pytest.raises(UsageError, match=r"--initial-position AFTER is a position inside .*, not an application's"):
         start_position("--initial-position", "AFTER:5")
     ready = tmp_path / "ready.json"
     ready.write_text("{")

@@ -49,7 +49,7 @@ class Scripted(Platform):
     def cancel(self, run: JobRun, grace: int) -> None:
         self.cancelled.append((self.now, grace))
 
-    def _unused(self, *_: object) -> Any:
+    def _unused(self, *_: object, **__: object) -> Any:
         raise NotImplementedError
 
     site = request = submit = runs = _unused

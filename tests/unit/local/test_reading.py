@@ -62,13 +62,14 @@ def test_wrong_positions_are_refused(bench: Bench) -> None:
     bench.create(2)
     old = bench.put("a")["Records"][0]["SequenceNumber"]
     foreign = "did not come from this stream"
-    for kind, number, at, said in (
+    cases: list[tuple[str, str | None, float | None, str]] = [
         ("AT_SEQUENCE_NUMBER", None, None, "sequence number"),
         ("AT_TIMESTAMP", None, None, "timestamp"),
         ("AT_TIMESTAMP", None, bench.clock.wall + 100, "in the future"),
         *(("AT_SEQUENCE_NUMBER", wrong, None, foreign) for wrong in ("0", "x", "", "4" * 56, "9" * 129)),
         ("AFTER_SEQUENCE_NUMBER", str(int(old) + (10**16 << 80)), None, foreign),
-    ):
+    ]
+    for kind, number, at, said in cases:
         with refused("InvalidArgument", said):
             cursor(bench, kind, number, at)
     with refused("InvalidArgument", "encodes shardId-000000000000.* shardId-000000000001"):

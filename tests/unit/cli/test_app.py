@@ -163,7 +163,6 @@ PROBE = """
 import typer
 from typing import Annotated
 from kinesis_efo_tools.cli.declaring import Group, command
-from kinesis_efo_tools.cli.extras import needed_by
 from kinesis_efo.errors import ManifestError
 
 app = typer.Typer(add_completion=False)
@@ -198,17 +197,6 @@ def test_group_of_options_is_one_field(command: Path, capsys: pytest.CaptureFixt
     assert _run(capsys, "probe")[:2] == (0, "1 xx\n")
     _, out, _ = _run(capsys, "probe", "--help")
     assert out.index("Probes.") < out.index("--depth") < out.index("--times"), "what is its own comes first"
-
-
-def test_missing_package_names_its_extra(command: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command.write_text(PROBE.format("with needed_by('probe', 'local'): import no_such_package"))
-    code, _, err = _run(capsys, "probe")
-    assert code == 1
-    assert "kinesis-efo probe needs the package 'no_such_package': pip install 'kinesis-efo[local]'" in err
-    command.write_text(PROBE.format("with needed_by('probe', 'local'): import kinesis_efo.no_such_module"))
-    del sys.modules["probe_command"]
-    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-        cli.main(["probe"])
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])

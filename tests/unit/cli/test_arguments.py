@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from kinesis_efo.errors import ConfigurationError, UsageError
-from kinesis_efo_tools.cli.arguments import aws_settings
+from kinesis_efo.options import AwsSettings
+from kinesis_efo_tools.cli.arguments import aws_settings, load
+from kinesis_efo_tools.cli.extras import needed_by
 from kinesis_efo_tools.cli.lease_access import start_position
 from kinesis_efo_tools.cli.local_process import Ready
 from kinesis_efo_tools.cli.times import check_unit
@@ -31,3 +34,22 @@ def test_wrong_value_is_refused_with_a_remedy(tmp_path: Path) -> None:
     ready.write_text("{")
     with raises(ConfigurationError, ".../ready.json does not describe a local AWS: ...; delete it"):
         Ready.read(ready)
+
+
+def test_missing_package_names_its_extra() -> None:
+    with (
+        raises(ConfigurationError, "kinesis-efo probe needs the package 'nowhere': pip install 'kinesis-efo[local]'"),
+        needed_by("probe", "local"),
+    ):
+        raise ModuleNotFoundError(name="nowhere")
+    with pytest.raises(ModuleNotFoundError), needed_by("probe", "local"):
+        raise ModuleNotFoundError(name="kinesis_efo.no_such_module")  # a defect
+
+
+def test_stream_that_the_manifest_lacks_is_named(tmp_path: Path) -> None:
+    file, arn = tmp_path / "lake.json", "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
+    about = {"schemaVersion": 1, "application": "lake", "environment": "dev", "region": "eu-west-1"}
+    streams = {"orders": {"streamName": "orders", "streamArn": arn}}
+    file.write_text(json.dumps({**about, "leaseTable": {"name": "leases"}, "streams": streams}))
+    with raises(UsageError, "--stream names 'order', but the manifest .../lake.json has 'orders'"):
+        load(str(file), AwsSettings(), ["order"])

@@ -42,7 +42,8 @@ async def test_dead_owner_is_not_alive() -> None:
     await store.create(Lease("shardId-000000000009"))
     assert await _look(store) == ([], 0), "free leases are not watched"
     await _owned(store, "shardId-000000000000", "dead")
-    assert await _look(store) == ([], pytest.approx(TIMEOUT))
+    owners, seconds = await _look(store)
+    assert (owners, seconds) == ([], pytest.approx(TIMEOUT))
     renewing = asyncio.create_task(_renews(store, await _owned(store, "shardId-000000000001", "alive")))
     owners, seconds = await _look(store)
     assert owners == ["alive"]

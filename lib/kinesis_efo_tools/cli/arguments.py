@@ -160,7 +160,7 @@ def load(
 ) -> Manifest:
     """Load the manifest with the given streams; None for all. Takes at most `seconds`.
 
-    Raises ManifestError if it cannot be loaded, is not valid, or lacks a stream.
+    Raises ManifestError if it cannot be loaded or is not valid, UsageError if it lacks a stream.
     """
     from kinesis_efo.aws import COMMAND_SECONDS, INTERACTIVE_CONFIG, SyncClients
     from kinesis_efo.aws_errors import describe, is_foreign

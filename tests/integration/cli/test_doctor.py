@@ -520,14 +520,6 @@ def test_subscribing_needs_to_see_the_leases(cli: Cli) -> None:
     assert subscribed(here) == []
 
 
-def test_subscribing_to_a_missing_consumer_fails(cli: Cli) -> None:
-    here = cli.world()
-    here.kinesis.deregister_stream_consumer(ConsumerARN=here.consumers["orders"])
-    found = here.run("doctor", *SUBSCRIBE)
-    assert found.code == 1
-    assert _lines(found)["orders over HTTP/1.1"]["fix"].startswith("deploy again")
-
-
 def test_subscribing_needs_to_list_shards(cli: Cli) -> None:
     here = cli.world()
     cli.refuse("ListShards")
@@ -540,7 +532,6 @@ def test_subscribing_needs_to_list_shards(cli: Cli) -> None:
     ("options", "said"),
     [
         (("--subscribe", "--polling"), "--subscribe goes without --polling"),
-        (("--take-over",), "--take-over goes with --subscribe"),
     ],
 )
 def test_contradicting_options_are_refused(cli: Cli, options: tuple[str, ...], said: str) -> None:

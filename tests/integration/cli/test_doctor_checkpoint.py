@@ -115,16 +115,6 @@ def test_location_that_cannot_be_read_fails(cli: Cli, location: str, detail: str
     assert fix in remedy
 
 
-def test_empty_offset_file_is_named_with_remedy(cli: Cli, tmp_path: Path) -> None:
-    w = cli.world()
-    here = write(w, tmp_path / "c", {"orders": {FIRST: TRIM_HORIZON}}, finished=False)
-    (here / "offsets" / "0").write_text("")
-    status, detail, fix = said(w, here)["checkpoint"]
-    assert (status, detail) == ("failed", f"{here}: Spark refuses this checkpoint: offsets/0 is empty")
-    assert fix.startswith("restore all of its files from one moment, or start the query with a new checkpoint")
-    assert fix.endswith("delete offsets/0: a start plans this micro-batch again")
-
-
 def test_empty_location_is_that_of_a_new_query(cli: Cli, tmp_path: Path) -> None:
     found = said(cli.world(), tmp_path)
     status, detail, fix = found.pop("checkpoint")

@@ -130,18 +130,6 @@ def test_records_and_seconds_behind_are_shown(cli: Cli) -> None:
     assert "2023-11-14T22:13:20Z" in shown.out
 
 
-def test_dead_owner_is_silent(cli: Cli) -> None:
-    here = cli.world({"orders": 2})
-    first, second = (shard["ShardId"] for shard in here.shards())
-    here.rows(Lease(first, owner="alive"))
-    here.rows(Lease(second, owner="dead"))
-    with renewing(here, first):
-        found = _shards(here.run("lag", *QUICKLY, "--json"))
-    assert {row["owner"]: row["state"] for row in found.values()} == {"alive": "reading", "dead": "silent"}
-    assert found["orders:1"]["secondsStill"] >= 1
-    assert not found["orders:1"]["seenMoving"]
-
-
 def test_lag_is_an_upper_bound_without_permission(cli: Cli) -> None:
     here = cli.world()
     here.put([("k", b"x")] * 3)
@@ -176,19 +164,6 @@ def test_threshold_sets_the_exit_code(cli: Cli) -> None:
     assert here.run("lag", "--fail-above", "1ms").code == 4
     here.rows(Lease(shard, checkpoint=SHARD_END))
     assert here.run("lag", "--fail-above", "0s").code == 0
-
-
-def test_children_wait_for_their_parents(cli: Cli) -> None:
-    here = cli.world()
-    parent = here.shards()[0]["ShardId"]
-    here.split()
-    for shard in here.shards():
-        here.rows(Lease(f"orders:{shard['ShardId']}", checkpoint=TRIM_HORIZON))
-    states = [row["state"] for row in _shards(here.run("lag", "--json")).values()]
-    assert states == ["free", "waiting", "waiting"]
-    here.rows(Lease(f"orders:{parent}", checkpoint=SHARD_END))
-    states = [row["state"] for row in _shards(here.run("lag", "--json")).values()]
-    assert states == ["free", "free"]
 
 
 def test_lag_in_the_rows_of_runs_is_shown(cli: Cli) -> None:
@@ -266,10 +241,3 @@ def test_missing_stream_does_not_hide_others(cli: Cli) -> None:
     assert here.run("lag", "--stream", "orders", "--fail-above", "1h").code == 0
     alone = here.run("lag", "--stream", "clicks")
     assert (alone.code, alone.out, "stream 'clicks'" in alone.err) == (1, "", True)
-
-
-def test_missing_table_is_named(cli: Cli) -> None:
-    here = cli.world()
-    here.dynamodb.delete_table(TableName=here.lease_table)
-    table = here.run("lag")
-    assert (table.code, f"lease table {here.lease_table} in us-east-1 does not exist" in table.err) == (1, True)

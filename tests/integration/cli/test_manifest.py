@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -62,19 +61,6 @@ def test_missing_manifest_is_named(cli: Cli, aws: Any, location: str, said: str)
     found = cli.run("manifest", "check", "--manifest", location)
     assert (found.code, found.out) == (1, "")
     assert said in found.err
-
-
-def test_missing_keys_of_a_manifest_are_named(cli: Cli, tmp_path: Path) -> None:
-    wrong = tmp_path / "m.json"
-    wrong.write_text(json.dumps({"schemaVersion": 1, "application": "lake", "streams": {}}))
-    found = cli.run("manifest", "show", "--manifest", wrong)
-    assert found.code == 1
-    assert "key 'region' is missing" in found.err
-    assert "key 'leaseTable' is missing" in found.err
-
-
-def test_command_without_a_manifest_is_a_usage_error(cli: Cli) -> None:
-    assert cli.run("manifest", "show").code == 2
 
 
 def test_check_passes_existing_resources(cli: Cli) -> None:

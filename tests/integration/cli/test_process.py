@@ -72,27 +72,6 @@ def test_pipe_without_reader_ends_quietly(command: str, cli: Cli) -> None:
     assert (ran.stderr, ran.returncode) == ("", 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "command",
-    [
-        "doctor",
-        *(pytest.param(each, marks=pytest.mark.long) for each in ("manifest check", "shards", "lag", "leases list")),
-    ],
-)
-def test_good_and_bad_exit_codes(cli: Cli, command: str) -> None:
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    good = shell(f"{command} --json <>", cli.world(), **pipes)
-    assert good.returncode == 0, good.stderr
-    assert isinstance(json.loads(good.stdout), dict)
-    bad = subprocess.run([PROGRAM, *command.split(), "--manifest", "none.json"], text=True, check=False, **pipes)
-    assert bad.returncode == 1
-    assert "there is no such file" in bad.stdout + bad.stderr
-    assert "Traceback" not in bad.stderr
-    if command != "doctor":  # its answer has a line for it
-        assert (bad.stdout, bad.stderr.count("\n")) == ("", 1)
-
-
 def test_interrupt_while_owners_are_watched_changes_nothing(cli: Cli) -> None:
     here = cli.world()
     lease = Lease(here.shards()[0]["ShardId"], owner="host:1:abc")

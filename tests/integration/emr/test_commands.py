@@ -307,19 +307,6 @@ def test_on_eks_the_jobs_own_release_counts(cli: Cli, label: str) -> None:
         assert cli.place.emr.only().request["releaseLabel"] == label
 
 
-def test_run_that_fails_names_its_logs(cli: Cli) -> None:
-    def fail(run: FakeRun) -> None:
-        run.state, run.reason = "FAILED", "driver exited with 1"
-
-    cli.place.emr.on_look = fail
-    cli.submit(SERVERLESS, "--logs", "s3://logs", code=1)
-    logs = f"s3://logs/applications/{APPLICATION}/jobs/00r0001/"
-    assert (
-        f"run 00r0001 of kinesis-efo-test-lake on {SERVERLESS} ended: FAILED: driver exited with 1. Logs: {logs}"
-        in cli.err
-    )
-
-
 @pytest.mark.parametrize(
     ("target", "folder"),
     [
@@ -397,11 +384,6 @@ WRONG = [
     (["status", "-m", f"ssm://{MANIFEST}", "-t", "yarn"], 2, "--target must be cluster:j-<id>, .* got 'yarn'"),
     (["status", "-m", "ssm:///gone", "-t", SERVERLESS], 1, "manifest ssm:///gone cannot be loaded: ParameterNotFound"),
     (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS], 2, "--job is missing: the program to run"),
-    (
-        ["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "-j", "gone"],
-        1,
-        "--job .*jobs/gone.py cannot be read: No such file",
-    ),
     (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "-j", "jobs/a.jar"], 2, "--job must be a Python program"),
     (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "--conf", "a"], 2, "--conf must be NAME=VALUE"),
     (["package", "--python", "3.9"], 2, "--python must be one that EMR has with Spark 4"),
@@ -438,17 +420,11 @@ def test_missing_options_are_named(cli: Cli) -> None:
     for changes, said in (
         (["--execution-role", ""], "--execution-role is missing: a job on serverless runs with a role of its own"),
         (["--artifacts", ""], "--artifacts is missing: give s3://bucket"),
-        (["--artifacts", "artifacts"], "--artifacts must be s3://bucket or s3://bucket/prefix; got 'artifacts'"),
         (["--artifacts", "s3://gone"], "cannot write s3://gone/environments/.*NoSuchBucket"),
     ):
         cli.submit(SERVERLESS, *changes, "--no-follow", code=1 if "cannot write" in said else 2)
         assert re.search(said, cli.err), cli.err
     assert cli.place.emr.runs == {}
-
-
-def test_local_manifest_is_refused(cli: Cli) -> None:
-    cli.submit(SERVERLESS, "--manifest", str(cli.place.world.manifest), code=2)
-    assert "--manifest must be ssm:///name or s3://bucket/key, which the job can read as well" in cli.err
 
 
 # -- stop and status

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import botocore.exceptions
 import pytest
 
 from kinesis_efo_local import LocalAws
-from tests.integration.emr.conftest import ROLE, Place
+from tests.integration.emr.conftest import ROLE
 from tests.integration.emr.test_commands import SERVERLESS, STEP, Cli, cli
 from tests.support.emr import FakeRun
 
@@ -195,10 +194,3 @@ def test_obstacle_to_a_schedule_is_named(scheduled: Scheduled) -> None:
     scheduled.deploy(scheduleRoleArn=None)
     scheduled.submit(code=2)
     assert "no group or role for it is described: deploy the infrastructure again" in scheduled.cli.err
-
-
-def test_a_wrong_input_would_show(scheduled: Scheduled, place: Place) -> None:
-    emr = place.emr.client("emr-serverless")
-    with pytest.raises(botocore.exceptions.ParamValidationError):
-        emr.start_job_run(**small({"ApplicationId": "a", "ClientTokens": "b", "ExecutionRoleArn": "c"}, but="Tags"))
-    emr.close()

@@ -9,11 +9,12 @@ from typing import Any
 
 import aiohttp
 import pytest
+from botocore.config import Config
 from botocore.eventstream import ChecksumMismatch
 from botocore.exceptions import ClientError, EventStreamError
 from urllib3.exceptions import ProtocolError
 
-from kinesis_efo_local import AwsError, Close, Finish, NoFaults, Pause, Request, Reset
+from kinesis_efo_local import AwsError, Close, Finish, Freeze, GoAway, NoFaults, Pause, Request, Reset, ResetStream
 from kinesis_efo_local.wire import exception_frame
 
 from .conftest import Bench
@@ -46,72 +47,67 @@ def read(bench: Bench) -> tuple[list[str], BaseException | None]:
     return seen, None
 
 
-def run_with(run: Run, change: Callable[[bytes], Iterable[Any]]) -> tuple[list[str], BaseException | None]:
-    return read(run(faults=Frames(change), max_event_records=2))
+def test_changed_frames_arrive_as_they_are(run: Run) -> None:
+    def result(change: Callable[[bytes], Iterable[Any]]) -> tuple[list[str], BaseException | None]:
+        return read(run(faults=Frames(change), max_event_records=2))
 
-
-def test_frames_split_at_every_byte_and_joined_arrive(run: Run) -> None:
-    assert run_with(run, lambda frame: [bytes([byte]) for byte in frame]) == (list("abcd"), None)
-
-
-def test_a_wrong_checksum_is_seen(run: Run) -> None:
-    seen, error = run_with(run, lambda frame: [frame[:-1] + bytes([frame[-1] ^ 1])])
-    assert seen == ["a", "b"]
-    assert isinstance(error, ChecksumMismatch)
-
-
-def test_an_exception_in_the_stream_is_raised(run: Run) -> None:
-    frame = exception_frame(AwsError("KMSDisabledException", "the key is off"))
-    seen, error = run_with(run, lambda _: [frame, Finish()])
-    assert seen == ["a", "b"]
-    assert isinstance(error, EventStreamError)
-    assert error.response["Error"] == {"Code": "KMSDisabledException", "Message": "the key is off"}
-
-
-def test_a_pause_delays_the_stream(run: Run) -> None:
+    assert result(lambda frame: [bytes([byte]) for byte in frame]) == (list("abcd"), None)
     start = time.monotonic()
-    assert run_with(run, lambda frame: [Pause(0.5), frame]) == (list("abcd"), None)
+    assert result(lambda frame: [Pause(0.5), frame]) == (list("abcd"), None)
     assert time.monotonic() - start > 0.5
+    assert result(lambda _: [Finish()]) == (["a", "b"], None)
+    seen, error = result(lambda frame: [frame[:-1] + bytes([frame[-1] ^ 1])])
+    assert (seen, type(error)) == (["a", "b"], ChecksumMismatch)
+    frame = exception_frame(AwsError("KMSDisabledException", "the key is off"))
+    seen, error = result(lambda _: [frame, Finish()])
+    assert isinstance(error, EventStreamError)
+    assert (seen, error.response["Error"]["Message"]) == (["a", "b"], "the key is off")
+    assert error.response["Error"]["Code"] == "KMSDisabledException"
 
 
-def test_a_clean_end_has_no_error(run: Run) -> None:
-    assert run_with(run, lambda _: [Finish()]) == (["a", "b"], None)
+RESET, CUT = "ConnectionResetError", "not all data"
 
 
-@pytest.mark.parametrize(("step", "half"), [(Reset(), False), (Reset(), True), (Close(), False), (Close(), True)])
-def test_a_cut_connection_is_an_error(run: Run, step: Any, half: bool) -> None:
-    bench = run(
-        faults=Frames(lambda frame: [frame[: len(frame) // 2], Pause(0.05), step] if half else [step]),
-        max_event_records=2,
-    )
+@pytest.mark.parametrize(
+    ("steps", "error"),
+    [
+        ([Reset()], RESET), (["half", Reset()], RESET), ([Close()], CUT), (["half", Close()], CUT),
+        # Those of HTTP/2 are their nearest kin.
+        ([ResetStream(), "whole"], RESET), ([GoAway(grace=False), "whole"], CUT), ([GoAway(), "whole"], None),
+        ([Freeze(0.1), "whole"], None),
+    ],
+)  # fmt: skip
+def test_cut_connection_is_an_error(run: Run, steps: list[Any], error: str | None) -> None:
+    def change(frame: bytes) -> Iterable[Any]:
+        for step in steps:
+            yield from (
+                [frame[: len(frame) // 2], Pause(0.05)] if step == "half" else [frame if step == "whole" else step]
+            )
+
+    bench = run(faults=Frames(change), max_event_records=2, subscription_seconds=1)
     consumer = bench.consumer(bench.stream())
     bench.put(*"abcd")
+    position = {"Type": "TRIM_HORIZON"}
+    body = {"ConsumerARN": consumer, "ShardId": "shardId-000000000000", "StartingPosition": position}
+    headers = {"X-Amz-Target": "Kinesis_20131202.SubscribeToShard"}
 
     async def go() -> tuple[bytes, BaseException | None]:
-        body = {
-            "ConsumerARN": consumer,
-            "ShardId": "shardId-000000000000",
-            "StartingPosition": {"Type": "TRIM_HORIZON"},
-        }
         got = b""
         async with (
             aiohttp.ClientSession() as session,
-            session.post(
-                bench.aws.endpoint_url, json=body, headers={"X-Amz-Target": "Kinesis_20131202.SubscribeToShard"}
-            ) as answer,
+            session.post(bench.aws.endpoint_url, json=body, headers=headers) as answer,
         ):
             try:
                 async for chunk in answer.content.iter_any():
                     got += chunk
-            except aiohttp.ClientError as error:
-                return got, error
+            except aiohttp.ClientPayloadError as cut:
+                return got, cut
         return got, None
 
-    got, error = asyncio.run(go())
+    got, seen = asyncio.run(go())
     assert b'"PartitionKey":"b"' in got
-    assert b'"PartitionKey":"d"' not in got
-    assert isinstance(error, aiohttp.ClientPayloadError)
-    assert ("ConnectionResetError" in str(error)) == isinstance(step, Reset)
+    assert (b'"PartitionKey":"d"' in got, seen is None) == (error is None, error is None)
+    assert error is None or (RESET in str(seen)) == (error == RESET)
     assert bench.aws.kinesis.subscriptions == []
 
 
@@ -127,8 +123,6 @@ def test_any_operation_can_be_refused_or_delayed(run: Run) -> None:
 
     bench = run(faults=Throttled())
     bench.stream()
-    from botocore.config import Config
-
     once = Config(retries={"total_max_attempts": 1})
     with pytest.raises(ClientError, match=r"ProvisionedThroughputExceeded.* slow down, kinesis"):
         bench.aws.client("kinesis", config=once).list_shards(StreamName="orders")

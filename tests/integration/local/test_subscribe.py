@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError, EventStreamError
-from urllib3.exceptions import ProtocolError
 
 from .conftest import Bench, ShiftedClock, until
 
@@ -210,32 +208,6 @@ def test_hundred_shards_are_pushed_at_once(run: Run) -> None:
     for stream in streams:
         stream.close()
     until(lambda: open_count(bench) == 0)
-
-
-def test_stopping_leaves_no_thread_and_no_connection(run: Run) -> None:
-    before = set(threading.enumerate())
-    bench, consumer = reader(run, idle_event_seconds=60)
-    bench.aws.client("dynamodb").list_tables()
-    events = bench.subscribe(consumer, "LATEST")
-    bench.put("a")
-    ended: list[BaseException | None] = []
-
-    def read() -> None:
-        try:
-            list(events)
-        except (OSError, ProtocolError) as error:
-            ended.append(error)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    until(lambda: open_count(bench) == 1)
-    start = time.monotonic()
-    bench.aws.stop()
-    assert time.monotonic() - start < 30
-    thread.join(60)
-    assert ended
-    assert not set(threading.enumerate()) - before
-    bench.aws.stop()
 
 
 def test_slow_reshard_reaches_an_idle_reader(run: Run) -> None:

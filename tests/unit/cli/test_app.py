@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from kinesis_efo import __version__
-from kinesis_efo.errors import ConfigurationError, ManifestError
 from kinesis_efo_tools.cli import app as cli
 
 
@@ -30,18 +29,16 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert _run(capsys, "--version")[:2] == (0, f"kinesis-efo {__version__}\n")
 
 
-def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = _run(capsys, "lokal")
-    assert code == 2
-    assert "lokal" in err
-
-
 @pytest.mark.parametrize(
-    ("words", "meant"), [(("shard",), "'shards'"), (("lag", "--wacth"), "--watch"), (("leases", "relase"), "'release'")]
+    ("words", "meant"),
+    [
+        (("lokal",), "lokal"),
+        (("shard",), "'shards'"),
+        (("lag", "--wacth"), "--watch"),
+        (("leases", "relase"), "'release'"),
+    ],
 )
-def test_a_misspelled_word_is_answered_with_what_was_meant(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], meant: str
-) -> None:
+def test_misspelled_word_is_corrected(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], meant: str) -> None:
     code, _, err = _run(capsys, *words)
     assert code == 2
     assert meant in err
@@ -53,8 +50,6 @@ def test_a_misspelled_word_is_answered_with_what_was_meant(
         (("lagg", "--json"), "UsageError", 2),
         (("lag", "--json"), "UsageError", 2),  # without a manifest
         (("lag", "-m", "none.json", "--interval", "often", "--json"), "UsageError", 2),
-        (("lag", "-m", "none.json", "--region", "not one", "--json"), "UsageError", 2),
-        (("lag", "-m", "none.json", "--endpoint-url", "nonsense", "--json"), "UsageError", 2),
         (("lag", "-m", "none.json", "--json"), "ManifestError", 1),
         (("leases", "release", "-m", "none.json", "--json"), "ManifestError", 1),
     ],
@@ -74,9 +69,7 @@ def test_with_json_an_error_is_json_on_stderr(
     [
         ("top", "-m", "none.json", "--interval", "2"),
         ("tail", "--stream", "orders", "--from", "10"),
-        ("tail", "--stream", "orders", "--until", "10"),
         ("lag", "-m", "none.json", "--fail-above", "60"),
-        ("leases", "release", "-m", "none.json", "--lease-timeout", "10", "--yes"),
         ("leases", "reset", "-m", "none.json", "--to", "TRIM_HORIZON", "--lease-timeout", "10", "--yes"),
     ],
 )
@@ -90,26 +83,19 @@ def test_duration_without_unit_is_refused(capsys: pytest.CaptureFixture[str], wo
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("tail", "--stream", "orders", "--from", "1795699946"), "did you mean the time 1795699946000?"),
-        (("tail", "--stream", "orders", "--until", "1795699946"), "did you mean the time 1795699946000?"),
-        (
-            ("tail", "--stream", "orders", "--from", "AT_TIMESTAMP:1795699946"),
-            "did you mean 1795699946000, which is 2026-",
-        ),
-        (("tail", "--stream", "orders", "--until", "1795699946.480"), "did you mean 1795699946480, which is 2026-"),
-        (
-            ("leases", "reset", "-m", "none.json", "--to", "AT_TIMESTAMP:1795699946"),
-            "did you mean 1795699946000, which is 2026-",
-        ),
-        (("leases", "reset", "-m", "none.json", "--to", "1795699946"), "did you mean AT_TIMESTAMP:1795699946000?"),
+        ("tail --stream orders --from 1795699946", "the time 1795699946000?"),
+        ("tail --stream orders --until 1795699946", "the time 1795699946000?"),
+        ("tail --stream orders --from AT_TIMESTAMP:1795699946", "1795699946000, which is 2026-"),
+        ("tail --stream orders --until 1795699946.480", "1795699946480, which is 2026-"),
+        ("leases reset -m none.json --to AT_TIMESTAMP:1795699946", "1795699946000, which is 2026-"),
+        ("leases reset -m none.json --to 1795699946", "AT_TIMESTAMP:1795699946000?"),
     ],
 )
 def test_epoch_seconds_are_answered_with_milliseconds(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+    capsys: pytest.CaptureFixture[str], words: str, said: str
 ) -> None:
-    code, _, err = _run(capsys, *words)
-    assert code == 2
-    assert said in " ".join(err.split())
+    code, _, err = _run(capsys, *words.split())
+    assert (code, f"did you mean {said}" in " ".join(err.split())) == (2, True)
 
 
 @pytest.mark.slow
@@ -124,30 +110,14 @@ def test_help_names_values_and_no_types(capsys: pytest.CaptureFixture[str], name
         assert not re.search(r"<(bool|int|str|float|path|list|Path)", options)
 
 
-def test_importing_the_command_line_imports_no_command() -> None:
-    check = "import sys, kinesis_efo_tools.cli; print([name for name in ('moto', 'aiohttp', 'pyspark') if name in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
-
-
-def test_the_list_of_commands_imports_none() -> None:
-    script = (
-        "import sys\n"
-        "from kinesis_efo_tools.cli.app import COMMANDS, main\n"
-        "try:\n    main(sys.argv[1:])\n"
-        "except SystemExit:\n    pass\n"
-        "print([each.module for each in COMMANDS.values() if each.module in sys.modules])"
-    )
-    asked = subprocess.run([sys.executable, "-c", script, "--help"], capture_output=True, text=True, check=True)
-    assert asked.stdout.splitlines()[-1] == "[]"
-    assert cli.COMMANDS["shards"].summary[:20] in asked.stdout
-
-
 @pytest.mark.slow
 def test_help_imports_nothing_that_it_does_not_need() -> None:
     script = (
         "import sys\n"
         "from kinesis_efo_tools.cli.app import COMMANDS, load, main\n"
+        "try:\n    main(['--help'])\n"
+        "except SystemExit:\n    pass\n"
+        "assert not [each.module for each in COMMANDS.values() if each.module in sys.modules]\n"
         "for name in sorted(COMMANDS):\n"
         "    below = getattr(load(name, COMMANDS[name]), 'commands', {})\n"
         "    for words in [[name], *([name, each] for each in below)]:\n"
@@ -162,22 +132,12 @@ def test_help_imports_nothing_that_it_does_not_need() -> None:
 
 
 @pytest.mark.slow
-def test_the_shell_completes_commands_and_streams(tmp_path: Path) -> None:
+def test_shell_completes_commands_and_streams(tmp_path: Path) -> None:
     manifest = tmp_path / "lake.json"
     arn = "arn:aws:kinesis:eu-west-1:111122223333:stream"
-    manifest.write_text(
-        json.dumps(
-            {
-                "schemaVersion": 1, "application": "lake", "environment": "dev", "region": "eu-west-1",
-                "leaseTable": {"name": "leases"},
-                "streams": {
-                    name: {"streamName": name, "streamArn": f"{arn}/{name}",
-                           "consumerArn": f"{arn}/{name}/consumer/lake:1700000000"}
-                    for name in ("orders", "clicks")
-                },
-            }
-        )
-    )  # fmt: skip
+    streams = {each: {"streamName": each, "streamArn": f"{arn}/{each}"} for each in ("orders", "clicks")}
+    about = {"schemaVersion": 1, "application": "lake", "environment": "dev", "region": "eu-west-1"}
+    manifest.write_text(json.dumps({**about, "leaseTable": {"name": "leases"}, "streams": streams}))
     assert "shards" in _complete("kinesis-efo sha")
     assert str(manifest) in _complete(f"kinesis-efo shards --manifest {tmp_path}/")
     assert _complete(f"kinesis-efo shards --manifest {manifest} --stream o") == ["orders"]
@@ -203,7 +163,6 @@ PROBE = """
 import typer
 from typing import Annotated
 from kinesis_efo_tools.cli.declaring import Group, command
-from kinesis_efo_tools.cli.extras import needed_by
 from kinesis_efo.errors import ManifestError
 
 app = typer.Typer(add_completion=False)
@@ -232,29 +191,12 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "probe_command.py"
 
 
-def test_a_group_of_options_is_one_field(command: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_group_of_options_is_one_field(command: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command.write_text(PROBE.format("print(self.depth, self.label)"))
     assert _run(capsys, "probe", "--times", "3", "--label", "ab", "--depth", "4")[:2] == (0, "4 ababab\n")
     assert _run(capsys, "probe")[:2] == (0, "1 xx\n")
     _, out, _ = _run(capsys, "probe", "--help")
     assert out.index("Probes.") < out.index("--depth") < out.index("--times"), "what is its own comes first"
-
-
-def test_a_typer_app_is_a_group(command: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command.write_text(
-        "import typer\napp = typer.Typer(add_completion=False)\n"
-        "@app.command()\ndef show() -> None:\n    print('shown')\n"
-        "@app.command()\ndef check() -> None:\n    print('checked')\n"
-    )
-    code, out, _ = _run(capsys, "probe", "check")
-    assert (code, out) == (0, "checked\n")
-
-
-def test_a_missing_package_names_the_extra(command: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command.write_text(PROBE.format("with needed_by('probe', 'local'): import no_such_package"))
-    code, _, err = _run(capsys, "probe")
-    assert code == 1
-    assert "kinesis-efo probe needs the package 'no_such_package': pip install 'kinesis-efo[local]'" in err
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
@@ -265,16 +207,7 @@ def test_missing_dependencies_are_named_with_a_remedy(missing: str) -> None:
     assert ran.stderr == "kinesis-efo: the command line needs its dependencies: pip install 'kinesis-efo[cli]'\n"
 
 
-def test_a_missing_module_of_ours_is_a_defect(command: Path) -> None:
-    command.write_text(PROBE.format("with needed_by('probe', 'local'): import kinesis_efo.no_such_module"))
-    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-        cli.main(["probe"])
-
-
-def test_an_error_of_the_library_is_one_message(
-    command: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_of_the_library_is_one_message(command: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command.write_text(PROBE.format("raise ManifestError('no manifest')"))
     code, _, err = _run(capsys, "probe")
     assert (code, err) == (1, "kinesis-efo: no manifest\n")
-    assert issubclass(ManifestError, ConfigurationError)

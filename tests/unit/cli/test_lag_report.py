@@ -90,6 +90,7 @@ def test_slowest_of_several_queries_is_named() -> None:
         (2, "7c1f09ab", 1),
     ]
     assert [row["query"] for row in plain["shards"]] == [1, 2, 1, 2]
+    assert [(row["secondsStill"], row["seenMoving"]) for row in plain["shards"][:2]] == [(0.0, True), (1.0, True)]
     assert "queries" not in "\n".join(shown(view([found], 200), 200))
 
 

@@ -18,14 +18,8 @@ ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/prod-orders"
 
 def manifest(path: Path, **changes: Any) -> Path:
     entry = {"streamName": "prod-orders", "streamArn": ARN, "consumerArn": f"{ARN}/consumer/lake:1700000000"}
-    document = {
-        "schemaVersion": 1,
-        "application": "lake",
-        "environment": "prod",
-        "region": "eu-west-1",
-        "leaseTable": {"name": "leases"},
-        "streams": {"orders": entry},
-    }
+    about = {"schemaVersion": 1, "application": "lake", "environment": "prod", "region": "eu-west-1"}
+    document: dict[str, Any] = {**about, "leaseTable": {"name": "leases"}, "streams": {"orders": entry}}
     path.write_text(json.dumps(document | changes))
     return path
 
@@ -33,12 +27,12 @@ def manifest(path: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("value", "texts"), [(False, "false False FALSE 0 no No off f n"), (True, "true True TRUE 1 yes on t y")]
 )
-def test_truth_has_many_spellings(value: bool, texts: str) -> None:
+def test_true_and_false_have_many_spellings(value: bool, texts: str) -> None:
     for text in (*texts.split(), f" {value} "):
         assert parse_settings([f"read-limit={text}"]) == {"read_limit": value}
 
 
-def test_the_last_value_of_a_setting_counts() -> None:
+def test_last_value_of_a_setting_counts() -> None:
     found = parse_settings(["max_shards=3", "region=eu-west-1", "subscription_seconds=1", "subscription_seconds=2.5"])
     assert found == {"max_shards": 3, "region": "eu-west-1", "subscription_seconds": 2.5}
 
@@ -59,9 +53,6 @@ def test_the_last_value_of_a_setting_counts() -> None:
 def test_wrong_settings_are_refused(pair: str, message: str) -> None:
     with pytest.raises(typer.BadParameter, match=f"^{message.replace('(', '[(]')}"):
         parse_settings([pair])
-
-
-def test_a_value_out_of_range_is_refused() -> None:
     with pytest.raises(typer.BadParameter, match="max_shards must be more than 0; got 0"):
         merged(None, parse_settings(["max_shards=0"]), None)
 
@@ -72,31 +63,22 @@ def test_a_value_out_of_range_is_refused() -> None:
 def test_wrong_streams_are_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="--stream must be NAME or NAME:SHARDS"):
         parse_streams([text])
-
-
-def test_a_stream_is_named_once() -> None:
     with pytest.raises(typer.BadParameter, match="'a' twice"):
         parse_streams(["a:1", "a:2"])
 
 
-def test_no_options_declare_nothing() -> None:
-    assert wanted([], None, None, None) is None
-    assert merged(None, {}, None).region == "us-east-1"
-
-
-def test_options_that_need_streams() -> None:
+def test_options_need_streams() -> None:
     for app, out in (("lake", None), (None, Path("out.json"))):
         with pytest.raises(typer.BadParameter, match="go with --stream"):
             wanted([], app, None, out)
-
-
-def test_the_manifest_is_called_after_the_application() -> None:
+    assert wanted([], None, None, None) is None
+    assert merged(None, {}, None).region == "us-east-1"
     asked = wanted(["flights:2"], "lake", None, None)
     assert asked is not None
     assert (asked.manifest, asked.names) == (Path("lake-local.json"), ["flights"])
 
 
-def test_a_manifest_of_another_environment_is_never_overwritten(tmp_path: Path) -> None:
+def test_foreign_manifest_is_not_overwritten(tmp_path: Path) -> None:
     out = manifest(tmp_path / "prod.json")
     before = out.read_text()
     with raises(
@@ -127,7 +109,7 @@ def test_shards_are_those_of_streams_in_the_manifest(tmp_path: Path) -> None:
         wanted(["clicks:2"], None, manifest(tmp_path / "prod.json"), None)
 
 
-def test_one_account_has_one_stream_of_a_name(tmp_path: Path) -> None:
+def test_two_streams_of_one_name_are_refused(tmp_path: Path) -> None:
     other = ARN.replace("111122223333", "444455556666")
     streams = {
         name: {"streamName": "prod-orders", "streamArn": arn, "consumerArn": f"{arn}/consumer/lake:1"}
@@ -141,7 +123,7 @@ def test_one_account_has_one_stream_of_a_name(tmp_path: Path) -> None:
         wanted([], None, manifest(tmp_path / "prod.json", streams=streams), None)
 
 
-def test_a_stream_that_is_only_polled_gets_no_consumer(tmp_path: Path) -> None:
+def test_polled_stream_gets_no_consumer(tmp_path: Path) -> None:
     entry = {"streamName": "prod-orders", "streamArn": ARN}
     given = manifest(tmp_path / "prod.json", streams={"orders": entry})
     asked = wanted([], None, given, None)

@@ -25,45 +25,36 @@ SPARK = Finding("Spark", Status.PASSED, "PySpark 4.3.0")
 JAVA = Java(True, "Java 17 (/usr/bin/java)")
 
 
-def java_that_says(directory: Path, version: str) -> dict[str, str]:
+def java_of(directory: Path, version: str) -> dict[str, str]:
     """The environment of a machine with a Java of that version."""
     found = directory / "bin" / "java"
-    found.parent.mkdir()
+    found.parent.mkdir(exist_ok=True)
     found.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
     found.chmod(0o755)
     return {"JAVA_HOME": str(directory)}
-
-
-def test_missing_java_has_its_remedy(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"there is no Java here.*apt-get install openjdk-17-jre-headless"):
-        check(find_java({"PATH": str(tmp_path)}), SPARK)
-
-
-def test_old_java_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"Spark needs Java 17 or 21, but Java 11 \(.*brew install"):
-        check(find_java(java_that_says(tmp_path, "11.0.22")), SPARK)
 
 
 @pytest.mark.parametrize(
     ("spark", "java", "fits"), [("4.0.1", 21, True), ("4.0.1", 24, False), ("4.1.0", 25, False), ("4.3.0", 25, True)]
 )
 def test_java_that_is_too_new_for_spark_is_refused(spark: str, java: int, fits: bool, tmp_path: Path) -> None:
-    found = find_java(java_that_says(tmp_path, f"{java}.0.1"), spark)
+    found = find_java(java_of(tmp_path, f"{java}.0.1"), spark)
     assert found.runs_spark is fits
     assert (f"is too new for Spark {spark}" in found.detail, bool(found.fix)) == (not fits, not fits)
 
 
-def test_java_and_spark_that_are_right_pass(tmp_path: Path) -> None:
-    check(find_java(java_that_says(tmp_path, "21.0.2")), SPARK)
-
-
-def test_missing_spark_has_its_remedy() -> None:
+def test_missing_spark_or_java_has_its_remedy(tmp_path: Path) -> None:
     missing = Finding("Spark", Status.UNKNOWN, "PySpark is not installed here")
     with raises(ConfigurationError, "PySpark is not installed here; pip install 'kinesis-efo[spark,local]'"):
         check(JAVA, missing)
+    with pytest.raises(ConfigurationError, match=r"there is no Java here.*apt-get install openjdk-17-jre-headless"):
+        check(find_java({"PATH": str(tmp_path)}), SPARK)
+    check(find_java(java_of(tmp_path, "21.0.2")), SPARK)
+    with pytest.raises(ConfigurationError, match=r"Spark needs Java 17 or 21, but Java 11 \(.*brew install"):
+        check(find_java(java_of(tmp_path, "11.0.22")), SPARK)
 
 
-def test_the_program_is_written_once_and_never_overwritten(tmp_path: Path) -> None:
+def test_program_is_written_once(tmp_path: Path) -> None:
     path = tmp_path / "first.py"
     assert not write(path)
     assert path.read_text() == template()
@@ -73,7 +64,7 @@ def test_the_program_is_written_once_and_never_overwritten(tmp_path: Path) -> No
     assert path.read_text().endswith("# mine\n")
 
 
-def test_the_program_fits_the_flights_and_the_manifest() -> None:
+def test_program_fits_flights_and_manifest() -> None:
     text = template()
     compile(text, "first.py", "exec")
     (flight,) = islice(flights(Random(1)), 1)

@@ -33,23 +33,14 @@ def test_scale_covers_its_figures_with_few_lines(most: float, units: tuple[tuple
     assert top <= max(2.5 * most, units[-1][0])
 
 
-def test_rows_are_bounded_and_the_rest_is_summed_up() -> None:
+def test_page_has_state_charts_and_bounded_rows() -> None:
+    words = [shown(each)["word"] for each in (look(3), look(60), look(3, trouble="gone"))]
+    assert words == ["reading", "31 shards slow", "no answer"]
+    assert shown(look(2, said=NOW - 42))["about"].endswith("as of 42.0s ago")
     (stream,) = shown(look(2_000))["streams"]
     assert (len(stream["rows"]), stream["left"][:19]) == (MOST_ROWS, "and 1,000 shards mo")
-
-
-def test_several_streams_have_charts_of_their_own() -> None:
-    assert [bool(each["charts"]) for each in shown(look(4, 1))["streams"]] == [False]
-    assert [bool(each["charts"]) for each in shown(look(4, 2))["streams"]] == [True, True]
-
-
-def test_state_is_one_word() -> None:
-    assert [shown(each)["word"] for each in (look(3), look(60), look(3, trouble="gone"))] == [
-        "reading",
-        "31 shards slow",
-        "no answer",
-    ]
-    assert shown(look(2, said=NOW - 42))["about"].endswith("as of 42.0s ago")
+    for streams, charts in ((1, [False]), (2, [True, True])):
+        assert [bool(each["charts"]) for each in shown(look(4, streams))["streams"]] == charts
 
 
 def test_before_a_run_has_answered_its_row_is_shown() -> None:

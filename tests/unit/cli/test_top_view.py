@@ -61,23 +61,10 @@ def look(shards: int, streams: int = 1, trouble: str = "", said: float = NOW, qu
     names = [f"orders{number}" for number in range(streams)]
     pulse = Pulse()
     pulse.begin(NOW - 10, "ip-10-0-0-7:4711 reads now")
-    pulse.add(
-        RunStatus(
-            NOW - 10,
-            [status(number, names[number % streams], later=False) for number in range(shards)],
-            256_000_000,
-            queries=[query(number + 1, names, later=False) for number in range(queries)],
-        )
-    )
-    view = pulse.add(
-        RunStatus(
-            NOW,
-            [status(number, names[number % streams], later=True) for number in range(shards)],
-            256_000_000,
-            3.4,
-            [query(number + 1, names, later=True) for number in range(queries)],
-        )
-    )
+    for at, cpu, later in ((NOW - 10, 0.0, False), (NOW, 3.4, True)):
+        found = [status(number, names[number % streams], later=later) for number in range(shards)]
+        asked = [query(number + 1, names, later=later) for number in range(queries)]
+        view = pulse.add(RunStatus(at, found, 256_000_000, cpu, asked))
     owner = "ip-10-0-0-7:6f2c:4026531836:4711:88123:00c0ffee00c0ffee"
     runs = {name: Lease(run_key(name), owner=owner, lag=Lag(shards, 1)) for name in names}
     return Observation(NOW, runs, view, said, trouble, pulse.events)
@@ -117,26 +104,21 @@ def test_every_cause_leads_to_a_section_of_the_runbook() -> None:
     assert {cause.section for cause in LagCause} <= headings
 
 
-def test_old_figures_have_their_age() -> None:
-    text = "\n".join(shown(show("lake", look(2, trouble="nobody answers", said=NOW - 42), 80, 24), 80))
-    assert "as of 42.0s ago" in text
-    assert "nobody answers" in text
+def test_old_and_missing_figures_are_shown_as_such() -> None:
+    def text(found: Observation) -> str:
+        return "\n".join(shown(show("lake", found, 80, 24), 80))
+
+    old = text(look(2, trouble="nobody answers", said=NOW - 42))
+    assert "as of 42.0s ago" in old
+    assert "nobody answers" in old
+    first = text(Observation(NOW, {}, Pulse().add(RunStatus(NOW, [status(1, "orders", later=False)], 1)), NOW, ""))
+    assert "in -, processed -" in first
+    assert "None" not in first
+    unanswered = text(Observation(NOW, look(5).runs, None, None, "nobody answers"))
+    assert "what runs said with their last renewal" in unanswered
 
 
-def test_unknown_rates_are_shown_as_unknown() -> None:
-    view = Pulse().add(RunStatus(NOW, [status(1, "orders", later=False)], 256_000_000))
-    text = "\n".join(shown(show("lake", Observation(NOW, {}, view, NOW, ""), 80, 24), 80))
-    assert "in -, processed -" in text
-    assert "None" not in text
-
-
-def test_before_a_run_has_answered_its_row_is_shown() -> None:
-    found = look(5)
-    text = "\n".join(shown(show("lake", Observation(NOW, found.runs, None, None, "nobody answers"), 80, 24), 80))
-    assert "what runs said with their last renewal" in text
-
-
-def test_plain_data_has_the_same() -> None:
+def test_json_has_the_same() -> None:
     found = data("lake", look(60))
     assert found["shards"][0] == {
         "stream": "orders0",
@@ -174,12 +156,9 @@ def test_several_queries_have_a_line_each() -> None:
     ]
     assert lines[head + 3].rstrip().endswith("2 shards, 1.9 MiB/s")
     assert "query" not in "\n".join(shown(show("lake", look(3), 100, 30), 100)), "nothing changes for one"
-
-
-def test_of_many_queries_the_slowest_are_shown() -> None:
     lines = shown(show("lake", look(3, queries=40), 100, 24), 100)
     head = next(index for index, line in enumerate(lines) if line.startswith("query"))
-    assert [line.split()[0] for line in lines[head + 1 : head + 4]] == ["3", "6", "9"]
+    assert [line.split()[0] for line in lines[head + 1 : head + 4]] == ["3", "6", "9"], "the slowest of many"
     assert lines[head + 4].startswith("and 37 queries more")
 
 

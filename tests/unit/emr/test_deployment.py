@@ -16,16 +16,9 @@ from kinesis_efo_tools.emr.target import Target
 from tests.support.messages import raises
 
 DOCUMENT = {
-    "schemaVersion": 1,
-    "application": "lake",
-    "environment": "dev",
-    "region": "eu-west-1",
-    "manifest": "ssm:///kinesis-efo/dev/lake",
-    "artifacts": "s3://artifacts",
-    "releaseLabel": "emr-spark-8.0.0",
-    "architecture": "arm64",
-    "python": "3.11",
-}
+    "schemaVersion": 1, "application": "lake", "environment": "dev", "region": "eu-west-1", "artifacts": "s3://artifacts",
+    "manifest": "ssm:///kinesis-efo/dev/lake", "releaseLabel": "emr-spark-8.0.0", "architecture": "arm64", "python": "3.11",
+}  # fmt: skip
 
 
 class Ssm:
@@ -75,7 +68,7 @@ def test_missing_keys_have_defaults_and_unknown_are_ignored(ssm: Ssm) -> None:
         ),
     ],
 )
-def test_a_document_that_is_not_understood_is_refused(ssm: Ssm, value: str, said: str) -> None:
+def test_wrong_document_is_refused(ssm: Ssm, value: str, said: str) -> None:
     ssm.holds(value)
     with raises(ConfigurationError, said):
         load_deployment("dev", "lake", ssm.client)
@@ -87,16 +80,16 @@ def test_a_document_that_is_not_understood_is_refused(ssm: Ssm, value: str, said
         (
             "ParameterNotFound",
             (
-                "there is no parameter /kinesis-efo/dev/lake/job in eu-west-1: does the environment file of "
-                "'dev' have 'emr' and an application 'lake', and was it deployed, to this account and region? "
-                "Or give --target, --manifest and --artifacts"
+                "there is no parameter /kinesis-efo/dev/lake/job in eu-west-1: does the environment file of 'dev' have 'emr' "
+                "and an application 'lake', and was it deployed, to this account and region? Or give --target, --manifest and "
+                "--artifacts"
             ),
         ),
         (
             "AccessDeniedException",
             (
-                "parameter /kinesis-efo/dev/lake/job cannot be read: An error occurred (AccessDeniedException) "
-                "when calling the GetParameter operation: "
+                "parameter /kinesis-efo/dev/lake/job cannot be read: An error occurred (AccessDeniedException) when calling the "
+                "GetParameter operation: "
             ),
         ),
     ],
@@ -107,15 +100,12 @@ def test_unreadable_document_is_named(ssm: Ssm, code: str, said: str) -> None:
         load_deployment("dev", "lake", ssm.client)
 
 
-@pytest.mark.parametrize("text", ["cluster:j-2AXXXXXXGAPLF", "serverless:00f1abcdefgh2025", "eks:7jw6bqt9k1"])
-def test_a_target_is_read_as_it_is_written(text: str) -> None:
-    assert str(Target.parse(text)) == text
-
-
 @pytest.mark.parametrize(
     "text", ["", "j-2AXXXXXXGAPLF", "cluster:", "cluster:2AXX", "spark:local", "eks:a b", "serverless:ABC"]
 )
-def test_what_is_no_target_is_refused(text: str) -> None:
+def test_target_is_read_or_refused(text: str) -> None:
+    for right in ("cluster:j-2AXXXXXXGAPLF", "serverless:00f1abcdefgh2025", "eks:7jw6bqt9k1"):
+        assert str(Target.parse(right)) == right
     said = f"--target must be cluster:j-<id>, serverless:<application id> or eks:<virtual cluster id>; got {text!r}"
     with raises(UsageError, said):
         Target.parse(text)

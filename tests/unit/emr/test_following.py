@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -11,20 +11,14 @@ import pytest
 
 from kinesis_efo.errors import RunFailedError, StillRunningError
 from kinesis_efo_tools.emr.following import StopResult, stop, until_running
-from kinesis_efo_tools.emr.job import Job
 from kinesis_efo_tools.emr.platform import Platform
-from kinesis_efo_tools.emr.target import JobRun, JobRunState, Site, Target, TargetKind
+from kinesis_efo_tools.emr.target import JobRun, JobRunState, Target, TargetKind
 from tests.support.messages import raises
 from tests.support.virtual_time import LoopClock
 
-RUN = JobRun(
-    "r1",
-    "kinesis-efo-dev-lake",
-    JobRunState.RUNNING,
-    "RUNNING",
-    datetime(2026, 1, 1, tzinfo=UTC),
-    logs=["s3://logs/r1/"],
-)
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+RUN = JobRun("r1", "kinesis-efo-dev-lake", JobRunState.RUNNING, "RUNNING", BEGAN, logs=["s3://logs/r1/"])
+MARKER = "s3://b/stops/1"
 
 
 class Scripted(Platform):
@@ -55,17 +49,10 @@ class Scripted(Platform):
     def cancel(self, run: JobRun, grace: int) -> None:
         self.cancelled.append((self.now, grace))
 
-    def site(self) -> Site:
+    def _unused(self, *_: object, **__: object) -> Any:
         raise NotImplementedError
 
-    def request(self, job: Job) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def submit(self, job: Job) -> str:
-        raise NotImplementedError
-
-    def runs(self, name: str) -> Sequence[JobRun]:
-        raise NotImplementedError
+    site = request = submit = runs = _unused
 
 
 async def _stopped(platform: Scripted, grace: int, told: list[str] | None = None) -> StopResult:
@@ -79,12 +66,9 @@ async def test_run_is_followed_until_it_runs() -> None:
     found = await until_running(platform, RUN.id, LoopClock(), lambda run: told.append(run.told), 900)
     assert (found.state, told) == (JobRunState.RUNNING, ["WAITING", "RUNNING"])
     assert 60 <= platform.now <= 65
-
-
-async def test_a_run_that_waits_for_long_is_left_waiting() -> None:
-    platform = Scripted(lambda _: JobRunState.WAITING)
-    assert (await until_running(platform, RUN.id, LoopClock(), lambda _: None, 30)).state is JobRunState.WAITING
-    assert platform.now == pytest.approx(30)
+    waits = Scripted(lambda _: JobRunState.WAITING)
+    assert (await until_running(waits, RUN.id, LoopClock(), lambda _: None, 30)).state is JobRunState.WAITING
+    assert waits.now == pytest.approx(30), "it is left waiting"
 
 
 @pytest.mark.parametrize("state", [JobRunState.FAILED, JobRunState.STOPPED])
@@ -95,54 +79,47 @@ async def test_run_that_ends_names_its_logs(state: JobRunState) -> None:
         await until_running(platform, RUN.id, LoopClock(), lambda _: None, 900)
 
 
-async def test_a_job_that_heeds_its_marker_ends_by_itself() -> None:
-    heeds = Scripted(
-        lambda self: (
-            JobRunState.SUCCEEDED if self.marked and self.now >= self.marked[0][0] + 40 else JobRunState.RUNNING
-        ),
-        "s3://b/stops/1",
-    )
+async def test_job_that_heeds_its_marker_ends_by_itself() -> None:
+    def state(self: Scripted) -> JobRunState:
+        return JobRunState.SUCCEEDED if self.marked and self.now >= self.marked[0][0] + 40 else JobRunState.RUNNING
+
+    heeds = Scripted(state, MARKER)
     told: list[str] = []
     stopped = await _stopped(heeds, 600, told)
     assert (stopped.graceful, stopped.run.state) == (True, JobRunState.SUCCEEDED)
-    assert heeds.marked == [(0, "s3://b/stops/1")]
+    assert heeds.marked == [(0, MARKER)]
     assert (heeds.cancelled, told) == ([], ["RUNNING", "SUCCEEDED"])
 
 
-async def test_emr_ends_a_run_within_its_time() -> None:
-    ends = Scripted(lambda self: JobRunState.STOPPED if self.cancelled and self.now >= 20 else JobRunState.RUNNING)
-    assert (await _stopped(ends, 120)).graceful
-    assert ends.cancelled == [(0, 120)]
-
-
-async def test_run_ended_at_its_limit_is_not_graceful() -> None:
-    killed = Scripted(lambda self: JobRunState.STOPPED if self.now >= 121 else JobRunState.RUNNING)
-    assert not (await _stopped(killed, 120)).graceful
+@pytest.mark.parametrize(("seconds", "graceful"), [(20, True), (121, False)])
+async def test_run_without_marker_is_ended_by_emr(seconds: float, graceful: bool) -> None:
+    ends = Scripted(lambda self: JobRunState.STOPPED if self.cancelled and self.now >= seconds else JobRunState.RUNNING)
+    assert (await _stopped(ends, 120)).graceful is graceful
+    assert ends.cancelled[0] == (0, 120)
 
 
 async def test_job_that_ignores_its_marker_is_ended() -> None:
-    deaf = Scripted(lambda self: JobRunState.STOPPED if self.cancelled else JobRunState.RUNNING, "s3://b/stops/1")
+    deaf = Scripted(lambda self: JobRunState.STOPPED if self.cancelled else JobRunState.RUNNING, MARKER)
     stopped = await _stopped(deaf, 60)
     assert not stopped.graceful
     assert [(pytest.approx(65, abs=5), 0)] == deaf.cancelled
 
 
-async def test_run_with_a_foreign_marker_is_ended_at_once() -> None:
-    platform = Scripted(
-        lambda self: JobRunState.STOPPED if self.cancelled else JobRunState.RUNNING, "s3://foreign/stops/1"
-    )
-    assert not (await _stopped(platform, 600)).graceful
-    assert (platform.marked, platform.cancelled) == ([], [(0, 0)])
-
-
-@pytest.mark.parametrize(("grace", "state"), [(0, JobRunState.RUNNING), (600, JobRunState.WAITING)])
-async def test_run_without_grace_is_ended_at_once(grace: int, state: JobRunState) -> None:
-    platform = Scripted(lambda self: JobRunState.STOPPED if self.cancelled else state, "s3://b/stops/1")
+@pytest.mark.parametrize(
+    ("grace", "state", "marker"),
+    [
+        (0, JobRunState.RUNNING, MARKER),
+        (600, JobRunState.WAITING, MARKER),
+        (600, JobRunState.RUNNING, "s3://foreign/stops/1"),
+    ],
+)
+async def test_run_without_grace_or_own_marker_ends_at_once(grace: int, state: JobRunState, marker: str) -> None:
+    platform = Scripted(lambda self: JobRunState.STOPPED if self.cancelled else state, marker)
     assert not (await _stopped(platform, grace)).graceful
     assert (platform.marked, platform.cancelled) == ([], [(0, 0)])
 
 
-async def test_what_cannot_be_ended_is_an_error() -> None:
+async def test_run_that_cannot_be_ended_is_an_error() -> None:
     with raises(
         StillRunningError, "run r1 of kinesis-efo-dev-lake on eks:a is still there: RUNNING; end it in EMR's console"
     ):

@@ -32,23 +32,18 @@ def settings(kind: TargetKind = TargetKind.SERVERLESS, *arguments: str, **given:
 
 
 @pytest.mark.parametrize(
-    ("kind", "names"),
+    ("kind", "prefix"),
     [
-        (
-            TargetKind.CLUSTER,
-            ["spark.yarn.appMasterEnv.PYSPARK_PYTHON", "spark.yarn.appMasterEnv.PYSPARK_DRIVER_PYTHON"],
-        ),
-        (
-            TargetKind.SERVERLESS,
-            ["spark.emr-serverless.driverEnv.PYSPARK_PYTHON", "spark.emr-serverless.driverEnv.PYSPARK_DRIVER_PYTHON"],
-        ),
-        (TargetKind.EKS, ["spark.pyspark.python", "spark.pyspark.driver.python"]),
+        (TargetKind.CLUSTER, "spark.yarn.appMasterEnv.PYSPARK_"),
+        (TargetKind.SERVERLESS, "spark.emr-serverless.driverEnv.PYSPARK_"),
+        (TargetKind.EKS, "spark.pyspark."),
     ],
 )
-def test_driver_and_executors_run_the_archives_python(kind: TargetKind, names: list[str]) -> None:
+def test_driver_and_executors_run_the_archives_python(kind: TargetKind, prefix: str) -> None:
     found = settings(kind)
     assert found["spark.archives"] == f"{ARCHIVE}#environment"
-    for name in [*names, "spark.executorEnv.PYSPARK_PYTHON"]:
+    names = ("python", "driver.python") if kind is TargetKind.EKS else ("PYTHON", "DRIVER_PYTHON")
+    for name in (*(prefix + each for each in names), "spark.executorEnv.PYSPARK_PYTHON"):
         assert found[name] == "./environment/bin/python"
 
 
@@ -57,6 +52,8 @@ def test_settings_of_batch_jobs_are_off(kind: TargetKind) -> None:
     found = settings(kind)
     assert (found["spark.speculation"], found["spark.dynamicAllocation.enabled"]) == ("false", "false")
     assert any("rolling" in name or "rotation" in name for name in found) is (kind is not TargetKind.SERVERLESS)
+    wanted = settings(kind, executor_instances="9", speculation="true")
+    assert (wanted["spark.executor.instances"], wanted["spark.speculation"]) == ("9", "true"), "the user's win"
 
 
 def test_workers_have_a_daemon_with_all_imports() -> None:
@@ -67,17 +64,12 @@ def test_workers_have_a_daemon_with_all_imports() -> None:
 @pytest.mark.parametrize(
     "option", [["--option", "bufferBytes=1g"], ["--option=bufferbytes=1g"], ["--option", "BUFFERBYTES=1024m"]]
 )
-def test_the_drivers_overhead_has_room_for_the_fetchers_buffer(option: list[str]) -> None:
+def test_drivers_overhead_has_room_for_buffer_and_heap(option: list[str]) -> None:
     usual, large = (parse_size(settings(TargetKind.EKS, *each)["spark.driver.memoryOverhead"]) for each in ([], option))
     assert usual > (256 + 512) * MIB
     assert large - usual == (1024 - 256) * MIB * 3 // 2
-
-
-def test_the_drivers_overhead_follows_its_heap() -> None:
-    usual, large = (
-        parse_size(settings(**each)["spark.driver.memoryOverhead"]) for each in ({}, {"driver_memory": "14g"})
-    )
-    assert large - usual == 1024 * MIB
+    heap = parse_size(settings(TargetKind.EKS, driver_memory="14g")["spark.driver.memoryOverhead"])
+    assert heap - usual == 1024 * MIB
     assert settings(driver_memory="4096") | {"spark.driver.memory": ""} == settings() | {"spark.driver.memory": ""}
 
 
@@ -97,12 +89,7 @@ def test_executors_have_room_for_fetchers() -> None:
     shards = {"kinesisEfo_shards": "600"}
     assert overhead("--option", "fetchers=2", *buffers, **shards) - two == 2 * (1024 - 256) * MIB
     assert overhead("--option", "fetchers=2", executor_instances="9", **shards) == two
-    assert (
-        settings(TargetKind.EKS, "--option", "fetchers=2", executor_memoryOverhead="9g")[
-            "spark.executor.memoryOverhead"
-        ]
-        == "9g"
-    )
+    assert overhead("--option", "fetchers=2", executor_memoryOverhead="9g") == 9 * 1024 * MIB
 
 
 def test_memory_follows_the_number_of_shards() -> None:
@@ -130,11 +117,6 @@ def test_fetchers_that_leave_no_core_are_refused() -> None:
     assert settings(TargetKind.EKS, "--option", "fetchers=8", executor_instances="3")
     with raises(UsageError, "--conf spark.executor.cores must be a whole number, at least 1; got 'all'"):
         settings(TargetKind.EKS, "--option", "fetchers=8", executor_cores="all")
-
-
-def test_settings_of_the_user_win() -> None:
-    assert settings(executor_instances="9", speculation="true")["spark.executor.instances"] == "9"
-    assert settings(speculation="true")["spark.speculation"] == "true"
 
 
 @pytest.mark.parametrize(
@@ -165,53 +147,47 @@ def test_settings_of_the_user_win() -> None:
         ({"spark.driver.memory": "lots"}, "--conf spark.driver.memory must be a size such as 4g; got 'lots'"),
     ],
 )
-def test_what_cannot_be_passed_on_is_refused(given: dict[str, str], said: str) -> None:
+def test_wrong_setting_is_refused(given: dict[str, str], said: str) -> None:
     with raises(UsageError, said):
         spark_settings(TargetKind.SERVERLESS, ARCHIVE, [], given)
 
 
-def test_options_of_the_source_are_understood_or_refused() -> None:
+def test_options_of_the_source_are_read_or_refused() -> None:
     with raises(ConfigurationError, "option bufferBytes must be a size such as 256m; got 'lots'"):
         settings(TargetKind.EKS, "--option", "bufferBytes=lots")
     for text in ("soon", "10"):
         with raises(ConfigurationError, f"option leaseTimeout must be a duration such as 10s; got '{text}'"):
             lease_timeout(["--option", f"leaseTimeout={text}"])
-
-
-def test_lease_timeout_is_read_from_the_arguments() -> None:
     assert lease_timeout([]) == 10
     assert lease_timeout(["--output", "s3://lake", "--option", "leaseTimeout=1m"]) == 60
     assert source_option(["--leaseTimeout", "1m"], "leaseTimeout") is None
 
 
-def test_settings_are_read_back_as_they_were_passed() -> None:
-    job = Job(
-        name="n", program="s3://p", arguments=[], spark=settings(), role_arn=None, release_label="", logs=None,
-        logs_key_arn=None, fingerprint="f", token="t",
-    )  # fmt: skip
-    assert read_settings(["spark-submit", *job.spark_submit(), "s3://p"]) == settings()
-    assert read_settings_text(job.spark_submit_text()) == settings()
-    assert shlex.split(job.spark_submit_text()) == job.spark_submit()
-    assert job.spark_defaults() == {}
-    assert read_settings_text("--conf 'of someone else") == {}
-
-
 def test_names_of_runs_fit_and_differ() -> None:
     assert job_name("dev", "a" * 40) == f"kinesis-efo-dev-{'a' * 40}"
-    long = [job_name("dev", f"{'a' * 100}{n}") for n in range(2)]
-    assert {len(name) for name in long} == {64}
-    assert len(set(long)) == 2
+    names = [job_name("dev", f"{'a' * 100}{number}") for number in range(2)]
+    assert (list(map(len, names)), names[0] != names[1]) == ([64, 64], True)
+
+
+def job(**spark: str) -> Job:
+    return Job(
+        name="n", program="s3://p", arguments=[], role_arn=None, release_label="", logs=None, logs_key_arn=None,
+        fingerprint="f", token="t", spark=settings(TargetKind.EKS, **spark),
+    )  # fmt: skip
+
+
+def test_settings_are_read_back_as_they_were_passed() -> None:
+    assert read_settings(["spark-submit", *job().spark_submit(), "s3://p"]) == settings(TargetKind.EKS)
+    assert shlex.split(job().spark_submit_text()) == job().spark_submit()
+    assert job().spark_defaults() == {}
+    assert read_settings_text("--conf 'of someone else") == {}
 
 
 @pytest.mark.parametrize("value", ["-Da=1 -Db=2", """-Dtext='a "b" c'""", "a\\b", "tab\there"])
 def test_any_value_reaches_spark_whole(value: str) -> None:
-    given = {"spark.driver.extraJavaOptions": value}
-    job = Job(
-        name="n", program="s3://p", arguments=[], spark=spark_settings(TargetKind.EKS, ARCHIVE, [], given), role_arn=None,
-        release_label="", logs=None, logs_key_arn=None, fingerprint="f", token="t",
-    )  # fmt: skip
-    assert read_settings(["spark-submit", *job.spark_submit(), "s3://p"])["spark.driver.extraJavaOptions"] == value
+    made, name = job(driver_extraJavaOptions=value), "spark.driver.extraJavaOptions"
+    assert read_settings(["spark-submit", *made.spark_submit(), "s3://p"])[name] == value
     # In the string, of which EMR does not say how it is split, there are only the others.
-    assert read_settings_text(job.spark_submit_text()) == settings(TargetKind.EKS)
-    (defaults,) = job.spark_defaults()["applicationConfiguration"]
-    assert defaults == {"classification": "spark-defaults", "properties": given}
+    assert read_settings_text(made.spark_submit_text()) == settings(TargetKind.EKS)
+    (defaults,) = made.spark_defaults()["applicationConfiguration"]
+    assert defaults == {"classification": "spark-defaults", "properties": {name: value}}

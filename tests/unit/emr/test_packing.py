@@ -81,10 +81,8 @@ class Unpacked:
             cwd=cwd,
             # A version manager's own `python3.12` on the path may be none that runs.
             env={"PATH": f"{sys.base_prefix}/bin:{os.environ['PATH']}", **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
         return ran.stdout + ran.stderr + ("" if ran.returncode == 0 else f"exit {ran.returncode}")
 
 
@@ -97,11 +95,7 @@ def test_launcher_finds_packages_from_any_directory(tmp_path: Path) -> None:
     show = "import packed, sys; print(packed.where, sys.version_info[:2] == (3, int(sys.argv[1])), 'spark.zip' in sys.path[2])"
     python = Unpacked(tmp_path / "elsewhere")
     minor = HERE.python.partition(".")[2]
-    assert python.run("-c", show, minor, cwd=container, PYTHONPATH="/opt/spark.zip").split() == [
-        "packed",
-        "True",
-        "True",
-    ]
+    assert python.run("-c", show, minor, cwd=container, PYTHONPATH="/opt/spark.zip") == "packed True True\n"
     absolute = str(container / "environment" / "bin" / "python")
     assert python.run("-c", "import packed; print(packed.where)", cwd=tmp_path, program=absolute) == "packed\n"
 
@@ -118,18 +112,10 @@ def test_host_without_the_python_is_named(tmp_path: Path) -> None:
     said = unpacked.run("-V", cwd=tmp_path, PATH=str(tools))
     assert f"built for Python {missing.python}, which this host does not have (PATH is {tools})" in said
     assert "exit 1" in said
-    right = Unpacked(tmp_path / "right")
-    assert (
-        right.run(
-            "-c",
-            "import packed; print(packed.where)",
-            cwd=tmp_path,
-            program="./right/bin/python",
-            PATH=str(tools),
-            KINESIS_EFO_PYTHON=sys.executable,
-        )
-        == "packed\n"
-    )
+    environment = {"PATH": str(tools), "KINESIS_EFO_PYTHON": sys.executable}
+    show, program = "import packed; print(packed.where)", "./right/bin/python"
+    right = Unpacked(tmp_path / "right").run("-c", show, cwd=tmp_path, program=program, **environment)
+    assert right == "packed\n"
 
 
 def test_children_get_the_original_environment(tmp_path: Path) -> None:
@@ -147,18 +133,15 @@ def test_children_get_the_original_environment(tmp_path: Path) -> None:
     assert unpacked.run("-c", "import os; print('PYTHONPATH' in os.environ)", cwd=tmp_path) == "False\n"
 
 
-def test_chosen_python_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_unfit_python_or_processor_is_refused(tmp_path: Path) -> None:
     other = PythonPlatform(next(each for each in ("3.13", "3.12") if each != HERE.python), HERE.architecture)
     unpacked = Unpacked(tmp_path / "environment", other)
     for chosen in (sys.executable, "/no/such/python"):
         said = unpacked.run("-V", cwd=tmp_path, KINESIS_EFO_PYTHON=chosen)
         assert f"KINESIS_EFO_PYTHON must be the path of a Python {other.python}; got '{chosen}'\nexit 1" in said
-
-
-def test_host_with_other_processors_is_named(tmp_path: Path) -> None:
-    other = "x86_64" if HERE.architecture == "arm64" else "arm64"
-    said = Unpacked(tmp_path / "environment", PythonPlatform(HERE.python, other)).run("-V", cwd=tmp_path)
-    assert f"built for {other}, but this host is {os.uname().machine}" in said
+    foreign = PythonPlatform(HERE.python, "x86_64" if HERE.architecture == "arm64" else "arm64")
+    said = Unpacked(tmp_path / "foreign", foreign).run("-V", cwd=tmp_path, program="./foreign/bin/python")
+    assert f"built for {foreign.architecture}, but this host is {os.uname().machine}" in said
     assert "exit 1" in said
 
 
@@ -169,31 +152,28 @@ def test_host_with_other_processors_is_named(tmp_path: Path) -> None:
         ("3.11", "sparc", "--architecture must be one of x86_64, arm64; got 'sparc'"),
     ],
 )
-def test_a_platform_that_emr_does_not_have_is_refused(python: str, architecture: str, said: str) -> None:
+def test_platform_that_emr_lacks_is_refused(python: str, architecture: str, said: str) -> None:
     with raises(PackagingError, said):
         PythonPlatform(python, architecture)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("contents", [b"", b"no archive", None])
-def test_a_file_that_is_no_archive_is_refused(tmp_path: Path, contents: bytes | None) -> None:
+def test_file_that_is_no_archive_is_refused(tmp_path: Path, contents: bytes | None) -> None:
     file = tmp_path / "environment.tar.gz"
     if contents is not None:
         file.write_bytes(contents)
     with pytest.raises(PackagingError, match=r"environment.tar.gz is no archive of `kinesis-efo emr package`"):
         read_archive(file)
-
-
-def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
     pack(_tree(tmp_path / "tree"), tmp_path / "other.tar.gz")
     with raises(
         PackagingError,
-        f"{tmp_path / 'other.tar.gz'} is no archive of `kinesis-efo emr package`: KeyError: \"filename 'environment.json' not found\"",
+        ".../other.tar.gz is no archive of `kinesis-efo emr package`: KeyError: \"filename 'environment.json' not found\"",
     ):
         read_archive(tmp_path / "other.tar.gz")
 
 
 @pytest.mark.parametrize("missing", ["pyproject.toml", "uv.lock"])
-def test_a_directory_that_is_no_locked_project_is_refused(tmp_path: Path, missing: str) -> None:
+def test_directory_without_a_lock_is_refused(tmp_path: Path, missing: str) -> None:
     for name in {"pyproject.toml", "uv.lock"} - {missing}:
         (tmp_path / name).touch()
     said = f"{tmp_path} has no {missing}: --project must be the directory of a uv project with a lock file"
@@ -201,27 +181,19 @@ def test_a_directory_that_is_no_locked_project_is_refused(tmp_path: Path, missin
         package(tmp_path, tmp_path / "out", PythonPlatform())
 
 
-def test_uv_is_the_one_that_comes_with_this_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _program(tmp_path / "uv")
+def test_uv_is_found_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "uv").write_text("#!/bin/sh\n")
+    (tmp_path / "uv").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert Path(find_uv()).parent == Path(sysconfig.get_path("scripts"))
-
-
-def test_without_that_uv_is_the_one_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Path(find_uv()).parent == Path(sysconfig.get_path("scripts")), "that of this environment comes first"
     monkeypatch.setitem(sys.modules, "uv", None)  # as if it were not installed
-    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_uv() == str(tmp_path / "uv")
+    (tmp_path / "uv").unlink()
     with raises(
         PackagingError,
         "packing needs the program uv, which is neither installed with ... nor on the PATH: pip install 'kinesis-efo[emr]'",
     ):
         find_uv()
-    _program(tmp_path / "uv")
-    assert find_uv() == str(tmp_path / "uv")
-
-
-def _program(file: Path) -> None:
-    file.write_text("#!/bin/sh\n")
-    file.chmod(0o755)
 
 
 _BACKEND = """
@@ -239,7 +211,7 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
 
 
 @pytest.mark.slow
-def test_the_build_backend_of_a_project_sees_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_backend_sees_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = tmp_path / "project"
     project.mkdir()
     (project / "backend.py").write_text(_BACKEND)

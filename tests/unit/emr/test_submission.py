@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.errors import UsageError
+from kinesis_efo.errors import PackagingError, UsageError
 from kinesis_efo.manifest import Manifest, StreamRef
-from kinesis_efo_tools.emr.artifacts import Artifact, Store
-from kinesis_efo_tools.emr.checks import release_faults
+from kinesis_efo_tools.emr.artifacts import Artifact, Store, program_artifact
+from kinesis_efo_tools.emr.checks import consumer_faults, release_faults
 from kinesis_efo_tools.emr.job import FINGERPRINT_SETTING, MARKER_SETTING, Job
 from kinesis_efo_tools.emr.packing import PythonPlatform
 from kinesis_efo_tools.emr.submission import JobRequest, plan
@@ -42,32 +41,26 @@ def job(request: JobRequest = REQUEST, kind: TargetKind = TargetKind.EKS, *previ
     return plan(request, kind, STORE, previous)
 
 
-CHANGES: list[Callable[[JobRequest], JobRequest]] = [
-    lambda request: replace(
-        request, archive=replace(request.archive, key="environments/0c/environment.tar.gz", digest="0c")
-    ),
-    lambda request: replace(request, program=replace(request.program, digest="0c")),
-    lambda request: replace(request, arguments=["--output", "s3://lake2"]),
-    lambda request: replace(request, arguments=["s3://lake", "--output"]),
-    lambda request: replace(request, spark={"spark.executor.instances": "3"}),
-    lambda request: replace(request, role_arn="arn:aws:iam::111122223333:role/other"),
-    lambda request: replace(request, release_label="emr-spark-8.1.0-latest"),
-    lambda request: replace(request, logs="s3://logs"),
-    lambda request: replace(request, location="ssm:///other"),
-    lambda request: replace(request, manifest=replace(MANIFEST, lease_table="other")),
-    lambda request: replace(
-        request,
-        manifest=replace(
-            MANIFEST, streams={"orders": replace(MANIFEST.streams["orders"], consumer_arn=f"{STREAM}/consumer/lake:2")}
-        ),
-    ),
+OTHER_CONSUMER = {"orders": replace(MANIFEST.streams["orders"], consumer_arn=f"{STREAM}/consumer/lake:2")}
+CHANGES: list[dict[str, Any]] = [
+    {"archive": replace(REQUEST.archive, key="environments/0c/environment.tar.gz", digest="0c")},
+    {"program": replace(REQUEST.program, digest="0c")},
+    {"arguments": ["--output", "s3://lake2"]},
+    {"arguments": ["s3://lake", "--output"]},
+    {"spark": {"spark.executor.instances": "3"}},
+    {"role_arn": "arn:aws:iam::111122223333:role/other"},
+    {"release_label": "emr-spark-8.1.0-latest"},
+    {"logs": "s3://logs"},
+    {"location": "ssm:///other"},
+    {"manifest": replace(MANIFEST, lease_table="other")},
+    {"manifest": replace(MANIFEST, streams=OTHER_CONSUMER)},
 ]
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_whatever_makes_another_job_has_another_fingerprint(change: Callable[[JobRequest], JobRequest]) -> None:
-    assert job(change(REQUEST)).fingerprint != job().fingerprint
-    assert job(change(REQUEST)).token != job().token
+@pytest.mark.parametrize("changes", CHANGES)
+def test_changed_job_has_another_fingerprint(changes: dict[str, Any]) -> None:
+    changed = job(replace(REQUEST, **changes))
+    assert (changed.fingerprint != job().fingerprint, changed.token != job().token) == (True, True)
 
 
 def test_same_job_is_one_run_until_it_ended() -> None:
@@ -78,22 +71,18 @@ def test_same_job_is_one_run_until_it_ended() -> None:
     assert again.spark[MARKER_SETTING] != job().spark[MARKER_SETTING], "an old marker stops no new run"
 
 
-def test_run_has_the_tags_of_its_environment() -> None:
-    assert job().tags == {"environment": "dev", "managed-by": "kinesis-efo"}
-    by_hand = replace(REQUEST, manifest=replace(REQUEST.manifest, environment=""))
-    assert job(by_hand).tags == {}
-
-
 @pytest.mark.parametrize("kind", TargetKind)
-def test_run_has_its_fingerprint_and_marker(kind: TargetKind) -> None:
+def test_run_has_its_fingerprint_marker_and_tags(kind: TargetKind) -> None:
     made = job(REQUEST, kind)
     assert made.spark[FINGERPRINT_SETTING] == made.fingerprint
+    assert made.tags == {"environment": "dev", "managed-by": "kinesis-efo"}
+    assert job(replace(REQUEST, manifest=replace(MANIFEST, environment="")), kind).tags == {}
     marker = f"s3://artifacts/jobs/stops/kinesis-efo-dev-lake/{made.token}"
     assert made.spark.get(MARKER_SETTING) == (None if kind is TargetKind.SERVERLESS else marker)
 
 
 @pytest.mark.parametrize("given", [["--manifest", "s3://b/m"], ["--manifest=s3://b/m"]])
-def test_a_manifest_among_the_arguments_is_left_alone(given: list[str]) -> None:
+def test_manifest_among_the_arguments_stays(given: list[str]) -> None:
     assert job(replace(REQUEST, arguments=given)).arguments == given
     assert list(job().arguments) == ["--manifest", "ssm:///m", "--output", "s3://lake"]
 
@@ -102,44 +91,26 @@ POSITIONS = 'startingPosition={"orders":{"shardId-000000000000":"AFTER:49"}}'
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "replaced"),
     [
-        (
-            {"arguments": ["--option", POSITIONS]},
-            (
-                '\'startingPosition={"orders":{"shardId-000000000000":"AFTER:49"}}\': YARN, which starts the job '
-                "on a cluster, replaces '}}'; in JSON, write a space between the braces"
-            ),
-        ),
-        (
-            {"arguments": ["--name", "{{x} }"]},
-            (
-                "'{{x} }': YARN, which starts the job on a cluster, replaces '{{'; in JSON, write a space "
-                "between the braces"
-            ),
-        ),
-        (
-            {"arguments": ["--path", "a<CPS>b"]},
-            (
-                "'a<CPS>b': YARN, which starts the job on a cluster, replaces '<CPS>'; in JSON, write a space "
-                "between the braces"
-            ),
-        ),
-        (
-            {"spark": {"spark.driver.extraJavaOptions": "-Da={{b"}},
-            (
-                "'spark.driver.extraJavaOptions=-Da={{b': YARN, which starts the job on a cluster, replaces "
-                "'{{'; in JSON, write a space between the braces"
-            ),
-        ),
+        ({"arguments": ["--option", POSITIONS]}, "'}}'"),
+        ({"arguments": ["--name", "{{x} }"]}, "'{{'"),
+        ({"arguments": ["--path", "a<CPS>b"]}, "'<CPS>'"),
+        ({"spark": {"spark.driver.extraJavaOptions": "-Da={{b"}}, "'{{'"),
     ],
 )
-def test_arguments_changed_by_yarn_are_refused(changes: dict[str, Any], said: str) -> None:
+def test_arguments_changed_by_yarn_are_refused(changes: dict[str, Any], replaced: str) -> None:
     request = replace(REQUEST, **changes)
-    with raises(UsageError, said):
+    with pytest.raises(UsageError, match=f"which starts the job on a cluster, replaces {replaced}; in JSON"):
         job(request, TargetKind.CLUSTER)
     for kind in (TargetKind.EKS, TargetKind.SERVERLESS):
         assert job(request, kind).arguments[-2:] == request.arguments[-2:]
+
+
+def test_spaced_braces_reach_a_cluster() -> None:
+    said = "'a}}': YARN, which starts the job on a cluster, replaces '}}'; in JSON, write a space between the braces"
+    with raises(UsageError, said):
+        job(replace(REQUEST, arguments=["--name", "a}}"]), TargetKind.CLUSTER)
     spaced = replace(REQUEST, arguments=["--option", POSITIONS.replace("}}", "} }")])
     assert job(spaced, TargetKind.CLUSTER).arguments[-1] == spaced.arguments[-1]
 
@@ -151,18 +122,31 @@ def test_only_a_cluster_has_a_role_to_run_with() -> None:
 
 
 @pytest.mark.parametrize(
-    ("site", "fits"),
+    ("label", "spark", "fits"),
     [
-        (Site("emr-spark-8.0.0"), True),
-        (Site("emr-spark-8.0-preview"), True),
-        (Site("emr-spark-10.2.0"), True),
-        (Site("emr-spark-7.0.0"), False),
-        (Site("emr-7.13.0"), False),
-        (Site(""), False),
-        (Site("emr-9.0.0", spark="4.1.0-amzn-0"), True),
-        (Site("emr-spark-8.0.0", spark="3.5.6-amzn-2"), False),
+        ("emr-spark-8.0.0", "", True), ("emr-spark-8.0-preview", "", True), ("emr-spark-10.2.0", "", True),
+        ("emr-spark-7.0.0", "", False), ("emr-7.13.0", "", False), ("", "", False),
+        ("emr-9.0.0", "4.1.0-amzn-0", True), ("emr-spark-8.0.0", "3.5.6-amzn-2", False),
     ],
-)
-def test_a_release_needs_spark_4(site: Site, fits: bool) -> None:
-    faults: list[Any] = list(release_faults(Target(TargetKind.CLUSTER, "j-1"), site, ""))
+)  # fmt: skip
+def test_release_needs_spark_4(label: str, spark: str, fits: bool) -> None:
+    faults: list[Any] = list(release_faults(Target(TargetKind.CLUSTER, "j-1"), Site(label, spark=spark), ""))
     assert (faults == []) is fits
+
+
+def test_polled_stream_has_no_consumer_to_check() -> None:
+    polled = {name: replace(ref, consumer_arn=None) for name, ref in MANIFEST.streams.items()}
+    # Without a client: any call would fail.
+    assert list(consumer_faults(replace(MANIFEST, streams=polled), None)) == []
+
+
+def test_wrong_places_are_refused(tmp_path: Path) -> None:
+    with raises(UsageError, "--artifacts must be s3://bucket or s3://bucket/prefix; got 'artifacts'"):
+        Store(None, "artifacts")
+    said = "--manifest must be ssm:///name or s3://bucket/key, which the job can read as well; got 'm.json'"
+    with raises(UsageError, said):
+        job(replace(REQUEST, location="m.json"))
+    with raises(UsageError, "--job must be a Python program, such as jobs/archive.py; got 'jobs/a.jar'"):
+        program_artifact(Path("jobs/a.jar"))
+    with raises(PackagingError, "--job .../gone.py cannot be read: No such file or directory"):
+        program_artifact(tmp_path / "gone.py")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo_local import Kinesis, Settings, api
+from kinesis_efo_local import AwsError, Kinesis, Settings, api
 from kinesis_efo_local.sequence import Ticks
 from kinesis_efo_local.writing import Entry, PutRecords, put_records
 
@@ -56,3 +56,8 @@ class Bench:
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
+
+
+def refused(code: str, message: str) -> Any:
+    """Expect an error of AWS."""
+    return pytest.raises(AwsError, match=f"{code}Exception: .*{message}")

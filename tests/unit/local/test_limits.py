@@ -28,9 +28,4 @@ def test_waiting_refills_one_second_at_most() -> None:
     assert bucket.delay(100, 1000) == 0
     bucket.take(100)
     assert bucket.delay(1, 1000) > 0
-
-
-def test_a_clock_that_jumps_back_refills_nothing() -> None:
-    bucket = Bucket(100, 10)
-    bucket.take(100)
-    assert bucket.delay(1, 5) > 0
+    assert bucket.delay(1, 995) > 0, "a clock that jumps back refills nothing"

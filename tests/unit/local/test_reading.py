@@ -10,13 +10,9 @@ import pytest
 from kinesis_efo_local import AwsError
 from kinesis_efo_local.reading import cursor_for
 
-from .conftest import Bench
+from .conftest import Bench, refused
 
 SHARD = "shardId-000000000000"
-
-
-def refused(code: str, message: str) -> Any:
-    return pytest.raises(AwsError, match=f"{code}Exception: .*{message}")
 
 
 def cursor(bench: Bench, kind: str, number: str | None = None, at: float | None = None, shard: str = SHARD) -> int:
@@ -34,7 +30,7 @@ def get(bench: Bench, token: str, **more: Any) -> Any:
     return msgspec.json.decode(bench.call("GetRecords", ShardIterator=token, **more))
 
 
-def test_starting_positions_are_those_of_the_documentation(bench: Bench) -> None:
+def test_starting_positions_are_as_documented(bench: Bench) -> None:
     stream = bench.create()
     numbers = []
     start = bench.clock.wall
@@ -46,23 +42,13 @@ def test_starting_positions_are_those_of_the_documentation(bench: Bench) -> None
     assert cursor(bench, "LATEST") == 4
     assert [cursor(bench, "AT_SEQUENCE_NUMBER", number) for number in numbers] == [0, 1, 2, 3]
     assert [cursor(bench, "AFTER_SEQUENCE_NUMBER", number) for number in numbers] == [1, 2, 3, 4]
-    assert [cursor(bench, "AT_TIMESTAMP", at=start + after) for after in (-99, 0, 0.001, 10, 30, 39)] == [
-        0,
-        0,
-        1,
-        1,
-        3,
-        4,
-    ]
-    continuation = shard.page(0, 2, 10**6).continuation
-    assert (
-        cursor(bench, "AT_SEQUENCE_NUMBER", continuation) == cursor(bench, "AFTER_SEQUENCE_NUMBER", continuation) == 2
-    )
-    between = str(int(numbers[1]) + (5 << 80))
-    assert cursor(bench, "AT_SEQUENCE_NUMBER", between) == cursor(bench, "AFTER_SEQUENCE_NUMBER", between) == 2
+    times = [cursor(bench, "AT_TIMESTAMP", at=start + after) for after in (-99, 0, 0.001, 10, 30, 39)]
+    assert times == [0, 0, 1, 1, 3, 4]
+    for between in (shard.page(0, 2, 10**6).continuation, str(int(numbers[1]) + (5 << 80))):
+        assert cursor(bench, "AT_SEQUENCE_NUMBER", between) == cursor(bench, "AFTER_SEQUENCE_NUMBER", between) == 2
 
 
-def test_a_trimmed_number_starts_at_the_trim_horizon() -> None:
+def test_trimmed_number_starts_at_the_trim_horizon() -> None:
     bench = Bench(retention_seconds=60)
     bench.create()
     first = bench.put("a")["Records"][0]["SequenceNumber"]
@@ -72,35 +58,26 @@ def test_a_trimmed_number_starts_at_the_trim_horizon() -> None:
     assert cursor(bench, "AFTER_SEQUENCE_NUMBER", first) == cursor(bench, "TRIM_HORIZON") == 1
 
 
-@pytest.mark.parametrize("number", ["0", "x", "", "4" * 56, "9" * 129])
-def test_a_number_that_was_never_issued_is_refused(bench: Bench, number: str) -> None:
-    bench.create()
-    bench.put("a")
-    with refused("InvalidArgument", "did not come from this stream"):
-        cursor(bench, "AT_SEQUENCE_NUMBER", number)
-
-
-def test_foreign_sequence_numbers_are_refused(bench: Bench) -> None:
+def test_wrong_positions_are_refused(bench: Bench) -> None:
     bench.create(2)
     old = bench.put("a")["Records"][0]["SequenceNumber"]
-    with refused("InvalidArgument", "did not come from this stream"):
-        cursor(bench, "AFTER_SEQUENCE_NUMBER", str(int(old) + (10**16 << 80)))
+    foreign = "did not come from this stream"
+    cases: list[tuple[str, str | None, float | None, str]] = [
+        ("AT_SEQUENCE_NUMBER", None, None, "sequence number"),
+        ("AT_TIMESTAMP", None, None, "timestamp"),
+        ("AT_TIMESTAMP", None, bench.clock.wall + 100, "in the future"),
+        *(("AT_SEQUENCE_NUMBER", wrong, None, foreign) for wrong in ("0", "x", "", "4" * 56, "9" * 129)),
+        ("AFTER_SEQUENCE_NUMBER", str(int(old) + (10**16 << 80)), None, foreign),
+    ]
+    for kind, number, at, said in cases:
+        with refused("InvalidArgument", said):
+            cursor(bench, kind, number, at)
     with refused("InvalidArgument", "encodes shardId-000000000000.* shardId-000000000001"):
         cursor(bench, "AFTER_SEQUENCE_NUMBER", old, shard="shardId-000000000001")
     bench.call("DeleteStream", StreamName="orders")
     bench.create(2)
-    with refused("InvalidArgument", "did not come from this stream"):
+    with refused("InvalidArgument", foreign):
         cursor(bench, "AFTER_SEQUENCE_NUMBER", old)
-
-
-def test_positions_without_their_value_are_refused(bench: Bench) -> None:
-    bench.create()
-    with refused("InvalidArgument", "sequence number"):
-        cursor(bench, "AT_SEQUENCE_NUMBER")
-    with refused("InvalidArgument", "timestamp"):
-        cursor(bench, "AT_TIMESTAMP")
-    with refused("InvalidArgument", "in the future"):
-        cursor(bench, "AT_TIMESTAMP", at=bench.clock.wall + 100)
 
 
 def test_get_records_has_its_limits(bench: Bench) -> None:
@@ -143,19 +120,15 @@ def shards(bench: Bench, **params: Any) -> str:
     return "".join(shard["ShardId"][-1] for shard in bench.call("ListShards", StreamName="orders", **params)["Shards"])
 
 
-def test_shard_filters_are_those_of_the_documentation() -> None:
+def test_shard_filters_are_as_documented() -> None:
     bench = Bench(retention_seconds=1000)
     bench.create(1)
     start = bench.clock.wall
     bench.clock.advance(100)
     bench.call("SplitShard", StreamName="orders", ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
     bench.clock.advance(100)
-    bench.call(
-        "MergeShards",
-        StreamName="orders",
-        ShardToMerge="shardId-000000000001",
-        AdjacentShardToMerge="shardId-000000000002",
-    )
+    left, right = (f"shardId-00000000000{number}" for number in (1, 2))
+    bench.call("MergeShards", StreamName="orders", ShardToMerge=left, AdjacentShardToMerge=right)
     bench.clock.advance(100)
 
     def by(kind: str, **more: Any) -> str:

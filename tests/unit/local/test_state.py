@@ -9,13 +9,9 @@ import pytest
 
 from kinesis_efo_local import AwsError, Settings
 
-from .conftest import Bench
+from .conftest import Bench, refused
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
-
-
-def refused(code: str, message: str) -> Any:
-    return pytest.raises(AwsError, match=f"{code}Exception: .*{message}")
 
 
 def test_creating_stream_refuses_records() -> None:
@@ -40,22 +36,14 @@ def test_arns_are_of_the_partition_of_the_region(region: str, partition: str) ->
     assert bench.create().arn == f"arn:{partition}:kinesis:{region}:123456789012:stream/orders"
 
 
-def test_unknown_region_is_refused() -> None:
-    with pytest.raises(ValueError, match="setting region must be one of AWS, such as us-east-1; got 'moon-west-1'"):
-        Settings(region="moon-west-1")
-
-
-def test_creating_twice_or_too_many_at_once_is_refused() -> None:
-    bench = Bench(stream_creating_seconds=10)
+def test_limits_of_the_account_are_enforced() -> None:
+    creating = Bench(stream_creating_seconds=10)
     for index in range(5):
-        bench.create(name=f"s{index}")
+        creating.create(name=f"s{index}")
     with refused("ResourceInUse", "s0 .* already exists"):
-        bench.create(name="s0")
+        creating.create(name="s0")
     with refused("LimitExceeded", "CREATING"):
-        bench.create(name="s5")
-
-
-def test_more_shards_than_the_account_may_have_are_refused() -> None:
+        creating.create(name="s5")
     bench = Bench(max_shards=3)
     bench.create(2)
     with refused("LimitExceeded", "Current shard count for the account: 2. Limit: 3"):
@@ -67,7 +55,7 @@ def test_more_shards_than_the_account_may_have_are_refused() -> None:
 @pytest.mark.parametrize(
     "params", [{"StreamName": "orders"}, {"StreamARN": ARN}, {"StreamName": "orders", "StreamARN": ARN}]
 )
-def test_a_stream_is_found_by_name_and_by_arn(bench: Bench, params: dict[str, str]) -> None:
+def test_stream_is_found_by_name_and_arn(bench: Bench, params: dict[str, str]) -> None:
     bench.create()
     assert bench.call("DescribeStreamSummary", **params)["StreamDescriptionSummary"]["StreamARN"] == ARN
 
@@ -84,10 +72,22 @@ def test_a_stream_is_found_by_name_and_by_arn(bench: Bench, params: dict[str, st
         ({"StreamARN": "orders"}, "InvalidArgument", "not the ARN of a stream"),
     ],
 )
-def test_the_error_names_a_missing_stream(bench: Bench, params: dict[str, str], code: str, message: str) -> None:
+def test_wrong_stream_is_named(bench: Bench, params: dict[str, str], code: str, message: str) -> None:
     bench.create()
     with refused(code, message):
         bench.call("DescribeStreamSummary", **params)
+
+
+def test_wrong_consumer_is_named(bench: Bench) -> None:
+    bench.create()
+    consumer = bench.register()
+    for given, said in (
+        *(({"ConsumerARN": arn}, "not the ARN of a stream consumer") for arn in ("x", ARN, f"{ARN}/consumer")),
+        ({"ConsumerARN": consumer.arn, "ConsumerName": "other"}, "does not match"),
+        ({"ConsumerName": "lake"}, "Either ConsumerARN"),
+    ):
+        with refused("InvalidArgument", said):
+            bench.call("DescribeStreamConsumer", **given)
 
 
 def test_stream_with_consumers_is_deleted_by_force(bench: Bench) -> None:
@@ -125,21 +125,13 @@ def test_consumer_passes_through_its_states() -> None:
     assert bench.call("ListStreamConsumers", StreamARN=ARN)["Consumers"][0]["ConsumerStatus"] == "DELETING"
     bench.clock.advance(4)
     assert bench.call("ListStreamConsumers", StreamARN=ARN)["Consumers"] == []
-    with refused("ResourceNotFound", "lake"):
+    # Registered again, it has another ARN.
+    assert bench.register().arn != consumer.arn
+    with refused("ResourceNotFound", consumer.arn.rpartition(":")[2]):
         bench.call("DescribeStreamConsumer", ConsumerARN=consumer.arn)
 
 
-def test_a_consumer_registered_again_has_another_arn() -> None:
-    bench = Bench(consumer_creating_seconds=0, consumer_deleting_seconds=0)
-    bench.create()
-    first = bench.register().arn
-    bench.call("DeregisterStreamConsumer", ConsumerARN=first)
-    assert bench.register().arn != first
-    with refused("ResourceNotFound", first.rpartition(":")[2]):
-        bench.call("DescribeStreamConsumer", ConsumerARN=first)
-
-
-def test_a_stream_has_20_consumers_five_of_them_creating() -> None:
+def test_stream_has_20_consumers_and_five_creating() -> None:
     bench = Bench(consumer_creating_seconds=1)
     bench.create()
     for index in range(20):
@@ -180,22 +172,15 @@ def test_subscribing_has_the_documented_pace() -> None:
     assert admit(16.0) == "ok"
 
 
-def test_a_malformed_consumer_arn_is_refused(bench: Bench) -> None:
-    bench.create()
-    consumer = bench.register()
-    for arn in ("x", ARN, f"{ARN}/consumer"):
-        with refused("InvalidArgument", "not the ARN of a stream consumer"):
-            bench.kinesis.consumer(arn)
-    with refused("InvalidArgument", "does not match"):
-        bench.call("DescribeStreamConsumer", ConsumerARN=consumer.arn, ConsumerName="other")
-    with refused("InvalidArgument", "Either ConsumerARN"):
-        bench.call("DescribeStreamConsumer", ConsumerName="lake")
-
-
-def test_a_wrong_setting_is_named() -> None:
-    with pytest.raises(ValueError, match=r"subscription_seconds must be more than 0; got -1"):
-        Settings(subscription_seconds=-1)
-    with pytest.raises(ValueError, match=r"resubscribe_seconds must be 0 or more; got -0.5"):
-        Settings(resubscribe_seconds=-0.5)
-    with pytest.raises(ValueError, match=r"max_event_records must be more than 0; got 0"):
-        Settings(max_event_records=0)
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"subscription_seconds": -1}, "subscription_seconds must be more than 0; got -1"),
+        ({"resubscribe_seconds": -0.5}, "resubscribe_seconds must be 0 or more; got -0.5"),
+        ({"max_event_records": 0}, "max_event_records must be more than 0; got 0"),
+        ({"region": "moon-west-1"}, "setting region must be one of AWS, such as us-east-1; got 'moon-west-1'"),
+    ],
+)
+def test_wrong_setting_is_named(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Settings(**given)

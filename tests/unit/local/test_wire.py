@@ -35,7 +35,7 @@ def test_event_has_its_fields_in_order() -> None:
     }
 
 
-def test_an_exception_frame_names_the_error() -> None:
+def test_exception_frame_names_the_error() -> None:
     buffer = EventStreamBuffer()
     buffer.add_data(wire.exception_frame(AwsError("InternalFailureException", "oh")))
     (event,) = list(buffer)
@@ -45,12 +45,12 @@ def test_an_exception_frame_names_the_error() -> None:
 
 
 @given(st.dictionaries(st.text(), st.integers(-(2**53), 2**53)))
-def test_a_token_carries_its_content(content: dict[str, int]) -> None:
+def test_token_has_its_content(content: dict[str, int]) -> None:
     assert open_token(seal(content)) == content
 
 
 @given(st.text() | st.binary().map(lambda raw: raw.hex()))
-def test_nonsense_is_no_token(text: str) -> None:
+def test_nonsense_is_not_a_token(text: str) -> None:
     assert open_token(text) is None
 
 
@@ -65,7 +65,7 @@ def test_nonsense_is_no_token(text: str) -> None:
         ({"ShardId": "s", "ShardIteratorType": "LATEST", "Timestamp": True}, "True at 'timestamp' is not a timestamp"),
     ],
 )
-def test_a_request_is_checked_against_the_model(params: dict[str, object], message: str) -> None:
+def test_request_is_checked_against_the_model(params: dict[str, object], message: str) -> None:
     with pytest.raises(AwsError, match=message):
         check("GetShardIterator", params)
 

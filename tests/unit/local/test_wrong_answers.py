@@ -33,19 +33,12 @@ def test_nothing_is_wrong_by_default() -> None:
     assert not wrong.writes_empty
 
 
-def test_records_are_not_hidden_from_a_reader_for_ever() -> None:
+def test_wrong_answers_end_and_are_of_their_kind() -> None:
     wrong = WrongAnswers({"quiet"}, 1.0, 3, Random(1))
     assert [wrong.hides("one") for _ in range(8)] == [True, True, True, False, True, True, True, False]
     assert wrong.hides("other")
-
-
-def test_shards_are_not_hidden_for_ever() -> None:
     wrong = WrongAnswers({"no-shards"}, 1.0, 1, Random(1))
     assert [wrong.hides_shards("one"), wrong.hides_shards("one"), wrong.hides_shards("other")] == [True, False, True]
     assert not wrong.hides("one")
-
-
-def test_only_a_lag_that_is_none_becomes_one() -> None:
     wrong = WrongAnswers({"behind"}, 1.0, 1, Random(1))
-    assert wrong.lag(0) > 0
-    assert wrong.lag(5) == 5
+    assert (wrong.lag(0) > 0, wrong.lag(5)) == (True, 5)

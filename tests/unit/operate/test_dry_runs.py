@@ -55,7 +55,7 @@ def tried(kinesis: Kinesis, *owners: str, anyway: bool = False) -> Finding:
         "https://kinesis.us-iso-east-1.c2s.ic.gov",
     ],
 )
-def test_dry_run_beside_a_live_query_goes_to_aws(endpoint: str) -> None:
+def test_dry_run_during_a_query_goes_to_aws(endpoint: str) -> None:
     kinesis = Kinesis(endpoint)
     found = tried(kinesis, "host:1:a")
     assert (found.status, found.detail) == (Status.PASSED, "allowed (dry run)")

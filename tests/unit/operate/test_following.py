@@ -24,8 +24,7 @@ class SetClock:
     def monotonic(self) -> float:
         return self.now
 
-    def time(self) -> float:
-        return self.now
+    time = monotonic
 
     async def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -60,13 +59,6 @@ class Runs:
         return asyncio.run(self.following.look())
 
 
-def test_run_that_answers_is_shown() -> None:
-    runs = Runs()
-    look = runs.look()
-    assert (look.trouble, look.owners, look.said) == ("", ["host-1"], look.at)
-    assert [text for _, text in look.events] == ["host-1 reads now"]
-
-
 @pytest.mark.parametrize("answers", [True, False])
 def test_table_is_read_seldom(answers: bool) -> None:
     runs = Runs()
@@ -79,6 +71,8 @@ def test_table_is_read_seldom(answers: bool) -> None:
 def test_silent_run_leaves_the_last_view_and_age() -> None:
     runs = Runs()
     first = runs.look()
+    assert (first.trouble, first.owners, first.said) == ("", ["host-1"], first.at)
+    assert [text for _, text in first.events] == ["host-1 reads now"]
     runs.answers = False
     look = runs.look()
     assert look.trouble == "host-1 cannot be asked: nobody answers"
@@ -105,7 +99,7 @@ def test_shards_age_while_the_run_has_no_lease() -> None:
     assert {each.cause for each in look.view.shards} == {LagCause.PAUSED}
 
 
-def test_a_run_that_ends_and_another_that_begins() -> None:
+def test_end_of_a_run_and_its_successor_are_shown() -> None:
     runs = Runs()
     runs.look()
     runs.owner = None

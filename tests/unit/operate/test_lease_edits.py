@@ -146,23 +146,20 @@ def test_import_of_unbegun_shards_needs_initial_position() -> None:
     assert _begun(time, {"b"}, a=(None, ""), b=(None, "a"))["b"] == "AT_TIMESTAMP:44"
 
 
-def test_changed_rows_are_overwritten_only_by_force() -> None:
-    async def main() -> None:
-        for change in (lambda row: row.renewed(), lambda row: row.taken("another", "", 1), lambda row: row.released()):
-            for plan in (moves([owned], Position.after(70)), [Edit(owned.key, owned, None)]):
-                table = MemoryLeaseStore()
-                table.items = {owned.key: change(owned).to_item()}
-                assert await apply(table, plan, force=False) == plan
-                assert table.items == {owned.key: change(owned).to_item()}
-                assert await apply(table, plan, force=True) == []
-                if plan[0].after is None:
-                    assert table.items == {}
-                else:
-                    assert table.lease(owned.key).checkpoint == Position.after(70)
-                    assert table.lease(owned.key).owner is None
-
+async def test_changed_rows_are_overwritten_only_by_force() -> None:
     owned = replace(Lease("shardId-1").taken("worker", "", 1), checkpoint=Position.after(3))
-    asyncio.run(main())
+    for changed in (owned.renewed(), owned.taken("another", "", 1), owned.released()):
+        for plan in (moves([owned], Position.after(70)), [Edit(owned.key, owned, None)]):
+            table = MemoryLeaseStore()
+            table.items = {owned.key: changed.to_item()}
+            assert await apply(table, plan, force=False) == plan
+            assert table.items == {owned.key: changed.to_item()}
+            assert await apply(table, plan, force=True) == []
+            if plan[0].after is None:
+                assert table.items == {}
+            else:
+                row = table.lease(owned.key)
+                assert (row.checkpoint, row.owner) == (Position.after(70), None)
 
 
 async def test_new_rows_are_overwritten_only_by_force() -> None:

@@ -13,6 +13,7 @@ from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import Lease
 from kinesis_efo_tools.operate.lease_source import read_file, require_one_form
+from kinesis_efo_tools.operate.manifest_search import StreamSpec
 from tests.support.messages import raises
 
 KEYS = LeaseKeys({"orders": "dev-orders"})
@@ -74,3 +75,25 @@ def test_rows_of_one_form_pass(rows: list[str]) -> None:
 
 def test_bare_shard_ids_belong_to_no_stream() -> None:
     require_one_form([BARE, SEVERAL], LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"}), "OrdersKcl")
+
+
+def test_file_without_rows_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    with raises(ConfigurationError, "--from-file .../rows.json cannot be read: No such file or directory"):
+        read_file(file)
+    file.write_text("[]")
+    with raises(
+        ConfigurationError,
+        "--from-file .../rows.json is neither an export nor the output of `aws dynamodb scan`: Expected `object`, got `array`",
+    ):
+        read_file(file)
+
+
+@pytest.mark.parametrize("text", ["a=b=c", "orders=", "arn:aws:sqs:us-east-1:111122223333:orders"])
+def test_stream_of_another_form_is_refused(text: str) -> None:
+    said = (
+        "--stream must be NAME or NAME=STREAM, where STREAM is a name in Kinesis, or the ARN of a stream or of one of its "
+        "consumers; got '...'"
+    )
+    with raises(ConfigurationError, said.replace("...", text)):
+        StreamSpec.parse(text)

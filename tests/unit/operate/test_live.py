@@ -114,13 +114,10 @@ def test_many_silent_addresses_are_given_up_together() -> None:
         {"at": 1, "shards": [], "queries": [{"number": 1, "streams": [], "millis": 10**18}]},
     ],
 )
-def test_a_reply_that_cannot_be_is_refused(reply: dict[str, object]) -> None:
+def test_impossible_reply_or_row_is_refused(reply: dict[str, object]) -> None:
     head = json.dumps(reply).encode()
     with hostile(lambda each: each.sendall(struct.pack(">BIQ", 2, len(head), 0) + head)) as status:
         assert replies(status).reasons["host"]
-
-
-def test_a_row_that_unpacks_to_gigabytes_is_refused() -> None:
     bomb = base64.b64encode(zlib.compress(bytes(64 << 20), 9)).decode()
     assert "unpacks to too many bytes" in replies(bomb).reasons["host"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
 import sys
 from email.utils import formatdate
 from importlib.metadata import PackageNotFoundError
@@ -24,18 +23,17 @@ from kinesis_efo_tools.operate.findings import Finding, Status
 class Answering:
     """A Kinesis whose clock differs."""
 
-    def __init__(self, clock: SystemClock, ahead: float) -> None:
-        self._clock = clock
+    meta = SimpleNamespace(endpoint_url="https://kinesis.example")
+
+    def __init__(self, ahead: float) -> None:
         self._ahead = ahead
-        self.meta = SimpleNamespace(endpoint_url="https://kinesis.example")
 
     async def client(self, service: str) -> Any:
         return self
 
     async def list_streams(self, **request: Any) -> dict[str, Any]:
-        return {
-            "ResponseMetadata": {"HTTPHeaders": {"date": formatdate(self._clock.time() + self._ahead, usegmt=True)}}
-        }
+        date = formatdate(SystemClock().time() + self._ahead, usegmt=True)
+        return {"ResponseMetadata": {"HTTPHeaders": {"date": date}}}
 
 
 @pytest.mark.parametrize(
@@ -44,13 +42,10 @@ class Answering:
         (0.0, Status.PASSED, "within 1 s"),
         (-3.5, Status.FAILED, "ahead of AWS"),
         (3.5, Status.FAILED, "behind AWS"),
-        (60.0, Status.FAILED, "behind AWS"),
-        (-60.0, Status.FAILED, "ahead of AWS"),
     ],
 )
 def test_clock_skew_is_measured(ahead: float, status: Status, said: str) -> None:
-    clock = SystemClock()
-    path, skew = asyncio.run(machine.path_and_clock(Answering(clock, ahead), clock))
+    path, skew = asyncio.run(machine.path_and_clock(Answering(ahead), SystemClock()))
     assert path.status is Status.PASSED
     assert (skew.status, said in skew.detail) == (status, True)
 
@@ -59,16 +54,14 @@ def _missing(package: str) -> str:
     raise PackageNotFoundError(package)
 
 
-def test_an_sdk_without_certificate_checks_fails() -> None:
+def test_versions_of_sdk_and_spark_are_checked() -> None:
     assert machine.sdk().status is Status.PASSED
     old = machine.sdk("3.7.0")
     assert (old.status, old.fix.partition(",")[0]) == (Status.FAILED, "install aiobotocore 3.9 or newer")
-
-
-def test_version_of_spark_is_checked() -> None:
     assert machine.spark(lambda _: "4.0.2").status is Status.PASSED
     assert machine.spark(lambda _: "3.5.6").status is Status.FAILED
     assert machine.spark(_missing).status is Status.UNKNOWN
+    assert machine.pythons({}, _missing) == []
 
 
 def _pythons(**environment: str) -> Finding:
@@ -76,16 +69,15 @@ def _pythons(**environment: str) -> Finding:
     return found
 
 
-def test_the_python_that_spark_starts_is_this_one() -> None:
+def test_python_of_spark_is_this_one() -> None:
     found = _pythons(PYSPARK_PYTHON=sys.executable)
     assert (found.status, found.fix) == (Status.PASSED, "")
     assert found.detail == f"Python 3.{sys.version_info.minor} with kinesis_efo {__version__} ({sys.executable})"
 
 
-def test_an_environment_that_is_not_activated_is_found(tmp_path: Path) -> None:
+def test_other_python_for_spark_fails(tmp_path: Path) -> None:
     """Spark takes the first python3 of the PATH: here one without any package."""
-    (tmp_path / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
-    (tmp_path / "python3").chmod(0o755)
+    program(tmp_path / "python3", f'exec "{sys.executable}" -I -S "$@"')
     found = _pythons(PATH=str(tmp_path))
     assert found.status is Status.FAILED
     assert found.detail == (
@@ -98,34 +90,29 @@ def test_an_environment_that_is_not_activated_is_found(tmp_path: Path) -> None:
     assert driver.detail == found.detail
     workers = _pythons(PATH=str(tmp_path), PYSPARK_PYTHON="python3", PYSPARK_DRIVER_PYTHON=sys.executable)
     assert workers.detail == found.detail
-
-
-def test_other_versions_than_the_drivers_are_found(tmp_path: Path) -> None:
-    (tmp_path / "python3").write_text("#!/bin/sh\necho 3.99 0.0.1\n")
-    (tmp_path / "python3").chmod(0o755)
-    found = _pythons(PATH=str(tmp_path))
-    assert found.status is Status.FAILED
-    assert found.detail == (
+    program(tmp_path / "python3", "echo 3.99 0.0.1")
+    other = _pythons(PATH=str(tmp_path))
+    assert other.status is Status.FAILED
+    assert other.detail == (
         f"{tmp_path}/python3 has Python 3.99 and kinesis_efo 0.0.1, the driver 3.{sys.version_info.minor} and {__version__}"
     )
 
 
-def test_programs_that_are_no_python_are_found(tmp_path: Path) -> None:
+def test_program_that_is_no_python_is_found(tmp_path: Path) -> None:
     assert _pythons().detail == "'python3', which Spark would start, is not there"
     assert "is not there" in _pythons(PYSPARK_PYTHON=str(tmp_path / "none")).detail
     assert "is no Python that runs" in _pythons(PYSPARK_PYTHON="/bin/false").detail
     assert "is no Python that runs" in _pythons(PYSPARK_PYTHON="/bin/true").detail
 
 
-def test_pythons_of_spark_need_pyspark() -> None:
-    assert machine.pythons({}, _missing) == []
+def program(path: Path, script: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
 
 
 def _java(home: Path, script: str) -> Finding:
-    program = home / "bin/java"
-    program.parent.mkdir(exist_ok=True)
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    program(home / "bin/java", script)
     return machine.java({"JAVA_HOME": str(home)})
 
 

@@ -31,15 +31,12 @@ def _findings(*subscriptions: SubscriptionResult) -> list[Finding]:
     return Measurement(ORDERS, "shardId-000000000000", "https://kinesis", subscriptions).findings()
 
 
-def test_events_are_counted() -> None:
-    found = _subscribed("http2")
-    assert (found.first_event_after, found.events, found.records) == (0.31, 3, 0 + 1 + 2)
+def test_transports_that_work_pass_with_their_events() -> None:
+    counted = _subscribed("http2")
     sizes = [len(payload(7, records=number)) for number in range(3)]
-    assert (found.bytes, found.largest_event) == (sum(sizes), max(sizes))
-
-
-def test_both_work() -> None:
-    first, second = _findings(_subscribed("http2"), _subscribed("http1"))
+    assert (counted.first_event_after, counted.events, counted.records) == (0.31, 3, 0 + 1 + 2)
+    assert (counted.bytes, counted.largest_event) == (sum(sizes), max(sizes))
+    first, second = _findings(counted, _subscribed("http1"))
     assert (first.subject, second.subject) == ("orders over HTTP/2", "orders over HTTP/1.1")
     assert first.status is second.status is Status.PASSED
     assert first.detail == "shardId-000000000000: first event after 310 ms, 3 events in 10.0 s"
@@ -57,16 +54,12 @@ def test_one_transport_is_enough_for_a_query(failing: str, error: Exception) -> 
     assert TRANSPORTS[failing] not in failed.fix
 
 
-def test_none_is_too_few() -> None:
+def test_query_without_any_transport_fails() -> None:
     found = _findings(_subscribed("http2", NO_HTTP2, events=0), _subscribed("http1", ConnectionResetError(), events=2))
     assert [each.status for each in found] == [Status.FAILED, Status.FAILED]
     assert found[1].detail == "ConnectionResetError, after 2 events"
-
-
-def test_what_is_not_allowed_names_the_permission() -> None:
-    error = refused("AccessDeniedException", "User: arn:aws:sts::1:assumed-role/lake/me is not authorized")
-    found = _findings(*(_subscribed(each, error, events=0) for each in TRANSPORTS))
-    for each in found:
+    denied = refused("AccessDeniedException", "User: arn:aws:sts::1:assumed-role/lake/me is not authorized")
+    for each in _findings(*(_subscribed(each, denied, events=0) for each in TRANSPORTS)):
         assert each.status is Status.FAILED
         assert each.detail.startswith("AccessDeniedException: User: arn:aws:sts::1:assumed-role/lake/me")
         assert each.fix.startswith("allow kinesis:SubscribeToShard to the role")

@@ -36,25 +36,25 @@ def test_rates_are_those_of_the_window() -> None:
     assert (one.incoming, one.processed) == (2 * MB, 1.5 * MB)
     assert view.total() == view.total("orders") == Sum(1, 0.0, 2 * MB, 1.5 * MB, None, None)
     assert (view.buffered, view.room) == (5 * MB, 256 * MB)
-
-
-def test_rates_of_a_new_fetcher_are_unknown() -> None:
-    """Its few records may have more bytes than those before."""
-    view = after((0, [shard(came=100)]), (10, [shard(arrived=MB, came=30)]))
-    assert view.total()[-2:] == (None, None)
-    (one,) = after((0, [shard(arrived=50)]), (1, [shard(arrived=10, fetcher="1 on b")])).shards
-    assert one.incoming is None
-
-
-def test_what_was_before_the_window_does_not_count() -> None:
+    # What was before the window does not count.
     step = WINDOW_SECONDS / 2
     looks = [(step * number, [shard(arrived=100 * MB if number else 0)]) for number in range(5)]
     assert after(*looks).shards[0].incoming == 0
 
 
-def test_first_look_has_no_rates() -> None:
+def test_rates_need_two_looks_at_one_fetcher_and_run() -> None:
     (one,) = after((0, [shard(behind=None)])).shards
     assert (one.incoming, one.processed, one.trend, one.seconds, one.cause) == (None,) * 5
+    # The few records of a new fetcher may have more bytes than those before.
+    view = after((0, [shard(came=100)]), (10, [shard(arrived=MB, came=30)]))
+    assert view.total()[-2:] == (None, None)
+    (one,) = after((0, [shard(arrived=50)]), (1, [shard(arrived=10, fetcher="1 on b")])).shards
+    assert one.incoming is None
+    pulse = Pulse()
+    pulse.add(RunStatus(0, [shard(arrived=5 * MB)]))
+    pulse.begin(1, "host:2 reads now")
+    (one,) = pulse.add(RunStatus(2, [shard(arrived=9 * MB)])).shards
+    assert one.incoming is None
 
 
 def test_when_it_will_have_caught_up() -> None:
@@ -108,22 +108,8 @@ def test_reshards_and_moves_are_events() -> None:
         (3, "orders:shardId-000000000002, orders:shardId-000000000003 began"),
         (4, "orders:shardId-000000000000 left"),
     )
-
-
-def test_a_thousand_new_shards_are_one_line() -> None:
-    pulse = Pulse()
-    pulse.add(RunStatus(0, [shard(0)]))
-    pulse.add(RunStatus(1, [shard(number) for number in range(1001)]))
-    ((_, text),) = pulse.events
-    assert text.endswith("shardId-000000000004 and 996 more began")
-
-
-def test_another_run_is_not_compared_with_the_one_before() -> None:
-    pulse = Pulse()
-    pulse.add(RunStatus(0, [shard(arrived=5 * MB)]))
-    pulse.begin(1, "host:2 reads now")
-    (one,) = pulse.add(RunStatus(2, [shard(arrived=9 * MB)])).shards
-    assert one.incoming is None
+    pulse.add(RunStatus(5, [shard(1, fetcher="1 on b"), *(shard(number) for number in range(2, 1004))]))
+    assert pulse.events[-1][1].endswith("shardId-000000000007 and 996 more began")
 
 
 def test_queries_of_several_runs_have_their_rates() -> None:

@@ -19,10 +19,11 @@ DATA = st.binary() | st.text().map(str.encode) | st.recursive(
 ).map(lambda value: json.dumps(value).encode())  # fmt: skip
 
 
-def _record(data: bytes, key: str | None = "k") -> TailRecord:
-    return TailRecord(
-        "shardId-000000000000", "49590338271490256608559692538361571095921575989136588898", 3, key, None, data
-    )
+NUMBER = "49590338271490256608559692538361571095921575989136588898"
+
+
+def _record(data: bytes, key: str | None = "k", arrived: datetime | None = None) -> TailRecord:
+    return TailRecord("shardId-000000000000", NUMBER, 3, key, arrived, data)
 
 
 @given(DATA)
@@ -44,11 +45,8 @@ def test_json_is_one_line_with_all_data(data: bytes) -> None:
 )
 def test_json_is_printed_as_it_came(data: bytes) -> None:
     assert as_json(_record(data)).endswith(b',"data":' + data + b"}\n")
-
-
-@pytest.mark.parametrize("data", [b"NaN", b'{"x": Infinity}', b"[" * 5_000])
-def test_what_json_readers_would_refuse_is_text(data: bytes) -> None:
-    assert json.loads(as_json(_record(data)))["text"].encode() == data
+    for refused in (b"NaN", b'{"x": Infinity}', b"[" * 5_000):
+        assert json.loads(as_json(_record(refused)))["text"].encode() == refused
 
 
 @given(st.binary())
@@ -59,15 +57,12 @@ def test_dump_has_every_byte(data: bytes) -> None:
     assert all(line.isascii() and line.isprintable() for line in lines)
 
 
-def test_formats() -> None:
-    record = _record(b"x\n")._replace(arrived=datetime(2026, 1, 2, tzinfo=UTC), key=None)
+def test_each_format_shows_the_record() -> None:
+    record = _record(b"x\n", None, datetime(2026, 1, 2, tzinfo=UTC))
     assert Format.RAW.write(record) == raw(record) == b"x\n\n"
     found = json.loads(Format.JSON.write(record))
-    assert (found["arrived"], found["partitionKey"], found["subSequenceNumber"]) == (
-        "2026-01-02T00:00:00+00:00",
-        None,
-        3,
-    )
+    shown = {"arrived": "2026-01-02T00:00:00+00:00", "partitionKey": None, "subSequenceNumber": 3}
+    assert shown.items() <= found.items()
     assert Format.HEX.write(record).startswith(b"shardId-000000000000 4959")
 
 
@@ -82,7 +77,7 @@ def test_formats() -> None:
         (RecordFilter(key="user-7", data=re.compile(rb"^amount")), True),
     ],
 )
-def test_which_records_are_wanted(wanted: RecordFilter, has: bool) -> None:
+def test_filter_selects_by_key_and_data(wanted: RecordFilter, has: bool) -> None:
     assert wanted.has(_record(b"amount 42", "user-7")) is has
     assert not RecordFilter(key="user").has(_record(b"", None))
     assert RecordFilter(key="*").has(_record(b"", None))

@@ -25,6 +25,11 @@ def at(number: int, stream: str = "orders") -> Offset:
     return Offset({ShardKey(stream, "shardId-000000000000"): Position.after(number)})
 
 
+def numbered(tmp_path: Path, batches: int, commits: int) -> PlannedBatch | None:
+    """Micro-batches that end at 1, 2 and so on."""
+    return written(tmp_path, *[(at(number).to_json(),) for number in range(1, batches + 1)], commits=commits)
+
+
 def written(tmp_path: Path, *batches: tuple[str, ...], commits: int, version: str = "v1") -> PlannedBatch | None:
     for folder, texts in (
         ("offsets", ["\n".join([version, METADATA, *lines]) for lines in batches]),
@@ -50,34 +55,44 @@ def look(location: object) -> PlannedBatch | None:
 def test_next_start_begins_behind_the_last_commit(
     tmp_path: Path, batches: int, commits: int, batch: int, begin: int | None, offset: int
 ) -> None:
-    found = written(tmp_path, *[(at(number + 1).to_json(),) for number in range(batches)], commits=commits)
+    found = numbered(tmp_path, batches, commits)
     assert found is not None
     (end,) = found.ends
     assert (found.batch, found.finished) == (batch, batches == commits)
     assert (end.begin, end.offset) == (None if begin is None else at(begin), at(offset))
 
 
-def test_other_sources_of_the_query_are_left_out(tmp_path: Path) -> None:
-    lines = [(RATE, "-", KAFKA, at(1).to_json()), (RATE, at(7, "clicks").to_json(), "-", at(2).to_json())]
-    found = written(tmp_path, *lines, commits=1)
-    assert found is not None
-    assert [(end.begin, end.offset) for end in found.ends] == [(None, at(7, "clicks")), (at(1), at(2))]
+ARN = "arn:aws:kinesis:eu-west-1:111111111111:stream/orders"
 
 
-def test_version_2_names_each_source(tmp_path: Path) -> None:
-    found = written(
-        tmp_path, (f"0:{RATE}", f"1:{at(1).to_json()}", f"orders:{at(2).to_json()}"), commits=1, version="v2"
-    )
+@pytest.mark.parametrize(
+    ("version", "lines", "ends"),
+    [
+        (
+            "v1",
+            [(RATE, "-", KAFKA, at(1).to_json()), (RATE, at(7, "clicks").to_json(), "-", at(2).to_json())],
+            [(None, at(7, "clicks")), (at(1), at(2))],
+        ),
+        (
+            "v2",
+            [(f"0:{RATE}", f"1:{at(1).to_json()}", f"orders:{at(2).to_json()}")],
+            [(at(1), at(1)), (at(2), at(2))],
+        ),
+    ],
+)
+def test_other_sources_of_the_query_are_left_out(
+    tmp_path: Path, version: str, lines: list[tuple[str, ...]], ends: list[tuple[Offset | None, Offset]]
+) -> None:
+    found = written(tmp_path, *lines, commits=1, version=version)
     assert found is not None
-    assert [end.offset for end in found.ends] == [at(1), at(2)]
+    assert [(end.begin, end.offset) for end in found.ends] == ends
 
 
 def test_arns_of_the_streams_are_read(tmp_path: Path) -> None:
-    arn = "arn:aws:kinesis:eu-west-1:111111111111:stream/orders"
-    text = str(at(1).to_dict({"orders": arn})).replace("'", '"')
+    text = str(at(1).to_dict({"orders": ARN})).replace("'", '"')
     found = written(tmp_path, (text,), commits=1)
     assert found is not None
-    assert found.ends[0].sources == {"orders": arn}
+    assert found.ends[0].sources == {"orders": ARN}
 
 
 def test_location_without_a_micro_batch_is_empty(tmp_path: Path) -> None:
@@ -105,7 +120,7 @@ def test_unreadable_log_is_named(tmp_path: Path, line: str, version: str, messag
 )
 @pytest.mark.parametrize("commits", [NEWEST, NEWEST + 1])
 def test_damaged_file_is_named_with_ways_to_recover(tmp_path: Path, way: str, fault: str, commits: int) -> None:
-    written(tmp_path, *[(at(number).to_json(),) for number in range(1, NEWEST + 2)], commits=commits)
+    numbered(tmp_path, NEWEST + 1, commits)
     STATES[f"offsets/2 {way}"](tmp_path)
     with pytest.raises(CheckFailed, match=f"^{tmp_path}: Spark refuses this checkpoint: .*offsets/2 {fault}") as failed:
         look(tmp_path)
@@ -141,8 +156,8 @@ def test_other_file_systems_are_copied_first(location: str, message: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STATES)
-def test_verdict_of_spark_on_its_log_is_foreseen(tmp_path: Path, name: str) -> None:
-    written(tmp_path, *[(at(number).to_json(),) for number in range(1, NEWEST + 2)], commits=NEWEST + 1)
+def test_verdict_of_spark_is_predicted(tmp_path: Path, name: str) -> None:
+    numbered(tmp_path, NEWEST + 1, NEWEST + 1)
     STATES[name](tmp_path)
     if name in SINCE_42 | SKIPPING:
         with pytest.raises(CheckUnknown, match=r"metadata is missing|is among the offsets and not among the commits"):
@@ -154,8 +169,8 @@ def test_verdict_of_spark_on_its_log_is_foreseen(tmp_path: Path, name: str) -> N
         look(tmp_path)
 
 
-def test_progress_that_is_tracked_asynchronously_leaves_numbers_out(tmp_path: Path) -> None:
-    written(tmp_path, *[(at(number).to_json(),) for number in range(1, 8)], commits=7)
+def test_asynchronous_progress_leaves_out_micro_batches(tmp_path: Path) -> None:
+    numbered(tmp_path, 7, 7)
     for number in (1, 2, 4, 5):
         (tmp_path / "offsets" / str(number)).unlink()
         (tmp_path / "commits" / str(number)).unlink()
@@ -163,11 +178,6 @@ def test_progress_that_is_tracked_asynchronously_leaves_numbers_out(tmp_path: Pa
     found = look(tmp_path)
     assert found is not None
     assert (found.batch, found.finished, found.ends[0].begin) == (6, False, at(4))
-
-
-def test_query_that_lost_a_source_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckFailed, match="offsets/0 has 2 sources, offsets/1 has 1"):
-        written(tmp_path, (at(1).to_json(), RATE), (at(2).to_json(),), commits=2)
 
 
 def test_log_that_grows_meanwhile_is_not_broken(tmp_path: Path) -> None:
@@ -191,3 +201,8 @@ def test_log_that_grows_meanwhile_is_not_broken(tmp_path: Path) -> None:
     found = asyncio.run(planned(Live()))
     assert found is not None
     assert found.batch == 2
+
+
+def test_query_that_lost_a_source_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckFailed, match="offsets/0 has 2 sources, offsets/1 has 1"):
+        written(tmp_path, (at(1).to_json(), RATE), (at(2).to_json(),), commits=2)

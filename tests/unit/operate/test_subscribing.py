@@ -28,7 +28,7 @@ from tests.support.transports import (
     broken_off,
     payload,
     refused,
-)
+)  # fmt: skip
 from tests.support.virtual_time import LoopClock, run
 
 ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/prod-orders"
@@ -108,19 +108,11 @@ def test_each_transport_is_read_for_some_seconds() -> None:
     assert (first.error, first.events, first.read_for) == (None, 2, SECONDS)
     # It was read for longer than Kinesis asks to wait.
     assert transports.played.gaps == [0.25 + SECONDS]
-
-
-def test_between_two_subscriptions_kinesis_has_its_five_seconds() -> None:
     told: list[str] = []
-    transports = Transports([payload(7), Silence()], [payload(7), Silence()])
-    _measure(transports, seconds=2.0, tell=told.append)
-    assert transports.played.gaps == [5.0]
+    short = Transports([payload(7), Silence()], [payload(7), Silence()])
+    _measure(short, seconds=2.0, tell=told.append)
+    assert short.played.gaps == [5.0]
     assert "HTTP/1.1: waiting 3.0 s, until Kinesis allows the next subscription to shardId-1" in told
-
-
-def test_a_short_look_waits_for_the_first_event() -> None:
-    found = _measure(Transports(IDLE, IDLE), seconds=1.0)
-    assert [(each.events, each.read_for, each.error) for each in found.subscriptions] == [(1, 4.0, None)] * 2
 
 
 def test_busy_shard_does_not_extend_the_measurement() -> None:
@@ -131,42 +123,37 @@ def test_busy_shard_does_not_extend_the_measurement() -> None:
         assert each.records == 2 * each.events
 
 
-def test_an_endpoint_without_http2_is_measured_over_the_other() -> None:
-    transports = Transports(HTTPClientError(error="the endpoint speaks HTTP/1.1 only"), IDLE)
-    first, second = _measure(transports).subscriptions
-    assert isinstance(first.error, HTTPClientError)
-    assert (first.http, first.answered_after, first.events) == (None, None, 0)
-    assert (second.error, second.events) == (None, 2)
-    assert transports.played.gaps == [1.0]
+TAKEN = broken_off("ResourceInUseException", "taken over")
+
+
+@pytest.mark.parametrize(
+    ("scripts", "seconds", "results"),
+    [
+        ((Opening(1e9), [Silence()]), SECONDS, [("Kinesis did not answer within 20 s", 0, 0.0), ("no event for 12 s", 0, 12.0)]),
+        (([payload(7), Silence()], IDLE), 60.0, [("no event for 12 s", 1, 12.0), None]),
+        (([], [payload(7)]), SECONDS, [("Kinesis ended the subscription before its first event", 0, 0.0), ("None", 1, 0.0)]),
+        (([payload(7), Wait(3.0), TAKEN], IDLE), SECONDS, [(str(TAKEN), 1, 3.0), ("None", 2, SECONDS)]),
+        ((IDLE, IDLE), 1.0, [("None", 1, 4.0)] * 2),
+    ],
+    ids=["no answer, no event", "silent later", "ended early", "cut off", "short look waits for the first event"],
+)  # fmt: skip
+def test_each_step_has_its_limit(
+    scripts: tuple[Any, ...], seconds: float, results: list[tuple[str, int, float] | None]
+) -> None:
+    for found, expected in zip(_measure(Transports(*scripts), seconds).subscriptions, results, strict=True):
+        assert expected in (None, (str(found.error), found.events, found.read_for))
 
 
 def test_other_version_of_http_is_an_error() -> None:
     first, second = _measure(Transports(IDLE, IDLE, versions=dict.fromkeys(TRANSPORTS, "HTTP/1.1"))).subscriptions
     assert (str(first.error), first.events) == ("the answer came over HTTP/1.1", 0)
     assert second.error is None
-
-
-def test_no_answer_and_no_event_have_limits() -> None:
-    first, second = _measure(Transports(Opening(1e9), [Silence()])).subscriptions
-    assert str(first.error) == "Kinesis did not answer within 20 s"
-    assert (str(second.error), second.read_for) == ("no event for 12 s", 12.0)
-
-
-def test_a_connection_that_falls_silent_later_is_noticed() -> None:
-    silent, _ = _measure(Transports([payload(7), Silence()], IDLE), seconds=60.0).subscriptions
-    assert (str(silent.error), silent.events, silent.read_for) == ("no event for 12 s", 1, 12.0)
-
-
-def test_subscription_that_ends_counts_its_events() -> None:
-    first, second = _measure(Transports([], [payload(7)])).subscriptions
-    assert str(first.error) == "Kinesis ended the subscription before its first event"
-    assert (second.error, second.events) == (None, 1)
-
-
-def test_what_came_before_an_error_counts() -> None:
-    taken = broken_off("ResourceInUseException", "taken over")
-    first, _ = _measure(Transports([payload(7), Wait(3.0), taken], IDLE)).subscriptions
-    assert (first.error, first.events, first.read_for) == (taken, 1, 3.0)
+    transports = Transports(HTTPClientError(error="the endpoint speaks HTTP/1.1 only"), IDLE)
+    first, second = _measure(transports).subscriptions
+    assert isinstance(first.error, HTTPClientError)
+    assert (first.http, first.answered_after, first.events) == (None, None, 0)
+    assert (second.error, second.events) == (None, 2)
+    assert transports.played.gaps == [1.0]
 
 
 def test_recent_subscriber_is_waited_for_once() -> None:
@@ -176,16 +163,13 @@ def test_recent_subscriber_is_waited_for_once() -> None:
     assert (first.error, first.events) == (None, 2)
     assert second.error is too_soon
     assert transports.played.gaps == [5.0, SECONDS, 5.0]
-
-
-def test_a_refusal_is_not_repeated() -> None:
     denied = refused("AccessDeniedException")
-    transports = Transports(denied, denied)
-    assert [each.error for each in _measure(transports).subscriptions] == [denied, denied]
-    assert transports.played.gaps == [1.0]
+    other = Transports(denied, denied)
+    assert [each.error for each in _measure(other).subscriptions] == [denied, denied]
+    assert other.played.gaps == [1.0], "another refusal is not repeated"
 
 
-def test_an_interrupt_closes_the_subscription() -> None:
+def test_interrupt_closes_the_subscription() -> None:
     transports = Transports(IDLE)
 
     async def main() -> None:
@@ -198,9 +182,6 @@ def test_an_interrupt_closes_the_subscription() -> None:
             await measuring
 
     run(main())
-    assert [stream.closed for stream in transports.played.streams] == [True]
-
-
-def test_a_stream_without_open_shards() -> None:
     with pytest.raises(CheckFailed, match="has no open shard"):
         run(subscribing.measured(Kinesis(), ORDERS, Transports(), SECONDS, LoopClock()))
+    assert [stream.closed for stream in transports.played.streams] == [True]

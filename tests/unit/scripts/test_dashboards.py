@@ -12,7 +12,7 @@ import yaml
 
 from kinesis_efo.metrics import METRICS
 from kinesis_efo.metrics import catalog as metrics
-from kinesis_efo.metrics.catalog import DIMENSIONS, Kind, Metric
+from kinesis_efo.metrics.catalog import DIMENSIONS, Kind
 from scripts.alerts import RUNBOOK
 from scripts.docs import ROOT
 from scripts.prometheus import UNITS, prometheus_name
@@ -21,33 +21,20 @@ from tests.unit.test_docs import anchors
 NAMES = {prometheus_name(metric): metric for metric in METRICS}
 DASHBOARD = json.loads((ROOT / "docs/dashboards/kinesis-efo.json").read_text(encoding="utf-8"))
 GRAPHS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-RULES = yaml.safe_load((ROOT / "docs/dashboards/kinesis-efo.rules.yaml").read_text(encoding="utf-8"))["groups"][0][
-    "rules"
-]
+(GROUP,) = yaml.safe_load((ROOT / "docs/dashboards/kinesis-efo.rules.yaml").read_text(encoding="utf-8"))["groups"]
+RULES = GROUP["rules"]
 TARGETS = [target["expr"] for panel in GRAPHS for target in panel["targets"]]
 EXPRESSIONS = [*TARGETS, *(rule["expr"] for rule in RULES)]
 
 
-@pytest.mark.parametrize(
-    ("metric", "name"),
-    [
-        (metrics.LAG, "kinesis_efo_lag_milliseconds"),
-        (metrics.BUFFERED, "kinesis_efo_buffer_used_bytes"),
-        (metrics.BYTES, "kinesis_efo_bytes_total"),
-        (metrics.BACKPRESSURE, "kinesis_efo_backpressure_seconds_total"),
-        (metrics.LEFT_OUT, "kinesis_efo_aggregates_left_out_total"),
-        (metrics.LEASES_HELD, "kinesis_efo_leases_held"),
-        (metrics.OUTSTANDING_BYTES, "kinesis_efo_producer_outstanding_bytes"),
-        (metrics.LATENCY, "kinesis_efo_producer_latency_p99_seconds"),
-    ],
-)
-def test_names_are_those_of_the_prometheus_exporter(metric: Metric, name: str) -> None:
-    assert prometheus_name(metric) == name
-
-
-def test_units_and_metrics_have_prometheus_names() -> None:
+def test_metrics_have_the_names_of_the_exporter() -> None:
     assert {metric.unit for metric in METRICS if not metric.unit.startswith("{")} <= UNITS.keys()
     assert len(NAMES) == len(METRICS)
+    examples = (metrics.LAG, metrics.BUFFERED, metrics.BYTES, metrics.LEFT_OUT, metrics.LEASES_HELD, metrics.LATENCY)
+    assert [prometheus_name(metric).removeprefix("kinesis_efo_") for metric in examples] == [
+        "lag_milliseconds", "buffer_used_bytes", "bytes_total", "aggregates_left_out_total", "leases_held",
+        "producer_latency_p99_seconds",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
@@ -76,15 +63,12 @@ def test_dashboard_shows_all_metrics_and_counters_as_rates() -> None:
             assert len({target[key] for target in panel["targets"]}) == len(panel["targets"]), panel["title"]
 
 
-def test_panels_do_not_overlap() -> None:
+def test_panels_do_not_overlap_and_variables_exist() -> None:
     assert max(Counter(panel["id"] for panel in DASHBOARD["panels"]).values()) == 1
     places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
     filled = Counter((at["x"] + x, at["y"] + y) for at in places for x in range(at["w"]) for y in range(at["h"]))
     assert max(filled.values()) == 1
     assert all(left < 24 for left, _ in filled)
-
-
-def test_used_variables_exist() -> None:
     there = {variable["name"] for variable in DASHBOARD["templating"]["list"]} | {"__rate_interval", "__all"}
     assert set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD))) == there
 

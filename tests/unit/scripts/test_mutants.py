@@ -47,33 +47,23 @@ def nothing() -> None:
 '''
 
 
-def test_each_fault_is_planted_once_and_what_does_nothing_is_left_alone() -> None:
-    assert {each.name for each in mutants(SOURCE)} == {
-        "<module>: 1 instead of LIMIT: Final = 2",
-        "Thing: 0.25 instead of share = 0.5",
-        "Thing.act: a < b instead of a <= b",
-        "Thing.act: or in: a <= b and (not self.done)",
-        "Thing.act: without not: not self.done",
-        "Thing.act: removed: self.done = True",
-        "Thing.act: removed: raise ValueError",
-        "Thing.act: while not self.waits()",
-        "Thing.act: removed: break",
-        "Thing.act: not self.more in: a if self.more else None",
-        "Thing.act: return None instead of a if self.more else None",
-        "Thing.more: return True instead of False",
-    }
+FAULTS = {
+    "<module>: 1 instead of LIMIT: Final = 2", "Thing: 0.25 instead of share = 0.5", "Thing.act: a < b instead of a <= b",
+    "Thing.act: or in: a <= b and (not self.done)", "Thing.act: without not: not self.done",
+    "Thing.act: removed: self.done = True", "Thing.act: removed: raise ValueError", "Thing.act: while not self.waits()",
+    "Thing.act: removed: break", "Thing.act: not self.more in: a if self.more else None",
+    "Thing.act: return None instead of a if self.more else None", "Thing.more: return True instead of False",
+}  # fmt: skip
+"""Those of `SOURCE`; what has no effect is not planted."""
 
 
-def test_a_mutant_differs_in_the_lines_that_it_names() -> None:
-    original = ast.unparse(ast.parse(SOURCE)).splitlines()
-    for each in mutants(SOURCE):
-        changed = ast.unparse(each.tree).splitlines()
-        assert changed != original, each.name
-        assert len(each.lines) == 1
-        assert SOURCE.splitlines()[each.lines[0] - 1].strip()
-
-
-def test_the_same_fault_twice_in_a_function_has_two_names() -> None:
+def test_each_fault_is_planted_once() -> None:
+    original = ast.unparse(ast.parse(SOURCE))
+    planted = {each.name: each for each in mutants(SOURCE)}
+    assert list(planted) == [each.name for each in mutants(SOURCE)]
+    assert planted.keys() == FAULTS
+    assert all(ast.unparse(each.tree) != original and len(each.lines) == 1 for each in planted.values())
+    assert SOURCE.splitlines()[planted["Thing.act: removed: break"].lines[0] - 1].strip() == "break"
     names = [each.name for each in mutants("def f(a):\n    g(a)\n    g(a)\n")]
     assert names == ["f: removed: g(a)", "f: removed: g(a) (2)"]
 
@@ -134,7 +124,7 @@ def test_first():
 
 
 @pytest.mark.slow
-def test_faults_are_put_into_functions_that_are_there_and_one_that_never_ends_is_seen(tmp_path: Path) -> None:
+def test_tests_run_with_each_fault_in_place(tmp_path: Path) -> None:
     (tmp_path / "summed.py").write_text(SUMMED)
     (tmp_path / "test_summed.py").write_text(TEST)
     subprocess.run([sys.executable, "-c", RUNNER, str(ROOT)], cwd=tmp_path, check=True, timeout=300)
@@ -153,7 +143,7 @@ def test_faults_are_put_into_functions_that_are_there_and_one_that_never_ends_is
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", sorted(LISTED))
-def test_what_is_listed_is_a_fault_of_the_module_and_has_a_reason(module: str) -> None:
+def test_listed_fault_exists_and_has_a_reason(module: str) -> None:
     planted = {each.name for each in mutants((ROOT / "lib" / "kinesis_efo" / f"{module}.py").read_text())}
     listed = [entry["fault"] for entry in LISTED[module]]
     assert len(set(listed)) == len(listed)

@@ -31,7 +31,7 @@ OnDemand-LongTermRetention-ByteHrs | OnDemand | 9.9 |
 LongTermRetention-ByteHrs | Long-term Data Retention GB-month | 0.025 | long_term_gb_month
 LongTermRetention-ReadBytes | Long-term Data Retrieval | 8.8 |
 On-demand-Advantage-BilledIncomingBytes | OnDemand Advantage | 0.035 | gb_in_on_demand_advantage
-On-demand-Advantage-BilledOutgoingBytes | OnDemand Advantage | 0.0175 | gb_out_on_demand_advantage
+Advantage-BilledOutgoingBytes | OnDemand Advantage | 0.0175 | gb_out_on_demand_advantage
 On-demand-Advantage-BilledOutgoingEFOBytes | OnDemand Advantage | 0.0176 | gb_on_demand_advantage
 On-demand-Advantage-ExtendedRetention-ByteHrs | OnDemand Advantage | 0.0255 | extended_gb_month_advantage
 On-demand-Advantage-Channel-ProcessedBytes-S3TablesDestination | OnDemand Advantage | 7.7 |
@@ -40,9 +40,9 @@ On-demand-Advantage-Channel-ProcessedBytes-S3TablesDestination | OnDemand Advant
 EXPECTED = {figure: float(price) for *_, price, figure in USAGE if figure} | {"million_put_units": 0.0165}
 
 
-def offer(prefix: str, without: str = "nothing", usage: list[list[str]] = USAGE) -> dict[str, Any]:
+def offer(prefix: str, without: str = "nothing") -> dict[str, Any]:
     """A price list file of one region. Source of its form: AWS Billing user guide, "Reading the service price list file"."""
-    rows = [each for each in usage if without not in each[0]]
+    rows = [each for each in USAGE if without not in each[0]]
     terms = {
         f"SKU{n}": {
             "x": {"priceDimensions": {"x": {"beginRange": "0", "endRange": "Inf", "pricePerUnit": {"USD": price}}}}
@@ -68,7 +68,7 @@ def served() -> dict[str, Any]:
         for region in ("eu-west-1", "us-east-1", "me-west-1")
     }
     return {
-        script._INDEX: {"formatVersion": "v1.0", "regions": index},
+        f"{HOST}/offers/v1.0/aws/AmazonKinesis/current/region_index.json": {"formatVersion": "v1.0", "regions": index},
         HOST + path.format("eu-west-1"): offer("EU-"),
         HOST + path.format("us-east-1"): offer(""),
         HOST + path.format("me-west-1"): offer("MEW1-", without="Advantage"),
@@ -106,46 +106,18 @@ def test_prices_of_a_region_are_read(served: dict[str, Any], file: Path) -> None
     assert written["elsewhere"] == kept["elsewhere"]
 
 
-def test_usage_types_of_another_region_are_known(served: dict[str, Any], file: Path) -> None:
-    # As in the list of ap-northeast-1 of July 2026, whose figures are in `prices.json` already.
-    usage = [
-        ["Storage-ShardHour", "Provisioned shard hour", "0.0195000000", "shard_hour"],
-        ["PutRequestPayloadUnits", "Payload Units", "0.0000000215", "million_put_units"],
-        ["OnDemand-BilledIncomingBytes", "OnDemand", "0.1040000000", "gb_in_on_demand"],
-        ["OnDemand-StreamHour", "OnDemand", "0.0520000000", "stream_hour"],
-        ["Advantage-BilledOutgoingBytes", "OnDemand Advantage", "0.0208000000", "gb_out_on_demand_advantage"],
-    ]
-    excerpt = offer("APN1-", usage=usage)
-    assert script.prices(excerpt) == {
-        "shard_hour": 0.0195, "million_put_units": 0.0215, "gb_in_on_demand": 0.104, "stream_hour": 0.052,
-        "gb_out_on_demand_advantage": 0.0208,
-    }  # fmt: skip
-    # Its other prices are not in this excerpt: then nothing is written over what there is.
-    served[script._INDEX]["regions"] = {"ap-northeast-1": {"currentVersionUrl": "/x"}}
-    served[HOST + "/x"] = excerpt
-    (line,) = script.refresh(served.__getitem__, file)
-    assert line.startswith(
-        "ap-northeast-1: left as it was; the price list lacks extended_shard_hour, consumer_shard_ho"
-    )
-
-
-def test_incomplete_price_list_changes_nothing(served: dict[str, Any], file: Path) -> None:
-    url = next(url for url in served if "us-east-1/index.json" in url)
-    served[url] = offer("", without="EnhancedFanout")
-    before = json.loads(file.read_text(encoding="utf-8"))["regions"]["us-east-1"]
+def test_unusable_price_list_changes_nothing(
+    served: dict[str, Any], file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = json.loads(file.read_text(encoding="utf-8"))
+    served[next(url for url in served if "us-east-1/index.json" in url)] = offer("", without="EnhancedFanout")
     lines = script.refresh(served.__getitem__, file, ("us-east-1",))
     assert lines == ["us-east-1: left as it was; the price list lacks consumer_shard_hour"]
-    assert json.loads(file.read_text(encoding="utf-8"))["regions"]["us-east-1"] == before
-
-
-def test_unreadable_price_list_changes_nothing(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = file.read_bytes()
 
     def no_network(_: str) -> Any:
         raise OSError("no route to host")
 
-    assert script.main(["--file", str(file)], no_network) == 1
-    assert "no route to host" in capsys.readouterr().err
-    assert script.main(["--file", str(file)], lambda _: {}) == 1
-    assert "is not the index of a service" in capsys.readouterr().err
-    assert file.read_bytes() == before
+    for get, said in ((no_network, "no route to host"), (lambda _: {}, "is not the index of a service")):
+        assert script.main(["--file", str(file)], get) == 1
+        assert said in capsys.readouterr().err
+    assert json.loads(file.read_text(encoding="utf-8"))["regions"]["us-east-1"] == before["regions"]["us-east-1"]

@@ -17,24 +17,19 @@ from tests.support.missing import make
 SETUP = Path(__file__).resolve().parents[3] / "scripts" / "setup"
 
 HASH = "c0ffee" + "0" * 58
-LOCK = """[[package]]
-name = "other"
-dependencies = [
-    {{ name = "uv" }},
-]
-wheels = [{{ url = "https://x/other.whl", hash = "sha256:1" }}]
+PACKAGE = '[[package]]\nname = "{}"\nversion = "{}"\n{}wheels = [\n    {{ url = "https://x/{}.whl", hash = "sha256:{}" }},\n]\n\n'
 
-[[package]]
-name = "uv"
-version = "0.13.9"
-wheels = [
-    {{ url = "https://x/uv-0.13.9-py3-none-any.whl", hash = "sha256:{hash}", size = 1 }},
-]
 
-[[package]]
-name = "uvloop"
-version = "1"
-"""
+def lock(digest: str) -> str:
+    """A lock file with uv between packages whose names or needs are like it."""
+    return "".join(
+        PACKAGE.format(*each)
+        for each in (
+            ("other", "1", 'dependencies = [\n    { name = "uv" },\n]\n', "other", "1"),
+            ("uv", "0.13.9", "", "uv-0.13.9-py3-none-any", digest),
+            ("uvloop", "1", "", "uvloop", "2"),
+        )
+    )
 
 
 class Machine:
@@ -50,12 +45,14 @@ class Machine:
             directory.mkdir(parents=True)
         self.script = project / "scripts" / "setup"
         shutil.copy(SETUP, self.script)
-        (project / "uv.lock").write_text(LOCK.format(hash=HASH))
+        (project / "uv.lock").write_text(lock(HASH))
         self.calls.touch()
         for tool in ("sh", "sed", "head", "dirname", "readlink", "env"):
-            path = shutil.which(tool)
-            assert path
-            (self.bin / tool).symlink_to(path)
+            self.tool(tool)
+
+    def tool(self, name: str) -> None:
+        """A program of the real machine."""
+        (self.bin / name).symlink_to(shutil.which(name) or "")
 
     def program(self, name: str, body: str, directory: Path | None = None) -> None:
         """A program that notes its call and then does what `body` says."""
@@ -79,11 +76,9 @@ class Machine:
         """A Java in its own home."""
         self.program("java", f"""echo 'openjdk version "{version}" 2025-04-15' >&2""", home / "bin")
 
-    def user(self, number: int) -> None:
-        self.program("id", f"echo {number}")
-
-    def apt(self, *packages: str, installs: str = "") -> None:
-        """apt that knows these packages; `installs` runs when one is installed."""
+    def apt(self, user: int, *packages: str, installs: str = "") -> None:
+        """The number of the user, and apt that knows these packages; `installs` runs when one is installed."""
+        self.program("id", f"echo {user}")
         known = "|".join(packages) or "nothing"
         self.program("apt-cache", f'case "$2" in {known}) exit 0 ;; esac; exit 100')
         self.program("apt-get", f'case "$1" in install) {installs or ":"} ;; esac')
@@ -92,11 +87,8 @@ class Machine:
         return subprocess.run(
             [str(self.bin / "sh"), str(self.script), *arguments],
             env={"PATH": str(self.bin), "HOME": str(self.root), "JVM_DIR": str(self.jvm), **environment},
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-        )
+            capture_output=True, text=True, timeout=20, check=False,
+        )  # fmt: skip
 
     @property
     def called(self) -> str:
@@ -108,14 +100,17 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_old_python_is_refused_by_name(machine: Machine) -> None:
-    machine.python("python3", recent=False)
+@pytest.mark.parametrize(
+    ("recent", "said"),
+    [(False, "Python 3.11 or newer is needed; python3 is Python 3.9.2"), (True, "apt-get install python3-pip")],
+)
+def test_unfit_python_is_refused_with_a_remedy(machine: Machine, recent: bool, said: str) -> None:
+    machine.python("python3", recent=recent, pip=False)
     done = machine.run("venv", ".venv")
-    assert done.returncode == 1
-    assert "Python 3.11 or newer is needed; python3 is Python 3.9.2" in done.stderr
+    assert (done.returncode, said in done.stderr) == (1, True), done.stderr
 
 
-def test_newer_python_beside_an_old_one_is_used(machine: Machine) -> None:
+def test_newest_python_makes_and_keeps_the_environment(machine: Machine) -> None:
     machine.python("python3", recent=False)
     machine.python("python3.12", recent=True)
     machine.program("uv", 'echo "uv with $UV_PYTHON in $UV_PROJECT_ENVIRONMENT, downloads $UV_PYTHON_DOWNLOADS" >&2')
@@ -126,12 +121,10 @@ def test_newer_python_beside_an_old_one_is_used(machine: Machine) -> None:
     machine.program("python", "exit 0", machine.script.parent.parent / ".venv" / "bin")
     assert "project/.venv/bin/python" in machine.run("venv", ".venv").stderr, "an environment keeps its Python"
     machine.program("uv", "exit 2")
-    done = machine.run("venv", ".venv")
-    assert done.returncode == 1
-    assert "uv could not build .venv" in done.stderr
+    assert "uv could not build .venv" in machine.run("venv", ".venv").stderr
 
 
-def test_pip_installs_uv_beside_pythons_packages(machine: Machine) -> None:
+def test_pip_installs_uv_into_its_own_folder(machine: Machine) -> None:
     active = machine.root / "other project" / ".venv" / "bin"
     machine.python("python3", recent=True, pip=False, directory=active)
     machine.python("python3", recent=False)
@@ -143,18 +136,11 @@ def test_pip_installs_uv_beside_pythons_packages(machine: Machine) -> None:
     assert done.returncode == 1  # the stand-in for pip has installed nothing
 
 
-def test_without_pip_the_package_is_named(machine: Machine) -> None:
-    machine.python("python3", recent=True, pip=False)
-    done = machine.run("venv", ".venv")
-    assert done.returncode == 1
-    assert "apt-get install python3-pip" in done.stderr
-
-
 def test_environment_brings_pip_where_none_is(machine: Machine) -> None:
     uv = machine.script.parent.parent / ".venv-uv" / "bin"
     machine.python("made", recent=True)
-    machine.program("ln", f'exec {shutil.which("ln")} "$@"')
-    machine.program("mkdir", f'exec {shutil.which("mkdir")} "$@"')
+    machine.tool("ln")
+    machine.tool("mkdir")
     make = f"mkdir -p {uv}; ln -s {machine.bin}/made {uv}/python"
     machine.python("python3", recent=True, pip=False, venv=make)
     machine.run("venv", ".venv")
@@ -163,21 +149,21 @@ def test_environment_brings_pip_where_none_is(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("locked", [True, False])
-def test_only_the_locked_uv_is_installed(machine: Machine, tmp_path: Path, locked: bool) -> None:
+def test_uv_with_another_hash_is_not_installed(machine: Machine, tmp_path: Path, locked: bool) -> None:
     wheel = tmp_path / "wheels" / "uv-0.13.9-py3-none-any.whl"
     wheel.parent.mkdir()
     with ZipFile(wheel, "w") as archive:
-        for name, text in {
-            "METADATA": "Metadata-Version: 2.1\nName: uv\nVersion: 0.13.9\n",
-            "WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-            "RECORD": "",
-        }.items():
-            archive.writestr(f"uv-0.13.9.dist-info/{name}", text)
+        about = "uv-0.13.9.dist-info"
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: uv\nVersion: 0.13.9\n")
+        archive.writestr(
+            f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{about}/RECORD", "")
         program = ZipInfo("uv-0.13.9.data/scripts/uv")
         program.external_attr = 0o100755 << 16
         archive.writestr(program, f'#!/bin/sh\necho "uv $*" >> {machine.calls}\n')
     found = hashlib.sha256(wheel.read_bytes()).hexdigest() if locked else HASH
-    (machine.script.parent.parent / "uv.lock").write_text(LOCK.format(hash=found))
+    (machine.script.parent.parent / "uv.lock").write_text(lock(found))
     machine.program("python3", f'exec {Path(sys.base_prefix, "bin", "python3")} "$@"')
     done = machine.run("venv", ".venv", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(wheel.parent))
     assert ("uv sync --locked" in machine.called) is locked, done.stderr
@@ -199,31 +185,27 @@ def test_java_of_the_right_version_is_found(machine: Machine, version: str, fits
 
 
 @pytest.mark.parametrize(
-    ("user", "sudo", "packages", "installs", "message"),
+    ("user", "sudo", "known", "installed", "message"),
     [
-        (1000, "exit 1", ("17",), "17", "Ask for: apt-get install openjdk-17-jre-headless"),
-        (0, "exit 1", ("17", "21"), "17", None),
-        (1000, 'shift; "$@"', ("21",), "21", None),
-        (0, "exit 1", ("17",), None, "apt-get could not install openjdk-17-jre-headless"),
+        (1000, "exit 1", "17", "", "Ask for: apt-get install openjdk-17-jre-headless"),
+        (0, "exit 1", "17 21", "17", ""),
+        (1000, 'shift; "$@"', "21", "21", ""),
+        (0, "exit 1", "17", "", "apt-get could not install openjdk-17-jre-headless"),
     ],
     ids=["user without sudo", "root", "user with sudo, no 17", "apt fails"],
 )
 def test_java_is_installed_by_apt(
-    machine: Machine, user: int, sudo: str, packages: tuple[str, ...], installs: str | None, message: str | None
+    machine: Machine, user: int, sudo: str, known: str, installed: str, message: str
 ) -> None:
-    machine.user(user)
     machine.program("sudo", sudo)
-    machine.program("true", ":")
-    if installs:
-        machine.java(machine.root / "package" / "java-17-or-21", f"{installs}.0.9")
-        machine.program("cp", f'exec {shutil.which("cp")} "$@"')
-    command = f"cp -r {machine.root}/package/java-17-or-21 {machine.jvm}/" if installs else "exit 100"
-    machine.apt(*(f"openjdk-{each}-jre-headless" for each in packages), installs=command)
+    machine.tool("cp")
+    machine.java(machine.root / "package" / "java-17-or-21", f"{installed}.0.9")
+    command = f"cp -r {machine.root}/package/java-17-or-21 {machine.jvm}/" if installed else "exit 100"
+    machine.apt(user, *(f"openjdk-{each}-jre-headless" for each in known.split()), installs=command)
     done = machine.run("java")
-    assert done.returncode == (1 if message else 0), done.stderr
-    assert message is None or message in done.stderr
-    assert ("apt-get install" in machine.called) == (not message or "Ask" not in message)
-    assert message or f"openjdk-{installs}-jre-headless" in machine.called.split("apt-get install")[1]
+    assert (done.returncode, message in done.stderr) == (1 if message else 0, True), done.stderr
+    assert ("apt-get install" in machine.called) == ("Ask" not in message)
+    assert message or f"openjdk-{installed}-jre-headless" in machine.called.split("apt-get install")[1]
 
 
 @pytest.mark.parametrize(
@@ -231,8 +213,7 @@ def test_java_is_installed_by_apt(
     [("ip", 0, False, True), ("faketime", 0, False, True), ("ip", 1000, False, False), ("ip", 0, True, False)],
 )
 def test_root_gets_what_tests_use(machine: Machine, tool: str, user: int, has_it: bool, installed: bool) -> None:
-    machine.user(user)
-    machine.apt("iproute2", "faketime", installs="exit 100" if tool == "ip" else "")
+    machine.apt(user, "iproute2", "faketime", installs="exit 100" if tool == "ip" else "")
     if has_it:
         machine.program("ip", "exit 0")
     done = machine.run(tool)
@@ -256,36 +237,29 @@ def test_native_core_is_built_with_the_locked_tool(machine: Machine, cargo: bool
 
 @pytest.mark.parametrize("was_there", [True, False])
 def test_update_of_the_environment_keeps_the_native_core(machine: Machine, was_there: bool) -> None:
-    project = machine.script.parents[1]
-    makefiles = ("Makefile", "scripts/ci.mk", "infra/Makefile.inc", "infra/engine")
-    for name in (*makefiles, "pyproject.toml", "packages/kinesis-efo-infra/pyproject.toml", "uv.lock"):
-        path = project / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text((SETUP.parents[1] / name).read_text(encoding="utf-8") if name in makefiles else "")
+    project, original = machine.script.parents[1], SETUP.parents[1]
+    for name in ("Makefile", "scripts/ci.mk", "infra/Makefile.inc", "infra/engine"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(original / name, project / name)
+    (project / "packages" / "kinesis-efo-infra").mkdir(parents=True)
+    for name in ("pyproject.toml", "packages/kinesis-efo-infra/pyproject.toml"):
+        (project / name).touch()
     machine.program("setup", ":", machine.script.parent)
     (project / ".venv").mkdir()
     if was_there:
         (project / ".venv" / ".core").touch()
     # What a make that runs the tests was given is not for this one.
     inherited = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
-    subprocess.run([make(), "-s", ".venv/.full"], cwd=project, env=inherited, check=True)
-    called = ["setup venv .venv --all-extras", *(["setup core .venv"] if was_there else [])]
-    assert machine.called.splitlines() == called, "uv takes out what its lock does not name"
-    subprocess.run([make(), "-s", ".venv/.core"], cwd=project, env=inherited, check=True)
-    assert machine.called.splitlines() == ["setup venv .venv --all-extras", "setup core .venv"], "and it is built once"
+    update, core = "setup venv .venv --all-extras", "setup core .venv"
+    for goal, called in ((".full", [update, *[core] * was_there]), (".core", [update, core])):
+        subprocess.run([make(), "-s", f".venv/{goal}"], cwd=project, env=inherited, check=True)
+        assert machine.called.splitlines() == called, "uv removes what its lock does not name; it is built once"
 
 
-def test_uv_trusts_certificates_of_the_system() -> None:
-    # Whoever is behind a company's proxy has its certificate there, and checkov is installed by uv, too.
+@pytest.mark.parametrize("given", [{}, {"UV_SYSTEM_CERTS": "false"}])
+def test_uv_trusts_a_companys_proxy(given: dict[str, str]) -> None:
     bundle = Path("/etc/ssl/certs/ca-certificates.crt").exists()
-    for said, expected in ({}, "true" if bundle else ""), ({"UV_SYSTEM_CERTS": "false"}, "false"):
-        shown = subprocess.run(
-            [make(), "-s", "-f", "Makefile", "-f", "-", "show"],
-            input='show:\n\t@echo "$$UV_SYSTEM_CERTS"\n',
-            cwd=SETUP.parents[1],
-            env={"PATH": os.environ["PATH"], **said},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        assert shown == f"{expected}\n"
+    command, show = [make(), "-s", "-f", "Makefile", "-f", "-", "show"], 'show:\n\t@echo "$$UV_SYSTEM_CERTS"\n'
+    environment = {"PATH": os.environ["PATH"], **given}
+    shown = subprocess.check_output(command, input=show, cwd=SETUP.parents[1], env=environment, text=True)
+    assert shown.strip() == given.get("UV_SYSTEM_CERTS", "true" if bundle else "")

@@ -22,8 +22,6 @@ from scripts.site_pages import GROUPS, constructs, python_api, with_indents_of_m
         ("tests/SCENARIOS.md", "[tests](../CONTRIBUTING.md)", "[tests](contributing.md)"),
         ("docs/how-to/replay.md", "[a job](../../README.md#a-job)", "[a job](../index.md#a-job)"),
         ("docs/how-to/replay.md", "[upserts](upserts.md)", "[upserts](upserts.md)"),
-        ("docs/how-to/replay.md", "[sizing](../sizing.md#memory)", "[sizing](../sizing.md#memory)"),
-        ("docs/cluster.md", "[replay](how-to/replay.md)", "[replay](how-to/replay.md)"),
         ("README.md", "![a picture](docs/top.svg)", "![a picture](top.svg)"),
         ("README.md", "[EMR](https://aws.amazon.com/emr/)", "[EMR](https://aws.amazon.com/emr/)"),
         ("README.md", "[below](#options)", "[below](#options)"),
@@ -33,9 +31,6 @@ from scripts.site_pages import GROUPS, constructs, python_api, with_indents_of_m
 )  # fmt: skip
 def test_links_lead_to_pages_of_the_site(page: str, link: str, there: str) -> None:
     assert with_links_of_the_site(link, page, None) == there
-
-
-def test_other_files_are_in_the_repository() -> None:
     link = with_links_of_the_site("[`a.py`](../jobs/a.py)", "docs/cluster.md", "https://git.example/kinesis-efo")
     assert link == "[`a.py`](https://git.example/kinesis-efo/blob/HEAD/jobs/a.py)"
 

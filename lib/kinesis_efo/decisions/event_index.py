@@ -172,13 +172,12 @@ class EventIndex:
 
     def index_after(self, position: Position) -> int:
         """The index of the first event after `position`, which the index must cover. An event ends behind its last record."""
-        if position.is_end:
-            return len(self._ends)
+        ends, number = self._ends, position.value
         if position.kind is not PositionKind.AFTER:
-            return self.gone
-        index = bisect_right(self._ends, position.value, self.gone)
-        passed = index < len(self._ends) and self.sizes(index)[1] and 0 < self._last_through[index] <= position.value
-        return index + 1 if passed and self._ends[index] != _BEHIND_ALL else index
+            return len(ends) if position.is_end else self.gone
+        index = bisect_right(ends, number, self.gone)
+        passed = index < len(ends) and 0 < self._last_through[index] <= number and self.sizes(index)[1]
+        return index + 1 if passed and ends[index] != _BEHIND_ALL else index
 
     def news_since(self, after: Position) -> float | None:
         """When the first event after `after` that has records or ends the shard was received, monotonic seconds; None if there is none."""

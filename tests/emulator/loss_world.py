@@ -88,9 +88,13 @@ _REPLACED: Final = (
 )  # fmt: skip
 """What a query may fail with when its stream was created again."""
 
+_OUT: Final = ("RetriesExhaustedError", "FetcherError", "TableUnavailableError", "LeaseLostError", "SubscriptionError")
+"""What a query may fail with if one operation fails, or answers are stuck, for longer than `subscribe.retryTimeout`."""
+
 _LONGEST_TRIGGER: Final = 600.0
 
 _FURTHER: Final = re.compile(r"checkpoint had been further by (\d+) micro-batch")
+_BY_OUTAGE: Final = re.compile("an outage|throttled|brought no record")
 _ACCEPT: Final = re.compile(r"option 'acceptDataLoss' to (\{.*?\}\})")
 
 
@@ -1031,7 +1035,7 @@ class Scenario:
         self.recreated: set[str] = set()
         self.touched = self.failed = False
         self.frozen_until = -inf
-        self.fails_since = self.fails_until = -inf
+        self.outages: list[tuple[float, float]] = []
         self.frozen_since: dict[SimulatedProcess, float] = {}
         self.tables: list[dict[str, Any]] = []
         self.excused = machine.now
@@ -1333,7 +1337,7 @@ class Scenario:
             if now - since < limit:
                 continue
             told = any(report.at - BEGAN >= since for report in self.world.reports)
-            if told and (now - since < 3 * limit or now < self.fails_until):
+            if told and (now - since < 3 * limit or self._is_out):
                 continue
             raise Broken(
                 f"{query.name} has stood still for {now - since:.0f} s, and has {record.key}:{record.number} of {record.stream}, "
@@ -1425,9 +1429,7 @@ class Scenario:
                 self.machine.now < self.frozen_until
             ):
                 pass
-            case "RetriesExhaustedError" | "FetcherError" | "TableUnavailableError" | "LeaseLostError" if (
-                self.fails_since + 0.9 * self.retry < self.machine.now < self.fails_until
-            ):
+            case _ if kind in _OUT and self._was_out(_BY_OUTAGE.search(str(error)) is not None):
                 pass
             case _:
                 raise Broken(f"{query.name} failed: {error!r}") from error
@@ -1659,7 +1661,7 @@ class Scenario:
                 self._restart()
             elif when == "at a start":
                 self._kill_planner_of(random.choice(self.queries))
-            machine.sleep(self.fails_until - machine.now)
+            machine.sleep(self.outages[-1][1] - machine.now)
 
     def _fail(self, operation: str, seconds: float, when: str) -> None:
         self._tell(f"{operation} fails for {seconds:.0f} s, {when}")
@@ -1668,13 +1670,12 @@ class Scenario:
         self._outage(seconds)
 
     def _outage(self, seconds: float) -> None:
-        """Let queries fail some time after now, and go on some seconds later."""
-        machine, since = self.machine, self.machine.now
-        self.fails_since, self.fails_until = since, since + seconds + 60
+        machine = self.machine
+        self.outages.append(this := (machine.now, machine.now + seconds))
 
         def end() -> None:
             machine.sleep(seconds)
-            if self.fails_since == since:
+            if self.outages[-1] == this:
                 self._end_outage()
 
         machine.run(machine.main.process, end)
@@ -1683,7 +1684,19 @@ class Scenario:
         now = self.machine.now
         self.world.fail_one("", 0.0)
         self.world.stick(yes=False)
-        self.fails_until, self.excused = min(self.fails_until, now + 60), max(self.excused, now)
+        self.outages = [(since, min(until, now)) for since, until in self.outages]
+        self.excused = max(self.excused, now)
+
+    @property
+    def _is_out(self) -> bool:
+        return bool(self.outages) and self.machine.now < self.outages[-1][1]
+
+    def _was_out(self, is_named: bool) -> bool:
+        """Whether there was an outage for so long that a query may fail; it learns of it with its next trigger. An error may name it."""
+        least, late = 0.9 * self.retry, inf if is_named else 60.0
+        return any(
+            until - since > least and since + least < self.machine.now < until + late for since, until in self.outages
+        )
 
     def _let_stick(self, random: Random) -> None:
         """Let answers without records be stuck for some time."""

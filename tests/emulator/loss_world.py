@@ -1023,9 +1023,9 @@ class Scenario:
                 self.queries.append(self._query("q1"))
             if not (self.queries[1].ends_at_tips or self.queries[1].once):
                 self._let_end(self.queries[1])
-        for random in (self.sticks, self.trims):
-            if random is not None and not any(query.ends_at_tips or query.once for query in self.queries):
-                self._let_end(random.choice(self.queries))
+        for drawn in (self.sticks, self.trims):
+            if drawn is not None and not any(query.ends_at_tips or query.once for query in self.queries):
+                self._let_end(drawn.choice(self.queries))
         if self.children_expire is not None and self.children_expire.random() < 0.7:
             for query in self.queries:
                 query.given["startingPosition"] = self.children_expire.choice(("LATEST", self._timestamp()))
@@ -1741,8 +1741,9 @@ class Scenario:
             machine.sleep(random.choice((self.gap, 2 * self.gap, 0.2 * self.retention)))
             self.world.reshard_most(name, random)
         machine.sleep(until - machine.now - random.choice((0.0, 30.0)))
-        if self.disturbing and random.random() < 0.5:
-            operation = random.choice(("ListShards", *_KINESIS[:-1]))
+        is_down = query.down_until == until
+        if self.disturbing and (is_down or random.random() < 0.5):
+            operation = "ListShards" if is_down else random.choice(("ListShards", *_KINESIS[:-1]))
             self._fail(operation, random.choice((60.0, 300.0)), "as generations are gone")
 
     def _copy_and_go_ahead(self, random: Random) -> None:

@@ -45,6 +45,7 @@ from kinesis_efo.spark.stream_planner import StreamPlanner
 from kinesis_efo.tasks.ranges import RangeReader
 from kinesis_efo_local import AwsError, NoFaults, Request, Reset
 from kinesis_efo_local.writing import PutRecord, put_record
+from kinesis_efo_local.wrong_answers import WrongAnswers
 from tests.emulator.loss_oracle import (
     CLOCK_SECONDS,
     TOGETHER_SECONDS,
@@ -70,21 +71,30 @@ from tests.emulator.program import (
 )
 from tests.emulator.remote import Fetchers, with_fetchers
 from tests.support.aggregates import aggregated
-from tests.support.lease_store import MemoryLeaseStore
+from tests.support.lease_store import MemoryLeaseStore, Network
 
 HOUR: Final = 3600.0
 _AGAIN: Final = 0.08
 _REFUSED: Final = 0.15
 _CUTS: Final = 0.06
+_OUTAGES: Final = 0.15
+_STUCK: Final = 0.1
+_TRIMMED: Final = 0.15
+_KINESIS: Final = ("ListShards", "GetRecords", "GetShardIterator", "SubscribeToShard", "DescribeStreamSummary")
+_TABLE: Final = ("create", "update", "scan")
 ALL: Final = "*"
 _REPLACED: Final = (
     "StreamReplacedError", "StreamNotFoundError", "ConsumerNotFoundError", "RetriesExhaustedError", "InvalidRequestError"
 )  # fmt: skip
 """What a query may fail with when its stream was created again."""
 
+_OUT: Final = ("RetriesExhaustedError", "FetcherError", "TableUnavailableError", "LeaseLostError", "SubscriptionError")
+"""What a query may fail with if one operation fails, or answers are stuck, for longer than `subscribe.retryTimeout`."""
+
 _LONGEST_TRIGGER: Final = 600.0
 
 _FURTHER: Final = re.compile(r"checkpoint had been further by (\d+) micro-batch")
+_BY_OUTAGE: Final = re.compile("an outage|throttled|brought no record|starting or ending")
 _ACCEPT: Final = re.compile(r"option 'acceptDataLoss' to (\{.*?\}\})")
 
 
@@ -152,6 +162,19 @@ class Client(WatchedClient):
         return answer
 
 
+class StuckAnswers(WrongAnswers):
+    """Answers that claim that there is more, from the last record on."""
+
+    gives_last_number = True
+
+    def __init__(self) -> None:
+        super().__init__((), 0.0, 0, Random(0))
+
+    def lag(self, millis: int) -> int:
+        """See `WrongAnswers`."""
+        return millis or 3000
+
+
 class LossRows(MemoryLeaseStore):
     """The lease table. `moved` is called with the key of a shard's row, its position before, and its new one."""
 
@@ -206,7 +229,9 @@ class LossWorld(ProgramWorld):
         self.refused = False
         self.fails_from: dict[str, float] = {}
         self.fails_until = 0.0
+        self.table_fails: frozenset[str] = frozenset()
         self.is_stuck = False
+        self._wrong = self.kinesis.state.wrong
         self.aggregates: Random | None = None
 
     @property
@@ -310,6 +335,20 @@ class LossWorld(ProgramWorld):
         self.learn(name)
         return True
 
+    def reshard_most(self, name: str, random: Random) -> None:
+        """Split most shards, or merge most if there are many."""
+        kinesis, stream = self.kinesis, f"dev-{name}"
+        shards = kinesis.state.streams[stream].open_shards
+        if len(shards) > 2:
+            for one, other in zip(shards[::2], shards[1::2], strict=False):
+                kinesis.call("MergeShards", StreamName=stream, ShardToMerge=one.id, AdjacentShardToMerge=other.id)
+        else:
+            for shard in shards:
+                if random.random() < 0.9:
+                    middle = str(sum(shard.hash_range) // 2 + 1)
+                    kinesis.call("SplitShard", StreamName=stream, ShardToSplit=shard.id, NewStartingHashKey=middle)
+        self.learn(name)
+
     def learn(self, name: str) -> None:
         """Take over the shards that a stream has now."""
         facts = self.facts[name]
@@ -323,6 +362,24 @@ class LossWorld(ProgramWorld):
         """See `ProgramWorld`."""
         client = self.clients[process] = Client(self, process)
         return client
+
+    def network(self, process: SimulatedProcess) -> Network:
+        """See `ProgramWorld`."""
+        network = super().network(process)
+        network.refused = self.table_fails
+        return network
+
+    def fail_one(self, operation: str, seconds: float) -> None:
+        """Let one operation of Kinesis, or of the lease table, fail for some seconds; 0: none any more."""
+        self.fails_from, self.fails_until = {operation: self.now}, self.now + seconds
+        self.table_fails = frozenset({operation} if seconds else ())
+        for network in self.networks:
+            network.refused = self.table_fails
+
+    def stick(self, *, yes: bool) -> None:
+        """Let answers without records claim that there are some, and not move; or no more."""
+        self.is_stuck = yes
+        self.kinesis.state.wrong = StuckAnswers() if yes else self._wrong
 
     def check_may_read(self, process: SimulatedProcess, operation: str) -> None:
         """That is another search's."""
@@ -966,6 +1023,9 @@ class Scenario:
                 self.queries.append(self._query("q1"))
             if not (self.queries[1].ends_at_tips or self.queries[1].once):
                 self._let_end(self.queries[1])
+        for drawn in (self.sticks, self.trims):
+            if drawn is not None and not any(query.ends_at_tips or query.once for query in self.queries):
+                self._let_end(drawn.choice(self.queries))
         if self.children_expire is not None and self.children_expire.random() < 0.7:
             for query in self.queries:
                 query.given["startingPosition"] = self.children_expire.choice(("LATEST", self._timestamp()))
@@ -975,6 +1035,7 @@ class Scenario:
         self.recreated: set[str] = set()
         self.touched = self.failed = False
         self.frozen_until = -inf
+        self.outages: list[tuple[float, float]] = []
         self.frozen_since: dict[SimulatedProcess, float] = {}
         self.tables: list[dict[str, Any]] = []
         self.excused = machine.now
@@ -1015,6 +1076,11 @@ class Scenario:
         self.children_expire = drawn("children expire", 0.12)
         if self.children_expire is not None:
             self.live = 1.7 * self.retention
+        self.fails = drawn("one operation is out", _OUTAGES)
+        self.sticks = drawn("iterators are stuck", _STUCK)
+        self.trims = drawn("generations trimmed", _TRIMMED)
+        if self.trims is not None:
+            self.live = 2.2 * self.retention
         if world.list_age:
             self.drawn.add(f"lists {world.list_age:g} s old")
 
@@ -1152,6 +1218,9 @@ class Scenario:
             (self._reshard_often, self.world.aggregates),
             (self._let_children_expire, self.children_expire),
             (self._copy_and_go_ahead, self.copied_ahead),
+            (self._let_fail, self.fails),
+            (self._let_stick, self.sticks),
+            (self._let_generations_go, self.trims),
         ):
             if random is not None:
                 run(partial(move, random))
@@ -1268,7 +1337,7 @@ class Scenario:
             if now - since < limit:
                 continue
             told = any(report.at - BEGAN >= since for report in self.world.reports)
-            if told and now - since < 3 * limit:
+            if told and (now - since < 3 * limit or self._is_out):
                 continue
             raise Broken(
                 f"{query.name} has stood still for {now - since:.0f} s, and has {record.key}:{record.number} of {record.stream}, "
@@ -1360,6 +1429,8 @@ class Scenario:
                 self.machine.now < self.frozen_until
             ):
                 pass
+            case _ if kind in _OUT and self._was_out(_BY_OUTAGE.search(str(error)) is not None):
+                pass
             case _:
                 raise Broken(f"{query.name} failed: {error!r}") from error
 
@@ -1433,6 +1504,7 @@ class Scenario:
                 query.program.kill()
                 self.machine.kill(query.program.jvm)
         self.world.list_age = self.world.unknown_seconds = 0.0
+        self._end_outage()
         for process in machine.processes.values():
             process.frozen = False
         self.excused = machine.now + 60
@@ -1573,6 +1645,106 @@ class Scenario:
             if self.disturbing:
                 self.touched = True
                 self._restart(self.world.table.items.clear)
+
+    def _let_fail(self, random: Random) -> None:
+        """Let one operation fail for some time: at any moment, right after a reshard, or at a start."""
+        machine, world = self.machine, self.world
+        while machine.now < self.began + self.live:
+            machine.sleep(random.expovariate(5 / self.retention))
+            if not self.disturbing:
+                return
+            # Without DescribeStreamSummary, `strict` leaves nothing out, with a warning.
+            kinesis = _KINESIS if world.aggregates is None else _KINESIS[:-1]
+            operation, when = random.choice((*kinesis, *_TABLE)), random.choice(("now", "at a reshard", "at a start"))
+            if when == "at a reshard":
+                world.reshard(random.choice(self.names), random)
+            self._fail(operation, random.choice((5.0, 60.0, 0.8 * self.retry, 300.0, 1200.0)), when)
+            if when == "at a start" and random.random() < 0.5:
+                self._restart()
+            elif when == "at a start":
+                self._kill_planner_of(random.choice(self.queries))
+            machine.sleep(self.outages[-1][1] - machine.now)
+
+    def _fail(self, operation: str, seconds: float, when: str) -> None:
+        self._tell(f"{operation} fails for {seconds:.0f} s, {when}")
+        self.outcome.moves[f"{operation} fails"] += 1
+        self.world.fail_one(operation, seconds)
+        self._outage(seconds)
+
+    def _outage(self, seconds: float) -> None:
+        machine = self.machine
+        self.outages.append(this := (machine.now, machine.now + seconds))
+
+        def end() -> None:
+            machine.sleep(seconds)
+            if self.outages[-1] == this:
+                self._end_outage()
+
+        machine.run(machine.main.process, end)
+
+    def _end_outage(self) -> None:
+        now = self.machine.now
+        self.world.fail_one("", 0.0)
+        self.world.stick(yes=False)
+        self.outages = [(since, min(until, now)) for since, until in self.outages]
+        self.excused = max(self.excused, now)
+
+    @property
+    def _is_out(self) -> bool:
+        return bool(self.outages) and self.machine.now < self.outages[-1][1]
+
+    def _was_out(self, is_named: bool) -> bool:
+        """Whether there was an outage for so long that a query may fail; it learns of it with its next trigger. An error may name it."""
+        least, late = 0.9 * self.retry, inf if is_named else 60.0
+        return any(
+            until - since > least and since + least < self.machine.now < until + late for since, until in self.outages
+        )
+
+    def _let_stick(self, random: Random) -> None:
+        """Let answers without records be stuck for some time."""
+        machine = self.machine
+        while machine.now < self.began + self.live:
+            machine.sleep(random.uniform(0.02, 0.4) * self.retention)
+            if not self.disturbing:
+                return
+            seconds = random.choice((60.0, 0.2 * self.retention, 0.6 * self.retention, 0.6 * self.retention))
+            self._tell(f"answers are stuck for {seconds:.0f} s")
+            self.world.stick(yes=True)
+            self._outage(seconds)
+            if random.random() < 0.5:
+                self._kill_planner_of(random.choice(self.queries))
+            machine.sleep(seconds + 60)
+
+    def _let_generations_go(self, random: Random) -> None:
+        """Let a query stand still until a shard that it reads was trimmed as a whole, and perhaps its children, too."""
+        machine = self.machine
+        machine.sleep(random.uniform(0.05, 0.2) * self.retention)
+        query = random.choice(self.queries)
+        give_up_at = machine.now + 0.2 * self.retention
+        while machine.now < give_up_at and not query.checkpoint.commits:
+            machine.sleep(5.0)
+        if query.over or not query.checkpoint.commits:
+            return
+        until = machine.now + random.uniform(1.1, 1.5) * self.retention
+        if random.random() < 0.7:
+            self._tell(f"{query.name} does not run for {until - machine.now:.0f} s")
+            query.held_until, query.stopping = until, True
+            give_up_at = machine.now + 120
+            while query.running is not None and machine.now < give_up_at:
+                machine.sleep(2.0)
+            self._kill_planner_of(query)
+        else:
+            self._tell(f"the sink of {query.name} is down for {until - machine.now:.0f} s")
+            query.down_until = until
+        name = random.choice(query.names)
+        for _ in range(random.choice((2, 2, 3))):
+            machine.sleep(random.choice((self.gap, 2 * self.gap, 0.2 * self.retention)))
+            self.world.reshard_most(name, random)
+        machine.sleep(until - machine.now - random.choice((0.0, 30.0)))
+        is_down = query.down_until == until
+        if self.disturbing and (is_down or random.random() < 0.5):
+            operation = "ListShards" if is_down else random.choice(("ListShards", *_KINESIS[:-1]))
+            self._fail(operation, random.choice((60.0, 300.0)), "as generations are gone")
 
     def _copy_and_go_ahead(self, random: Random) -> None:
         """Let a copy of a checkpoint be planned further than the original in the same program, and then wait for its sink."""

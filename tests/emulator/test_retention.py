@@ -8,10 +8,12 @@ import re
 
 import pytest
 
+from kinesis_efo.decisions.losses import NOTHING_KNOWN
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.fetcher.work import RowKey
 from kinesis_efo.options.settings import Start
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, ShardKey
+from kinesis_efo.run.losses import Losses
 from tests.emulator.loss_oracle import single
 from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import Query
@@ -185,6 +187,23 @@ async def test_one_error_names_all_shards_that_lost_records() -> None:
             await read_on(query, offset, 10)
     assert [*caught.value.lost.values()] == [{key.shard: str(at) for key, at in offset.items()}]
     assert len(caught.value.causes) == 3
+
+
+@virtual
+async def test_positions_are_checked_once_the_rows_are_known() -> None:
+    w = world(shards=2)
+    async with Query(w.application) as query:
+        w.put_some(20)
+        offset = await read_on(query, await query.begin(), 10)
+    w.put_some(20)
+    later(w, 26 * HOUR)
+    w.put_some(20)
+    async with Query(w.application) as query:
+        await query.run.streams.refresh()
+        losses = Losses(query.run.streams, lambda *_: NOTHING_KNOWN)
+        await losses.check(offset, rows=False)
+        with pytest.raises(DataLossError):
+            await losses.check(offset, rows=True)
 
 
 @virtual

@@ -34,6 +34,7 @@ class Losses:
         self._checked: Collection[ShardKey] = frozenset()
         self._checked_offset: Mapping[ShardKey, Position]
         self._checked_listings = -1
+        self._whole = False
         self._gone: defaultdict[str, set[str]] = defaultdict(set)
 
     async def check(self, offset: Mapping[ShardKey, Position], *, rows: bool) -> None:
@@ -43,8 +44,12 @@ class Losses:
         Raises DataLossError if records are lost and losses fail the query, StreamReplacedError if a stream was deleted and created again,
         and AccessRefusedError or StreamNotFoundError if the check is not possible. Errors that may pass are only logged.
         """
-        listings = self._streams.listings
-        if listings == self._checked_listings and (offset is self._checked_offset or offset.keys() == self._checked):
+        whole, listings = rows and not self._whole, self._streams.listings
+        if (
+            not whole
+            and listings == self._checked_listings
+            and (offset is self._checked_offset or offset.keys() == self._checked)
+        ):
             self._checked_offset = offset
             return
 
@@ -52,12 +57,12 @@ class Losses:
             await self._check_shards(offset, losses)
             # Shards that enter the offset at the horizon, and all with which the query begins: a buffer that other queries share may have
             # gone on at the horizon, as their options allow.
-            whole = rows and not self._checked
-            new = {key: at for key, at in offset.items() if key not in self._checked and (whole or at == TRIM_HORIZON)}
+            new = {key: at for key, at in offset.items() if whole or (key not in self._checked and at == TRIM_HORIZON)}
             await self._check(new, losses)
 
         if await self._report(check_all):
             self._checked, self._checked_offset, self._checked_listings = frozenset(offset), offset, listings
+            self._whole |= rows
 
     async def check_starting(self, reached: Mapping[ShardKey, Position]) -> bool:
         """Look for lost parents of the shards that start next, once everything up to `reached` is read. Raises like `check`.

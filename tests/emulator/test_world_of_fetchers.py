@@ -189,3 +189,15 @@ def test_fetcher_of_another_version_is_refused_by_name(monkeypatch: pytest.Monke
         query = w.query()
         assert "no fetcher has come up" in query.fails(FetcherError, within=400)
         assert not w.subscribers()
+
+
+@pytest.mark.parametrize("seconds", [24, 28])
+@pytest.mark.parametrize("hosts", [("host0",), ("host0", "host1")])
+def test_fetcher_cut_off_between_its_expiry_and_its_death_reads_on(hosts: tuple[str, ...], seconds: int) -> None:
+    with world(shards=4, fetchers=2) as w:
+        query = w.query()
+        w.put(40)
+        query.reads(40)
+        w.cut_off(*hosts, seconds=seconds)
+        w.put_for(60, every=1)
+        query.reads(100, within=180)

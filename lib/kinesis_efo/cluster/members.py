@@ -37,9 +37,9 @@ class Member:
         return f"{self.request.place} on {self.request.host}"
 
     def heard(self, request: WorkRequest, now: float) -> None:
-        """Note a request. If the fetcher missed a reply, all orders are sent again."""
+        """Note a request. If the fetcher missed a reply, or has begun anew because it was cut off, all orders are sent again."""
         self.request, self.heard_at = request, now
-        if request.done != self.number:
+        if request.done != self.number or not request.revision:
             self._sent.clear()
 
     def unsent(self, orders: Mapping[ShardKey, Order]) -> dict[ShardKey, Order]:

@@ -101,8 +101,6 @@ def plan(
         before = portions[key]
         if spare_bytes <= 0 or spare_records <= 0:
             break
-        if before.through == buffers[key].end:
-            continue
         after = buffers[key].portion(positions[key], before.bytes + spare_bytes, before.records + spare_records)
         if after.bytes > before.bytes:
             portions[key] = after

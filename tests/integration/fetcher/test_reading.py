@@ -126,6 +126,7 @@ def test_a_reader_that_goes_away_does_not_hold_up_the_next(world: MakeWorld) -> 
     with reading(w, bufferBytes="1m") as r:
         last = int(w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=b"z")["SequenceNumber"])
         whole = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, Position.after(last))
+        r.calls.repeats(whole)
         with FetcherClient(r.runtime.address, r.runtime.secret) as impatient:
             answers = impatient.get([whole])
             next(next(answers).payloads)
@@ -139,6 +140,7 @@ def test_two_readers_far_apart_do_not_take_the_buffer_from_each_other(world: Mak
     with reading(w, bufferBytes="1m") as r:
         last = int(w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=b"z")["SequenceNumber"])
         whole = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, Position.after(last))
+        r.calls.repeats(whole)
         with FetcherClient(r.runtime.address, r.runtime.secret) as ahead:
             answers = ahead.get([whole])
             payloads = next(answers).payloads

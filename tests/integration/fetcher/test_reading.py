@@ -25,7 +25,7 @@ from kinesis_efo.errors import (
 )
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.tasks.client import FetcherClient
-from tests.support.fetching import Row, prepare, reading
+from tests.support.fetching import Row, reading
 from tests.support.messages import raises
 from tests.support.world import World, wait_until
 
@@ -69,12 +69,13 @@ def test_every_batch_can_be_read_again_after_a_commit(world: MakeWorld) -> None:
     with reading(w) as r:
         r.until(300, max_records=50)
         r.commit()
-        calls = w.aws.kinesis.calls("SubscribeToShard")
+        calls = w.aws.kinesis.calls("SubscribeToShard") + w.aws.kinesis.calls("GetRecords")
         for before, after in r.batches:
             for wanted in before.ranges_to(after):
                 rows = r.read(wanted)
                 assert rows == [row for row in r.rows if _within(row, wanted)]
-        assert w.aws.kinesis.calls("SubscribeToShard") > calls, "they were gone from the buffer"
+        again = w.aws.kinesis.calls("SubscribeToShard") + w.aws.kinesis.calls("GetRecords")
+        assert again > calls, "they were gone from the buffer"
         w.put(numbered(1, first=300))
         r.until(301)
 
@@ -370,26 +371,27 @@ def test_tips_are_where_the_streams_end_now(world: MakeWorld) -> None:
 
 def test_stopping_is_quick_also_while_somebody_waits(world: MakeWorld) -> None:
     w = world()
-    runtime = prepare(w)
-    runtime.start()
     outcome: list[BaseException] = []
+    with reading(w) as r:
+        runtime = r.runtime
+        r.calls.repeats(EVERYTHING)
 
-    def wait_long() -> None:
-        with FetcherClient(runtime.address, runtime.secret) as client:
-            try:
-                list(next(client.get([EVERYTHING])).payloads)
-            except FetcherError as error:
-                outcome.append(error)
+        def wait_long() -> None:
+            with FetcherClient(runtime.address, runtime.secret) as client:
+                try:
+                    list(next(client.get([EVERYTHING])).payloads)
+                except FetcherError as error:
+                    outcome.append(error)
 
-    waiting = threading.Thread(target=wait_long)
-    waiting.start()
-    wait_until(lambda: _open(w) == 1, 20)
-    runtime.stop()
-    waiting.join(5)
-    assert not waiting.is_alive()
-    assert outcome and isinstance(outcome[0], FetcherUnreachableError)
-    assert all("leaseOwner" not in row for row in w.leases().values())
-    wait_until(lambda: _open(w) == 0, 60)
+        waiting = threading.Thread(target=wait_long)
+        waiting.start()
+        wait_until(lambda: _open(w) == 1, 20)
+        runtime.stop()
+        waiting.join(5)
+        assert not waiting.is_alive()
+        assert outcome and isinstance(outcome[0], FetcherUnreachableError)
+        assert all("leaseOwner" not in row for row in w.leases().values())
+        wait_until(lambda: _open(w) == 0, 60)
 
 
 def test_starting_where_a_kcl_application_stopped(world: MakeWorld) -> None:

@@ -29,7 +29,7 @@ def _lines(path: Path) -> int:
     ("what", "most"),
     [
         # 1,950 more than before the losses of records that time and use cause were found; the redesign of the center is to take them back.
-        ("lines of the runtime", 32_280),
+        ("lines of the runtime", 32_285),
         # Seven of them are the `__init__` of folders: none has more than 16 modules.
         ("modules of the runtime", 188),
         ("lines of lib", 50_700),

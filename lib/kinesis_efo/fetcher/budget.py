@@ -85,10 +85,6 @@ class Budget:
         since = self._waiting.get(key)
         return self._waited.get(key, 0.0) + (0.0 if since is None else self.now() - since)
 
-    def longest_wait(self) -> float:
-        """The longest present wait of a shard for room, seconds; 0 if none waits."""
-        return max((self.now() - since for since in self._waiting.values()), default=0.0)
-
     @property
     def _for_the_line(self) -> int:
         return self.limit - self.share * self._shards

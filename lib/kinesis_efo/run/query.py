@@ -385,11 +385,13 @@ class Query:
         run, clock = self._run, self._run.clock
         found: dict[ShardKey, Position] = {}
         since = clock.monotonic() + _SENT_SECONDS
-        while len(run.queries) > 1 and len(found) < len(shards) and clock.monotonic() < since + _TIP_SECONDS:
+        # This query needs nothing meanwhile, so each row is another one's.
+        while (
+            rows := run.table.shared.keys() & (set(shards) - found.keys())
+        ) and clock.monotonic() < since + _TIP_SECONDS:
             await clock.sleep(_LOOK_SECONDS)
-            for key in shards:
-                row = run.table.shared.get(key)
-                if key not in found and row is not None and row.has_all_since(since):
+            for key in rows & run.table.shared.keys():
+                if (row := run.table.shared[key]).has_all_since(since):
                     found[key] = row.index.end
         return found
 

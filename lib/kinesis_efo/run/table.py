@@ -330,6 +330,8 @@ class Table:
                 if (need := each.needs(key, position)) is not None:
                     needs[name] = need
             self._settle(key, needs, changed)
+            if not may_read[key.stream]:
+                self._watched.add(key)  # a late renewal may show that the lease was held all the time
         if changed:
             self._ordered(changed)
             self.moved.notify()

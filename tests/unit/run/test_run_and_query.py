@@ -12,9 +12,8 @@ import pytest
 
 from kinesis_efo.decisions.losses import Known
 from kinesis_efo.decisions.planning import ShardProgress
-from kinesis_efo.errors import (
-    DataLossError,
-)
+from kinesis_efo.decisions.progress import Progress
+from kinesis_efo.errors import DataLossError, FetcherError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
@@ -25,10 +24,12 @@ from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.run import RunLease
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import Bounds, RetrySettings
-from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.run.query import Query
 from kinesis_efo.run.run import Run
+from kinesis_efo.run.table import Table
 from tests.support.lease_store import MemoryLeaseStore, Network
+from tests.support.messages import raises
 from tests.support.model_stream import ModelStream
 from tests.support.planned import finish
 from tests.support.virtual_time import LoopClock, run
@@ -129,6 +130,32 @@ async def test_a_failure_ends_every_call_and_the_first_one_stays(centre: Centre)
     centre.run.lease_lost("orders", "somebody")
     with pytest.raises(DataLossError, match=r"^first$"):
         await centre.poll(ONE)
+
+
+@scenario()
+async def test_task_fails_with_the_reason_if_its_query_does_not_need_its_range(centre: Centre) -> None:
+    await centre.poll(ONE)
+    with raises(
+        FetcherError,
+        "shard orders:shardId-000000000001: nothing was fetched for a task for 60 s, because its query does not need the task's range. "
+        "Nothing was lost: Spark starts tasks again that it needs",
+    ):
+        await anext(centre.run.serving.of("query").read(ShardRange(SECOND, TRIM_HORIZON, Position.after(10))))
+
+
+@scenario()
+async def test_row_is_read_again_if_a_late_renewal_shows_that_the_lease_was_held(centre: Centre) -> None:
+    held = True
+    table, reached = Table(centre.run.fetcher, centre.run.clock, lambda _: held, lambda _: None), Progress()
+    table.join("query", reached, None, lambda: None)
+    reached.begin(ONE)
+    table.settle(ONE)
+    held = False
+    table.settle(ONE)
+    assert not table.shared
+    held = True
+    table.tick()
+    assert FIRST in table.shared
 
 
 # -- checkpoints

@@ -158,6 +158,21 @@ def still(b: ShardBuffer, *seconds: float) -> None:
         run(b.admit(Event(b"", EventHead(0, 0, 0, still=True)), second))
 
 
+def test_event_that_exceeds_the_budget_stays_until_its_query_has_planned_it() -> None:
+    async def main() -> None:
+        budget = Budget(1000)
+        b = ShardBuffer(KEY, after(10), budget, lambda: None)
+        budget.join(ShardKey("orders", "other")).take(900)
+        waiting = asyncio.ensure_future(b.admit(event(20), 0))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        b.exceed()
+        await waiting
+        assert b.records == 1 and b.covers(after(10))
+
+    asyncio.run(main())
+
+
 def test_shard_with_an_event_that_finds_no_room_is_not_quiet() -> None:
     """The subscription closes without room, and both its last and its next first event may be wrong."""
 

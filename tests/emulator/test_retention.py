@@ -67,6 +67,7 @@ async def test_slow_sink_at_the_horizon_is_an_error() -> None:
     writing = asyncio.create_task(produce(w, 60.0))
     started = asyncio.get_running_loop().time()
     async with Query(w.application) as query:
+        assert await query.planner.wait_held(60.0)  # as each query does before its first micro-batch
         offset = await query.begin()
         with pytest.raises(DataLossError, match="acceptDataLoss"):
             await read_on(query, offset, 120, 600.0)

@@ -11,9 +11,10 @@ from mkdocs.config import load_config
 
 from scripts.docs import ROOT
 from tests.support.overflow import overflows
-from tests.unit.test_docs import MOST
 
 DIAGRAMS = ("architecture.md", "cluster.md")
+MOST = 100
+"""Most characters of a line of code: as many fit into the site's column in a window of 1280 pixels."""
 DESK = 1280
 PHONE = 390
 CODE = f"""# A page

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import (
     DataLossError,
     FetcherError,
@@ -52,9 +51,11 @@ def files(programs: Programs) -> list[str]:
     return [path.name for path in (programs.directory / "notes").glob("*.json")]
 
 
-def where(run: SharedRun, wait: float = 0.05, tried: FetcherAddress | None = None) -> Any:
+def where(run: SharedRun, wait: float = 0.05, *, doubts: bool = False) -> Any:
     with PlannerClient(run.planner_address, run.secret) as client:
-        return client.where(WhereRequest.of([ShardRange(KEY, TRIM_HORIZON, SHARD_END)], wait, run.query_name, tried))
+        return client.where(
+            WhereRequest.of([ShardRange(KEY, TRIM_HORIZON, SHARD_END)], wait, run.query_name, doubts=doubts)
+        )
 
 
 def test_a_query_whose_tasks_could_ask_nobody_does_not_begin(
@@ -173,7 +174,7 @@ def test_task_that_gets_no_answer_learns_why_its_run_has_failed(programs: Progra
     reader, run = alone(programs)
     run.queries[0].error = DataLossError("records are gone")
     assert where(reader).fetchers == [run.address], "nobody asked the run itself"
-    where(reader, tried=run.address)
+    where(reader, doubts=True)
     wait_until(lambda: reader._error is not None)
     with pytest.raises(DataLossError, match="records are gone"):
         where(reader)

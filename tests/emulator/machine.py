@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from itertools import count
 from math import inf
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, Self, TypeVar
 
 T = TypeVar("T")
 BEGAN: Final = 1_700_000_000
@@ -238,11 +238,12 @@ class Machine:
             while any(thread.is_alive() for thread in mine):
                 self.block(self.now)
 
-    def exit(self) -> None:
+    def exit(self) -> NoReturn:
         """End the process of the thread that runs."""
         process = self.current.process
         process.exited = process.lives
         self.kill(process)
+        raise Killed
 
     def freeze(self, process: SimulatedProcess, seconds: float) -> None:
         """Let a process stand still for some time."""

@@ -94,7 +94,7 @@ _OUT: Final = ("RetriesExhaustedError", "FetcherError", "TableUnavailableError",
 _LONGEST_TRIGGER: Final = 600.0
 
 _FURTHER: Final = re.compile(r"checkpoint had been further by (\d+) micro-batch")
-_BY_OUTAGE: Final = re.compile("an outage|throttled|brought no record|starting or ending")
+_BY_OUTAGE: Final = re.compile("an outage|throttled|Rate exceeded|brought no record|starting or ending")
 _ACCEPT: Final = re.compile(r"option 'acceptDataLoss' to (\{.*?\}\})")
 
 

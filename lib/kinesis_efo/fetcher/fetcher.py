@@ -141,7 +141,8 @@ class Fetcher:
                 if feed is not None:
                     feed.order = None
                     self._close_unneeded(row)
-            elif self._coordinator.may_read(row.shard):
+            else:
+                # Also if the shard may not be read just now: its subscription waits for that, and nobody sends the order again.
                 if feed is None:
                     feed = self._feeds[row] = self._feed(row)
                     self._share_room()

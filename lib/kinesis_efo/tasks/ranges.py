@@ -11,6 +11,7 @@ from typing import Final
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError, NotFetchedHereError
+from kinesis_efo.fetcher.shortfall import WARN_SECONDS
 from kinesis_efo.fetcher.work import PlannerClient, WhereRequest
 from kinesis_efo.positions import ShardRange
 from kinesis_efo.records.events import position_after
@@ -63,7 +64,7 @@ class RangeReader:
         FetcherUnreachableError or FetcherRefusedError if a range could not be read from any fetcher in time.
         """
         self._left = list(ranges)
-        progress_at = self._now()
+        progress_at = warned_at = self._now()
         while self._left:
             before = self._left[0], len(self._left)
             if fetcher is not None:
@@ -75,9 +76,12 @@ class RangeReader:
                 return
             now = self._now()
             if (self._left[0], len(self._left)) != before:
-                progress_at = now
+                progress_at = warned_at = now
             elif now - progress_at >= self._patience:
                 raise self._given_up(now - progress_at)
+            elif now - warned_at >= WARN_SECONDS:
+                warned_at = now
+                logger.warning("%s", self._given_up(now - progress_at))
             if fetcher is None:
                 self._sleep(_PAUSE_SECONDS)
             fetcher = None

@@ -17,6 +17,7 @@ from kinesis_efo.errors import DataLossError, FetcherError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.work import Order, RowKey
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.renewal import Timing
@@ -156,6 +157,20 @@ async def test_row_is_read_again_if_a_late_renewal_shows_that_the_lease_was_held
     held = True
     table.tick()
     assert FIRST in table.shared
+
+
+@scenario()
+async def test_order_that_comes_while_the_lease_is_not_held_is_carried_out_later(centre: Centre) -> None:
+    row, fetcher = RowKey(None, FIRST), centre.run.fetcher
+    centre.stream.put(0, 10)
+    centre.network.cut = True
+    while centre.run.may_read(FIRST):
+        await asyncio.sleep(1.0)
+    await asyncio.sleep(1.0)
+    fetcher.obey({row: Order(1, TRIM_HORIZON, TRIM_HORIZON, [])})
+    centre.network.cut = False
+    while (feed := fetcher.feed(row)) is None or feed.buffer is None or not feed.buffer.records:
+        await asyncio.sleep(1.0)
 
 
 # -- checkpoints

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.calls.address import FetcherAddress
-from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
+from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError, NotFetchedHereError
 from kinesis_efo.fetcher.work import WhereReply, WhereRequest
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 from kinesis_efo.records.decoder import decode
@@ -195,6 +195,17 @@ def test_a_shard_that_nobody_reads_is_given_up_after_a_while() -> None:
     network.owners[KEYS[1]] = None
     with pytest.raises(FetcherUnreachableError, match=r"shard orders.*000001 could not be read for 6\d s: no fetcher"):
         network.read(first=None)
+
+
+def test_range_that_no_fetcher_serves_is_warned_of_before_it_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    network = Network(fails=[0] * 100)
+    network.error, network.costs = NotFetchedHereError("shard orders:0 is not fetched here now"), 1.0
+    with pytest.raises(FetcherUnreachableError):
+        network.read()
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == [
+        "shard orders:shardId-000000000000 could not be read for 30 s: shard orders:0 is not fetched here now"
+    ]
 
 
 def test_a_task_makes_room_where_there_is_no_fetcher_at_all() -> None:

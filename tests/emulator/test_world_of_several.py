@@ -57,6 +57,23 @@ def test_without_get_records_a_query_at_a_time_ends_beside_a_waiting_one(fetcher
 
 
 @everywhere
+def test_without_get_records_queries_at_a_time_and_at_the_horizon_share_an_idle_shard(fetchers: int) -> None:
+    with world(fetchers=fetchers) as w:
+        w.refuse_get_records()
+        w.warns("kinesis:GetRecords")
+        w.later(600)
+        at_horizon = w.query()
+        at_time = w.query(startingPosition=f"AT_TIMESTAMP:{int((w.kinesis.now - 300) * 1000)}")
+        w.later(180)
+        subscribed = w.calls("SubscribeToShard")
+        w.later(120)
+        assert w.calls("SubscribeToShard") - subscribed <= 2, "renewals only"
+        w.put(5)
+        at_horizon.reads(5)
+        at_time.reads(5)
+
+
+@everywhere
 def test_slow_sink_of_one_stream_leaves_room_for_another(fetchers: int) -> None:
     with world(streams=("orders", "events"), fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
         w.warns("the slow one catches up with GetRecords")

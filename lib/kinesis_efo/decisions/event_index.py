@@ -315,7 +315,8 @@ class EventIndex:
             self.lowest = self._last_through[stop - 1] or self._ends[stop - 1]
         self.gone = stop
         if self.waiting_since is not None:
-            self.waiting_since = self.news_since(self.start)
+            waiting = self._first_news(stop)
+            self.waiting_since = self._since[waiting] if waiting < len(self._ends) else None
         return freed
 
     def compact(self) -> int:

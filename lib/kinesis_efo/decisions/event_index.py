@@ -137,13 +137,12 @@ class EventIndex:
 
     def covers(self, position: Position) -> bool | None:
         """Whether everything after a position is or will be in the buffer, without a gap; None if only the first event will show that."""
+        numbered = position.kind is PositionKind.AFTER
+        if numbered and self.lowest is not None and position.value >= self.lowest:
+            return True
         if position in (self.start, self._origin) or position.is_end:
             return True
-        if position.kind is not PositionKind.AFTER:
-            return False
-        if self.lowest is not None and position.value >= self.lowest:
-            return True
-        return None if self.starts_unnumbered and not self._ends else False
+        return None if numbered and self.starts_unnumbered and not self._ends else False
 
     def ends_before(self, position: Position) -> bool:
         """Whether a position is certainly after the end of this index; False if the two cannot be compared."""

@@ -27,7 +27,7 @@ from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.status import ShardStatus, Subscription
 from kinesis_efo.fetcher.work import Order, RowKey, ShardNews
 from kinesis_efo.kinesis.stats import SILENCE_SECONDS
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey, ShardRange, rank
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey, ShardRange, lowest, rank
 from kinesis_efo.run.micro_batches import MicroBatchPlanner
 
 logger = logging.getLogger(__name__)
@@ -347,7 +347,8 @@ class Table:
             return
         if shared is not None and not separate and self._is_plain(shared, needs):
             self._watched.discard(key)
-            self._keep(shared, {name: need.lowest for name, need in needs.items()}, None, changed)
+            kept = {name: need.lowest for name, need in needs.items()}
+            self._keep(shared, kept, lowest(kept.values()) if len(kept) > 1 else next(iter(kept.values())), changed)
             return
         self._watched.add(key)
         now = self.clock.monotonic()
@@ -371,30 +372,30 @@ class Table:
                 key,
                 shared.index.held,
             )
-        self._keep(shared, found.kept, found.keep, changed)
+        if shared.index.covers(found.keep):
+            self._keep(shared, found.kept, found.keep, changed)
         self._close(key, separate.keys() - found.separate.keys(), changed)
         for name, start in found.separate.items():
             row = separate.get(name)
             if row is None or not row.view(now).has(start) or row.index.ends_before(start):
                 row = self._stand(RowKey(name, key), start, changed)
-            self._keep(row, {}, needs[name].lowest, changed)
+            if row.index.covers(needs[name].lowest):
+                self._keep(row, {}, needs[name].lowest, changed)
 
     def _is_plain(self, shared: Row, needs: Mapping[str, Needs]) -> bool:
         """The usual case, which takes little time: all queries are within the row. `decide` would say the same."""
         index = shared.index
-        return not shared.waits and all(
-            need.asked is None and index.covers(need.lowest) and not index.ends_before(need.lowest)
-            for need in needs.values()
-        )
+        for at, _, asked in needs.values():
+            if asked is not None or not index.covers(at) or index.ends_before(at):
+                return False
+        return not shared.waits
 
-    def _keep(self, row: Row, kept: Mapping[str, Position], keep: Position | None, changed: set[RowKey]) -> None:
-        keep = min(kept.values(), key=rank) if keep is None else keep
-        if (keep, kept) == (row.keep, row.kept) or not row.index.covers(keep):
-            return
-        row.keep, row.kept = keep, kept
-        changed.add(row.key)
-        if isinstance(row.index, ReportedIndex):
-            row.index.keep(keep)
+    def _keep(self, row: Row, kept: Mapping[str, Position], keep: Position, changed: set[RowKey]) -> None:
+        if keep != row.keep or kept != row.kept:
+            row.keep, row.kept = keep, kept
+            changed.add(row.key)
+            if isinstance(row.index, ReportedIndex):
+                row.index.keep(keep)
 
     def _stand(self, key: RowKey, start: Position, changed: set[RowKey]) -> Row:
         """Let the source of a row begin at a position. The only place where a subscription moves."""

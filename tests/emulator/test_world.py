@@ -426,6 +426,43 @@ def test_micro_batch_that_expires_before_it_is_repeated_is_an_error(fetchers: in
         assert "acceptDataLoss" in query.fails(DataLossError, within=200)
 
 
+@both_modes
+@pytest.mark.parametrize("given", ["{}", '{{"orders": "{}"}}', '{{"orders": {{"shardId-000000000000": "{}"}}}}'])
+def test_start_at_a_time_before_retention_is_an_error(given: str, mode: str) -> None:
+    with world(options={"readMode": mode}, retention_seconds=3600.0) as w:
+        w.put(10)
+        w.later(4000)
+        w.put(5)
+        w.warns("are gone")
+        query = w.query(startingPosition=given.format(f"AT_TIMESTAMP:{int((w.kinesis.now - 4100) * 1000)}"))
+        assert "acceptDataLoss" in query.fails(DataLossError)
+        query.accepts_one_loss()
+        query.reads(5)
+
+
+@both_modes
+def test_start_from_leases_of_an_idle_shard_is_an_error_if_records_expired_since(mode: str) -> None:
+    with world(options={"readMode": mode}) as w:
+        w.warns("are gone")
+        before = w.query()
+        w.later(90)
+        before.stop()
+        w.later(60)
+        w.put(10)
+        w.later(26 * 3600)
+        w.put(5)
+        assert "acceptDataLoss" in w.query(startingPosition="LEASES").fails(DataLossError)
+
+
+@both_modes
+def test_start_at_the_horizon_of_an_old_stream_says_nothing(mode: str) -> None:
+    with world(options={"readMode": mode}) as w:
+        w.put(10)
+        w.later(26 * 3600)
+        w.put(5)
+        w.query().reads(5)
+
+
 @everywhere
 def test_query_down_for_longer_than_retention_is_an_error(fetchers: int) -> None:
     with world(fetchers=fetchers, retention_seconds=3600.0) as w:

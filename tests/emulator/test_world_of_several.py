@@ -443,3 +443,32 @@ def test_refused_get_records_do_not_stop_a_repeated_micro_batch(fetchers: int) -
         w.put_for(20, every=1)
         once.ends(60, within=300)
         tip.reads(80, within=120)
+
+
+@pytest.mark.parametrize("mode", ["efo", "polling"])
+@pytest.mark.parametrize("joins", [True, False])
+@pytest.mark.parametrize("splits", [True, False])
+def test_loss_that_one_query_accepts_is_an_error_for_another(splits: bool, joins: bool, mode: str) -> None:
+    with world(options={"readMode": mode}) as w:
+        w.warns("are gone", "LimitExceeded", "not renewed")
+        w.put(10)
+        accepting, other = w.query(), w.query()
+        accepting.reads(10)
+        other.reads(10)
+        if splits:
+            w.split()
+        w.later(60)
+        accepting.stop()
+        other.stop()
+        w.later(3600)
+        w.put(10)
+        w.later(26 * 3600)
+        accepting.start()
+        accepting.fails(DataLossError)
+        accepting.accepts_one_loss()
+        w.later(120)
+        if not joins:
+            accepting.stop()
+            w.later(60)
+        other.start()
+        assert "acceptDataLoss" in other.fails(DataLossError)

@@ -366,19 +366,24 @@ class Query:
         self._world.until(lambda: process is None or not process.lives, within, f"{self.spark.name} has not ended")
         self.reads(rows, 0.0)
 
+    def accepts_one_loss(self) -> None:
+        """Accept the loss that it has failed with, and start it again."""
+        named = re.search(r"'acceptDataLoss' to (\{.*?\}\})", str(self.spark.error))
+        assert named is not None, "the error names no gap"
+        self.spark.accept(json.loads(named[1]))
+        self.start()
+
     def accepts_losses(self, rows: int) -> None:
         """Start it until it ends, accept each loss that it fails with, and check its rows."""
+        self.start()
         while True:
-            self.start()
             process = self.spark.running
             self._world.until(lambda: process is None or not process.lives, 200, f"{self.spark.name} has not ended")  # noqa: B023
             if not isinstance(self.spark.error, DataLossError):
                 self.reads(rows, 0.0)
                 return
             self._expected = DataLossError
-            named = re.search(r"'acceptDataLoss' to (\{.*?\}\})", str(self.spark.error))
-            assert named is not None, "the error names no gap"
-            self.spark.accept(json.loads(named[1]))
+            self.accepts_one_loss()
 
     def reads_only(self, streams: Sequence[str], **options: str) -> None:
         """Set its streams, and options, for the next start."""

@@ -120,6 +120,7 @@ class ShardFeed:
             behind=self.millis_behind,
             unseen=self.unseen,
             read_until=None if self._subscription is None else self._subscription.read_until,
+            lost=self._subscription is not None and self._subscription.lost,
             quiet=buffer.quiet.lasts(self._clock.monotonic()),
         )
 

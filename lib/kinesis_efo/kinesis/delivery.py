@@ -40,7 +40,7 @@ class EventSink(Protocol):
 class ShardDelivery:
     """Delivers the events of a shard, up to `position`, after the last event that the sink admitted.
 
-    `known` is what is known about `position`. `heard_at` is when the last event came or was admitted, monotonic seconds; `closing` the last
+    `known` is what is known about `position`, for this reader: if it `lost` records there, no other one may rely on it. `heard_at` is when the last event came or was admitted, monotonic seconds; `closing` the last
     number and the children, once ListShards shows the shard as closed.
     """
 
@@ -57,6 +57,7 @@ class ShardDelivery:
         self.shard_id = shard_id
         self.position = start
         self.known = known if start != TRIM_HORIZON else begun(known)
+        self.lost = False
         self._given = known.read_until
         self._read_until = ReadUntil(known.read_until)
         self.heard_at: float
@@ -84,9 +85,9 @@ class ShardDelivery:
             self._read_until.proven = None
         self.known = replace(self.known, read_until=self._read_until.proven)
         if not head.still:
-            self.position = event.through
+            self.position, self.lost = event.through, False
             self._first = self._first or event.through
-        elif self._retention is not None and self.known.read_until is not None:
+        elif self._retention is not None and self.known.read_until is not None and not self.lost:
             self._retention.was_idle(self.shard_id, self.position, self.known.read_until, self.known.read_since)
         stats.events += 1
         stats.records += head.records
@@ -124,14 +125,15 @@ class ShardDelivery:
         passed = await self._retention.check(
             self.shard_id, self.position, known, begins=self._begins, least=self._least
         )
-        if passed and not self._begins:
+        self.lost = self.lost or (passed is not None and not passed.tolerated)
+        if passed is not None and not self._begins:
             # Reading begins again, at the horizon, where a reader may be late once more. What goes until then is lost, too.
             horizon = await self._retention.horizon()
             self.known = replace(self.known, horizon=horizon, read_since=horizon)
             self._from_horizon, self._first, self._least = True, None, 0.0
         if self._retention.log.count > logged:
             await self._retention.log.soon()
-        return passed
+        return passed is not None
 
     @property
     def _begins(self) -> bool:

@@ -144,8 +144,8 @@ class Retention:
         *,
         begins: bool = False,
         least: float = START_SECONDS,
-    ) -> bool:
-        """Whether the trim horizon has passed a position, so that reading can only continue at the horizon.
+    ) -> Gap | None:
+        """What is gone if the trim horizon has passed a position, so that reading can only continue at the horizon; else None.
 
         Args:
             shard_id: The shard.
@@ -161,23 +161,23 @@ class Retention:
         now = self._clock.time()
         until = known.read_until if known.covers_all(position) else None
         if until is not None and now - until <= self._shortest:
-            return False  # the fast path: this runs for every event
+            return None  # the fast path: this runs for every event
         shard = None
         since = self._low_watermark(shard_id, shard, position, known)
         if position.sequence_number is None and (since is None or now - since > self._shortest):
             shard = await self._shard(shard_id)
             since = self._low_watermark(shard_id, shard, position, known)
         if since is None or now - since <= self._shortest:
-            return False
+            return None
         start = own_start(shard, known) if begins else None
         found = gap(since, await self.horizon(), start, least)
         if found is not None and not self._covers(shard_id, found):
             # The retention may have been raised since it was asked for.
             found = gap(since, await self.horizon(self._clock.monotonic()), start, least)
         if found is None or is_whole(await self._shard(shard_id), position):
-            return False
+            return None
         self._report(shard_id, position, known, found)
-        return True
+        return found
 
     def is_recent(self, shard_id: str, position: Position, shard: Shard | None) -> bool:
         """Whether all records after a position are certainly still there: none of them is older than `shortest`. `shard` is as listed."""

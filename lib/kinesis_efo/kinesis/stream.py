@@ -134,14 +134,16 @@ class Stream:
     async def starting_positions(self, start: Position) -> dict[str, Position]:
         """Return the shards that a new query reads first, and where it starts in each. The query reads the children of these shards later.
 
-        `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`; a time before retention becomes the horizon. Raises the same errors as `refresh`.
+        `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before the retention stays one: what is gone since then is a loss. Raises the same
+        errors as `refresh`.
         """
+        listed = start
         if start.kind is PositionKind.AT_TIMESTAMP and not await self._waited(
             "DescribeStreamSummary", partial(self._retention.reaches_back_to, start.value)
         ):
-            start = TRIM_HORIZON
-        ask = partial(starting_positions, self._lister, self.ref.stream_arn, start)
-        return await self._waited("ListShards", ask)
+            listed = TRIM_HORIZON
+        ask = partial(starting_positions, self._lister, self.ref.stream_arn, listed)
+        return dict.fromkeys(await self._waited("ListShards", ask), start)
 
     def shard(self, shard_id: str) -> Shard | None:
         """Return a shard as ListShards returned it; None if it was not in the last list, because it is too new or was trimmed."""
@@ -243,7 +245,7 @@ class Stream:
             least=0.0 if planned else START_SECONDS,
         )
         passed = await self._waited("DescribeStreamSummary", check)
-        if not passed and known.read_until is not None:
+        if passed is None and known.read_until is not None:
             self._retention.was_idle(shard_id, position, known.read_until, known.read_since)
 
     async def horizon(self) -> float | None:

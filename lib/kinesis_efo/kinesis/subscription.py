@@ -79,6 +79,11 @@ class ShardSubscription:
         return self._delivery.known.read_until
 
     @property
+    def lost(self) -> bool:
+        """Whether records after `position` were lost, as options allow. Then `read_until` says nothing to other queries."""
+        return self._delivery.lost
+
+    @property
     def accepts_loss(self) -> bool:
         """Whether the loss of the records after `position` is accepted."""
         return self._delivery.known.accepts(self.position)

@@ -71,9 +71,9 @@ class Losses:
         """
         return await self._report(partial(self._check_shards, reached))
 
-    async def check_replay(self, ranges: Iterable[ShardRange]) -> None:
-        """Look for lost data in ranges that may have been planned long ago. Raises like `check`."""
-        await self._report(partial(self._check, {wanted.key: wanted.after for wanted in ranges}, planned=True))
+    async def check_replay(self, ranges: Iterable[ShardRange], *, repeated: bool = True) -> None:
+        """Look for lost data in ranges of a micro-batch; if it is `repeated`, they may have been planned long ago. Raises like `check`."""
+        await self._report(partial(self._check, {wanted.key: wanted.after for wanted in ranges}, planned=repeated))
 
     async def _report(self, check: Callable[[LossErrors], Awaitable[None]]) -> bool:
         """Run a check, and report all its losses in one error and one warning for each stream. Returns False if it is not possible now."""

@@ -329,8 +329,10 @@ class Query:
         found = {wanted.key: self._run.table.last_record(self._rows.name, wanted) for wanted in ranges}
         return {key: last for key, last in found.items() if last is not None}
 
-    async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange], end: Offset | None = None) -> None:
-        """Begin the first micro-batch after a start, and look for lost data in its `ranges`: an earlier run may have planned them long ago.
+    async def check_replay(
+        self, begin: Offset, ranges: Sequence[ShardRange], end: Offset | None = None, *, repeated: bool = True
+    ) -> None:
+        """Begin the first micro-batch after a start, and look for lost data in its `ranges`. If `repeated`, they may be planned long ago.
 
         Raises StreamReplacedError if a stream was created again since then.
         """
@@ -341,7 +343,7 @@ class Query:
         old = [each for each in ranges if not streams.stream(each.key.stream).is_recent(each.key.shard, each.after)]
         # The rows, which are read with the lease, may say that an idle shard was read further.
         await self._run.leases.wait_held({each.key.stream for each in old}, self._run.patience)
-        await self._check(self._losses.check_replay(old))
+        await self._check(self._losses.check_replay(old, repeated=repeated))
 
     async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
         """The hash ranges of those of the given shards of which tasks may leave out KPL aggregates; see `Strictness`."""

@@ -291,10 +291,11 @@ class QueryPlanner:
         query = self.query
         if call.end.mark is not None:
             query.planned(call.end.mark)
+        repeated = call.end not in query.progress.planned
         query.plan(call.end)
         ranges = list(filter(self._advance.has_records, call.begin.ranges_to(call.end)))
         if call.first:
-            await query.check_replay(call.begin, ranges, call.end)
+            await query.check_replay(call.begin, ranges, call.end, repeated=repeated)
         return await self._served(ranges, call.wait)
 
     async def _served(self, ranges: Sequence[ShardRange], at_most: float) -> BatchPlan:

@@ -257,7 +257,8 @@ class Run(LeaseListener):
                 self._checkpoints.note(key, position, records.get(key))
 
     def _read_until(self, key: ShardKey, position: Position) -> float | None:
-        known = self.table.read_until(key, position), self.streams.stream(key.stream).idle_until(key.shard, position)
+        row = self.table.read_until(key, position, lost=False)
+        known = row, self.streams.stream(key.stream).idle_until(key.shard, position)
         return max((each for each in known if each is not None), default=None)
 
     # -- what the run's lease calls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from math import floor
+from math import floor, inf
 from typing import Final
 
 from kinesis_efo.clock import Clock
@@ -36,8 +36,10 @@ async def start_offset(
     StreamReplacedError if the leases are of another stream, and LeaseTableError if a stream has no leases to start from.
     """
     now = _now(clock)
+    since: Mapping[str, float] = {}
     if start.from_leases:
         positions, scan = await _from_leases(streams, table, lease_keys, clock)
+        since = _begun_at(positions, scan, lease_keys)
         for name in streams:
             if not any(key.stream == name for key in positions):
                 raise LeaseTableError(
@@ -48,7 +50,7 @@ async def start_offset(
     else:
         positions = await _from_bounds(start.bounds or Bounds(start.position), streams, clock)
     logger.debug("new query: %d shards from %s", len(positions), start.bounds or start.position or now)
-    return await _offset(positions, streams)
+    return await _offset(positions, streams, since)
 
 
 async def added_offset(
@@ -60,8 +62,10 @@ async def added_offset(
     leases are of another stream.
     """
     positions: dict[ShardKey, Position] = {}
+    since: Mapping[str, float] = {}
     if start.from_leases:
-        positions, _ = await _from_leases(streams, table, lease_keys, clock)
+        positions, scan = await _from_leases(streams, table, lease_keys, clock)
+        since = _begun_at(positions, scan, lease_keys)
     position = TRIM_HORIZON if start.from_leases else start.position or _now(clock)
     known = {key.stream for key in positions}
     others = {name: streams[name] for name in streams if name not in known}
@@ -70,12 +74,23 @@ async def added_offset(
         shards = sum(key.stream == name for key in positions)
         where = "the checkpoints in the lease table" if name in known else position
         logger.warning("stream %s is new to this query: its %d shards begin at %s", name, shards, where)
-    return await _offset(positions, streams)
+    return await _offset(positions, streams, since)
 
 
-async def _offset(positions: Mapping[ShardKey, Position], streams: Mapping[str, Stream]) -> Offset:
+async def _offset(
+    positions: Mapping[ShardKey, Position], streams: Mapping[str, Stream], since: Mapping[str, float]
+) -> Offset:
     created = {name: at for name, stream in streams.items() if (at := stream.identity.created) is not None}
-    return Offset(positions, horizons=await _horizons(positions, streams), created=created)
+    return Offset(positions, horizons={**await _horizons(positions, streams), **since}, created=created)
+
+
+def _begun_at(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: LeaseKeys) -> dict[str, float]:
+    """The trim horizons at which the application began with shards of which it has read nothing yet. What came since then is not to be lost."""
+    found: dict[str, float] = {}
+    for shard, lease in lease_keys.by_shard(scan.leases).items():
+        if positions.get(shard) == TRIM_HORIZON and lease.read_since is not None:
+            found[shard.stream] = min(lease.read_since, found.get(shard.stream, inf))
+    return found
 
 
 async def _horizons(positions: Mapping[ShardKey, Position], streams: Mapping[str, Stream]) -> dict[str, float]:

@@ -105,7 +105,7 @@ class Row:
         self.heard_at = now
         self.behind: int | None = None
         self.read_until: float | None = None
-        self.waits = False
+        self.waits = self.lost = False
         self.subscription: Subscription | None = None
         self._seen_until: float | None = None
         self._quiet_since: float | None = None
@@ -113,7 +113,7 @@ class Row:
     def note(self, news: ShardNews, now: float) -> None:
         """Note everything in some news except for the events."""
         self.is_heard, self.heard_at = True, now
-        self.behind, self.read_until = news.behind, news.read_until
+        self.behind, self.read_until, self.lost = news.behind, news.read_until, news.lost
         self.waits, self.subscription = news.waits, news.subscription
         self._seen_until = None if news.unseen is None else now - news.unseen
         self._quiet_since = now - news.quiet if news.quiet else None
@@ -474,10 +474,12 @@ class Table:
             found |= {key: self.serving(query, key, at) for key, at in missing.items()}
         return found
 
-    def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """A time, epoch seconds, before which no record after a position arrived; None if unknown."""
+    def read_until(self, key: ShardKey, position: Position, *, lost: bool = True) -> float | None:
+        """A time, epoch seconds, before which no record after a position arrived, or (if `lost`) was left to read; None if unknown."""
         rows = (self.shared.get(key), *self._separate.get(key, {}).values())
-        found = [row.read_until for row in rows if row is not None and row.index.end == position]
+        found = [
+            row.read_until for row in rows if row is not None and row.index.end == position and (lost or not row.lost)
+        ]
         return max((each for each in found if each is not None), default=None)
 
     def last_record(self, query: str, wanted: ShardRange) -> int | None:

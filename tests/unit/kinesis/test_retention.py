@@ -205,7 +205,7 @@ def test_rest_of_a_closed_shards_last_aggregate_is_lost(sub: int | None) -> None
 
     async def main() -> bool:
         retention = Retention(STREAM, Lister(), LoopClock(), listed, fail=False, shortest=24 * HOUR)  # type: ignore[arg-type]
-        return await retention.check(SHARD, Position.after(last) if sub is None else Position.inside(last, sub))
+        return bool(await retention.check(SHARD, Position.after(last) if sub is None else Position.inside(last, sub)))
 
     assert run(main()) == (sub is not None)
 
@@ -214,7 +214,7 @@ def test_shard_seen_idle_has_lost_nothing() -> None:
     async def again(retention: Retention) -> bool:
         retention.was_idle(SHARD, after(30 * HOUR), NOW - 5, None)
         retention.was_idle(SHARD, after(30 * HOUR), NOW - 26 * HOUR, None)
-        return await retention.check(SHARD, after(30 * HOUR))
+        return bool(await retention.check(SHARD, after(30 * HOUR)))
 
     assert not check(again)
     with pytest.raises(DataLossError):

@@ -161,7 +161,7 @@ async def test_children_of_a_trimmed_shard_are_forgotten() -> None:
     assert (len(made.lineage), name(1) in made.lineage) == (1, False)
 
 
-async def test_start_before_retention_is_the_horizon() -> None:
+async def test_start_before_retention_keeps_its_time() -> None:
     lister = Lister(shard(0), shard(1, 0))
     made = stream(lister)
     kept = Position.at_timestamp((NOW - 3600) * 1000)
@@ -169,7 +169,7 @@ async def test_start_before_retention_is_the_horizon() -> None:
     assert (lister.asked, lister.opened_at) == (["shards_open_at"], [kept.value])
     lister.asked.clear()
     gone = Position.at_timestamp((NOW - 30 * 24 * 3600) * 1000)
-    assert await made.starting_positions(gone) == {name(0): TRIM_HORIZON}
+    assert await made.starting_positions(gone) == {name(0): gone}
     assert lister.asked == ["summary", "shards"]
     lister.asked.clear()
     assert await made.starting_positions(TRIM_HORIZON) == {name(0): TRIM_HORIZON}

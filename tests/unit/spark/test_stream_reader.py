@@ -144,7 +144,9 @@ class AsyncQuery:
         self.script.commit(offset)
         return True
 
-    async def check_replay(self, begin: Offset, ranges: list[ShardRange], end: Offset | None) -> None:
+    async def check_replay(
+        self, begin: Offset, ranges: list[ShardRange], end: Offset | None, *, repeated: bool = True
+    ) -> None:
         self.progress.begin(begin, end)
         self.script.check_replay(begin, ranges)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -244,7 +244,7 @@ class Membership:
 
     def _timed(self, record: Record) -> bool:
         begin = self._begin(record.shard, self.named)
-        return begin is None or not begin.text.startswith("AFTER")
+        return begin is None or not begin.text.startswith(("AFTER", "AT_TIMESTAMP"))
 
     def _begin(self, shard: str, named: Mapping[str, Begin]) -> Begin | None:
         return named.get(shard, self.others if not named else None)
@@ -282,11 +282,15 @@ class QueryOracle:
     Args:
         name: For messages.
         reports: All warnings and errors so far.
+        accepts: Whether the query has accepted a loss in a shard of a stream.
     """
 
-    def __init__(self, name: str, reports: list[Report]) -> None:
+    def __init__(
+        self, name: str, reports: list[Report], accepts: Callable[[str, str], bool] = lambda *_: True
+    ) -> None:
         self.name = name
         self.reports = reports
+        self.accepts = accepts
         self.streams: dict[str, Membership] = {}
         self.rows = 0
         self.exceptions: Counter[str] = Counter()
@@ -359,8 +363,10 @@ class QueryOracle:
         member.missed.append(record)
 
     def _is_reported(self, record: Record, trimmed: float, at: float) -> bool:
+        # What another query of the program accepts is no word to this one.
+        accepted = self.accepts(record.stream, record.shard)
         return any(
-            report.is_loss and report.names(record)
+            report.is_loss and report.names(record) and (accepted or "acceptDataLoss accepts" not in report.text)
             for report in self.reports
             if trimmed - TRIM_SECONDS - (MORE_SECONDS if report.goes_on else 0) <= report.at <= at
         )

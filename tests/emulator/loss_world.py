@@ -479,7 +479,8 @@ class SparkQuery:
         self.names = list(streams)
         self.starts = count(1)
         self.checkpoint = Checkpoint()
-        self.oracle = QueryOracle(name, world.reports)
+        self.accepted: dict[tuple[str, str], str] = {}
+        self.oracle = QueryOracle(name, world.reports, lambda *shard: shard in self.accepted)
         self.scans = 1
         self.trigger = self.slow = 0.0
         self.down_until = self.held_until = -inf
@@ -498,7 +499,6 @@ class SparkQuery:
         self.beside_others: Callable[[], bool] = lambda: False
         self.report: Callable[[Mark], None] = lambda _: None
         self.unlucky = 0.0
-        self.accepted: dict[tuple[str, str], str] = {}
         self.logged: dict[int, float] = {}
         self.spark_run = ""
         self.started: dict[str, str] = {}
@@ -1072,6 +1072,7 @@ class Scenario:
         self.joins_late = drawn("LATEST beside a time", 0.1)
         self.begun_again = drawn("re-created at once", _AGAIN)
         self.starts_frozen = drawn("frozen at the start", 0.08)
+        self.starts_before = drawn("starts before the retention", 0.08)
         drawn("ends within an event", _CUTS)
         self.children_expire = drawn("children expire", 0.12)
         if self.children_expire is not None:
@@ -1156,6 +1157,9 @@ class Scenario:
         if "ends within an event" in self.drawn:
             # A range that ends there is read again from Kinesis, which lies.
             query.unlucky, query.given["startingPosition"] = 0.5, "TRIM_HORIZON"
+        if self.starts_before is not None and self.starts_before.random() < 0.7:
+            before = self.world.now - self.starts_before.uniform(1.0, 1.5) * self.retention
+            query.given["startingPosition"] = f"AT_TIMESTAMP:{int(before * 1000)}"
         if self.first_ends is not None and self.first_ends.random() < 0.7:
             what = self.first_ends.choice(("planner", "run", "program", "table"))
             query.ends_first = partial(self._end_first, query, what)

@@ -27,7 +27,7 @@ from kinesis_efo.decisions.losses import (
 from kinesis_efo.kinesis.faults import lost_after
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, ShardLister, SharedCall
 from kinesis_efo.manifest import StreamRef
-from kinesis_efo.positions import TRIM_HORIZON, Position
+from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +42,8 @@ _TOGETHER_SECONDS: Final = 1.0
 """Readers wait at most this long until their losses are logged in one line."""
 
 _SHOWN: Final = 5
+
+_OLDER: Final = ", and those of older shards that are not listed any more,"
 
 
 class _Loss(NamedTuple):
@@ -176,7 +178,12 @@ class Retention:
             found = gap(since, await self.horizon(self._clock.monotonic()), start, least)
         if found is None or is_whole(await self._shard(shard_id), position):
             return None
-        self._report(shard_id, position, known, found)
+        parents = shard.parents if shard is not None and position.kind is PositionKind.AT_TIMESTAMP else ()
+        # The start may be before this shard, in parents that are not listed any more.
+        older = bool(parents) and not [each for each in parents if await self._shard(each) is not None]
+        if older:
+            found = found._replace(since=min(found.since, position.value / 1000))
+        self._report(shard_id, position, known, found, older=older)
         return found
 
     def is_recent(self, shard_id: str, position: Position, shard: Shard | None) -> bool:
@@ -224,7 +231,7 @@ class Retention:
         """Report that a shard is gone, with all its records after `position`; None: it was not read at all."""
         read = "was not read" if position is None else f"was read up to {position} only"
         # Nothing names the parents of a shard that is not listed.
-        older = ", and those of older shards that are not listed any more," if position is None else ""
+        older = _OLDER if position is None else ""
         self._say(
             shard_id,
             position or TRIM_HORIZON,
@@ -233,12 +240,12 @@ class Retention:
             "(retention)",
         )
 
-    def _report(self, shard_id: str, position: Position, known: Known, found: Gap) -> None:
+    def _report(self, shard_id: str, position: Position, known: Known, found: Gap, *, older: bool) -> None:
         since, horizon = _text(found.since), _text(found.horizon)
         read = "has not been read yet" if position == TRIM_HORIZON else f"was read up to {position} only"
         lost = (
             f"stream {self._stream.name!r}, shard {shard_id} {read}, and the stream does not keep records for so long: any records "
-            f"between {since} and {horizon} are gone"
+            f"between {since} and {horizon}{_OLDER if older else ''} are gone"
         )
         if found.tolerated and not known.accepts(position):
             assert known.horizon is not None

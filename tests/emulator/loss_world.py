@@ -1925,7 +1925,9 @@ class Scenario:
     def _set_end(self, query: SparkQuery) -> None:
         """Let a query end in the middle of what is buffered, and of its events."""
         query.ends_before = self.world.now - self.random.choice((5.0, 60.0, 600.0))
-        timed = "AT_TIMESTAMP" in query.given["startingPosition"] and not query.checkpoint.commits
+        timed = not query.checkpoint.commits and any(
+            kind in query.given["startingPosition"] for kind in ("AT_TIMESTAMP", "LATEST")
+        )
         # A number before the time at which the query begins would be a wrong end: what follows it comes with the next start.
         query.given["endingPosition"] = end = self._end_before(query.ends_before, () if timed else query.names)
         if end.startswith("{"):

@@ -85,6 +85,7 @@ class Stream:
         )
         self.losses: Final = self._retention.log
         self._learned: dict[str, tuple[ChildShard, ...]] = {}
+        self._hash_ranges: dict[str, tuple[int, int]] = {}
         self.subscriptions: Final = Subscriptions(context, self._retention)
         self.apart: Subscriptions | None = None
 
@@ -104,6 +105,7 @@ class Stream:
         if any(known.get(shard.shard_id, shard).first != shard.first for shard in listed):
             self._created_again = True
         self.listings += 1
+        self._hash_ranges |= {shard.shard_id: shard.hash_range for shard in listed}
         self.lineage = Lineage(self._shards.values())
         for parent, children in self._learned.items():
             if parent in self._shards:
@@ -150,7 +152,7 @@ class Stream:
         return self._shards.get(shard_id)
 
     async def hash_ranges(self, shard_ids: Collection[str]) -> dict[str, tuple[int, int]]:
-        """Return the first and last hash key of each shard that was not trimmed. Waits until ListShards shows shards that are too new for it.
+        """Return the first and last hash key of each shard that was ever known. Waits until ListShards shows shards that are too new for it.
 
         So the result is the same whenever a range is planned again. Raises the same errors as `refresh`.
         """
@@ -162,7 +164,7 @@ class Stream:
 
         if self.lineage.too_new(shard_ids):
             await self._listed(self._lists.call(f"ListShards of stream {self.ref.name!r}", list_all))
-        return {shard_id: self.lineage[shard_id].hash_range for shard_id in shard_ids if shard_id in self.lineage}
+        return {shard_id: self._hash_ranges[shard_id] for shard_id in shard_ids if shard_id in self._hash_ranges}
 
     async def list_children(self, ended: Iterable[str]) -> None:
         """Wait until ListShards, which may be a minute old, shows the children of shards that have ended."""
@@ -190,6 +192,7 @@ class Stream:
         """Note the children that a shard's last event announced."""
         self._learned[shard_id] = tuple(children)
         self.lineage.merge(children, shard_id)
+        self._hash_ranges |= {child.shard_id: self.lineage[child.shard_id].hash_range for child in children}
 
     def children(self, shard_id: str) -> tuple[ChildShard, ...]:
         """Return the children of a shard, in the form in which its last event announces them."""

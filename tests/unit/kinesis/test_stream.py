@@ -159,6 +159,8 @@ async def test_children_of_a_trimmed_shard_are_forgotten() -> None:
     lister.listed = [shard(5)]
     await made.refresh()
     assert (len(made.lineage), name(1) in made.lineage) == (1, False)
+    # What is buffered of it is still read.
+    assert await made.hash_ranges([name(0)]) == {name(0): (0, 9)}
 
 
 async def test_start_before_retention_keeps_its_time() -> None:

@@ -455,6 +455,25 @@ def test_start_from_leases_of_an_idle_shard_is_an_error_if_records_expired_since
 
 
 @both_modes
+def test_children_start_while_the_list_of_shards_is_older_than_the_offset(mode: str) -> None:
+    with world(shards=2, options={"readMode": mode, "maxShardSkew": "10s"}) as w:
+        w.warns("maxShardSkew")
+        query = w.query()
+        w.put(20)
+        query.reads(20)
+        w.kinesis.list_age = 60.0
+        w.split()
+        w.put(20)
+        query.reads(40)
+        query.stop()
+        query.start()
+        w.split()
+        w.put(20)
+        query.reads(60, within=30)
+        w.later(80)
+
+
+@both_modes
 def test_start_at_the_horizon_of_an_old_stream_says_nothing(mode: str) -> None:
     with world(options={"readMode": mode}) as w:
         w.put(10)

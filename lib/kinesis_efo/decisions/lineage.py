@@ -105,8 +105,7 @@ class Lineage:
         read. A shard that is in the offset, or is an ancestor of such a shard, does not start again. Some emulators reshard without naming
         parents; then the new shards are roots.
         """
-        # If the list of shards is older than the offset, shards that were read long ago would seem to be unread, except for the children of
-        # shards that are still in the offset.
+        # If the list is older than the offset, shards that were read long ago seem unread, unless their parents are still in the offset.
         is_old = self.outdated or bool(self.too_new(positions))
         passed = self.ancestors(positions)
         return sorted(

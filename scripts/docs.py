@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from kinesis_efo.metrics import METRICS
-from kinesis_efo.options import SOURCE_OPTIONS
+from kinesis_efo.options import SOURCE_OPTIONS, elsewhere
 from kinesis_efo.options.table import Option
 from kinesis_efo.spark.sink import SINK_OPTIONS
 from kinesis_efo_tools.manifest_schema import SCHEMA
@@ -61,6 +61,16 @@ def manifest() -> str:
     return "\n".join(["| key | |", "|---|---|", *(f"| `{key}` | {meaning} |" for key, meaning in keys.items())])
 
 
+def foreign(system: str) -> str:
+    """The options of another system as a Markdown table, with what takes their place."""
+    rows = [
+        f"| {', '.join(f'`{name}`' for name in row.names)} | {'-' if row.here == '-' else f'`{row.here}`'} | {row.note} |"
+        for row in elsewhere.foreign()
+        if row.system == system
+    ]
+    return "\n".join([f"| {system} | here | |", "|---|---|---|", *rows])
+
+
 def keywords() -> str:
     """The module whose `TypedDict` lets editors complete the options of `read_stream` and `read`."""
     # Both have arguments of their own for these.
@@ -98,9 +108,15 @@ COMMON: Final = (
 )
 """The options that README shows: those that most jobs need."""
 
+SYSTEMS: Final = [
+    system for system in dict.fromkeys(row.system for row in elsewhere.foreign()) if system != "Spark source"
+]
+"""The systems with a table on the page for those who come from them."""
+
 TABLES: Final = {
     "README.md": (summary("option", (each for each in SOURCE_OPTIONS if each.name in COMMON)),),
     "docs/options.md": (reference("option", SOURCE_OPTIONS), reference("sink option", SINK_OPTIONS)),
+    "docs/coming-from.md": tuple(map(foreign, SYSTEMS)),
     "docs/metrics.md": (metrics(),),
     "docs/manifest.md": (manifest(),),
 }

@@ -270,30 +270,8 @@ HINTS: Final = (
     Option(LISTENS, read.flag, "true or false", "-", "whether the driver reports which micro-batches are done", "listens"),
     Option(PROGRAM, read.text, "the name of a session", "-", "the session of Spark Connect among those of its server", "program"),
 )  # fmt: skip
-_ELSEWHERE: Final = {
-    "awsAccessKey": "Databricks'; leave it out: credentials come from the environment, and 'roleArn' assumes a role",
-    "consumerName": "Databricks'; here it is 'consumerArn': consumers are declared, and the manifest has their ARNs",
-    "initialPosition": "Databricks'; here it is 'startingPosition'",
-    "kinesis.streamName": "spark-sql-kinesis-connector's; here it is 'streams'",
-    "maxOffsetsPerTrigger": "Kafka's; here it is 'maxRecordsPerTrigger'",
-    "minOffsetsPerTrigger": "Kafka's; here it is 'minBytesPerTrigger'",
-    "path": "Spark's; here it is 'manifest': 'load()' takes no path; a manifest is a path, ssm:///name or s3://bucket/key",
-    "provider": (
-        "Spark's; leave it out: CREATE TABLE ... USING keeps no options for a source like this one; CREATE TEMPORARY VIEW ... USING "
-        "\"kinesis-efo\" OPTIONS (manifest '...') reads a part of the streams"
-    ),
-    "startingOffsets": "Kafka's; here it is 'startingPosition'",
-    "streamName": "Databricks'; here it is 'streams'",
-    "subscribe": "Kafka's; here it is 'streams'",
-}
-"""Options of other sources that users may give by mistake; docs/coming-from.md has more of them."""
 _SECRET: Final = frozenset({"externalId"})
-_TABLE: Final = OptionTable(
-    "kinesis-efo",
-    SourceOptions,
-    (*SOURCE_OPTIONS, *HINTS),
-    elsewhere=_ELSEWHERE,
-)
+_TABLE: Final = OptionTable("kinesis-efo", SourceOptions, (*SOURCE_OPTIONS, *HINTS))
 
 
 def _contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]:

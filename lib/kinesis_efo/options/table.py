@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from kinesis_efo.errors import OptionsError
+from kinesis_efo.options.elsewhere import answer
 from kinesis_efo.options.readers import refusal
 
 Settings = TypeVar("Settings")
@@ -37,7 +38,7 @@ class Option:
 class OptionTable(Generic[Settings]):
     """Parses the options of one subject, such as the source, into `settings`, a dataclass whose fields all have defaults.
 
-    `ignored` are names to skip, in lower case; `elsewhere` options of other systems by name, each with the system and what to do instead.
+    `ignored` are names to skip, in lower case; `kind` is source or sink, to recognize the options of other systems.
     """
 
     def __init__(
@@ -46,14 +47,14 @@ class OptionTable(Generic[Settings]):
         settings: type[Settings],
         options: Sequence[Option],
         ignored: Collection[str] = (),
-        elsewhere: Mapping[str, str] | None = None,
+        kind: str = "source",
     ) -> None:
         self._subject = subject
         self._settings = settings
         self._by_name = {option.name: option for option in options}
         self._by_lower_name = {option.name.lower(): option for option in options}
         self._ignored = ignored
-        self._elsewhere = {each.lower(): (each, told) for each, told in (elsewhere or {}).items()}
+        self._kind = kind
 
     def parse(
         self,
@@ -88,8 +89,8 @@ class OptionTable(Generic[Settings]):
         return f"{self._subject} option '{option.name}'"
 
     def _unknown(self, name: str) -> str:
-        if found := self._elsewhere.get(name.lower()):
-            return f"{self._subject} option '{found[0]}' is {found[1]}"
+        if found := answer(self._kind, name):
+            return f"{self._subject} option {found}"
         near = difflib.get_close_matches(name.lower(), self._by_lower_name, n=1)
         hint = f"; did you mean '{self._by_lower_name[near[0]].name}'?" if near else ""
         return f"{self._subject} has no option {name!r}{hint}"

@@ -124,10 +124,7 @@ _TABLE: Final = OptionTable(
     SINK_OPTIONS,
     # Spark passes these options of its own to sinks, too.
     ignored=("checkpointlocation", "queryname"),
-    elsewhere={
-        "kinesis.streamName": "spark-sql-kinesis-connector's; here it is 'stream'",
-        "topic": "Kafka's; here it is 'stream'",
-    },
+    kind="sink",
 )
 
 

@@ -74,7 +74,7 @@ def foreign(system: str) -> str:
 def keywords() -> str:
     """The module whose `TypedDict` lets editors complete the options of `read_stream` and `read`."""
     # Both have arguments of their own for these.
-    names = [each.name.replace(".", "_") for each in SOURCE_OPTIONS if each.name not in ("manifest", "streams")]
+    names = [each.name for each in SOURCE_OPTIONS if each.name not in ("manifest", "streams")]
     return "\n".join(
         [
             '"""The options of `read_stream` and `read` as keywords, for editors and type checkers. Made from the table of options."""',
@@ -88,7 +88,7 @@ def keywords() -> str:
             "",
             "",
             "class SourceKeywords(TypedDict, total=False):",
-            '    """The options of the source, `_` in place of `.`."""',
+            '    """The options of the source."""',
             "",
             *(f"    {name}: Value" for name in names),
             "",

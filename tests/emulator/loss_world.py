@@ -89,7 +89,7 @@ _REPLACED: Final = (
 """What a query may fail with when its stream was created again."""
 
 _OUT: Final = ("RetriesExhaustedError", "FetcherError", "TableUnavailableError", "LeaseLostError", "SubscriptionError")
-"""What a query may fail with if one operation fails, or answers are stuck, for longer than `subscribe.retryTimeout`."""
+"""What a query may fail with if one operation fails, or answers are stuck, for longer than `retryTimeout`."""
 
 _LONGEST_TRIGGER: Final = 600.0
 
@@ -991,12 +991,12 @@ class Scenario:
         self.shared = {
             "bufferBytes": "1m" if self.sizes[1] > 1_000 else random.choice(("1m", "8m")),
             "leaseTimeout": "180s",
-            "checkpointRate": "1",
-            "subscribe.retryTimeout": f"{self.retry:g}s",
+            "checkpointWritesPerSecond": "1",
+            "retryTimeout": f"{self.retry:g}s",
             "readMode": random.choice(("efo", "efo", "polling")),
             "failOnDataLoss": random.choice(("true", "true", "false")),
-            "polling.interval": "10s",
-            "metrics.export": "none",
+            "pollingInterval": "10s",
+            "metricsExport": "none",
         }
         world.list_age = random.choice((0.0, 0.0, 5.0, 60.0))
         world.unknown_seconds = random.choice((0.0, 0.0, 3.0, 20.0))
@@ -1428,7 +1428,7 @@ class Scenario:
             case "AlreadyRunningError" | "LeaseLostError" if self.rivals:
                 query.over = query.program is not None
             case "RetriesExhaustedError" if not self.sees_tips:
-                pass  # Kinesis says for longer than subscribe.retryTimeout that nothing is there
+                pass  # Kinesis says for longer than retryTimeout that nothing is there
             case "FetcherError" | "LeaseLostError" | "RetriesExhaustedError" | "FetcherUnreachableError" if (
                 self.machine.now < self.frozen_until
             ):

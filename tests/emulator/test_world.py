@@ -118,7 +118,7 @@ def test_query_that_ends_reads_what_was_there_at_its_start(fetchers: int, mode: 
 
 
 def test_frozen_run_fails_its_query_after_warnings() -> None:
-    with world(options={"subscribe.retryTimeout": "120s"}) as w:
+    with world(options={"retryTimeout": "120s"}) as w:
         query = w.query()
         w.put(10)
         query.reads(10)
@@ -195,7 +195,7 @@ def test_added_stream_is_read_from_its_beginning(fetchers: int) -> None:
 
 @everywhere
 def test_start_from_leases_reads_what_nobody_has_processed(fetchers: int) -> None:
-    with world(shards=2, fetchers=fetchers, options={"checkpointRate": "10"}) as w:
+    with world(shards=2, fetchers=fetchers, options={"checkpointWritesPerSecond": "10"}) as w:
         w.put(20)
         first = w.query()
         first.reads(20)
@@ -551,7 +551,7 @@ def test_tip_that_is_never_found_is_an_error(how: dict[str, bool]) -> None:
 
 @everywhere
 def test_idle_polled_shard_stays_readable_for_hours(fetchers: int) -> None:
-    options = {"readMode": "polling", "polling.interval": "10s"}
+    options = {"readMode": "polling", "pollingInterval": "10s"}
     with world(shards=2, fetchers=fetchers, options=options, retention_seconds=3600.0) as w:
         w.put(4)
         query = w.query()

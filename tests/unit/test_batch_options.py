@@ -26,7 +26,7 @@ def test_the_defaults() -> None:
     options = parse()
     assert options.starts.of("orders") == TRIM_HORIZON
     assert options.source.ends.of("orders") is None
-    assert (options.source.read_mode, options.source.batch_rate) == ("polling", 1 << 20)
+    assert (options.source.read_mode, options.source.shard_rate) == ("polling", 1 << 20)
 
 
 def test_neither_a_consumer_nor_a_lease_table_is_needed() -> None:
@@ -112,7 +112,7 @@ def test_wrong_bounds_are_refused_with_a_remedy(option: str, text: str, said: st
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"batch.maxRate": "1m"}, {"consumerArn": f"{STREAM}/consumer/lake:1700000000", "leaseTable": "leases"}]
+    "more", [{}, {"maxShardRate": "1m"}, {"consumerArn": f"{STREAM}/consumer/lake:1700000000", "leaseTable": "leases"}]
 )
 def test_consumer_becomes_polling_with_a_mark(more: dict[str, str]) -> None:
     options = BatchOptions.parse({"streamArn": STREAM, "readMode": " EFO ", **more})
@@ -136,4 +136,5 @@ def test_all_faults_are_reported_together() -> None:
 def test_batch_options_reveal_a_batch_read() -> None:
     assert are_for_batch(["manifest", "BATCH.maxrate"])
     assert are_for_batch(["session.batch"])
+    assert are_for_batch(["shardsPerTask"])
     assert not are_for_batch(["manifest", "startingPosition", "endingPosition"])

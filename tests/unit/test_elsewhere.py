@@ -43,7 +43,7 @@ def test_foreign_option_is_answered_with_ours(row: Foreign, name: str) -> None:
     ("kind", "name", "told"),
     [
         ("source", "maxoffsetspertrigger", "option 'maxOffsetsPerTrigger' is Kafka's; here it is 'maxRecordsPerTrigger'"),
-        ("source", "minfetchperiod", "option 'minFetchPeriod' is Databricks'; here it is 'polling.interval': with 'readMode=polling'"),
+        ("source", "minfetchperiod", "option 'minFetchPeriod' is Databricks'; here it is 'pollingInterval': with 'readMode=polling'"),
         ("source", "kinesis.metadataCommitterType", "option 'kinesis.metadataCommitterType' is spark-sql-kinesis-connector's; leave it out: positions are in Spark's checkpoint"),
         ("source", "kafka.sasl.jaas.config", "option 'kafka.sasl.jaas.config' is Kafka's; leave it out: not needed"),
         ("sink", "streamname", "sink option 'streamName' is Glue's; here it is 'stream'"),

@@ -289,7 +289,7 @@ def _shown(position: Position) -> str:
 
 _NO_CONSUMER: Final = (
     "kinesis-efo option 'readMode' is ignored in batch reads, which use GetRecords: the role needs kinesis:GetRecords and "
-    "kinesis:GetShardIterator on the streams, and all that poll a shard share 2 MB/s ('batch.maxRate' limits this read); leave the option "
+    "kinesis:GetShardIterator on the streams, and all that poll a shard share 2 MB/s ('maxShardRate' limits this read); leave the option "
     "out, because a later version refuses it; got 'efo'"
 )
 _SHORTEST_RETENTION: Final = 24 * 3600.0 - 60

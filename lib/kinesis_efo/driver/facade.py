@@ -51,8 +51,7 @@ def read_stream(
         streams: Logical names of the streams to read, as a sequence or separated by commas; None reads all of the manifest.
         name: The source's name in the checkpoint: letters, digits and `_`. With names, and the setting
             `spark.sql.streaming.queryEvolution.enableSourceEvolution`, a restart may add and remove sources. Spark 4.2 or newer.
-        options: Any other options of the source, with `_` in place of `.`: `subscribe_maxRetries` for `subscribe.maxRetries`. With
-            `fetchers=8`, eight Spark tasks fetch while the query runs.
+        options: Any other options of the source. With `fetchers=8`, eight Spark tasks fetch while the query runs.
 
     Raises:
         OptionsError: Options are wrong; the message names all of them.
@@ -131,7 +130,7 @@ def read(
         streams: Logical names of the streams to read, as a sequence or separated by commas; None reads all of the manifest.
         since: The start, with a time zone: a `datetime`, or text in ISO 8601; None reads from the trim horizon.
         until: The end, exclusive, in the same form; None reads up to the tip.
-        options: Any other options of the source, with `_` in place of `.`: `batch_maxRate` for `batch.maxRate`.
+        options: Any other options of the source.
 
     Raises:
         OptionsError: Options are wrong; the message names all of them.
@@ -207,6 +206,7 @@ def _texts(
     if streams is not None:
         yield "streams", streams if isinstance(streams, str) else ",".join(streams)
     for name, value in options.items():
+        # Names of version 0.1 have dots, for which its keywords have `_`.
         yield name.replace("_", "."), str(value).lower() if isinstance(value, bool) else str(value)
 
 

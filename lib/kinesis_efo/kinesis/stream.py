@@ -43,7 +43,7 @@ _TIP_MILLIS: Final = 5_000
 slower than the records arrive would never stop."""
 
 _SEARCH_SECONDS: Final = 60.0
-"""A search for a shard's end begins again after this time without a credible answer, until `subscribe.retryTimeout` is over."""
+"""A search for a shard's end begins again after this time without a credible answer, until `retryTimeout` is over."""
 
 
 class Stream:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from kinesis_efo.errors import OptionsError
 from kinesis_efo.options.readers import Bounds, refusal, starts
@@ -14,6 +15,8 @@ STARTS_RULE = (
     "TRIM_HORIZON, AT_TIMESTAMP:<ISO 8601 or epoch ms>, or JSON with one of them for each stream, or AFTER:<sequence number> "
     "for a shard"
 )
+
+_REVEALING: Final = frozenset({BATCH.lower(), "shardspertask", "batch.shardspertask", "batch.maxrate"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,4 +68,4 @@ TRIM_HORIZON or AT_TIMESTAMP:<time>. After the tip there is nothing yet; spark.r
 
 def are_for_batch(options: Iterable[str]) -> bool:
     """Whether options can only be meant for a batch read. At `load()`, Spark does not say which kind of read it is."""
-    return any(name.lower() == BATCH or name.lower().startswith("batch.") for name in options)
+    return any(name.lower() in _REVEALING for name in options)

@@ -82,11 +82,13 @@ AWS_OPTIONS: Final = (
 )  # fmt: skip
 
 METRICS_OPTIONS: Final = (
-    Option("metrics.export", read.one_of(*EXPORTS), "otel, emf or none", "`otel`",
+    Option("metricsExport", read.one_of(*EXPORTS), "otel, emf or none", "`otel`",
            "`otel`: OpenTelemetry, silent until an SDK is configured; `emf`: CloudWatch EMF lines; or `none`",
-           "metrics.export", of_run=True),
-    Option("metrics.emf.to", read.text, "stdout, stderr or a path", "`stdout`",
-           "where EMF lines go; a file is appended to, and may be rotated", "metrics.emf_to", needs="metrics.export=emf", of_run=True),
-    Option("metrics.emf.interval", read.bounded(read.seconds, 1, 3600), "a duration such as 60s, from 1s to 1h", "`60s`",
-           "time between EMF lines", "metrics.emf_interval", needs="metrics.export=emf", of_run=True),
+           "metrics.export", of_run=True, formerly=("metrics.export",)),
+    Option("metricsEmfTo", read.text, "stdout, stderr or a path", "`stdout`",
+           "where EMF lines go; a file is appended to, and may be rotated", "metrics.emf_to", needs="metricsExport=emf", of_run=True,
+           formerly=("metrics.emf.to",)),
+    Option("metricsEmfInterval", read.bounded(read.seconds, 1, 3600), "a duration such as 60s, from 1s to 1h", "`60s`",
+           "time between EMF lines", "metrics.emf_interval", needs="metricsExport=emf", of_run=True,
+           formerly=("metrics.emf.interval",)),
 )  # fmt: skip

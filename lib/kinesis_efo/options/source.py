@@ -54,8 +54,7 @@ class SourceOptions:
     times: tuple[str, ...] = ()
     loaded: int | None = None
     clock: bool = False
-    batch_rate: int = 1 << 20
-    batch_shards_per_task: int = 1
+    shards_per_task: int = 1
     max_bytes_per_trigger: int | None = None
     max_records_per_trigger: int | None = None
     min_bytes_per_trigger: int | None = None
@@ -63,7 +62,7 @@ class SourceOptions:
     max_shard_skew: float | None = None
     buffer_bytes: int = 256 << 20
     slow_queries: str = "apart"
-    apart_rate: int = 1 << 20
+    shard_rate: int = 1 << 20
     fail_on_data_loss: bool = True
     accepted_losses: Mapping[ShardKey, Position] = field(default_factory=dict)
     deaggregate: Deaggregation = Deaggregation.ALL
@@ -77,7 +76,6 @@ class SourceOptions:
     program: str = ""
     listens: bool = False
     catch_up: bool = False
-    latency_hooks: bool = True
     lease_timeout: float = 10.0
     checkpoint_rate: float = 25.0
     poll_timeout: float = 0.2
@@ -168,8 +166,9 @@ SOURCE_OPTIONS: Final = (
            "`polling` fetches records with GetRecords, without a consumer, as batch reads always do", "read_mode", of_run=True),
     Option("transport", read.one_of("auto", "http2", "http1"), "auto, http2 or http1", "`auto`",
            "protocol of subscriptions; `auto`: HTTP/2 if the service speaks it, else HTTP/1.1", "transport", of_run=True),
-    Option("polling.interval", read.bounded(read.seconds, 0.2, 10), "a duration such as 1s, from 200ms to 10s", "`1s`",
-           "with `polling`, time between calls to a shard without more records; longer with more than 500 shards", "polling_interval", of_run=True),
+    Option("pollingInterval", read.bounded(read.seconds, 0.2, 10), "a duration such as 1s, from 200ms to 10s", "`1s`",
+           "with `polling`, time between calls to a shard without more records; longer with more than 500 shards", "polling_interval", of_run=True,
+           formerly=("polling.interval",)),
     Option("startingPosition", _query_start,
            "LATEST, TRIM_HORIZON, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>, or JSON with one of them for each stream, or "
            "AFTER:<sequence number> for a shard", "`LATEST`",
@@ -183,11 +182,11 @@ SOURCE_OPTIONS: Final = (
            "LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>, or JSON with one of them for each stream, or AFTER:<sequence number> for a shard",
            "`LATEST`", "where a batch read ends, or a query with `Trigger.AvailableNow` or `Trigger.Once`; exclusive; `LATEST` is the tip at `load()`, or at the start",
            "ends"),
-    Option("batch.maxRate", read.bounded(parse_size, 64 << 10), "a size such as 1m, at least 64k", "`1m`",
-           "most bytes in a second that a batch read takes from a shard; with `1m`, at most 2 GetRecords", "batch_rate"),
-    Option("batch.shardsPerTask", read.bounded(read.integer, 1, 100), "a whole number from 1 to 100", "`1`",
-           "how many shards each task of a batch read reads at a time", "batch_shards_per_task"),
-    Option("registration", _registration, "none", "`none`", "consumers are declared, never registered at run time"),
+    Option("maxShardRate", read.bounded(parse_size, 64 << 10), "a size such as 1m, at least 64k", "`1m`",
+           "most bytes per second that a batch read, or a query alone (up to 2m), takes from a shard with GetRecords", "shard_rate", of_run=True,
+           formerly=("apartRate", "batch.maxRate")),
+    Option("shardsPerTask", read.bounded(read.integer, 1, 100), "a whole number from 1 to 100", "`1`",
+           "how many shards each task of a batch read reads at a time", "shards_per_task", formerly=("batch.shardsPerTask",)),
     Option("maxBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
            "most bytes in one micro-batch, as Kinesis sends them: JSON with base64, "
            "1.4 to 11 times the data; whole events, at least one", "max_bytes_per_trigger"),
@@ -204,8 +203,6 @@ SOURCE_OPTIONS: Final = (
            "memory of each fetcher for events; at least 1m", "buffer_bytes", of_run=True),
     Option("slowQueries", read.one_of("apart", "hold"), "apart or hold", "`apart`",
            "if a slow query leaves the others of its program no room in the buffer: it continues alone, with GetRecords; `hold`: all wait for it", "slow_queries", of_run=True),
-    Option("apartRate", read.bounded(parse_size, 64 << 10, 2 << 20), "a size such as 1m, from 64k to 2m", "`1m`",
-           "most bytes in a second that a query alone reads from a shard; with `1m`, at most one GetRecords", "apart_rate", of_run=True),
     Option("failOnDataLoss", read.flag, "true or false", "`true`",
            "fail if records expired before they were read; else log a warning and continue", "fail_on_data_loss", of_run=True),
     Option("acceptDataLoss", read.positions, 'JSON such as {"orders": {"shardId-000000000003": "AFTER:4959..."}}', "-",
@@ -225,31 +222,22 @@ SOURCE_OPTIONS: Final = (
            "encrypt all connections except those on the loopback address; `false` logs a warning", "fetcher_tls", of_run=True),
     Option("catchUp", read.flag, "true or false", "`false`",
            "the first micro-batch reads up to the tip: for `Trigger.AvailableNow` and `Trigger.Once` before Spark 4.2, which otherwise end with the records that have come by then", "catch_up"),
-    Option("latencyHooks", read.flag, "true or false", "`true`",
-           "Python workers that acknowledge quickly, stay through quiet times, and leave loaded modules out of garbage collection", "latency_hooks"),
     Option("leaseTimeout", read.bounded(read.seconds, 1, 3600), "a duration such as 10s, at least 1s", "`10s`",
            "a lease that is not renewed for this long is free", "lease_timeout", of_run=True),
-    Option("checkpointRate", read.bounded(float, 1, 1_000), "a number of writes a second, from 1 to 1000", "`25`",
-           "most checkpoints written to the lease table in a second, all shards together", "checkpoint_rate", of_run=True),
+    Option("checkpointWritesPerSecond", read.bounded(float, 1, 1_000), "a number of writes per second, from 1 to 1000", "`25`",
+           "most checkpoints written to the lease table, all shards together", "checkpoint_rate", of_run=True, formerly=("checkpointRate",)),
     Option("pollTimeout", read.bounded(read.seconds, 0.001, 60), "a duration such as 200ms, up to 60s", "`200ms`",
            "how long a trigger waits for data before it reports that there is none", "poll_timeout"),
     Option("idleCheckpointInterval", read.bounded(read.seconds, 1), "a duration such as 50s, at least 1s", "`50s`",
            "how often offsets of idle shards are stored; with more than `50s`, Spark's Python workers end meanwhile", "idle_checkpoint_interval"),
     *AWS_OPTIONS,
-    Option("subscribe.retryTimeout", read.bounded(read.seconds, 1, 7 * 86_400), "a duration such as 10m, from 1s to 7d", "`10m`",
-           "how long a query continues while a shard only fails or the lease table cannot be reached, and how long a start waits for AWS", "retry.timeout", of_run=True),
-    Option("subscribe.maxRetries", read.bounded(read.integer, 0, 1_000), "a whole number up to 1000", "-",
-           "faults of a shard in a row, without progress, after which a query fails before `subscribe.retryTimeout` is over",
-           "retry.max_retries", of_run=True),
-    Option("subscribe.backoff.baseMs", read.bounded(read.integer, 1, 600_000), "milliseconds, 1 to 600000", "`1000`",
-           "first backoff", "retry.base_ms", at_most="subscribe.backoff.maxMs", of_run=True),
-    Option("subscribe.backoff.maxMs", read.bounded(read.integer, 1, 600_000), "milliseconds, 1 to 600000", "`10000`",
-           "longest backoff", "retry.max_ms", of_run=True),
-    Option("subscribe.backoff.factor", read.bounded(float, 1, 10), "a number from 1 to 10", "`1.5`",
-           "growth of the backoff", "retry.factor", of_run=True),
+    Option("retryTimeout", read.bounded(read.seconds, 1, 7 * 86_400), "a duration such as 10m, from 1s to 7d", "`10m`",
+           "how long a query continues while a shard only fails or the lease table cannot be reached, and how long a start waits for AWS",
+           "retry.timeout", of_run=True, formerly=("subscribe.retryTimeout",)),
     *METRICS_OPTIONS,
-    Option("metrics.shards", read.bounded(read.integer, 0, 10_000), "a whole number up to 10000", "`100`",
-           "most shards with metrics of their own, the rest shares `other`; 0: by stream only", "metrics.shards", of_run=True),
+    Option("metricsShards", read.bounded(read.integer, 0, 10_000), "a whole number up to 10000", "`100`",
+           "most shards with metrics of their own, the rest shares `other`; 0: by stream only", "metrics.shards", of_run=True,
+           formerly=("metrics.shards",)),
 )  # fmt: skip
 # Options that `kinesis_efo.read_stream` and `kinesis_efo.read` set.
 DRIVER_HOST: Final = "session.driverHost"
@@ -261,6 +249,7 @@ TIMES: Final = "session.times"
 LOADED: Final = "session.loaded"
 CLOCK: Final = "session.clock"
 HINTS: Final = (
+    Option("registration", _registration, "none", "-", "an option of version 0.1"),
     Option(BATCH, read.flag, "true or false", "-", "whether this is a batch read", "batch"),
     Option(TIMES, read.names, "since or until", "-", "which of the two were given, for messages", "times"),
     Option(LOADED, read.integer, "epoch milliseconds", "-", "when `kinesis_efo.read` was called, by Kinesis' clock", "loaded"),
@@ -271,7 +260,10 @@ HINTS: Final = (
     Option(PROGRAM, read.text, "the name of a session", "-", "the session of Spark Connect among those of its server", "program"),
 )  # fmt: skip
 _SECRET: Final = frozenset({"externalId"})
-_TABLE: Final = OptionTable("kinesis-efo", SourceOptions, (*SOURCE_OPTIONS, *HINTS))
+REMOVED: Final = (
+    "latencyHooks", "subscribe.maxRetries", "subscribe.backoff.baseMs", "subscribe.backoff.maxMs", "subscribe.backoff.factor",
+)  # fmt: skip
+_TABLE: Final = OptionTable("kinesis-efo", SourceOptions, (*SOURCE_OPTIONS, *HINTS), removed=REMOVED)
 
 
 def _contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]:

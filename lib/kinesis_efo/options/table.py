@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -11,6 +12,8 @@ from typing import Any, Generic, TypeVar
 from kinesis_efo.errors import OptionsError
 from kinesis_efo.options.elsewhere import answer
 from kinesis_efo.options.readers import refusal
+
+logger = logging.getLogger(__name__)
 
 Settings = TypeVar("Settings")
 
@@ -21,7 +24,8 @@ class Option:
 
     `rule` completes "must be ..." in messages. `default` is as documented, in backticks if it can be given. `field` is that of the
     settings, such as `aws.region`; empty if the value is only checked. `needs` is an option that this one requires, or `name=value`;
-    `at_most`, one whose value it must not exceed. `of_run`: queries that share a run must give the same value.
+    `at_most`, one whose value it must not exceed. `of_run`: queries that share a run must give the same value. `formerly`: names that
+    still work, with a warning.
     """
 
     name: str
@@ -33,12 +37,13 @@ class Option:
     needs: str = ""
     at_most: str = ""
     of_run: bool = False
+    formerly: tuple[str, ...] = ()
 
 
 class OptionTable(Generic[Settings]):
     """Parses the options of one subject, such as the source, into `settings`, a dataclass whose fields all have defaults.
 
-    `ignored` are names to skip, in lower case; `kind` is source or sink, to recognize the options of other systems.
+    `ignored` are names to skip, in lower case; `removed` names to skip with a warning; `kind` is source or sink, to recognize the options of other systems.
     """
 
     def __init__(
@@ -47,13 +52,17 @@ class OptionTable(Generic[Settings]):
         settings: type[Settings],
         options: Sequence[Option],
         ignored: Collection[str] = (),
+        removed: Collection[str] = (),
         kind: str = "source",
     ) -> None:
         self._subject = subject
         self._settings = settings
         self._by_name = {option.name: option for option in options}
         self._by_lower_name = {option.name.lower(): option for option in options}
-        self._ignored = ignored
+        self._formerly = {name.lower(): (name, option) for option in options for name in option.formerly}
+        self._removed = {name.lower(): name for name in removed}
+        self._ignored = {*ignored, *self._removed}
+        self._warned: set[str] = set()
         self._kind = kind
 
     def parse(
@@ -69,12 +78,14 @@ class OptionTable(Generic[Settings]):
         faults: list[str] = []
         names: set[str] = set()
         values: dict[str, Any] = {}
-        for name, text in texts.items():
-            option = self._by_lower_name.get(name.lower())
+        for name, given in texts.items():
+            option, text = self._current(name, given)
             if option is None:
                 if name.lower() not in self._ignored:
                     faults.append(self._unknown(name))
                 continue
+            if option.name in names:
+                faults.append(f"{self._label(option)} is given twice, as {name!r}, too; remove one")
             names.add(option.name)
             try:
                 values[option.name] = option.read(text)
@@ -84,6 +95,23 @@ class OptionTable(Generic[Settings]):
         if faults:
             raise OptionsError(faults)
         return self._filled(values)
+
+    def _current(self, name: str, text: str) -> tuple[Option | None, str]:
+        """Return the option with a name, and its text. Log a warning if the name is a former one, or the option was removed."""
+        if removed := self._removed.get(name.lower()):
+            self._warn(removed, "has no effect any more; remove it, because the next minor version refuses it")
+        if not (former := self._formerly.get(name.lower())):
+            return self._by_lower_name.get(name.lower()), text
+        old, option = former
+        self._warn(old, f"is now '{option.name}'; the next minor version refuses the old name")
+        # Options in milliseconds became durations.
+        return option, f"{text}ms" if old.endswith("Ms") and text.strip().isdigit() else text
+
+    def _warn(self, name: str, what: str) -> None:
+        """Log a warning about an option, once in each process."""
+        if name not in self._warned:
+            self._warned.add(name)
+            logger.warning("%s option '%s' %s", self._subject, name, what)
 
     def _label(self, option: Option) -> str:
         return f"{self._subject} option '{option.name}'"

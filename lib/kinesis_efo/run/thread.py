@@ -162,7 +162,7 @@ class RunThread:
             if passes(error):
                 raise FetcherError(
                     f"{application}: no answer to {what} for as long as kinesis-efo option "
-                    f"'subscribe.retryTimeout' says: {describe(error)}. Nothing was lost: start the query again"
+                    f"'retryTimeout' says: {describe(error)}. Nothing was lost: start the query again"
                 ) from error
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:

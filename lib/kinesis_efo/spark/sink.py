@@ -81,10 +81,6 @@ def _patience(text: str) -> float:
     return read.seconds(text, guess=999)
 
 
-def _milliseconds(text: str) -> float:
-    return read.integer(text) / 1000
-
-
 SINK_OPTIONS: Final = (
     Option("manifest", read.text, "a path, ssm:///name or s3://bucket/key", "-",
            "names the streams; without it, `stream` is a stream's own name or ARN", "manifest"),
@@ -111,10 +107,10 @@ SINK_OPTIONS: Final = (
            "how long every attempt for a shard may fail before the task fails", "producer.retry_timeout"),
     Option("stallWarning", _bounded("stall_warning", _patience), "a duration such as 30s, 100ms to 1d", "`30s`",
            "how long nothing may be acknowledged before a warning", "producer.stall_warning"),
-    Option("backoff.baseMs", _bounded("backoff_base", _milliseconds), "milliseconds, 1 to 60000", "`100`",
-           "first backoff", "producer.backoff_base", at_most="backoff.maxMs"),
-    Option("backoff.maxMs", _bounded("backoff_max", _milliseconds), "milliseconds, 1 to 600000", "`2000`",
-           "longest backoff", "producer.backoff_max"),
+    Option("backoffBase", _bounded("backoff_base", read.seconds), "a duration such as 100ms, 1ms to 60s", "`100ms`",
+           "first backoff", "producer.backoff_base", at_most="backoffMax", formerly=("backoff.baseMs",)),
+    Option("backoffMax", _bounded("backoff_max", read.seconds), "a duration such as 2s, 1ms to 10m", "`2s`",
+           "longest backoff", "producer.backoff_max", formerly=("backoff.maxMs",)),
     *AWS_OPTIONS,
     *METRICS_OPTIONS,
 )  # fmt: skip

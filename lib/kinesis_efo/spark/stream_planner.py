@@ -121,7 +121,7 @@ class StreamPlanner:
             for fetcher, theirs in by_fetcher(ranges, [each.fetcher for each in served], together=together)
             for group in coalesce(theirs, sizes, together=together)
         ]
-        if not tasks and self._options.latency_hooks:
+        if not tasks:
             # Spark ends Python workers after a minute without a task; an empty task keeps them alive for the next record.
             tasks = [(None, [])]
         return [

@@ -40,8 +40,7 @@ class KinesisStreamReader(StreamReaderBase):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         # Do this here, because a worker unpickles the reader right before Spark sends the task's partition; see latency.py.
-        if self._options.latency_hooks:
-            latency.install()
+        latency.install()
 
     # -- on the driver
 

@@ -96,7 +96,7 @@ def test_closed_read_stops_all_requests(
     loop = asyncio.new_event_loop()
     monkeypatch.setattr(asyncio, "new_event_loop", lambda: loop)
     made = clients(monkeypatch, endless)
-    fast = BatchOptions.parse({"manifest": "m.json", "batch.maxRate": "1g"}).source
+    fast = BatchOptions.parse({"manifest": "m.json", "maxShardRate": "1g"}).source
     batches = Reading(STRETCHES[:shards], MANIFEST, fast).batches()
     next(batches)
     # One is taken, two are in line, and each shard waits with another.

@@ -169,9 +169,9 @@ def test_a_classic_session_gets_one_listener(there: str) -> None:
 
 def test_options_become_texts() -> None:
     given = streamed(
-        Client(spark_master="yarn"), streams=["a", "b"], catchUp=True, subscribe_maxRetries=3, fetcherHost="gateway"
+        Client(spark_master="yarn"), streams=["a", "b"], catchUp=True, metrics_shards=3, fetcherHost="gateway"
     )
-    assert given == {"streams": "a,b", "catchUp": "true", "subscribe.maxRetries": "3", "fetcherHost": "gateway"}
+    assert given == {"streams": "a,b", "catchUp": "true", "metrics.shards": "3", "fetcherHost": "gateway"}
 
 
 @both
@@ -287,8 +287,8 @@ def test_two_starts_are_refused(name: str) -> None:
 
 
 def test_connect_clients_ask_the_server_for_the_tip() -> None:
-    options = batch(streams=["orders", "clicks"], batch_maxRate="2m").source
-    assert (options.streams, options.batch_rate) == (("orders", "clicks"), 2 << 20)
+    options = batch(streams=["orders", "clicks"], maxShardRate="2m").source
+    assert (options.streams, options.shard_rate) == (("orders", "clicks"), 2 << 20)
     assert (options.loaded, options.clock) == (SERVER_MILLIS, False)
     assert batch(until="2023-11-15T08:00Z").source.loaded is None, "the end is known"
 

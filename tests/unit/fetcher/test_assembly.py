@@ -56,7 +56,7 @@ def test_it_reads_at_the_rate_that_the_option_says() -> None:
         clock = LoopClock()
         clients = FakeClients(clock, answer)
         async with AsyncExitStack() as stack:
-            streams = await opened(stack, clients, clock, apartRate="64k")
+            streams = await opened(stack, clients, clock, maxShardRate="64k")
             apart = streams["orders"].apart
             assert apart is not None
             events = await apart.context.transport.subscribe(REFS["orders"], SHARD, TRIM_HORIZON, Unlimited())

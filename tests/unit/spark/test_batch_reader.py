@@ -40,7 +40,7 @@ def test_ranges_are_dealt_to_at_least_one_task(
         return list(range(ranges))
 
     monkeypatch.setattr(planning, "plan", plan)
-    options = BatchOptions.parse({"manifest": "m.json", "batch.shardsPerTask": str(each)})
+    options = BatchOptions.parse({"manifest": "m.json", "shardsPerTask": str(each)})
     reader = KinesisBatchReader(options, manifest("orders"), 1_700_000_000.0, here=False)
     partitions: list[Any] = pickle.loads(pickle.dumps(reader.partitions()))
     assert [partition.stretches for partition in partitions] == tasks
@@ -52,20 +52,19 @@ def test_a_task_without_ranges_reads_nothing() -> None:
     assert list(reader.read(StretchPartition(()))) == []
 
 
-@pytest.mark.parametrize("hooks", [True, False])
-def test_a_worker_installs_hooks_unless_forbidden(hooks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_installs_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     installed: list[None] = []
     monkeypatch.setattr(latency, "install", lambda: installed.append(None))
-    options = BatchOptions.parse({"manifest": "m.json", "latencyHooks": str(hooks)})
+    options = BatchOptions.parse({"manifest": "m.json"})
     again = pickle.loads(pickle.dumps(KinesisBatchReader(options, manifest("orders"), 0.0)))
     assert again._options == options
-    assert len(installed) == hooks
+    assert len(installed) == 1
 
 
 @pytest.mark.parametrize(("loaded", "here"), [({}, True), ({LOADED: "1700000000000"}, False)])
 def test_a_read_ends_at_its_load(loaded: dict[str, str], here: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "resolve_manifest", lambda *_: manifest("orders"))
-    made = KinesisEfoSource({"manifest": "m.json", "batch.maxRate": "1m", **loaded})
+    made = KinesisEfoSource({"manifest": "m.json", "maxShardRate": "1m", **loaded})
     reader: Any = made.reader(SCHEMA)
     assert reader._here is here
     assert reader._loaded == (made._loaded if here else 1_700_000_000.0)

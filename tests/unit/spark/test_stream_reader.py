@@ -9,7 +9,6 @@ import pickle
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -499,9 +498,6 @@ def test_a_micro_batch_without_records_has_one_task_that_reads_nothing_so_that_s
     worker: KinesisStreamReader = pickle.loads(pickle.dumps(KinesisStreamReader(reader._options, MANIFEST)))
     assert list(worker.read(pickle.loads(pickle.dumps(partition)))) == []
 
-    reader.here._options = replace(reader._options, latency_hooks=False)
-    assert reader.partitions(offset(s0=START), offset(s0=after(10))) == []
-
 
 def test_spark_is_asked_for_a_task_before_it_ends_idle_workers() -> None:
     """`PythonWorkerFactory` ends workers once none of them has got a task for a minute."""
@@ -942,7 +938,7 @@ def test_available_now_ends_where_nothing_more_is_there_although_positions_do_no
     ("end", "lasts"), [(SHARD_END, {}), (after(9), {key(0): 9})], ids=["closed shard", "known record"]
 )
 def test_available_now_fails_at_a_shard_that_stays_before_its_end(end: Position, lasts: dict[ShardKey, int]) -> None:
-    reader = Reader({key(0): after(1)}, **{"subscribe.retryTimeout": "1s"})
+    reader = Reader({key(0): after(1)}, retryTimeout="1s")
     reader.prepareForTriggerAvailableNow()
     reader.fetcher.ending = [EndPositions({key(0): end}, lasts)]
     polls, began = reader.fetcher.poll, time.monotonic()
@@ -961,7 +957,7 @@ def test_a_call_of_a_task_outlasts_the_patience_of_a_range(monkeypatch: pytest.M
     """Each call begins that patience anew, so that a range would never be given up."""
     made: list[Any] = []
     monkeypatch.setattr(stream_reader, "RangeReader", lambda *given, **more: made.append((given, more)) or FakeRanges())
-    reader = Reader({}, **{"subscribe.retryTimeout": "30m"})
+    reader = Reader({}, retryTimeout="30m")
     list(
         reader.read(
             SimpleNamespace(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kinesis_efo.errors import OptionsError
-from kinesis_efo.options import BatchOptions, Bounds, SourceOptions, are_for_batch
+from kinesis_efo.options import SOURCE_OPTIONS, BatchOptions, Bounds, SourceOptions, are_for_batch
+from kinesis_efo.options.source import STREAMING
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 
 STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
@@ -111,25 +112,33 @@ def test_wrong_bounds_are_refused_with_a_remedy(option: str, text: str, said: st
     assert said in fault
 
 
-@pytest.mark.parametrize(
-    "more", [{}, {"maxShardRate": "1m"}, {"consumerArn": f"{STREAM}/consumer/lake:1700000000", "leaseTable": "leases"}]
-)
-def test_consumer_becomes_polling_with_a_mark(more: dict[str, str]) -> None:
-    options = BatchOptions.parse({"streamArn": STREAM, "readMode": " EFO ", **more})
-    assert (options.source.read_mode, options.with_consumer) == ("polling", True)
-    assert not parse(readMode="polling").with_consumer
+@pytest.mark.parametrize("name", sorted(STREAMING))
+def test_options_of_streaming_queries_are_refused(name: str) -> None:
+    option = next(each for each in SOURCE_OPTIONS if each.name == name)
+    text = option.default.strip("`") if option.default.startswith("`") else "1"
+    assert f"kinesis-efo option '{name}' is for a streaming query; a batch read ignores it: leave it out" in faults(
+        **{name: text}
+    )
+
+
+def test_options_of_batch_reads_are_refused_in_queries() -> None:
+    with pytest.raises(
+        OptionsError, match="'shardsPerTask' is for a batch read; a streaming query ignores it: leave it out"
+    ):
+        SourceOptions.parse({"manifest": "m.json", "shardsPerTask": "2"})
 
 
 def test_all_faults_are_reported_together() -> None:
     found = faults(
-        startingPosition="LATEST", readMode="fast", endingPosition="TRIM_HORIZON", bufferBytes="lots", bogus="1"
+        startingPosition="LATEST", shardsPerTask="some", endingPosition="TRIM_HORIZON", bufferBytes="lots", bogus="1"
     )
     assert [fault.split("'")[1] for fault in found] == [
         "startingPosition",
-        "readMode",
+        "shardsPerTask",
         "endingPosition",
         "bufferBytes",
         "bogus",
+        "bufferBytes",
     ]
 
 

@@ -282,8 +282,8 @@ def test_arns_instead_of_a_manifest() -> None:
     ],
 )
 def test_the_source_names_the_given_options(given: dict[str, str], source: str) -> None:
-    batch = {} if given else {BATCH: "true"}
-    options = SourceOptions.parse({"streamArn": STREAM, "readMode": "polling", **given, **batch})
+    kind = {"readMode": "polling"} if given else {BATCH: "true"}
+    options = SourceOptions.parse({"streamArn": STREAM, **given, **kind})
     assert resolve_manifest(options, Session(None)).source == source
 
 

@@ -89,8 +89,6 @@ async def plan(
         check_streams(option, bounds, manifest.streams, f" (from {manifest.source})")
     clients = AsyncClients(options.source.aws, manifest.region)
     patience = Patience(options.source.retry, clock)
-    if options.with_consumer:
-        logger.warning(_NO_CONSUMER)
     async with await clients.open("kinesis") as client:
         clock.watch(client)
         lister = Topology(client, clock, patience)
@@ -287,10 +285,5 @@ def _shown(position: Position) -> str:
     return instant(position.value / 1000) if position.kind is PositionKind.AT_TIMESTAMP else str(position)
 
 
-_NO_CONSUMER: Final = (
-    "kinesis-efo option 'readMode' is ignored in batch reads, which use GetRecords: the role needs kinesis:GetRecords and "
-    "kinesis:GetShardIterator on the streams, and all that poll a shard share 2 MB/s ('maxShardRate' limits this read); leave the option "
-    "out, because a later version refuses it; got 'efo'"
-)
 _SHORTEST_RETENTION: Final = 24 * 3600.0 - 60
 _ORDERED: Final = (PositionKind.AT_TIMESTAMP, PositionKind.AFTER)

@@ -1,9 +1,9 @@
-"""The options of a batch read: those of the source, with other rules for `startingPosition` and `readMode`."""
+"""The options of a batch read: those of the source, with other rules for `startingPosition`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kinesis_efo.errors import OptionsError
@@ -21,11 +21,10 @@ _REVEALING: Final = frozenset({BATCH.lower(), "shardspertask", "batch.shardspert
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """The parsed options of a batch read. `with_consumer`: they ask for a consumer, which earlier versions could use."""
+    """The parsed options of a batch read."""
 
     source: SourceOptions = field(default_factory=SourceOptions)
     starts: Bounds = field(default_factory=lambda: Bounds(TRIM_HORIZON))
-    with_consumer: bool = False
 
     @property
     def start_name(self) -> str:
@@ -55,15 +54,13 @@ TRIM_HORIZON or AT_TIMESTAMP:<time>. After the tip there is nothing yet; spark.r
             begin = starts(start)
         except ValueError as error:
             faults.append(f"kinesis-efo option 'startingPosition' {refusal(error, STARTS_RULE, start)}")
-        if with_consumer := given.get("readmode", "").strip().lower() == "efo":
-            del given["readmode"]
         try:
-            source = SourceOptions.parse({"readmode": "polling", **given, BATCH: "true"})
+            source = replace(SourceOptions.parse({**given, BATCH: "true"}), read_mode="polling")
         except OptionsError as error:
             raise OptionsError([*faults, *error.faults]) from None
         if faults:
             raise OptionsError(faults)
-        return cls(source, begin, with_consumer)
+        return cls(source, begin)
 
 
 def are_for_batch(options: Iterable[str]) -> bool:

@@ -239,6 +239,13 @@ SOURCE_OPTIONS: Final = (
            "most shards with metrics of their own, the rest shares `other`; 0: by stream only", "metrics.shards", of_run=True,
            formerly=("metrics.shards",)),
 )  # fmt: skip
+BATCHES: Final = frozenset({"shardsPerTask"})
+"""The options that only batch reads use."""
+STREAMING: Final = {option.name for option in SOURCE_OPTIONS} - BATCHES - {
+    "manifest", "streamArn", "streams", "startingPosition", "endingPosition", "maxShardRate", "failOnDataLoss", "deaggregate",
+    "retryTimeout", "metricsShards", *(option.name for option in (*AWS_OPTIONS, *METRICS_OPTIONS)),
+}  # fmt: skip
+"""The options that only streaming queries use."""
 # Options that `kinesis_efo.read_stream` and `kinesis_efo.read` set.
 DRIVER_HOST: Final = "session.driverHost"
 SUPERVISOR: Final = "session.supervisor"
@@ -269,7 +276,10 @@ _TABLE: Final = OptionTable("kinesis-efo", SourceOptions, (*SOURCE_OPTIONS, *HIN
 def _contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]:
     needed = ["streamArn", "consumerArn", "leaseTable"]
     direct = [name for name in needed if name in names]
-    if values.get(BATCH) and values.get("readMode") != "efo":
+    mine, other = ("a streaming query", "a batch read")[:: -1 if values.get(BATCH) else 1]
+    for name in sorted(names & (STREAMING if values.get(BATCH) else BATCHES)):
+        yield f"kinesis-efo option '{name}' is for {other}; {mine} ignores it: leave it out"
+    if values.get(BATCH):
         needed = ["streamArn"]
     elif values.get("readMode") == "polling":
         needed.remove("consumerArn")

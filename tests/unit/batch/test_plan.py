@@ -92,15 +92,6 @@ def test_start_and_end_in_kinesis_future_are_waited_for(
     assert planned.seconds == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(("options", "warned"), [({"readMode": "efo"}, True), ({}, False)])
-def test_consumer_is_replaced_with_a_warning(
-    options: dict[str, str], warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert len(Planned(monkeypatch, **options).found) == 2
-    assert ("needs kinesis:GetRecords and kinesis:GetShardIterator" in caplog.text) is warned
-    assert ("share 2 MB/s" in caplog.text) is warned
-
-
 def test_streams_are_listed_once_if_the_end_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     planned = Planned(monkeypatch, endingPosition=f"AT_TIMESTAMP:{round((START - 1) * 1000)}", loaded=START - 1)
     assert len(planned.clients.calls("list_shards")) == 2

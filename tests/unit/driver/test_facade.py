@@ -177,7 +177,7 @@ def test_options_become_texts() -> None:
 @both
 def test_wrong_options_are_reported_together(open_source: Callable[..., object]) -> None:
     with pytest.raises(OptionsError) as caught:
-        open_source(SimpleNamespace(), manifest="m.json", bufferBytes="lots", bufferByte="1")
+        open_source(SimpleNamespace(), manifest="m.json", retryTimeout="lots", bufferByte="1")
     assert len(caught.value.faults) == 2
 
 

@@ -38,7 +38,7 @@ def reference(title: str, names: Container[str]) -> str:
         uses.setdefault(option, []).append("writing")
     # Outside of code, what is in angle brackets is a tag.
     rows = [
-        f"| `{option.name}` | {', '.join(use)} | {option.rule.replace('<', '&lt;')} | {option.default} | {option.meaning} |"
+        f"| `{option.name}` | {', '.join(use) if len(use) < 3 else 'all'} | {option.rule.replace('<', '&lt;')} | {option.default} | {option.meaning} |"
         for option, use in uses.items()
         if option.name in names
     ]

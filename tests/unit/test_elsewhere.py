@@ -44,7 +44,7 @@ def test_foreign_option_is_answered_with_ours(row: Foreign, name: str) -> None:
     [
         ("source", "maxoffsetspertrigger", "option 'maxOffsetsPerTrigger' is Kafka's; here it is 'maxRecordsPerTrigger'"),
         ("source", "minfetchperiod", "option 'minFetchPeriod' is Databricks'; here it is 'pollingInterval': with 'readMode=polling'"),
-        ("source", "kinesis.metadataCommitterType", "option 'kinesis.metadataCommitterType' is spark-sql-kinesis-connector's; leave it out: positions are in Spark's checkpoint"),
+        ("source", "kinesis.metadataCommitterType", "option 'kinesis.metadataCommitterType' is spark-sql-kinesis-connector's; leave it out: Spark's checkpoint has positions"),
         ("source", "kafka.sasl.jaas.config", "option 'kafka.sasl.jaas.config' is Kafka's; leave it out: not needed"),
         ("sink", "streamname", "sink option 'streamName' is Glue's; here it is 'stream'"),
         ("source", "path", "option 'path' is Spark's; here it is 'manifest': 'load()' takes no path; a manifest is a path, ssm:///name or s3://bucket/key"),

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from kinesis_efo.errors import ManifestError
 from kinesis_efo.manifest import Manifest, load_manifest, parse_manifest, resolve_manifest
-from kinesis_efo.options import SourceOptions
-from kinesis_efo.options.source import BATCH
+from kinesis_efo.options import BatchOptions, SourceOptions
 from tests.support.messages import raises
 
 STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
@@ -282,8 +281,10 @@ def test_arns_instead_of_a_manifest() -> None:
     ],
 )
 def test_the_source_names_the_given_options(given: dict[str, str], source: str) -> None:
-    kind = {"readMode": "polling"} if given else {BATCH: "true"}
-    options = SourceOptions.parse({"streamArn": STREAM, **given, **kind})
+    if given:
+        options = SourceOptions.parse({"streamArn": STREAM, "readMode": "polling", **given})
+    else:
+        options = BatchOptions.parse({"streamArn": STREAM}).source
     assert resolve_manifest(options, Session(None)).source == source
 
 

@@ -138,7 +138,10 @@ class StretchPlanner:
         self._lister = lister
         self._now = now
         self._fail = options.source.fail_on_data_loss
-        self._start_name, self._end_name = options.start_name, options.end_name
+        self._start_name, self._end_name = (
+            options.name("since", "startingPosition"),
+            options.name("until", "endingPosition"),
+        )
         self._deaggregate = options.source.deaggregate
         self._start = options.starts.of(ref.name) or TRIM_HORIZON
         self._starts = {shard: position or TRIM_HORIZON for shard, position in options.starts.named(ref.name).items()}

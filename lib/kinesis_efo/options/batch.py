@@ -6,16 +6,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kinesis_efo.errors import OptionsError
-from kinesis_efo.options.readers import Bounds, refusal, starts
-from kinesis_efo.options.source import BATCH, SourceOptions
+from kinesis_efo.options.readers import Bounds, starts
+from kinesis_efo.options.settings import Start
+from kinesis_efo.options.source import BATCH, HINTS, REMOVED, SOURCE_OPTIONS, SourceOptions, contradictions
+from kinesis_efo.options.table import OptionTable
 from kinesis_efo.positions import TRIM_HORIZON
 
-STARTS_RULE = (
-    "TRIM_HORIZON, AT_TIMESTAMP:<ISO 8601 or epoch ms>, or JSON with one of them for each stream, or AFTER:<sequence number> "
-    "for a shard"
-)
+STARTS_RULE = "EARLIEST (TRIM_HORIZON), a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard"
 
+_TABLE: Final = OptionTable(
+    "kinesis-efo",
+    SourceOptions,
+    [
+        replace(option, read=lambda text: Start(bounds=starts(text)), rule=STARTS_RULE)
+        if option.name == "startingPosition"
+        else option
+        for option in (*SOURCE_OPTIONS, *HINTS)
+    ],
+    removed=REMOVED,
+)
 _REVEALING: Final = frozenset({BATCH.lower(), "shardspertask", "batch.shardspertask", "batch.maxrate"})
 
 
@@ -26,15 +35,9 @@ class BatchOptions:
     source: SourceOptions = field(default_factory=SourceOptions)
     starts: Bounds = field(default_factory=lambda: Bounds(TRIM_HORIZON))
 
-    @property
-    def start_name(self) -> str:
-        """The name of the argument or the option that said where to start, for messages."""
-        return "since" if "since" in self.source.times else "kinesis-efo option 'startingPosition'"
-
-    @property
-    def end_name(self) -> str:
-        """The name of the end in messages: the argument or the option that gave it."""
-        return "until" if "until" in self.source.times else "kinesis-efo option 'endingPosition'"
+    def name(self, argument: str, option: str) -> str:
+        """The name of a bound in messages: the argument or the option that gave it."""
+        return argument if argument in self.source.times else f"kinesis-efo option '{option}'"
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> BatchOptions:
@@ -46,21 +49,10 @@ class BatchOptions:
         kinesis_efo.errors.OptionsError: kinesis-efo option 'startingPosition' must be where there is something to read: \
 TRIM_HORIZON or AT_TIMESTAMP:<time>. After the tip there is nothing yet; spark.readStream reads what comes; got 'LATEST'
         """
-        given = {name.lower(): text for name, text in options.items()}
-        start = given.pop("startingposition", "TRIM_HORIZON")
-        faults: list[str] = []
-        begin = Bounds(TRIM_HORIZON)
-        try:
-            begin = starts(start)
-        except ValueError as error:
-            faults.append(f"kinesis-efo option 'startingPosition' {refusal(error, STARTS_RULE, start)}")
-        try:
-            source = replace(SourceOptions.parse({**given, BATCH: "true"}), read_mode="polling")
-        except OptionsError as error:
-            raise OptionsError([*faults, *error.faults]) from None
-        if faults:
-            raise OptionsError(faults)
-        return cls(source, begin)
+        source = replace(
+            _TABLE.parse({**options, BATCH: "true"}, contradictions), given=dict(options), read_mode="polling"
+        )
+        return cls(source, source.start.bounds or Bounds(TRIM_HORIZON))
 
 
 def are_for_batch(options: Iterable[str]) -> bool:

@@ -6,31 +6,21 @@ They are in elsewhere.txt, which is read only when an option is unknown.
 from __future__ import annotations
 
 import pkgutil
+from fnmatch import fnmatch
 from functools import cache
 from typing import NamedTuple
 
 
 class Foreign(NamedTuple):
-    """Options of another system, and what takes their place.
+    """Options of another system, and what takes their place: our option `here`, or `-`. `system` ends with source or sink.
 
-    Attributes:
-        system: The system and `source` or `sink`, such as `Kafka source`.
-        names: Their names. One that ends with `*` stands for all that begin so and have no row of their own.
-        here: Our option; `-` if nothing takes their place.
-        note: What to know about it, or empty.
+    One of the `names` that ends with `*` stands for all that begin so and have no row of their own.
     """
 
     system: str
     names: list[str]
     here: str
     note: str
-
-    def match(self, name: str) -> tuple[int, str]:
-        """Return how many characters of a name match, and the name as its system spells it. The name itself beats a prefix."""
-        lower = name.lower()
-        whole = [(len(name) + 1, each) for each in self.names if each.lower() == lower]
-        prefixes = [len(each) - 1 for each in self.names if each.endswith("*") and lower.startswith(each[:-1].lower())]
-        return max([*whole, *((length, name) for length in prefixes)], default=(0, ""))
 
 
 @cache
@@ -52,13 +42,17 @@ def answer(kind: str, name: str) -> str | None:
     >>> answer("source", "topic"), answer("source", "startingoffsets")
     (None, "'startingOffsets' is Kafka's; here it is 'startingPosition': JSON gives each stream and shard its own")
     """
-    matches = [(*row.match(name), row) for row in foreign() if row.system.endswith(f" {kind}")]
-    best = max(length for length, _, _ in matches)
-    if not best:
+    matches = [
+        (("*" not in each, len(each)), each, row)
+        for row in foreign()
+        for each in row.names
+        if row.system.endswith(f" {kind}") and fnmatch(name.lower(), each.lower())
+    ]
+    if not matches:
         return None
-    found = [(spelling, row) for length, spelling, row in matches if length == best]
-    owners = [f"{row.system.removesuffix(f' {kind}')}'s".replace("s's", "s'") for _, row in found]
-    spelling, row = found[0]
-    here = "leave it out" if row.here == "-" else f"here it is '{row.here}'"
-    note = row.note.replace("`", "'")
-    return f"'{spelling}' is {' and '.join(owners)}; {here}" + (note and f": {note}")
+    best = max(rank for rank, _, _ in matches)
+    (spelling, row), *others = [(each, row) for rank, each, row in matches if rank == best]
+    systems = [each.system.removesuffix(f" {kind}") for each in (row, *(other for _, other in others))]
+    owners = " and ".join(f"{system}'" if system.endswith("s") else f"{system}'s" for system in systems)
+    here, note = "leave it out" if row.here == "-" else f"here it is '{row.here}'", row.note.replace("`", "'")
+    return f"'{name if '*' in spelling else spelling}' is {owners}; {here}" + (note and f": {note}")

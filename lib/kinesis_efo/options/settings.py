@@ -70,13 +70,15 @@ class AwsSettings:
     role_session_name: str = "kinesis-efo"
 
 
+MANIFEST_OPTION: Final = Option("manifest", read.text, "a path, ssm:///name or s3://bucket/key", "-",
+    "the application's manifest; without it, `streamArn`, `consumerArn` and `leaseTable`, or the sink's `stream`", "manifest")  # fmt: skip
 AWS_OPTIONS: Final = (
     Option("region", read.text, "an AWS region", "the manifest's", "AWS region", "aws.region", of_run=True),
     Option("endpointUrl", read.url, "a URL such as http://127.0.0.1:4566", "the environment's `AWS_ENDPOINT_URL*`",
            "one endpoint for every AWS service", "aws.endpoint_url", of_run=True),
     Option("roleArn", read.matching(ROLE_ARN), "the ARN of a role", "-", "role to assume", "aws.role_arn", of_run=True),
     Option("externalId", read.text, "the external id of the role's trust policy", "-", "goes with `roleArn`",
-           "aws.external_id", needs="roleArn", of_run=True),
+           "aws.external_id", needs="roleArn", of_run=True, also=("roleExternalId",)),
     Option("roleSessionName", read.text, "a name", "`kinesis-efo`", "goes with `roleArn`",
            "aws.role_session_name", needs="roleArn", of_run=True),
 )  # fmt: skip
@@ -86,9 +88,7 @@ METRICS_OPTIONS: Final = (
            "`otel`: OpenTelemetry, silent until an SDK is configured; `emf`: CloudWatch EMF lines; or `none`",
            "metrics.export", of_run=True, formerly=("metrics.export",)),
     Option("metricsEmfTo", read.text, "stdout, stderr or a path", "`stdout`",
-           "where EMF lines go; a file is appended to, and may be rotated", "metrics.emf_to", needs="metricsExport=emf", of_run=True,
-           formerly=("metrics.emf.to",)),
-    Option("metricsEmfInterval", read.bounded(read.seconds, 1, 3600), "a duration such as 60s, from 1s to 1h", "`60s`",
-           "time between EMF lines", "metrics.emf_interval", needs="metricsExport=emf", of_run=True,
-           formerly=("metrics.emf.interval",)),
+           "where EMF lines go; a file is appended to, and may be rotated", "metrics.emf_to", needs="metricsExport=emf", of_run=True, formerly=("metrics.emf.to",)),
+    Option("metricsEmfInterval", read.duration(1, 3600), "a duration such as 60s, from 1s to 1h", "`60s`",
+           "time between EMF lines", "metrics.emf_interval", needs="metricsExport=emf", of_run=True, formerly=("metrics.emf.interval",)),
 )  # fmt: skip

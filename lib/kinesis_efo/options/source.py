@@ -12,9 +12,10 @@ from kinesis_efo.arns import CONSUMER_ARN, STREAM_ARN
 from kinesis_efo.hosts import is_every_address, is_loopback, parse_host
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import readers as read
-from kinesis_efo.options.readers import Bounds, UnsupportedValue, ends, query_starts
+from kinesis_efo.options.readers import Bounds, ends, query_starts
 from kinesis_efo.options.settings import (
     AWS_OPTIONS,
+    MANIFEST_OPTION,
     METRICS_OPTIONS,
     AwsSettings,
     Deaggregation,
@@ -23,7 +24,7 @@ from kinesis_efo.options.settings import (
 )
 from kinesis_efo.options.table import Option, OptionTable
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
-from kinesis_efo.units import parse_size, parse_time
+from kinesis_efo.units import parse_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,37 +105,15 @@ class SourceOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
         """Parse the options that Spark passes. Names are case-insensitive. Raises `OptionsError`, which names all that are wrong."""
-        return replace(_TABLE.parse(options, _contradictions), given=dict(options))
+        return replace(_TABLE.parse(options, contradictions), given=dict(options))
 
 
 def _start(text: str) -> Start:
-    name, colon, rest = text.strip().partition(":")
-    match name.upper(), bool(colon):
-        case "LATEST", False:
-            return Start()
-        case "LEASES", False:
-            return Start(from_leases=True)
-        case "TRIM_HORIZON", False:
-            return Start(TRIM_HORIZON)
-        case "AT_TIMESTAMP", True:
-            return Start(Position.at_timestamp(parse_time(rest)))
-    raise read.timestamp_meant(text)
+    return Start(from_leases=True) if text.strip().upper() == "LEASES" else Start(read.query_start(text.strip()))
 
 
 def _query_start(text: str) -> Start:
     return Start(bounds=query_starts(text)) if text.lstrip().startswith("{") else _start(text)
-
-
-def _registration(text: str) -> str:
-    match text.strip().lower():
-        case "none":
-            return "none"
-        case "lazy" | "eager":
-            raise UnsupportedValue(
-                "must be none: this library never registers consumers at run time. "
-                "Declare the consumer in infra/environments/<environment>.yaml and run `cdktf deploy`"
-            )
-    raise ValueError(text)
 
 
 def _removed(text: str) -> bool:
@@ -154,8 +133,7 @@ def _fetchers(text: str) -> int | None:
 
 
 SOURCE_OPTIONS: Final = (
-    Option("manifest", read.text, "a path, ssm:///name or s3://bucket/key", "-",
-           "the application's manifest; or `streamArn`, `consumerArn` and `leaseTable`", "manifest"),
+    MANIFEST_OPTION,
     Option("streamArn", read.matching(STREAM_ARN), "the ARN of a stream", "-", "instead of a manifest", "stream_arn"),
     Option("consumerArn", read.matching(CONSUMER_ARN), "the ARN of a stream consumer", "-",
            "instead of a manifest; not needed with `readMode=polling`", "consumer_arn"),
@@ -166,25 +144,23 @@ SOURCE_OPTIONS: Final = (
            "`polling` fetches records with GetRecords, without a consumer, as batch reads always do", "read_mode", of_run=True),
     Option("transport", read.one_of("auto", "http2", "http1"), "auto, http2 or http1", "`auto`",
            "protocol of subscriptions; `auto`: HTTP/2 if the service speaks it, else HTTP/1.1", "transport", of_run=True),
-    Option("pollingInterval", read.bounded(read.seconds, 0.2, 10), "a duration such as 1s, from 200ms to 10s", "`1s`",
-           "with `polling`, time between calls to a shard without more records; longer with more than 500 shards", "polling_interval", of_run=True,
-           formerly=("polling.interval",)),
+    Option("pollingInterval", read.duration(0.2, 10), "a duration such as 1s, from 200ms to 10s", "`1s`",
+           "with `polling`, time between calls to a shard without more records; longer with more than 500 shards", "polling_interval", of_run=True, formerly=("polling.interval",)),
     Option("startingPosition", _query_start,
-           "LATEST, TRIM_HORIZON, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>, or JSON with one of them for each stream, or "
-           "AFTER:<sequence number> for a shard", "`LATEST`",
-           "where a new query starts; a restarted one continues from its checkpoint", "start"),
+           "LATEST, EARLIEST (TRIM_HORIZON), LEASES or a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard",
+           "`LATEST`",
+           "where a new query starts; a restarted one continues from its checkpoint", "start", also=("startingTimestamp",)),
     Option("newStreamPosition", _start,
-           "TRIM_HORIZON, LATEST, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>", "`TRIM_HORIZON`",
+           "EARLIEST (TRIM_HORIZON), LATEST, LEASES or a time in ISO 8601 or epoch ms", "`TRIM_HORIZON`",
            "where a stream starts that the query's checkpoint does not know yet", "new_stream_start"),
     Option("removedStreams", _removed, "fail or drop", "`fail`",
            "what to do if the checkpoint has a stream that is not read any more: fail, or continue without it", "drop_removed_streams"),
     Option("endingPosition", ends,
-           "LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>, or JSON with one of them for each stream, or AFTER:<sequence number> for a shard",
+           "LATEST, a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard",
            "`LATEST`", "where a batch read ends, or a query with `Trigger.AvailableNow` or `Trigger.Once`; exclusive; `LATEST` is the tip at `load()`, or at the start",
-           "ends"),
+           "ends", also=("endingTimestamp",)),
     Option("maxShardRate", read.bounded(parse_size, 64 << 10), "a size such as 1m, at least 64k", "`1m`",
-           "most bytes per second that a batch read, or a query alone (up to 2m), takes from a shard with GetRecords", "shard_rate", of_run=True,
-           formerly=("apartRate", "batch.maxRate")),
+           "most bytes per second that a batch read, or a query alone (up to 2m), takes from a shard with GetRecords", "shard_rate", of_run=True, formerly=("apartRate", "batch.maxRate")),
     Option("shardsPerTask", read.bounded(read.integer, 1, 100), "a whole number from 1 to 100", "`1`",
            "how many shards each task of a batch read reads at a time", "shards_per_task", formerly=("batch.shardsPerTask",)),
     Option("maxBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
@@ -194,10 +170,10 @@ SOURCE_OPTIONS: Final = (
            "most records in one micro-batch; whole events, at least one", "max_records_per_trigger"),
     Option("minBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
            "a micro-batch with fewer bytes, counted likewise, waits for more, for `maxTriggerDelay` at most", "min_bytes_per_trigger"),
-    Option("maxTriggerDelay", read.bounded(read.seconds, 0, 60), "a duration such as 1s, up to 60s", "`1s`",
+    Option("maxTriggerDelay", read.duration(0, 60), "a duration such as 1s, up to 60s", "`1s`",
            "longest wait from one micro-batch to the next, larger one; without `minBytesPerTrigger`, only while all shards with records are "
            "over 1 s behind, with `kinesis_efo.read_stream` and no other source", "max_trigger_delay"),
-    Option("maxShardSkew", read.bounded(read.seconds, 10, 86_400), "a duration such as 30s, from 10s to 24h", "-",
+    Option("maxShardSkew", read.duration(10, 86_400), "a duration such as 30s, from 10s to 24h", "-",
            "how far ahead of the slowest shard any other may be taken, by arrival time; for watermarks", "max_shard_skew", of_run=True),
     Option("bufferBytes", read.bounded(parse_size, 1 << 20), "a size such as 256m", "`256m`",
            "memory of each fetcher for events; at least 1m", "buffer_bytes", of_run=True),
@@ -221,23 +197,22 @@ SOURCE_OPTIONS: Final = (
     Option("fetcherTls", read.flag, "true or false", "`true`",
            "encrypt all connections except those on the loopback address; `false` logs a warning", "fetcher_tls", of_run=True),
     Option("catchUp", read.flag, "true or false", "`false`",
-           "the first micro-batch reads up to the tip: for `Trigger.AvailableNow` and `Trigger.Once` before Spark 4.2, which otherwise end with the records that have come by then", "catch_up"),
-    Option("leaseTimeout", read.bounded(read.seconds, 1, 3600), "a duration such as 10s, at least 1s", "`10s`",
+           "the first micro-batch reads up to the tip: for `Trigger.AvailableNow` and `Trigger.Once` before Spark 4.2", "catch_up"),
+    Option("leaseTimeout", read.duration(1, 3600), "a duration such as 10s, at least 1s", "`10s`",
            "a lease that is not renewed for this long is free", "lease_timeout", of_run=True),
     Option("checkpointWritesPerSecond", read.bounded(float, 1, 1_000), "a number of writes per second, from 1 to 1000", "`25`",
            "most checkpoints written to the lease table, all shards together", "checkpoint_rate", of_run=True, formerly=("checkpointRate",)),
-    Option("pollTimeout", read.bounded(read.seconds, 0.001, 60), "a duration such as 200ms, up to 60s", "`200ms`",
+    Option("pollTimeout", read.duration(0.001, 60), "a duration such as 200ms, up to 60s", "`200ms`",
            "how long a trigger waits for data before it reports that there is none", "poll_timeout"),
-    Option("idleCheckpointInterval", read.bounded(read.seconds, 1), "a duration such as 50s, at least 1s", "`50s`",
+    Option("idleCheckpointInterval", read.duration(1), "a duration such as 50s, at least 1s", "`50s`",
            "how often offsets of idle shards are stored; with more than `50s`, Spark's Python workers end meanwhile", "idle_checkpoint_interval"),
     *AWS_OPTIONS,
-    Option("retryTimeout", read.bounded(read.seconds, 1, 7 * 86_400), "a duration such as 10m, from 1s to 7d", "`10m`",
+    Option("retryTimeout", read.duration(1, 7 * 86_400), "a duration such as 10m, from 1s to 7d", "`10m`",
            "how long a query continues while a shard only fails or the lease table cannot be reached, and how long a start waits for AWS",
            "retry.timeout", of_run=True, formerly=("subscribe.retryTimeout",)),
     *METRICS_OPTIONS,
     Option("metricsShards", read.bounded(read.integer, 0, 10_000), "a whole number up to 10000", "`100`",
-           "most shards with metrics of their own, the rest shares `other`; 0: by stream only", "metrics.shards", of_run=True,
-           formerly=("metrics.shards",)),
+           "most shards with metrics of their own, the rest shares `other`; 0: by stream only", "metrics.shards", of_run=True, formerly=("metrics.shards",)),
 )  # fmt: skip
 BATCHES: Final = frozenset({"shardsPerTask"})
 """The options that only batch reads use."""
@@ -256,7 +231,8 @@ TIMES: Final = "session.times"
 LOADED: Final = "session.loaded"
 CLOCK: Final = "session.clock"
 HINTS: Final = (
-    Option("registration", _registration, "none", "-", "an option of version 0.1"),
+    Option("registration", read.one_of("none"), "none: this library never registers consumers at run time. Declare the consumer in "
+           "infra/environments/<environment>.yaml and run `cdktf deploy`", "-", "an option of version 0.1"),
     Option(BATCH, read.flag, "true or false", "-", "whether this is a batch read", "batch"),
     Option(TIMES, read.names, "since or until", "-", "which of the two were given, for messages", "times"),
     Option(LOADED, read.integer, "epoch milliseconds", "-", "when `kinesis_efo.read` was called, by Kinesis' clock", "loaded"),
@@ -273,7 +249,7 @@ REMOVED: Final = (
 _TABLE: Final = OptionTable("kinesis-efo", SourceOptions, (*SOURCE_OPTIONS, *HINTS), removed=REMOVED)
 
 
-def _contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]:
+def contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]:
     needed = ["streamArn", "consumerArn", "leaseTable"]
     direct = [name for name in needed if name in names]
     mine, other = ("a streaming query", "a batch read")[:: -1 if values.get(BATCH) else 1]

@@ -23,9 +23,9 @@ class Option:
     """One row of a table of options: its name as documented, matched in any case, and how to `read` its text (ValueError: invalid).
 
     `rule` completes "must be ..." in messages. `default` is as documented, in backticks if it can be given. `field` is that of the
-    settings, such as `aws.region`; empty if the value is only checked. `needs` is an option that this one requires, or `name=value`;
-    `at_most`, one whose value it must not exceed. `of_run`: queries that share a run must give the same value. `formerly`: names that
-    still work, with a warning.
+    settings, such as `aws.region`; empty if the value is only checked. `needs` is an option that this one requires, or `name=value`.
+    `of_run`: queries that share a run must give the same value. `formerly`: names that still work, with a warning; `also`: names that
+    other sources use.
     """
 
     name: str
@@ -35,15 +35,15 @@ class Option:
     meaning: str
     field: str = ""
     needs: str = ""
-    at_most: str = ""
     of_run: bool = False
     formerly: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 class OptionTable(Generic[Settings]):
     """Parses the options of one subject, such as the source, into `settings`, a dataclass whose fields all have defaults.
 
-    `ignored` are names to skip, in lower case; `removed` names to skip with a warning; `kind` is source or sink, to recognize the options of other systems.
+    `ignored` are names to skip, in lower case; `removed` are names to skip with a warning.
     """
 
     def __init__(
@@ -53,17 +53,18 @@ class OptionTable(Generic[Settings]):
         options: Sequence[Option],
         ignored: Collection[str] = (),
         removed: Collection[str] = (),
-        kind: str = "source",
     ) -> None:
         self._subject = subject
         self._settings = settings
         self._by_name = {option.name: option for option in options}
-        self._by_lower_name = {option.name.lower(): option for option in options}
-        self._formerly = {name.lower(): (name, option) for option in options for name in option.formerly}
-        self._removed = {name.lower(): name for name in removed}
-        self._ignored = {*ignored, *self._removed}
+        self._by_lower_name = {name.lower(): option for option in options for name in (option.name, *option.also)}
+        renamed = "is now '{}'; the next minor version refuses the old name"
+        gone = "has no effect any more; remove it, because the next minor version refuses it"
+        self._old: dict[str, tuple[str, Option | None, str]] = {name.lower(): (name, None, gone) for name in removed}
+        for option in options:
+            self._old |= {name.lower(): (name, option, renamed.format(option.name)) for name in option.formerly}
+        self._ignored = ignored
         self._warned: set[str] = set()
-        self._kind = kind
 
     def parse(
         self,
@@ -81,7 +82,7 @@ class OptionTable(Generic[Settings]):
         for name, given in texts.items():
             option, text = self._current(name, given)
             if option is None:
-                if name.lower() not in self._ignored:
+                if name.lower() not in {*self._ignored, *self._old}:
                     faults.append(self._unknown(name))
                 continue
             if option.name in names:
@@ -97,27 +98,21 @@ class OptionTable(Generic[Settings]):
         return self._filled(values)
 
     def _current(self, name: str, text: str) -> tuple[Option | None, str]:
-        """Return the option with a name, and its text. Log a warning if the name is a former one, or the option was removed."""
-        if removed := self._removed.get(name.lower()):
-            self._warn(removed, "has no effect any more; remove it, because the next minor version refuses it")
-        if not (former := self._formerly.get(name.lower())):
+        """Return the option with a name, and its text. Log a warning, once in each process, if the name is not used any more."""
+        if not (old := self._old.get(name.lower())):
             return self._by_lower_name.get(name.lower()), text
-        old, option = former
-        self._warn(old, f"is now '{option.name}'; the next minor version refuses the old name")
+        spelling, option, what = old
+        if spelling not in self._warned:
+            self._warned.add(spelling)
+            logger.warning("%s option '%s' %s", self._subject, spelling, what)
         # Options in milliseconds became durations.
-        return option, f"{text}ms" if old.endswith("Ms") and text.strip().isdigit() else text
-
-    def _warn(self, name: str, what: str) -> None:
-        """Log a warning about an option, once in each process."""
-        if name not in self._warned:
-            self._warned.add(name)
-            logger.warning("%s option '%s' %s", self._subject, name, what)
+        return option, f"{text}ms" if spelling.endswith("Ms") and text.strip().isdigit() else text
 
     def _label(self, option: Option) -> str:
         return f"{self._subject} option '{option.name}'"
 
     def _unknown(self, name: str) -> str:
-        if found := answer(self._kind, name):
+        if found := answer("sink" if self._subject.endswith("sink") else "source", name):
             return f"{self._subject} option {found}"
         near = difflib.get_close_matches(name.lower(), self._by_lower_name, n=1)
         hint = f"; did you mean '{self._by_lower_name[near[0]].name}'?" if near else ""
@@ -131,13 +126,6 @@ class OptionTable(Generic[Settings]):
                     yield f"{self._label(option)} needs option '{other}'"
                 elif wanted and values.get(other) != wanted:
                     yield f"{self._label(option)} needs option '{other}' to be {wanted}"
-            if option.at_most and not names.isdisjoint({option.name, option.at_most}):
-                value, most = (
-                    values[each.name] if each.name in values else each.read(each.default.strip("`"))
-                    for each in (option, self._by_name[option.at_most])
-                )
-                if value > most:
-                    yield f"{self._label(option)} must not exceed '{option.at_most}'"
 
     def _filled(self, values: Mapping[str, Any]) -> Settings:
         groups: defaultdict[str, dict[str, Any]] = defaultdict(dict)

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -226,6 +227,7 @@ def batch(**arguments: Any) -> BatchOptions:
     [
         "2023-11-15T08:00:00Z",
         " 2023-11-15T09:00+01:00",
+        "1700035200000",
         datetime(2023, 11, 15, 8, tzinfo=UTC),
         datetime(2023, 11, 15, 3, tzinfo=timezone(timedelta(hours=-5))),
     ],
@@ -234,6 +236,13 @@ def test_times_with_a_zone_become_positions(moment: datetime | str) -> None:
     since, until = batch(since=moment), batch(until=moment)
     assert (since.starts.of("orders"), since.source.ends.of("orders")) == (EIGHT, None)
     assert (until.starts.of("orders"), until.source.ends.of("orders")) == (TRIM_HORIZON, EIGHT)
+
+
+def test_timedelta_is_before_now_and_a_duration() -> None:
+    (start,) = {batch(since=timedelta(minutes=15)).starts.of("orders")}
+    assert start.value / 1000 == pytest.approx(time.time() - 900, abs=60)
+    given = streamed(Client(), since=datetime(2023, 11, 15, 8, tzinfo=UTC), leaseTimeout=timedelta(seconds=1.5))
+    assert given == {"startingPosition": "AT_TIMESTAMP:1700035200000", "leaseTimeout": "1500ms"}
 
 
 @pytest.mark.parametrize("moment", ["2023-11-15T08:00:00", datetime(2023, 11, 15, 8)])  # noqa: DTZ001
@@ -247,17 +256,18 @@ def test_time_without_zone_is_refused(moment: datetime | str) -> None:
     ("moment", "meant"),
     [
         *((moment, ".") for moment in ("LATEST", "yesterday", "")),
-        ("20231115", "; did you mean 2023-11-15T00:00:00+00:00?"),
-        ("1700035200.5", "; did you mean 2023-11-15T08:00:00.500000+00:00?"),
         *(
-            (moment, "; did you mean 2023-11-15T08:00:00+00:00?")
-            for moment in ("1700035200", 1700035200, "1700035200000")
+            (moment, f": {moment} is no time of this century in milliseconds; did you mean {meant}?")
+            for moment, meant in (
+                ("20231115", "1700006400000, which is 2023-11-15T00:00:00Z"),
+                (1700035200, "1700035200000, which is 2023-11-15T08:00:00Z"),
+            )
         ),
     ],
 )
 def test_other_times_are_refused_with_a_remedy(moment: object, meant: str) -> None:
     said = (
-        f"kinesis_efo.read: since must be a datetime, or a time such as 2026-11-20T08:00:00Z; got {moment!r}{meant} "
+        f"kinesis_efo.read: since must be a datetime, a timedelta, or a time such as 2026-11-20T08:00:00Z; got {moment!r}{meant} "
         "Other positions go into startingPosition and endingPosition"
     )
     with raises(ConfigurationError, said):
@@ -275,7 +285,7 @@ def test_other_times_are_refused_with_a_remedy(moment: object, meant: str) -> No
 )
 def test_messages_name_the_given_argument(given: dict[str, str], names: tuple[str, str]) -> None:
     options = batch(**given)
-    assert (options.start_name, options.end_name) == names
+    assert (options.name("since", "startingPosition"), options.name("until", "endingPosition")) == names
 
 
 @pytest.mark.parametrize("name", ["startingPosition", "startingposition"])

@@ -67,7 +67,8 @@ async def kinesis_time(manifest: Manifest, options: BatchOptions, clock: Clock |
     """
     known = KinesisClock(clock or SystemClock())
     ref = next(iter(manifest.streams.values()))
-    async with await AsyncClients(options.source.aws, manifest.region).open("kinesis") as client:
+    clients = AsyncClients(options.source.aws.of(manifest.application), manifest.region)
+    async with await clients.open("kinesis") as client:
         known.watch(client)
         lister = Topology(client, known, Patience(options.source.retry, known))
         await explained(lister.summary(ref.stream_arn), ref, manifest.source)
@@ -87,7 +88,7 @@ async def plan(
     clock = KinesisClock(clock or SystemClock())
     for option, bounds in (("startingPosition", options.starts), ("endingPosition", options.source.ends)):
         check_streams(option, bounds, manifest.streams, f" (from {manifest.source})")
-    clients = AsyncClients(options.source.aws, manifest.region)
+    clients = AsyncClients(options.source.aws.of(manifest.application), manifest.region)
     patience = Patience(options.source.retry, clock)
     async with await clients.open("kinesis") as client:
         clock.watch(client)

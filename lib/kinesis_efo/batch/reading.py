@@ -304,7 +304,7 @@ class Reading:
     async def _read(self, portions: asyncio.Queue[StretchEvent | None]) -> None:
         word = asyncio.create_task(self._say())
         try:
-            clients = AsyncClients(self._options.aws, self._manifest.region)
+            clients = AsyncClients(self._options.aws.of(self._manifest.application), self._manifest.region)
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(self._read_one(clients, each, portions.put)) for each in self._progress.values()

@@ -12,13 +12,12 @@ from kinesis_efo.options.source import BATCH, HINTS, REMOVED, SOURCE_OPTIONS, So
 from kinesis_efo.options.table import OptionTable
 from kinesis_efo.positions import TRIM_HORIZON
 
-STARTS_RULE = "EARLIEST (TRIM_HORIZON), a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard"
-
+_STARTS: Final = "EARLIEST (TRIM_HORIZON), a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard"
 _TABLE: Final = OptionTable(
     "kinesis-efo",
     SourceOptions,
     [
-        replace(option, read=lambda text: Start(bounds=starts(text)), rule=STARTS_RULE)
+        replace(option, read=lambda text: Start(bounds=starts(text)), rule=_STARTS)
         if option.name == "startingPosition"
         else option
         for option in (*SOURCE_OPTIONS, *HINTS)

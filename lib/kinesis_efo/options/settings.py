@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -67,7 +67,11 @@ class AwsSettings:
     endpoint_url: str | None = None
     role_arn: str | None = None
     external_id: str | None = field(default=None, repr=False)
-    role_session_name: str = "kinesis-efo"
+    role_session_name: str | None = None
+
+    def of(self, application: str) -> AwsSettings:
+        """Return these settings with the default session name of an application, unless a session name is given."""
+        return replace(self, role_session_name=self.role_session_name or f"kinesis-efo-{application}".rstrip("-")[:64])
 
 
 MANIFEST_OPTION: Final = Option("manifest", read.text, "a path, ssm:///name or s3://bucket/key", "-",
@@ -79,7 +83,7 @@ AWS_OPTIONS: Final = (
     Option("roleArn", read.matching(ROLE_ARN), "the ARN of a role", "-", "role to assume", "aws.role_arn", of_run=True),
     Option("externalId", read.text, "the external id of the role's trust policy", "-", "goes with `roleArn`",
            "aws.external_id", needs="roleArn", of_run=True, also=("roleExternalId",)),
-    Option("roleSessionName", read.text, "a name", "`kinesis-efo`", "goes with `roleArn`",
+    Option("roleSessionName", read.text, "a name", "`kinesis-efo-` and the application", "goes with `roleArn`",
            "aws.role_session_name", needs="roleArn", of_run=True),
 )  # fmt: skip
 

@@ -93,11 +93,6 @@ class SourceOptions:
         return None if self.max_shard_skew is None else round(self.max_shard_skew * 100)
 
     @property
-    def hold_together(self) -> bool:
-        """Whether queries that share a buffer wait for the slowest of them if the buffer is full."""
-        return self.slow_queries == "hold"
-
-    @property
     def patience(self) -> float:
         """Seconds for which a read waits for a lease or a fetcher. After a crash, the former run's lease has to expire first."""
         return self.retry.timeout + 3 * self.lease_timeout + 30
@@ -127,9 +122,7 @@ def _deaggregation(text: str) -> Deaggregation:
 
 
 def _fetchers(text: str) -> int | None:
-    if text.strip().lower() == "driver":
-        return None
-    return read.bounded(read.integer, 1, 1_000)(text)
+    return None if text.strip().lower() == "driver" else read.bounded(read.integer, 1, 1_000)(text)
 
 
 SOURCE_OPTIONS: Final = (

@@ -133,7 +133,7 @@ class RunThread:
     async def _open(self) -> None:
         setup, options, clock = self._setup, self._setup.options, self._clock
         manifest = setup.manifest
-        clients = AsyncClients(options.aws, manifest.region)
+        clients = AsyncClients(options.aws.of(manifest.application), manifest.region)
         await self._wait_for_credentials(clients)
         enter = self._stack.enter_async_context
         dynamo = await enter(await clients.open("dynamodb", client_config(options.lease_timeout)))

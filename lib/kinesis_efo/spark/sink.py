@@ -14,7 +14,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Self
 
@@ -129,6 +129,7 @@ class Targets:
     default: str | None
     arns: Mapping[str, str] | None
     source: str
+    application: str = ""
 
     @classmethod
     def of(cls, options: SinkOptions, *, named_by_rows: bool) -> Targets:
@@ -151,7 +152,7 @@ class Targets:
             raise OptionsError(
                 [f"kinesis-efo sink option 'stream' must be one of {names} (manifest {manifest.source}){got}"]
             )
-        return cls(default, arns, f"manifest {manifest.source}")
+        return cls(default, arns, f"manifest {manifest.source}", manifest.application)
 
     def target_of(self, name: str | None) -> str:
         """The name or ARN of the stream to which rows with `name` in column `stream` go; None or empty means the default.
@@ -211,7 +212,8 @@ class KinesisWriter(DataSourceStreamWriter, DataSourceArrowWriter):
             raise ConfigurationError("kinesis-efo can only append: use mode('append') or outputMode('append')")
         check_columns(schema)
         parsed = SinkOptions.parse(options)
-        return cls(parsed, Targets.of(parsed, named_by_rows="stream" in schema.fieldNames()))
+        targets = Targets.of(parsed, named_by_rows="stream" in schema.fieldNames())
+        return cls(replace(parsed, aws=parsed.aws.of(targets.application)), targets)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteCounts:
         """Write one partition, and return when Kinesis has acknowledged all of its records."""

@@ -12,7 +12,7 @@ from kinesis_efo.batch import planning
 from kinesis_efo.batch.planning import plan, tip_at
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.manifest import Manifest, StreamRef
-from kinesis_efo.options import BatchOptions
+from kinesis_efo.options import AwsSettings, BatchOptions
 from tests.support.fake_clients import FakeClients
 from tests.support.virtual_time import LoopClock, run
 
@@ -78,7 +78,7 @@ def test_streams_are_listed_again_once_the_end_has_passed(monkeypatch: pytest.Mo
     assert [call["StreamARN"] for call in planned.clients.calls("list_shards")] == [
         ref.stream_arn for ref in [*REFS.values()] * 2
     ]
-    assert planned.clients.made == [(planned.options.source.aws, "eu-west-1")]
+    assert planned.clients.made == [(AwsSettings(role_session_name="kinesis-efo-lake"), "eu-west-1")]
     assert [(client.service, client.open) for client in planned.clients.clients] == [("kinesis", False)]
     assert planned.seconds == 1, "the tip is a second after the call"
 

@@ -6,7 +6,7 @@ import pytest
 
 from kinesis_efo.errors import OptionsError
 from kinesis_efo.options import SOURCE_OPTIONS, BatchOptions, SourceOptions
-from kinesis_efo.options.elsewhere import Foreign, foreign
+from kinesis_efo.options.table import Foreign, foreign
 from kinesis_efo.spark.sink import SINK_OPTIONS, SinkOptions
 
 pytestmark = pytest.mark.spark43

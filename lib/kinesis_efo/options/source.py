@@ -1,9 +1,9 @@
-"""The options of the source: the table, from which the documentation is generated, and the parsed options."""
+"""The options of the source, for streaming and batch: the table, from which the documentation is generated, and the parsed options."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Final
@@ -100,7 +100,7 @@ class SourceOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
         """Parse the options that Spark passes. Names are case-insensitive. Raises `OptionsError`, which names all that are wrong."""
-        return replace(_TABLE.parse(options, contradictions), given=dict(options))
+        return replace(_TABLE.parse(options, _contradictions), given=dict(options))
 
 
 def _start(text: str) -> Start:
@@ -242,7 +242,7 @@ REMOVED: Final = (
 _TABLE: Final = OptionTable("kinesis-efo", SourceOptions, (*SOURCE_OPTIONS, *HINTS), removed=REMOVED)
 
 
-def contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]:
+def _contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]:
     needed = ["streamArn", "consumerArn", "leaseTable"]
     direct = [name for name in needed if name in names]
     mine, other = ("a streaming query", "a batch read")[:: -1 if values.get(BATCH) else 1]
@@ -279,6 +279,53 @@ def contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]:
                 f"kinesis-efo option 'consumerArn' must be a consumer of 'streamArn' {values['streamArn']!r}; "
                 f"got a consumer of {stream!r}"
             )
+
+
+_STARTS: Final = "EARLIEST (TRIM_HORIZON), a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard"
+_BATCH_TABLE: Final = OptionTable(
+    "kinesis-efo",
+    SourceOptions,
+    [
+        replace(option, read=lambda text: Start(bounds=read.starts(text)), rule=_STARTS)
+        if option.name == "startingPosition"
+        else option
+        for option in (*SOURCE_OPTIONS, *HINTS)
+    ],
+    removed=REMOVED,
+)
+_REVEALING: Final = frozenset({BATCH.lower(), "shardspertask", "batch.shardspertask", "batch.maxrate"})
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """The parsed options of a batch read."""
+
+    source: SourceOptions = field(default_factory=SourceOptions)
+    starts: Bounds = field(default_factory=lambda: Bounds(TRIM_HORIZON))
+
+    def name(self, argument: str, option: str) -> str:
+        """The name of a bound in messages: the argument or the option that gave it."""
+        return argument if argument in self.source.times else f"kinesis-efo option '{option}'"
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> BatchOptions:
+        """Parse the options that Spark passes. Names are case-insensitive.
+
+        >>> BatchOptions.parse({"manifest": "m.json", "startingPosition": "LATEST"})
+        Traceback (most recent call last):
+            ...
+        kinesis_efo.errors.OptionsError: kinesis-efo option 'startingPosition' must be where there is something to read: \
+TRIM_HORIZON or AT_TIMESTAMP:<time>. After the tip there is nothing yet; spark.readStream reads what comes; got 'LATEST'
+        """
+        source = replace(
+            _BATCH_TABLE.parse({**options, BATCH: "true"}, _contradictions), given=dict(options), read_mode="polling"
+        )
+        return cls(source, source.start.bounds or Bounds(TRIM_HORIZON))
+
+
+def are_for_batch(options: Iterable[str]) -> bool:
+    """Whether options can only be meant for a batch read. At `load()`, Spark does not say which kind of read it is."""
+    return any(name.lower() in _REVEALING for name in options)
 
 
 def _quoted(names: list[str]) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import logging
+import pkgutil
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from fnmatch import fnmatch
+from functools import cache
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from kinesis_efo.errors import OptionsError
-from kinesis_efo.options.elsewhere import answer
 from kinesis_efo.options.readers import refusal
 
 logger = logging.getLogger(__name__)
@@ -137,3 +139,50 @@ class OptionTable(Generic[Settings]):
         own = groups.pop("", {})
         nested = {group: replace(getattr(defaults, group), **fields) for group, fields in groups.items()}
         return replace(defaults, **own, **nested)  # type: ignore[type-var]
+
+
+class Foreign(NamedTuple):
+    """Options of another system, and what takes their place: our option `here`, or `-`. `system` ends with source or sink.
+
+    One of the `names` that ends with `*` stands for all that begin so and have no row of their own.
+    """
+
+    system: str
+    names: list[str]
+    here: str
+    note: str
+
+
+@cache
+def foreign() -> list[Foreign]:
+    """Return all options of other systems."""
+    rows, system = [], ""
+    for line in (pkgutil.get_data(__package__, "elsewhere.txt") or b"").decode().splitlines():
+        if line.endswith(":"):
+            system = line[:-1]
+        elif line and not line.startswith("#"):
+            names, here, note = line.split(" |")
+            rows.append(Foreign(system, names.split(", "), here.strip(), note.strip()))
+    return rows
+
+
+def answer(kind: str, name: str) -> str | None:
+    """Return the end of the message about an option that another system's `kind`, source or sink, has; None if none has it.
+
+    >>> answer("source", "topic"), answer("source", "startingoffsets")
+    (None, "'startingOffsets' is Kafka's; here it is 'startingPosition': JSON gives each stream and shard its own")
+    """
+    matches = [
+        (("*" not in each, len(each)), each, row)
+        for row in foreign()
+        for each in row.names
+        if row.system.endswith(f" {kind}") and fnmatch(name.lower(), each.lower())
+    ]
+    if not matches:
+        return None
+    best = max(rank for rank, _, _ in matches)
+    (spelling, row), *others = [(each, row) for rank, each, row in matches if rank == best]
+    systems = [each.system.removesuffix(f" {kind}") for each in (row, *(other for _, other in others))]
+    owners = " and ".join(f"{system}'" if system.endswith("s") else f"{system}'s" for system in systems)
+    here, note = "leave it out" if row.here == "-" else f"here it is '{row.here}'", row.note.replace("`", "'")
+    return f"'{name if '*' in spelling else spelling}' is {owners}; {here}" + (note and f": {note}")

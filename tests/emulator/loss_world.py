@@ -41,7 +41,7 @@ from kinesis_efo.run import clients
 from kinesis_efo.run.messages import FINISHED, FinishedBatches
 from kinesis_efo.spark import stream_planner
 from kinesis_efo.spark.partitions import KinesisPartition
-from kinesis_efo.spark.stream_planner import StreamPlanner
+from kinesis_efo.spark.stream_planner import START, StreamPlanner
 from kinesis_efo.tasks.ranges import RangeReader
 from kinesis_efo_local import AwsError, NoFaults, Request, Reset
 from kinesis_efo_local.writing import PutRecord, put_record
@@ -561,7 +561,7 @@ class SparkQuery:
                 planned = end
                 if batch:
                     planner.commit()
-            start = _json(planner.initial()) if committed is None else committed
+            start = _json(START) if committed is None else committed
             self._execute(planner, batch, start, planned)
             log.commits.add(batch)
             if "mark" in planned:
@@ -594,11 +594,8 @@ class SparkQuery:
         self, planner: StreamPlanner, committed: dict[str, Any] | None, batch: int, *, old: bool
     ) -> dict[str, Any]:
         if old:
-            end = _json(planner.latest(None, once=False))  # Spark 4.0 does not say which trigger it is
-            if committed is None:
-                planner.initial()
-            return end
-        start = _json(planner.initial()) if committed is None else committed
+            return _json(planner.latest(None, once=False))  # Spark 4.0 does not say which trigger it is
+        start = _json(START) if committed is None else committed
         return _json(planner.latest(_json(start), once=self.once))
 
     def _log(self, batch: int, end: dict[str, Any], before: dict[str, Any] | None) -> None:

@@ -49,7 +49,7 @@ def read_stream(
     Args:
         spark: The session.
         manifest: A path, `ssm:///name` or `s3://bucket/key`.
-        streams: Logical names of the streams to read, as a sequence or separated by commas; None reads all of the manifest.
+        streams: Logical names of the streams to read, as a sequence or separated by commas; `*` reads all of the manifest.
         name: The source's name in the checkpoint: letters, digits and `_`. With names, and the setting
             `spark.sql.streaming.queryEvolution.enableSourceEvolution`, a restart may add and remove sources. Spark 4.2 or newer.
         since: Where a new query starts, in place of `startingPosition`; see `read`.
@@ -129,7 +129,7 @@ def read(
     Args:
         spark: The session.
         manifest: A path, `ssm:///name` or `s3://bucket/key`.
-        streams: Logical names of the streams to read, as a sequence or separated by commas; None reads all of the manifest.
+        streams: Logical names of the streams to read, as a sequence or separated by commas; `*` reads all of the manifest.
         since: The start: a `datetime` or text in ISO 8601, both with a time zone, or a `timedelta` before now; None reads from the trim
             horizon.
         until: The end, exclusive, in the same form; None reads up to the tip.

@@ -111,10 +111,6 @@ def _query_start(text: str) -> Start:
     return Start(bounds=query_starts(text)) if text.lstrip().startswith("{") else _start(text)
 
 
-def _removed(text: str) -> bool:
-    return read.one_of("fail", "drop")(text) == "drop"
-
-
 def _deaggregation(text: str) -> Deaggregation:
     # `all` is an older name of `true`.
     chosen = read.one_of(*(each.value for each in Deaggregation), "all")(text)
@@ -131,7 +127,7 @@ SOURCE_OPTIONS: Final = (
     Option("consumerArn", read.matching(CONSUMER_ARN), "the ARN of a stream consumer", "-",
            "instead of a manifest; not needed with `readMode=polling`", "consumer_arn"),
     Option("leaseTable", read.text, "the name of a DynamoDB table", "-", "instead of a manifest", "lease_table"),
-    Option("streams", read.names, "logical stream names separated by commas, each once", "all in the manifest",
+    Option("streams", read.names, "logical stream names separated by commas, each once, or * for all", "the only one",
            "which streams of the manifest to read", "streams"),
     Option("readMode", read.one_of("efo", "polling"), "efo or polling", "`efo`",
            "`polling` fetches records with GetRecords, without a consumer, as batch reads always do", "read_mode", of_run=True),
@@ -141,24 +137,19 @@ SOURCE_OPTIONS: Final = (
            "with `polling`, time between calls to a shard without more records; longer with more than 500 shards", "polling_interval", of_run=True, formerly=("polling.interval",)),
     Option("startingPosition", _query_start,
            "LATEST, EARLIEST (TRIM_HORIZON), LEASES or a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard",
-           "`LATEST`",
-           "where a new query starts; a restarted one continues from its checkpoint", "start", also=("startingTimestamp",)),
-    Option("newStreamPosition", _start,
-           "EARLIEST (TRIM_HORIZON), LATEST, LEASES or a time in ISO 8601 or epoch ms", "`TRIM_HORIZON`",
+           "`LATEST`", "where a new query starts; a restarted one continues from its checkpoint", "start", also=("startingTimestamp",)),
+    Option("newStreamPosition", _start, "EARLIEST (TRIM_HORIZON), LATEST, LEASES or a time in ISO 8601 or epoch ms", "`TRIM_HORIZON`",
            "where a stream starts that the query's checkpoint does not know yet", "new_stream_start"),
-    Option("removedStreams", _removed, "fail or drop", "`fail`",
+    Option("removedStreams", lambda text: read.one_of("fail", "drop")(text) == "drop", "fail or drop", "`fail`",
            "what to do if the checkpoint has a stream that is not read any more: fail, or continue without it", "drop_removed_streams"),
-    Option("endingPosition", ends,
-           "LATEST, a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard",
-           "`LATEST`", "where a batch read ends, or a query with `Trigger.AvailableNow` or `Trigger.Once`; exclusive; `LATEST` is the tip at `load()`, or at the start",
-           "ends", also=("endingTimestamp",)),
+    Option("endingPosition", ends, "LATEST, a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard", "`LATEST`",
+           "where a batch read ends, or a query with `Trigger.AvailableNow` or `Trigger.Once`; exclusive; `LATEST` is the tip at `load()`, or at the start", "ends", also=("endingTimestamp",)),
     Option("maxShardRate", read.bounded(parse_size, 64 << 10), "a size such as 1m, at least 64k", "`1m`",
            "most bytes per second that a batch read, or a query alone (up to 2m), takes from a shard with GetRecords", "shard_rate", of_run=True, formerly=("apartRate", "batch.maxRate")),
     Option("shardsPerTask", read.bounded(read.integer, 1, 100), "a whole number from 1 to 100", "`1`",
            "how many shards each task of a batch read reads at a time", "shards_per_task", formerly=("batch.shardsPerTask",)),
     Option("maxBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
-           "most bytes in one micro-batch, as Kinesis sends them: JSON with base64, "
-           "1.4 to 11 times the data; whole events, at least one", "max_bytes_per_trigger"),
+           "most bytes in one micro-batch, as Kinesis sends them: JSON with base64, 1.4 to 11 times the data; whole events, at least one", "max_bytes_per_trigger"),
     Option("maxRecordsPerTrigger", read.bounded(read.integer, 1), "a whole number of records, at least 1", "-",
            "most records in one micro-batch; whole events, at least one", "max_records_per_trigger"),
     Option("minBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",

@@ -62,14 +62,14 @@ def test_streams_come_and_go(world: Callable[..., World], queries: Queries) -> N
     # The second comes, and the job fails in the middle of the first micro-batch that has its rows.
     expected += put(w, "orders", "o3")
     kept.fails_with = lambda rows: any(row["stream"] == "clicks" for row in rows)
-    query = queries.start(queries.load(w), kept)
+    query = queries.start(queries.load(w, streams="*"), kept)
     wait_until(lambda: query.exception() is not None, 120)
     assert (
         "is not finished: the next start repeats it"
         in next_start(w, queries.directory / "checkpoint-kept")["checkpoint"]
     )
     kept.fails_with = lambda _rows: False
-    query = queries.start(queries.load(w), kept)
+    query = queries.start(queries.load(w, streams="*"), kept)
     wait_until(lambda: len(kept.all) >= len(expected), 120)
     expected += put(w, "clicks", "c4")
     wait_until(lambda: len(kept.all) >= len(expected), 120)

@@ -9,6 +9,7 @@ import pickle
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.decisions.planning import PollReply, ShardProgress
 from kinesis_efo.decisions.progress import Progress
-from kinesis_efo.errors import ConfigurationError, DataLossError, RetriesExhaustedError
+from kinesis_efo.errors import ConfigurationError, DataLossError, OptionsError, RetriesExhaustedError
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
@@ -1059,3 +1060,31 @@ def test_a_query_goes_on_with_the_mark_of_its_checkpoint_and_an_old_one_gets_one
         assert moved == (expected or f"{reader.here._run._mark.checkpoint}:1")
         (resumed,) = reader.fetcher.resumed
         assert resumed.to_dict().get("mark") == mark.get("mark")
+
+
+TWO = replace(MANIFEST, streams={"orders": ORDERS, "clicks": replace(ORDERS, name="clicks")})
+
+
+def choosing(offset: dict[str, Any] | None, **options: str) -> KinesisStreamReader:
+    reader = KinesisStreamReader(SourceOptions.parse({"manifest": "m.json", **options}), TWO)
+    reader.prepareForTriggerAvailableNow()
+    assert reader.initialOffset() == {"streams": {}, "version": 1}
+    reader._choose_streams(offset)
+    return reader
+
+
+def test_query_continues_with_its_streams(caplog: pytest.LogCaptureFixture) -> None:
+    reader = choosing(offset(s0=after(10)))
+    assert list(reader._manifest.streams) == ["orders"]
+    assert (
+        "'streams' is not given: the query continues with the streams of its checkpoint, 'orders'; name them"
+        in caplog.text
+    )
+    assert list(choosing(offset(s0=after(10)), streams="*")._manifest.streams) == ["orders", "clicks"]
+
+
+@pytest.mark.parametrize("start", [None, {"streams": {}, "version": 1}])
+def test_new_query_names_one_of_several_streams(start: dict[str, Any] | None) -> None:
+    """Spark 4.0 passes no start."""
+    with pytest.raises(OptionsError, match=r"has 'clicks', 'orders'; name those to read, or give \* for all"):
+        KinesisStreamReader(SourceOptions.parse({"manifest": "m.json"}), TWO).latestOffset(start)

@@ -8,6 +8,7 @@ from kinesis_efo.options import SOURCE_OPTIONS, SourceOptions
 from kinesis_efo.options.source import (
     BATCH,
     CLOCK,
+    CORES,
     DRIVER_HOST,
     HINTS,
     LISTENS,
@@ -25,7 +26,7 @@ OF_QUERY = {
     "manifest", "streamArn", "consumerArn", "leaseTable", "streams", "registration",
     "startingPosition", "newStreamPosition", "removedStreams", "endingPosition", "catchUp", "maxBytesPerTrigger", "maxRecordsPerTrigger",
     "minBytesPerTrigger", "maxTriggerDelay", "deaggregate", "acceptDataLoss", "pollTimeout", "idleCheckpointInterval",
-    "shardsPerTask", BATCH, CLOCK, TIMES, LOADED,
+    "shardsPerTask", BATCH, CLOCK, CORES, TIMES, LOADED,
     DRIVER_HOST, SUPERVISOR, PROGRAM, LISTENS,
 }  # fmt: skip
 

@@ -16,7 +16,7 @@ from kinesis_efo.driver.listener import listen
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import BatchOptions, SourceOptions
 from kinesis_efo.options.keywords import SourceKeywords
-from kinesis_efo.options.source import BATCH, CLOCK, DRIVER_HOST, LISTENS, LOADED, PROGRAM, SUPERVISOR, TIMES
+from kinesis_efo.options.source import BATCH, CLOCK, CORES, DRIVER_HOST, LISTENS, LOADED, PROGRAM, SUPERVISOR, TIMES
 from kinesis_efo.spark.source import NAME, KinesisEfoSource
 from kinesis_efo.tasks.compat import SPARK_VERSION, in_pipeline
 from kinesis_efo.units import NotMillisecondsError, NoZoneError, parse_time
@@ -156,6 +156,7 @@ def read(
     ends = BatchOptions.parse({**given, **hints}).source.ends
     if not in_pipeline():
         if _is_driver(spark):
+            hints[CORES] = str(spark.sparkContext.defaultParallelism)
             KinesisEfoSource({**given, **hints}).schema()
         else:
             register(spark)
@@ -208,10 +209,9 @@ def _texts(
 
 
 def _with_times(
-    caller: str, given: Mapping[str, str], **times: datetime | timedelta | str | None
+    caller: str, given: dict[str, str], **times: datetime | timedelta | str | None
 ) -> tuple[dict[str, str], list[str]]:
-    """Return options with positions for `since` and `until`, and which of the two are given."""
-    given = dict(given)
+    """Add positions for `since` and `until` to options. Returns the options, and which of the two are given."""
     arguments = [argument for argument, value in times.items() if value is not None]
     for argument in arguments:
         name, value = {"since": "startingPosition", "until": "endingPosition"}[argument], times[argument]

@@ -56,6 +56,11 @@ def flag(text: str) -> bool:
     return one_of("true", "false")(text) == "true"
 
 
+def unless(word: str, parse: Callable[[str], Number]) -> Callable[[str], Number | None]:
+    """Make a parser that returns None for a word, in any case."""
+    return lambda text: None if text.strip().lower() == word else parse(text)
+
+
 def integer(text: str) -> int:
     """Parse a whole number without a sign."""
     if not re.fullmatch(r"\d{1,18}", text.strip(), re.ASCII):

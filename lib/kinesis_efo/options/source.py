@@ -55,7 +55,8 @@ class SourceOptions:
     times: tuple[str, ...] = ()
     loaded: int | None = None
     clock: bool = False
-    shards_per_task: int = 1
+    shards_per_task: int | None = None
+    cores: int | None = None
     max_bytes_per_trigger: int | None = None
     max_records_per_trigger: int | None = None
     min_bytes_per_trigger: int | None = None
@@ -117,10 +118,6 @@ def _deaggregation(text: str) -> Deaggregation:
     return Deaggregation.ALL if chosen == "all" else Deaggregation(chosen)
 
 
-def _fetchers(text: str) -> int | None:
-    return None if text.strip().lower() == "driver" else read.bounded(read.integer, 1, 1_000)(text)
-
-
 SOURCE_OPTIONS: Final = (
     MANIFEST_OPTION,
     Option("streamArn", read.matching(STREAM_ARN), "the ARN of a stream", "-", "instead of a manifest", "stream_arn"),
@@ -146,8 +143,8 @@ SOURCE_OPTIONS: Final = (
            "where a batch read ends, or a query with `Trigger.AvailableNow` or `Trigger.Once`; exclusive; `LATEST` is the tip at `load()`, or at the start", "ends", also=("endingTimestamp",)),
     Option("maxShardRate", read.bounded(parse_size, 64 << 10), "a size such as 1m, at least 64k", "`1m`",
            "most bytes per second that a batch read, or a query alone (up to 2m), takes from a shard with GetRecords", "shard_rate", of_run=True, formerly=("apartRate", "batch.maxRate")),
-    Option("shardsPerTask", read.bounded(read.integer, 1, 100), "a whole number from 1 to 100", "`1`",
-           "how many shards each task of a batch read reads at a time", "shards_per_task", formerly=("batch.shardsPerTask",)),
+    Option("shardsPerTask", read.unless("auto", read.bounded(read.integer, 1, 100)), "auto, or a whole number from 1 to 100", "`auto`",
+           "how many shards each task reads at a time; `auto`: shards divided by cores, at most 16", "shards_per_task", formerly=("batch.shardsPerTask",)),
     Option("maxBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
            "most bytes in one micro-batch, as Kinesis sends them: JSON with base64, 1.4 to 11 times the data; whole events, at least one", "max_bytes_per_trigger"),
     Option("maxRecordsPerTrigger", read.bounded(read.integer, 1), "a whole number of records, at least 1", "-",
@@ -169,7 +166,7 @@ SOURCE_OPTIONS: Final = (
            "for each shard, the position after which a loss is accepted, as the error names it; a later loss is an error again", "accepted_losses"),
     Option("deaggregate", _deaggregation, "true, false or strict", "`true`",
            "unpack KPL aggregates, with every record in them; `strict`: leave out those whose records' hash keys belong to other shards, as the KCL does", "deaggregate"),
-    Option("fetchers", _fetchers, "driver, or a number of tasks from 1 to 1000", "`driver`",
+    Option("fetchers", read.unless("driver", read.bounded(read.integer, 1, 1_000)), "driver, or a number of tasks from 1 to 1000", "`driver`",
            "where events are fetched: on the driver's host, or in this many Spark tasks that `kinesis_efo.read_stream` starts", "fetchers", of_run=True),
     Option("fetcherHost", read.peer, "a host name or address that tasks can connect to, without a port",
            "the address of Spark's driver, then the host's addresses", "address at which tasks on other hosts reach the fetcher",
@@ -212,6 +209,7 @@ PROGRAM: Final = "session.program"
 LISTENS: Final = "session.listens"
 BATCH: Final = "session.batch"
 TIMES: Final = "session.times"
+CORES: Final = "session.cores"
 LOADED: Final = "session.loaded"
 CLOCK: Final = "session.clock"
 HINTS: Final = (
@@ -219,6 +217,7 @@ HINTS: Final = (
            "infra/environments/<environment>.yaml and run `cdktf deploy`", "-", "an option of version 0.1"),
     Option(BATCH, read.flag, "true or false", "-", "whether this is a batch read", "batch"),
     Option(TIMES, read.names, "since or until", "-", "which of the two were given, for messages", "times"),
+    Option(CORES, read.integer, "a whole number", "-", "the cores of the session's executors", "cores"),
     Option(LOADED, read.integer, "epoch milliseconds", "-", "when `kinesis_efo.read` was called, by Kinesis' clock", "loaded"),
     Option(CLOCK, read.flag, "true or false", "-", "whether the only row of the read is Kinesis' time", "clock"),
     Option(DRIVER_HOST, parse_host, "a host name or address", "-", "the address of Spark's driver", "driver_host"),
@@ -272,19 +271,13 @@ def _contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]
             )
 
 
-_STARTS: Final = "EARLIEST (TRIM_HORIZON), a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard"
+# In a table of options, the last one of a name counts.
+_BATCH_START: Final = Option("startingPosition", lambda text: Start(bounds=read.starts(text)),
+    "EARLIEST (TRIM_HORIZON), a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard",
+    "-", "where a batch read starts", "start", also=("startingTimestamp",))  # fmt: skip
 _BATCH_TABLE: Final = OptionTable(
-    "kinesis-efo",
-    SourceOptions,
-    [
-        replace(option, read=lambda text: Start(bounds=read.starts(text)), rule=_STARTS)
-        if option.name == "startingPosition"
-        else option
-        for option in (*SOURCE_OPTIONS, *HINTS)
-    ],
-    removed=REMOVED,
+    "kinesis-efo", SourceOptions, (*SOURCE_OPTIONS, *HINTS, _BATCH_START), removed=REMOVED
 )
-_REVEALING: Final = frozenset({BATCH.lower(), "shardspertask", "batch.shardspertask", "batch.maxrate"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,11 +295,8 @@ class BatchOptions:
     def parse(cls, options: Mapping[str, str]) -> BatchOptions:
         """Parse the options that Spark passes. Names are case-insensitive.
 
-        >>> BatchOptions.parse({"manifest": "m.json", "startingPosition": "LATEST"})
-        Traceback (most recent call last):
-            ...
-        kinesis_efo.errors.OptionsError: kinesis-efo option 'startingPosition' must be where there is something to read: \
-TRIM_HORIZON or AT_TIMESTAMP:<time>. After the tip there is nothing yet; spark.readStream reads what comes; got 'LATEST'
+        >>> BatchOptions.parse({"manifest": "m.json"}).starts.everywhere == TRIM_HORIZON
+        True
         """
         source = replace(
             _BATCH_TABLE.parse({**options, BATCH: "true"}, _contradictions), given=dict(options), read_mode="polling"
@@ -316,7 +306,8 @@ TRIM_HORIZON or AT_TIMESTAMP:<time>. After the tip there is nothing yet; spark.r
 
 def are_for_batch(options: Iterable[str]) -> bool:
     """Whether options can only be meant for a batch read. At `load()`, Spark does not say which kind of read it is."""
-    return any(name.lower() in _REVEALING for name in options)
+    revealing = {BATCH.lower(), "shardspertask", "batch.shardspertask", "batch.maxrate"}
+    return not revealing.isdisjoint(map(str.lower, options))
 
 
 def _quoted(names: list[str]) -> str:

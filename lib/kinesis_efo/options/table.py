@@ -123,11 +123,8 @@ class OptionTable(Generic[Settings]):
     def _broken_rules(self, values: Mapping[str, Any], names: Set[str]) -> Iterator[str]:
         for option in self._by_name.values():
             other, _, wanted = option.needs.partition("=")
-            if option.name in names and other:
-                if not wanted and other not in names:
-                    yield f"{self._label(option)} needs option '{other}'"
-                elif wanted and values.get(other) != wanted:
-                    yield f"{self._label(option)} needs option '{other}' to be {wanted}"
+            if option.name in names and other and (values.get(other) != wanted if wanted else other not in names):
+                yield f"{self._label(option)} needs option '{other}'" + (wanted and f" to be {wanted}")
 
     def _filled(self, values: Mapping[str, Any]) -> Settings:
         groups: defaultdict[str, dict[str, Any]] = defaultdict(dict)

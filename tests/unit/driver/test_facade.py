@@ -95,7 +95,7 @@ class Driver(Client, SparkSession):
         self.streams = SimpleNamespace(addListener=self.listeners.append)
         handle = SimpleNamespace(current=lambda: SimpleNamespace(pid=lambda: self.pid()))
         java = SimpleNamespace(lang=SimpleNamespace(ProcessHandle=handle))
-        self.sparkContext = SimpleNamespace(_jvm=SimpleNamespace(java=java))
+        self.sparkContext = SimpleNamespace(_jvm=SimpleNamespace(java=java), defaultParallelism=2)
 
 
 @pytest.fixture

@@ -296,6 +296,11 @@ def test_two_starts_are_refused(name: str) -> None:
         batch(since="2023-11-15T08:00Z", **{name: "TRIM_HORIZON"})
 
 
+def test_classic_session_tells_its_cores(there: str) -> None:
+    found: Any = read(Driver(), manifest=there)
+    assert BatchOptions.parse(found).source.cores == 2
+
+
 def test_connect_clients_ask_the_server_for_the_tip() -> None:
     options = batch(streams=["orders", "clicks"], maxShardRate="2m").source
     assert (options.streams, options.shard_rate) == (("orders", "clicks"), 2 << 20)

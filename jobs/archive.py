@@ -10,8 +10,8 @@ files of an incomplete micro-batch.
 That list is also why a checkpoint must not be older than its output, as after it was restored from a backup: the sink would leave
 out micro-batches whose numbers it has, without a word. The job refuses to start then.
 
-SIGTERM and SIGINT end the job after its current micro-batch, and release its leases. Exit codes: 0 ended as asked, 1 failed, 130
-interrupted before it began to read.
+SIGTERM and SIGINT end the job after its current micro-batch, and release its leases. Exit codes are those of
+`kinesis_efo.job`: 0 ended as asked, 3 another run reads (docs/how-to/orchestrators.md).
 """
 
 from __future__ import annotations

@@ -40,8 +40,14 @@ def naming(what: str) -> Iterator[None]:
 
 
 class KinesisEfoError(Exception):
-    """Base of all exceptions that this library raises on purpose."""
+    """Base of all exceptions that this library raises on purpose.
 
+    Attributes:
+        exit_code: The exit code of a `kinesis_efo.job` that fails with this error. 1: starting it again may help; 2: it does not, until
+            somebody has put something right; 3: another run reads; 6: records are gone; 7: AWS refuses the credentials.
+    """
+
+    exit_code = 1
     _keep = ""
 
     def __init__(self, *args: object) -> None:
@@ -57,6 +63,8 @@ class KinesisEfoError(Exception):
 
 class ConfigurationError(KinesisEfoError):
     """Options, command line or manifest are wrong; nothing was started."""
+
+    exit_code = 2
 
 
 class OptionsError(ConfigurationError):
@@ -91,13 +99,19 @@ class StreamError(KinesisEfoError):
 class AccessRefusedError(StreamError):
     """Credentials are refused, expired beyond refresh, or lack a permission."""
 
+    exit_code = 7
+
 
 class StreamNotFoundError(StreamError):
     """The stream does not exist."""
 
+    exit_code = 2
+
 
 class KeyUnusableError(StreamError):
     """The KMS key of the stream cannot be used."""
+
+    exit_code = 2
 
 
 class RetriesExhaustedError(StreamError):
@@ -114,17 +128,25 @@ class SubscriptionError(StreamError):
 class InvalidRequestError(SubscriptionError):
     """Kinesis refuses the request as invalid, for example a sequence number of another stream."""
 
+    exit_code = 2
+
 
 class ConsumerNotFoundError(SubscriptionError):
     """The stream consumer does not exist."""
+
+    exit_code = 2
 
 
 class StreamReplacedError(SubscriptionError):
     """The stream was deleted and created again under the same name. Positions in the earlier stream mean nothing in the new one."""
 
+    exit_code = 2
+
 
 class ConsumerTakenOverError(SubscriptionError):
     """Another program keeps subscribing with the same consumer."""
+
+    exit_code = 3
 
 
 class SequenceNumberError(SubscriptionError):
@@ -138,6 +160,8 @@ class WriteError(StreamError):
 class RecordRefusedError(WriteError):
     """A record cannot be written. The message names its partition key, size and position, never its data."""
 
+    exit_code = 2
+
 
 class ProducerClosedError(WriteError):
     """The producer is closed, not opened yet, or used in another process than the one that opened it."""
@@ -150,6 +174,8 @@ class DataLossError(KinesisEfoError):
         causes: What is gone, a text for each shard.
         lost: The positions after which records are gone, as texts, by stream and shard. Both are empty if another process raised the error.
     """
+
+    exit_code = 6
 
     def __init__(
         self, *args: object, causes: Sequence[str] = (), lost: Mapping[str, Mapping[str, str]] | None = None
@@ -166,6 +192,8 @@ class LeaseError(KinesisEfoError):
 class LeaseTableError(LeaseError):
     """The lease table is missing, refuses access, or does not have the key schema of a lease table."""
 
+    exit_code = 2
+
 
 class TableUnavailableError(LeaseError):
     """The lease table cannot be reached, or throttles; a later try may succeed."""
@@ -174,9 +202,13 @@ class TableUnavailableError(LeaseError):
 class LeaseLostError(LeaseError):
     """Another run, or a KCL application, took a lease that this run held."""
 
+    exit_code = 3
+
 
 class AlreadyRunningError(LeaseError):
     """Another live run of the application holds the leases."""
+
+    exit_code = 3
 
 
 class FetcherError(KinesisEfoError):

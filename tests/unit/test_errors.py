@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
 from kinesis_efo import errors
 from kinesis_efo.calls.wire import pack_error, unpack_error
+from kinesis_efo.driver.job import INTERRUPTED
 from kinesis_efo.errors import KinesisEfoError, OptionsError
+from kinesis_efo_tools.cli.output import ExitCode
 
 ALL = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
 
@@ -19,6 +23,14 @@ ALL = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind._
 def test_every_error_is_ours_and_documented(kind: type[Exception]) -> None:
     assert issubclass(kind, KinesisEfoError)
     assert kind.__doc__
+
+
+def test_exit_codes_are_those_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/orchestrators.md").read_text()
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \| ", page, re.MULTILINE)}
+    assert {kind.exit_code for kind in ALL if issubclass(kind, KinesisEfoError)} | {0, INTERRUPTED} == listed
+    # Commands mean the same by a code, or do not use it.
+    assert {code.value for code in ExitCode} & listed == {0, 1, 2, 3, INTERRUPTED}
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not OptionsError])

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEv
 
 from kinesis_efo.driver.graceful import is_stop, stop_after_batch, stop_signals
 from kinesis_efo.driver.listener import ProgressListener
-from kinesis_efo.driver.reason import explanation, own_message, reason
+from kinesis_efo.driver.reason import cause, explanation, own_message, reason
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +40,8 @@ def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
     after its micro-batch. So `awaitTermination()` returns, and the program continues and ends with exit code 0. If no query runs,
     Spark is stopped immediately, and the exit code is 130. It is also 130 after a second Ctrl-C.
 
-    If the body fails, the exit code is 1, and the last lines on stderr are the reason: this library's message in full, even if Spark
-    has wrapped it.
+    If the body fails, the exit code is the `exit_code` of this library's error, or 1, and the last lines on stderr are the reason: this
+    library's message in full, even if Spark has wrapped it.
 
     Leaving the context always stops Spark. Enter the context on the main thread.
 
@@ -72,7 +72,8 @@ def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
         frames = [each for each in traceback.extract_tb(error.__traceback__) if not _LIBRARIES.search(each.filename)]
         # If the reason explains the error, the program's own lines of the traceback are enough.
         sys.stderr.write("".join(traceback.format_list(frames)) if explanation(error) else traceback.format_exc())
-        code, words = FAILED, f"{name} failed: {reason(error)}"
+        found = cause(error)
+        code, words = (found.exit_code if found else FAILED), f"{name} failed: {reason(error)}"
     finally:
         try:
             # The session belongs to the process that entered the context, not to a forked child that leaves it.

@@ -27,6 +27,7 @@ _KILL: Final = (
 class Clusters(Platform):
     """A running cluster of EMR on EC2."""
 
+    operation = "AddJobFlowSteps"
     _logs: str | None = None
 
     def site(self) -> Site:

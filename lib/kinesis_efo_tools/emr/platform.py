@@ -23,6 +23,9 @@ class Platform(ABC):
     Every method raises `PlatformError` if EMR refuses or cannot be reached.
     """
 
+    operation = "StartJobRun"
+    """The operation that submits a job."""
+
     def __init__(self, target: Target, client: Any) -> None:
         self.target = target
         self._client = client
@@ -34,6 +37,12 @@ class Platform(ABC):
     @abstractmethod
     def request(self, job: Job) -> dict[str, Any]:
         """Make the request that submits a job."""
+
+    def parameters(self, job: Job) -> dict[str, Any]:
+        """Make the same request as Step Functions and EventBridge Scheduler write it: names of parameters begin with a capital."""
+        shape = self._client.meta.service_model.operation_model(self.operation).input_shape
+        capitalized: dict[str, Any] = _capitalized(self.request(job), shape)
+        return capitalized
 
     def same(self, run: JobRun, job: Job) -> bool:
         """Whether a run does exactly the same as a job. Name and fingerprint do not prove that, because they can be copied."""
@@ -85,6 +94,19 @@ def command(role: str | None, driver: Mapping[str, Any], overrides: Mapping[str,
     given = {name: value for name, value in driver.items() if value}
     text = json.dumps([role or "", given, (overrides or {}).get("applicationConfiguration") or []], sort_keys=True)
     return re.sub(rf'((?:{MARKER_SETTING}=[^ "]*/|=kinesis-efo-))[0-9a-f]{{32}}(?=[ "])', r"\1", text)
+
+
+def _capitalized(value: Any, shape: Any) -> Any:
+    """Capitalize the names of parameters, but not the keys of maps, such as tags."""
+    match shape.type_name:
+        case "structure":
+            return {
+                f"{name[0].upper()}{name[1:]}": _capitalized(each, shape.members[name]) for name, each in value.items()
+            }
+        case "list":
+            return [_capitalized(each, shape.member) for each in value]
+        case _:
+            return value
 
 
 def newest_first(runs: Sequence[JobRun]) -> list[JobRun]:

@@ -58,10 +58,8 @@ class Serverless(Platform):
         return request
 
     def scheduled(self, job: Job) -> dict[str, Any]:
-        """Make the same request for EventBridge Scheduler: names of parameters begin with a capital, and each run has its own token."""
-        shape = self._client.meta.service_model.operation_model("StartJobRun").input_shape
-        request: dict[str, Any] = _capitalized({**self.request(job), "clientToken": EXECUTION_ID}, shape)
-        return request
+        """Make the same request for EventBridge Scheduler: each run has its own token."""
+        return {**self.parameters(job), "ClientToken": EXECUTION_ID}
 
     def submit(self, job: Job) -> str:
         with self.refusals("start the job run"):
@@ -117,16 +115,3 @@ class Serverless(Platform):
             self._client.cancel_job_run(
                 applicationId=self.target.id, jobRunId=run.id, shutdownGracePeriodInSeconds=seconds
             )
-
-
-def _capitalized(value: Any, shape: Any) -> Any:
-    """Capitalize the names of parameters, but not the keys of maps, such as tags."""
-    match shape.type_name:
-        case "structure":
-            return {
-                f"{name[0].upper()}{name[1:]}": _capitalized(each, shape.members[name]) for name, each in value.items()
-            }
-        case "list":
-            return [_capitalized(each, shape.member) for each in value]
-        case _:
-            return value

@@ -9,16 +9,25 @@ import signal
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from kinesis_efo.errors import UsageError
+from kinesis_efo.options import AwsSettings
 from kinesis_efo_tools.cli import main
+from kinesis_efo_tools.cli.commands.emr import Submit
+from kinesis_efo_tools.cli.emr.submit import submit
 from tests.integration.emr.conftest import BUCKET, MANIFEST, ROLE, Place
 from tests.support.emr import APPLICATION, CLUSTER, VIRTUAL_CLUSTER, FakeRun
+from tests.support.messages import raises
+from tests.support.pages import blocks
 from tests.support.world import wait_until
 
 SERVERLESS, EKS, STEP = f"serverless:{APPLICATION}", f"eks:{VIRTUAL_CLUSTER}", f"cluster:{CLUSTER}"
@@ -124,6 +133,53 @@ def test_dry_run_shows_the_exact_request(cli: Cli) -> None:
     assert (cli.place.emr.runs, cli.place.s3) == ({}, [])
     cli.submit(SERVERLESS, "--no-follow")
     assert cli.place.emr.only().request == shown["request"]
+
+
+def airflow(page_request: dict[str, Any], run_id: str) -> dict[str, Any]:
+    """What Airflow's operator sends for the request of the page's DAG (EmrServerlessStartJobOperator of its provider 9.39)."""
+    given: dict[str, Any] = {}
+    stubs = ModuleType("operators"), ModuleType("sdk")
+    stubs[0].EmrServerlessStartJobOperator = lambda **values: given.update(values)  # type: ignore[attr-defined]
+    stubs[1].DAG = lambda *_, **__: nullcontext()  # type: ignore[attr-defined]
+    (dag,) = (block for block in blocks("python") if block.page == "docs/how-to/orchestrators.md")
+    names = ("airflow.providers.amazon.aws.operators.emr", "airflow.sdk")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, stub in zip(names, stubs, strict=True):
+            patch.setitem(sys.modules, name, stub)
+        patch.setattr(Path, "read_text", lambda _: json.dumps({"request": page_request}))
+        exec(dag.text, {"__file__": "dags/lake.py"})
+    template = given["config"].pop("clientToken")
+    assert template == "{{ macros.uuid.uuid5(macros.uuid.NAMESPACE_OID, run_id) }}"
+    overrides = given["configuration_overrides"]
+    return {
+        "applicationId": given["application_id"],
+        "executionRoleArn": given["execution_role_arn"],
+        "jobDriver": given["job_driver"],
+        **given["config"],
+        "clientToken": str(uuid.uuid5(uuid.NAMESPACE_OID, run_id)),
+        **({"configurationOverrides": overrides} if overrides else {}),
+    }
+
+
+def test_orchestrators_retry_gets_the_running_job(cli: Cli) -> None:
+    shown = cli.submit(SERVERLESS, "--dry-run", "--upload")
+    assert len(cli.place.s3) == 2
+    emr = cli.place.emr.client("emr-serverless")
+    runs = [emr.start_job_run(**airflow(shown["request"], each))["jobRunId"] for each in ("one", "one", "two")]
+    assert (runs[0], len(set(runs))) == (runs[1], 2)
+    # While a run lives, the next request can be made; a start is refused.
+    assert cli.submit(SERVERLESS, "--dry-run", "--upload")["replaces"] == [runs[2], runs[0]]
+    cli.submit(SERVERLESS, "--dry-run", code=3)
+
+
+def test_request_for_an_orchestrator_stops_no_later_run(cli: Cli) -> None:
+    for target in (EKS, STEP):
+        assert "stopMarker" in json.dumps(cli.submit(target, "--dry-run")["request"])
+        shown = cli.submit(target, "--dry-run", "--upload")
+        assert "stopMarker" not in json.dumps(shown)
+    assert shown["parameters"] == shown["request"], "steps are written so already"
+    with raises(UsageError, "--upload goes with --dry-run: without it, files are uploaded anyway; leave it out"):
+        submit(Submit(aws=AwsSettings(), upload=True))
 
 
 @pytest.fixture

@@ -62,6 +62,9 @@ class Session:
         self.stopped.set()
 
 
+RUNNING = "Traceback (most recent call last):\nkinesis_efo.errors.AlreadyRunningError: stream a: read by b\n\tat org.apache.spark\n"
+
+
 def run(session: Session, body: Any) -> int:
     """Run a body as a job, and return its exit code."""
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -90,7 +93,7 @@ def test_the_last_lines_are_all_faults(capfd: pytest.CaptureFixture[str]) -> Non
     def fail() -> None:
         raise OptionsError(["one is wrong", "another, too", "and a third"]) from ValueError("the cause")
 
-    assert run(Loud(), fail) == 1
+    assert run(Loud(), fail) == 2
     text = capfd.readouterr().err
     assert text.endswith("\nmy job failed: OptionsError: one is wrong\nanother, too\nand a third\n")
     assert "Spark says something while it stops" in text
@@ -98,6 +101,16 @@ def test_the_last_lines_are_all_faults(capfd: pytest.CaptureFixture[str]) -> Non
     assert re.findall(r'File ".*test_job\.py", line \d+, in (\w+)', text)[-1] == "fail"
     assert text.count("OptionsError: one is wrong") == 1
     assert "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [(RUNNING, 3), (RUNNING.replace("AlreadyRunning", "DataLoss"), 6), ("out of disk", 1)]
+)
+def test_exit_code_tells_what_failed(text: str, code: int) -> None:
+    def fail() -> None:
+        raise StreamingQueryException(text)
+
+    assert run(Session(), fail) == code
 
 
 def test_other_errors_have_their_traceback(capfd: pytest.CaptureFixture[str]) -> None:

@@ -166,6 +166,13 @@ class Submit(PackOptions, TargetOptions):
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and print the request; change nothing.")
     ] = False
+    upload: Annotated[
+        bool,
+        typer.Option(
+            "--upload",
+            help="With --dry-run, for an orchestrator that sends the request: upload the files nevertheless.",
+        ),
+    ] = False
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until the job runs.")] = True
     patience: Annotated[float, typer.Option("--patience", metavar="SECONDS", help="How long --follow waits.")] = 900.0
     as_json: output.JsonFlag = False

@@ -20,7 +20,7 @@ from kinesis_efo_tools.cli.emr.runs import remark, run_data
 from kinesis_efo_tools.cli.failing import CommandExit
 from kinesis_efo_tools.emr.artifacts import archive_artifact, program_artifact
 from kinesis_efo_tools.emr.following import until_running
-from kinesis_efo_tools.emr.job import Job, lease_timeout
+from kinesis_efo_tools.emr.job import MARKER_SETTING, Job, lease_timeout
 from kinesis_efo_tools.emr.packing import read_archive
 from kinesis_efo_tools.emr.schedules import Schedule
 from kinesis_efo_tools.emr.serverless import Serverless
@@ -33,6 +33,8 @@ _EKS_RELEASE: Final = "emr-spark-8.0.0-latest"
 
 def submit(given: Submit) -> None:
     settings = _pairs(given.conf or [])
+    if given.upload and not given.dry_run:
+        raise UsageError("--upload goes with --dry-run: without it, files are uploaded anyway; leave it out")
     with Context.open(given) as context:
         deployed = context.deployment
         program = program_artifact(_program(given.project, given.job or (deployed.program if deployed else None)))
@@ -93,7 +95,8 @@ async def _checked(context: Context, draft: JobRequest, clock: Clock, given: Sub
                 draft, platform, found.site, lasting,
                 kinesis=context.client("kinesis"), leases=leases, clock=clock,
                 # Live readers are checked right before the submission: the check takes a while, and readers may change until then.
-                replacing=replacing or not given.dry_run,
+                # An orchestrator may send the request while a run lives.
+                replacing=replacing or not given.dry_run or given.upload,
             )
         )  # fmt: skip
     return found
@@ -125,22 +128,30 @@ async def _submit(
         return data | await _set_schedule(context, request, schedule, clock, given, job, found)
     if not (given.now or given.dry_run) and context.unschedule():
         output.remark(f"deleted the schedule of {request.manifest.application}: from now on, the job is kept running")
-    if given.if_changed and (unchanged := next((run for run in live if platform.same(run, job)), None)):
+    if (
+        given.if_changed
+        and not given.upload
+        and (unchanged := next((run for run in live if platform.same(run, job)), None))
+    ):
         # So that what it runs does not expire: EMR reads it again when it restarts the run.
         upload(store, request, output.remark)
         return {**data, "submitted": False, "replaced": [], "run": run_data(unchanged)}
     if given.dry_run:
-        untold = _tell(_not_checked(request, found))
-        shown = {"replaces": [run.id for run in live], "notChecked": untold, "request": platform.request(job)}
-        return {**data, "submitted": False, **shown}
-    replaced = await _make_room(context, request, clock, given, found, live, busy=False)
+        if given.upload:
+            upload(store, request, output.remark)
+            # A second run of one request would find the marker that stopped the first.
+            job = replaced(job, spark={name: value for name, value in job.spark.items() if name != MARKER_SETTING})
+        data |= {"submitted": False, "replaces": [run.id for run in live]}
+        data["notChecked"] = _tell(_not_checked(request, found))
+        return {**data, "request": platform.request(job), "parameters": platform.parameters(job)}
+    ended = await _make_room(context, request, clock, given, found, live, busy=False)
     identifier = submit_job(job, platform, store, request, output.remark)
     output.remark(f"submitted {identifier} to {platform.target}")
     if not given.follow:
         run = platform.run(identifier)
     else:
         run = await until_running(platform, identifier, clock, remark, given.patience)
-    return {**data, "submitted": True, "replaced": [each.id for each in replaced], "run": run_data(run)}
+    return {**data, "submitted": True, "replaced": [each.id for each in ended], "run": run_data(run)}
 
 
 async def _make_room(

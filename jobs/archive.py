@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -187,11 +188,19 @@ def command_line() -> argparse.ArgumentParser:
     return parser
 
 
+def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """The arguments. Glue adds some of its own."""
+    found, others = parser.parse_known_args(words)
+    if others and "--JOB_RUN_ID" not in others:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    return found
+
+
 def main() -> None:
     """Run the job with the arguments of the command line."""
     parser = command_line()
     try:
-        archive(**vars(parser.parse_args()))
+        archive(**vars(parsed(parser, sys.argv[1:])))
     except WrongArgument as error:
         parser.error(str(error))
 

@@ -152,7 +152,7 @@ def test_sigterm_ends_the_job_after_its_batch(world: World, tmp_path: Path, targ
 def test_a_failure_is_the_last_output(world: World, tmp_path: Path) -> None:
     job = Job(world, tmp_path, "--option", "bufferBytes=lots", "--option", "readMode=push")
     try:
-        assert job.wait() == 1
+        assert job.wait() == 2
     finally:
         job.kill()
     *before, first, second = job.log.read_text().splitlines()
@@ -177,7 +177,7 @@ def test_a_deleted_consumer_is_reported_once(world: World, tmp_path: Path) -> No
     try:
         job.wait_archived(100)
         world.kinesis.deregister_stream_consumer(ConsumerARN=world.consumers["orders"])
-        assert job.wait() == 1
+        assert job.wait() == 2
     finally:
         job.kill()
     lines = job.log.read_text().splitlines()
@@ -195,7 +195,7 @@ def test_an_output_ahead_of_its_checkpoint_is_refused(world: World, tmp_path: Pa
     (tmp_path / "lake" / "_spark_metadata" / "3").write_text("v1")
     job = Job(world, tmp_path)
     try:
-        assert job.wait() == 1
+        assert job.wait() == 2
     finally:
         job.kill()
     last = job.log.read_text().splitlines()[-1]

@@ -32,6 +32,11 @@ class Entry:
 COMMANDS: Final = {
     "doctor": Entry("kinesis_efo_tools.cli.commands.doctor", "Check everything a query of an application needs."),
     "emr": Entry("kinesis_efo_tools.cli.commands.emr", "Pack jobs, run them on EMR, stop them."),
+    # Glue is one more target of the same commands.
+    "glue": Entry(
+        "kinesis_efo_tools.cli.commands.emr",
+        "Run jobs on Glue, stop them: the commands of emr, with --target glue:<job>.",
+    ),
     "lag": Entry("kinesis_efo_tools.cli.commands.lag", "Show how far applications are behind, shard by shard."),
     "leases": Entry("kinesis_efo_tools.cli.commands.leases", "See an application's leases, and change them by hand."),
     "local": Entry("kinesis_efo_tools.cli.commands.local", "Serve Kinesis with Enhanced Fan-Out on this machine."),

@@ -29,7 +29,7 @@ class Artifact:
 
 def archive_artifact(archive: Archive) -> Artifact:
     """Make the artifact of an environment archive."""
-    return Artifact(archive.path, f"environments/{archive.digest}/environment.tar.gz", archive.digest)
+    return Artifact(archive.path, f"environments/{archive.digest}/environment{archive.suffix}", archive.digest)
 
 
 def program_artifact(path: Path) -> Artifact:

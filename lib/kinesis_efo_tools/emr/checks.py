@@ -12,6 +12,7 @@ from kinesis_efo.aws_errors import Cause, cause_of
 from kinesis_efo.errors import LeaseError
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.manifest import Manifest
+from kinesis_efo_tools.emr.glue import PYTHON as GLUE_PYTHON
 from kinesis_efo_tools.emr.packing import PythonPlatform
 from kinesis_efo_tools.emr.target import Site, Target, TargetKind
 
@@ -64,14 +65,17 @@ def release_faults(target: Target, site: Site, release_label: str) -> Iterator[s
     spark = re.match(r"(\d+)\.", site.spark)
     has_spark4 = int(spark[1]) >= 4 if spark else named is not None and int(named[1]) >= 8
     if not has_spark4:
+        newer = "Glue 6.0" if target.kind is TargetKind.GLUE else "emr-spark-8.0.0"
         what = f"release {label or 'unknown'}" + (f" with Spark {site.spark}" if site.spark else "")
-        yield f"{target} is of {what}, but kinesis-efo needs Spark 4: take emr-spark-8.0.0 or newer"
+        yield f"{target} is of {what}, but kinesis-efo needs Spark 4: take {newer} or newer"
 
 
 def architecture_faults(target: Target, site: Site, built: PythonPlatform) -> Iterator[str]:
-    """Check that the archive is for the target's processors; yields a sentence if not."""
+    """Check that the archive is for the target's processors and Python; yields a sentence if not."""
     if site.architecture and site.architecture != built.architecture:
         yield (
             f"the environment archive is for {built.architecture}, but {target} runs on {site.architecture}: "
             f"package with --architecture {site.architecture}"
         )
+    if target.kind is TargetKind.GLUE and built.python != GLUE_PYTHON:
+        yield f"the environment archive is for Python {built.python}, but {target} has {GLUE_PYTHON}: package with --target glue"

@@ -65,6 +65,7 @@ class Job:
         logs_key_arn: KMS key for the logs.
         fingerprint: Digest of the whole request: equal jobs have equal fingerprints.
         token: Identifies the run: submitting the job twice with one token makes one run.
+        archive: S3 URI of the environment archive, for targets whose settings do not name it.
         tags: Tags of the run, if the target has tags: a pipeline may stop only the runs of its own environment.
     """
 
@@ -78,6 +79,7 @@ class Job:
     logs_key_arn: str | None
     fingerprint: str
     token: str
+    archive: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def spark_submit(self) -> list[str]:
@@ -152,7 +154,21 @@ def spark_settings(
     a setting cannot be passed to EMR or is one that this library sets, or if the fetchers leave no core for
     micro-batches.
     """
-    settings = {
+    settings = {} if kind is TargetKind.GLUE else _settings(kind, archive, arguments, given)
+    for name, value in given.items():
+        if name in (MARKER_SETTING, FINGERPRINT_SETTING) or name in _environment(kind, archive):
+            raise UsageError(f"--conf {name} is set by kinesis-efo itself: leave it out")
+        if not _SETTING.fullmatch(name):
+            raise UsageError(f"--conf {name!r}: the name of a setting must match {_SETTING.pattern}; correct it")
+        if not value.strip():
+            raise UsageError(f"--conf {name}={value}: EMR takes no empty value; leave the setting out")
+        settings[name] = value
+    return settings
+
+
+def _settings(kind: TargetKind, archive: str, arguments: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the default settings. Glue has its own."""
+    return {
         # A speculative attempt writes its range again, unless the sink is transactional.
         "spark.speculation": "false",
         # Dynamic allocation would remove executors that are idle between micro-batches, although the next one needs them.
@@ -173,15 +189,6 @@ def spark_settings(
         **_environment(kind, archive),
         **_long_running(kind),
     }
-    for name, value in given.items():
-        if name in (MARKER_SETTING, FINGERPRINT_SETTING) or name in _environment(kind, archive):
-            raise UsageError(f"--conf {name} is set by kinesis-efo itself: leave it out")
-        if not _SETTING.fullmatch(name):
-            raise UsageError(f"--conf {name!r}: the name of a setting must match {_SETTING.pattern}; correct it")
-        if not value.strip():
-            raise UsageError(f"--conf {name}={value}: EMR takes no empty value; leave the setting out")
-        settings[name] = value
-    return settings
 
 
 def refuse_braces(arguments: Iterable[str]) -> None:
@@ -268,6 +275,8 @@ def _environment(kind: TargetKind, archive: str) -> dict[str, str]:
     Sources: Spark "Python Package Management"; EMR Serverless "Using Python libraries"; for Spark on Kubernetes the driver's
     variables follow from the settings (`DriverCommandFeatureStep`).
     """
+    if kind is TargetKind.GLUE:
+        return {}
     settings = {"spark.archives": f"{archive}#environment", "spark.executorEnv.PYSPARK_PYTHON": PYTHON}
     if kind is TargetKind.EKS:
         return {**settings, "spark.pyspark.python": PYTHON, "spark.pyspark.driver.python": PYTHON}
@@ -292,7 +301,7 @@ def _long_running(kind: TargetKind) -> dict[str, str]:
             }
         case TargetKind.EKS:
             return {"spark.eventLog.rotation.enabled": "true", "spark.eventLog.rotation.maxFilesToRetain": "5"}
-        case TargetKind.SERVERLESS:
+        case _:
             return {}
 
 

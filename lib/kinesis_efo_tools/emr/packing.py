@@ -23,12 +23,14 @@ from string import Template
 from tempfile import TemporaryDirectory
 from typing import Final, Literal, TypeAlias
 from urllib.request import url2pathname
+from zipfile import BadZipFile
 
 from packaging.markers import Marker
 from packaging.utils import canonicalize_name
 
 from kinesis_efo.errors import PackagingError
 from kinesis_efo_tools.emr.core_wheel import DISTRIBUTION, CoreWheel
+from kinesis_efo_tools.emr.wheels import SUFFIX, pack_wheels, read_wheels
 
 Architecture: TypeAlias = Literal["x86_64", "arm64"]
 Run: TypeAlias = Callable[[Sequence[str], Mapping[str, str]], str]
@@ -124,6 +126,11 @@ class Archive:
     packages: Mapping[str, str]
 
     @property
+    def suffix(self) -> str:
+        """What its name ends in: Glue takes a zip of wheels."""
+        return SUFFIX if self.path.name.endswith(SUFFIX) else ".tar.gz"
+
+    @property
     def core(self) -> str | None:
         """Version of the native core that decodes records; None if Python does."""
         return self.packages.get(DISTRIBUTION)
@@ -136,8 +143,9 @@ def package(
     *,
     core: CoreWheel | None = None,
     run: Run | None = None,
+    wheels: bool = False,
 ) -> Archive:
-    """Build the environment archive of a project.
+    """Build the environment archive of a project; with `wheels`, as a zip of wheels for Glue.
 
     `project` has `pyproject.toml`, and it or the root of its workspace has `uv.lock`: this library's, or those of jobs that
     depend on it. `core` is a native core to add; None adds only a core that the project depends on. Raises PackagingError
@@ -158,6 +166,8 @@ def package(
         root = Path(scratch)
         tree = root / "tree"
         _install(project, root, tree / "lib", platform, core, run or _run)
+        if not wheels:
+            _strip(tree / "lib")
         packages = installed(tree / "lib")
         if "kinesis-efo" not in packages:
             raise PackagingError(
@@ -165,25 +175,34 @@ def package(
             )
         if core:
             core.check_version(packages["kinesis-efo"])
-        _write_launcher(tree / "bin" / "python", platform)
         described = {"python": platform.python, "architecture": platform.architecture, "packages": packages}
-        (tree / "environment.json").write_text(json.dumps(described, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        digest = pack(tree, root / "archive.tar.gz")
-        name = f"environment-py{platform.python}-{platform.architecture}-{digest[:16]}.tar.gz"
-        shutil.move(root / "archive.tar.gz", directory / name)
+        archive, suffix = root / "archive", SUFFIX if wheels else ".tar.gz"
+        if wheels:
+            digest = pack_wheels(tree / "lib", archive, _LEFT_OUT, described)
+        else:
+            _write_launcher(tree / "bin" / "python", platform)
+            text = json.dumps(described, indent=1, sort_keys=True) + "\n"
+            (tree / "environment.json").write_text(text, encoding="utf-8")
+            digest = pack(tree, archive)
+        name = f"environment-py{platform.python}-{platform.architecture}-{digest[:16]}{suffix}"
+        shutil.move(archive, directory / name)
     return Archive(directory / name, digest, platform, packages)
 
 
 def read_archive(path: Path) -> Archive:
     """Read an archive that was built before. Raises PackagingError if it is not one, or cannot be read."""
     try:
-        digest = _digest(path)
-        with tarfile.open(path) as tar:
-            member = tar.extractfile("environment.json")
-            described = json.loads(member.read()) if member else {}
+        if path.name.endswith(SUFFIX):
+            described = read_wheels(path)
+            digest = described["digest"]
+        else:
+            digest = _digest(path)
+            with tarfile.open(path) as tar:
+                member = tar.extractfile("environment.json")
+                described = json.loads(member.read()) if member else {}
         platform = PythonPlatform(described["python"], described["architecture"])
         return Archive(path, digest, platform, described["packages"])
-    except (OSError, EOFError, KeyError, ValueError, tarfile.TarError) as error:
+    except (OSError, EOFError, KeyError, ValueError, tarfile.TarError, BadZipFile) as error:
         raise PackagingError(
             f"{path} is no archive of `kinesis-efo emr package`: {type(error).__name__}: {error}"
         ) from error
@@ -265,6 +284,10 @@ def _install(
     ]  # fmt: skip
     run([*install, "--require-hashes", "--requirements", str(requirements)], environment)
     run([*install, *map(str, sorted(wheels.glob("*.whl"))), *([str(core.path)] if core else [])], environment)
+
+
+def _strip(target: Path) -> None:
+    """Remove what is not for the cluster."""
     # Scripts contain the path of this machine's interpreter; these files contain its directories or the installer.
     shutil.rmtree(target / "bin", ignore_errors=True)
     for name in _LEFT_OUT:

@@ -1,4 +1,4 @@
-"""The common interface of EMR on EC2, EMR Serverless and EMR on EKS."""
+"""The common interface of EMR on EC2, EMR Serverless, EMR on EKS and Glue."""
 
 from __future__ import annotations
 
@@ -80,9 +80,11 @@ class Platform(ABC):
             hint = ""
             if cause_of(error) is Cause.DENIED:
                 hint = "; the caller needs the permission that EMR names, and iam:PassRole for the job's role"
-            elif code_of(error) in ("ResourceNotFoundException", "InvalidRequestException") and action.startswith(
-                "look at"
-            ):
+            elif code_of(error) in (
+                "ResourceNotFoundException",
+                "InvalidRequestException",
+                "EntityNotFoundException",
+            ) and action.startswith("look at"):
                 hint = "; is it in this account and region?"
             raise PlatformError(f"cannot {action} ({self.target}): {error}{hint}") from error
         except BotoCoreError as error:
@@ -125,11 +127,11 @@ def told(state: str, *reasons: str | None) -> str:
 
 
 STATES = {
-    **dict.fromkeys(("PENDING", "SUBMITTED", "SCHEDULED", "QUEUED"), JobRunState.WAITING),
+    **dict.fromkeys(("PENDING", "SUBMITTED", "SCHEDULED", "QUEUED", "STARTING", "WAITING"), JobRunState.WAITING),
     "RUNNING": JobRunState.RUNNING,
-    **dict.fromkeys(("CANCELLING", "CANCEL_PENDING"), JobRunState.STOPPING),
-    **dict.fromkeys(("SUCCESS", "COMPLETED"), JobRunState.SUCCEEDED),
-    "CANCELLED": JobRunState.STOPPED,
-    **dict.fromkeys(("FAILED", "INTERRUPTED"), JobRunState.FAILED),
+    **dict.fromkeys(("CANCELLING", "CANCEL_PENDING", "STOPPING"), JobRunState.STOPPING),
+    **dict.fromkeys(("SUCCESS", "COMPLETED", "SUCCEEDED"), JobRunState.SUCCEEDED),
+    **dict.fromkeys(("CANCELLED", "STOPPED"), JobRunState.STOPPED),
+    **dict.fromkeys(("FAILED", "INTERRUPTED", "TIMEOUT", "ERROR", "EXPIRED"), JobRunState.FAILED),
 }
-"""The states by their names in EMR's APIs: of steps, of EMR Serverless and of EMR on EKS."""
+"""The states by their names in EMR's APIs: of steps, of EMR Serverless, of EMR on EKS and of Glue."""

@@ -99,7 +99,7 @@ def plan(request: JobRequest, kind: TargetKind, store: Store, previous: Sequence
     run, and submitting it after the end of that run makes another. Raises UsageError if a setting cannot be passed to
     EMR, or the role is missing.
     """
-    if kind is not TargetKind.CLUSTER and not request.role_arn:
+    if kind not in (TargetKind.CLUSTER, TargetKind.GLUE) and not request.role_arn:
         raise UsageError(f"--execution-role is missing: a job on {kind} runs with a role of its own")
     if not request.location.startswith(("ssm://", "s3://")):
         raise UsageError(
@@ -135,6 +135,7 @@ def plan(request: JobRequest, kind: TargetKind, store: Store, previous: Sequence
         logs_key_arn=request.logs_key_arn,
         fingerprint=fingerprint,
         token=token,
+        archive=archive,
         tags={"environment": environment, "managed-by": "kinesis-efo"} if environment else {},
     )
 

@@ -11,7 +11,14 @@ from typing import Final
 
 from kinesis_efo.errors import UsageError
 
-_IDS: Final = {"cluster": r"j-[A-Z0-9]{1,30}", "serverless": r"[0-9a-z]{1,64}", "eks": r"[0-9a-z]{1,64}"}
+_IDS: Final = {
+    "cluster": r"j-[A-Z0-9]{1,30}",
+    "serverless": r"[0-9a-z]{1,64}",
+    "eks": r"[0-9a-z]{1,64}",
+    "glue": r"[\w .-]{1,255}",
+}
+
+TARGETS: Final = "cluster:j-<id>, serverless:<application id>, eks:<virtual cluster id> or glue:<job>"
 
 
 class TargetKind(StrEnum):
@@ -20,11 +27,12 @@ class TargetKind(StrEnum):
     CLUSTER = "cluster"
     SERVERLESS = "serverless"
     EKS = "eks"
+    GLUE = "glue"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A cluster on EC2, an application of EMR Serverless, or a virtual cluster on EKS.
+    """A cluster on EC2, an application of EMR Serverless, a virtual cluster on EKS, or a job of Glue.
 
     >>> Target.parse("serverless:00f1abcdefgh2025")
     Target(kind=<TargetKind.SERVERLESS: 'serverless'>, id='00f1abcdefgh2025')
@@ -35,12 +43,10 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Parse `cluster:j-...`, `serverless:...` or `eks:...`."""
+        """Parse `cluster:j-...`, `serverless:...`, `eks:...` or `glue:...`."""
         kind, _, identifier = text.partition(":")
         if kind not in _IDS or not re.fullmatch(_IDS[kind], identifier):
-            raise UsageError(
-                f"--target must be cluster:j-<id>, serverless:<application id> or eks:<virtual cluster id>; got {text!r}"
-            )
+            raise UsageError(f"--target must be {TARGETS}; got {text!r}")
         return cls(TargetKind(kind), identifier)
 
     def __str__(self) -> str:

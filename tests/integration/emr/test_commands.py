@@ -37,13 +37,13 @@ FAST = ["--", "--output", "s3://lake/raw", "--option", "leaseTimeout=1s"]
 class Cli:
     """Runs the command line; keeps what it said."""
 
-    def __init__(self, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-        self.place, self._capsys = place, capsys
+    def __init__(self, place: Place, capsys: pytest.CaptureFixture[str], group: str = "emr") -> None:
+        self.place, self._capsys, self._group = place, capsys, group
         self.err = ""
 
     def __call__(self, *arguments: str, code: int = 0) -> str:
         with pytest.raises(SystemExit) as ended:
-            main(["emr", *arguments])
+            main([self._group, *arguments])
         out, self.err = self._capsys.readouterr()
         assert (ended.value.code or 0) == code, out + self.err
         return out

@@ -106,6 +106,6 @@ def test_unreadable_document_is_named(ssm: Ssm, code: str, said: str) -> None:
 def test_target_is_read_or_refused(text: str) -> None:
     for right in ("cluster:j-2AXXXXXXGAPLF", "serverless:00f1abcdefgh2025", "eks:7jw6bqt9k1"):
         assert str(Target.parse(right)) == right
-    said = f"--target must be cluster:j-<id>, serverless:<application id> or eks:<virtual cluster id>; got {text!r}"
+    said = f"--target must be cluster:j-<id>, serverless:<application id>, eks:<virtual cluster id> or glue:<job>; got {text!r}"
     with raises(UsageError, said):
         Target.parse(text)

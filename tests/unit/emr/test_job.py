@@ -47,7 +47,11 @@ def test_driver_and_executors_run_the_archives_python(kind: TargetKind, prefix: 
         assert found[name] == "./environment/bin/python"
 
 
-@pytest.mark.parametrize("kind", TargetKind)
+def test_glue_keeps_its_own_settings() -> None:
+    assert settings(TargetKind.GLUE, speculation="true") == {"spark.speculation": "true"}
+
+
+@pytest.mark.parametrize("kind", sorted(set(TargetKind) - {TargetKind.GLUE}))
 def test_settings_of_batch_jobs_are_off(kind: TargetKind) -> None:
     found = settings(kind)
     assert (found["spark.speculation"], found["spark.dynamicAllocation.enabled"]) == ("false", "false")

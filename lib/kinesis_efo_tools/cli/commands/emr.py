@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
@@ -11,7 +12,7 @@ import typer
 from kinesis_efo_tools.cli import arguments, output
 from kinesis_efo_tools.cli.declaring import command
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Pack jobs, run them on EMR, stop them.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Pack jobs, run them on EMR or Glue, stop them.")
 
 
 DIST: Final = Path("dist") / "emr"
@@ -63,7 +64,7 @@ class TargetOptions(ApplicationOptions):
             "--target",
             "-t",
             metavar="KIND:ID",
-            help="cluster:j-..., serverless:<application> or eks:<virtual cluster>.",
+            help="cluster:j-..., serverless:<application>, eks:<virtual cluster> or glue:<job>.",
         ),
     ] = None
     manifest: Annotated[
@@ -95,9 +96,16 @@ class PackOptions(ApplicationOptions):
     ] = None
 
 
+class PackTarget(StrEnum):
+    """What an archive is for."""
+
+    EMR = "emr"
+    GLUE = "glue"
+
+
 @command(app.command())
 class Package(PackOptions):
-    """Pack a project and its locked dependencies for the cluster's Python, as an archive for --archives.
+    """Pack a project and its locked dependencies for the cluster's Python, as an archive for --archives, or as wheels for Glue.
 
     The same project makes the same bytes. The archive holds neither PySpark nor boto3. Says whether the job's records are decoded
     by the native core or by Python.
@@ -111,6 +119,9 @@ class Package(PackOptions):
             help="The wheel of kinesis-efo-core for the cluster, which decodes records faster than Python.",
         ),
     ] = None
+    target: Annotated[
+        PackTarget, typer.Option("--target", "-t", help="glue: a zip of wheels, which Glue installs.")
+    ] = PackTarget.EMR
     out: Annotated[Path, typer.Option("--out", help="Directory for the archive.")] = DIST
     as_json: output.JsonFlag = False
 

@@ -21,16 +21,18 @@ from kinesis_efo_tools.emr.artifacts import Store
 from kinesis_efo_tools.emr.clusters import Clusters
 from kinesis_efo_tools.emr.containers import Containers
 from kinesis_efo_tools.emr.deployment import Deployment, load_deployment
+from kinesis_efo_tools.emr.glue import GlueJobs
 from kinesis_efo_tools.emr.job import job_name
 from kinesis_efo_tools.emr.platform import Platform
 from kinesis_efo_tools.emr.schedules import Schedule, Schedules
 from kinesis_efo_tools.emr.serverless import Serverless
-from kinesis_efo_tools.emr.target import Target, TargetKind
+from kinesis_efo_tools.emr.target import TARGETS, Target, TargetKind
 
 _PLATFORMS: Final[dict[TargetKind, tuple[str, type[Platform]]]] = {
     TargetKind.CLUSTER: ("emr", Clusters),
     TargetKind.SERVERLESS: ("emr-serverless", Serverless),
     TargetKind.EKS: ("emr-containers", Containers),
+    TargetKind.GLUE: ("glue", GlueJobs),
 }
 
 
@@ -73,9 +75,7 @@ class Context:
         text = given.target or (deployment.target if deployment else None)
         if not text:
             raise UsageError(
-                "--target is missing"
-                + (_no_target(given, deployment) if deployment else "")
-                + "; give cluster:j-<id>, serverless:<application id> or eks:<virtual cluster id>"
+                "--target is missing" + (_no_target(given, deployment) if deployment else "") + f"; give {TARGETS}"
             )
         target = Target.parse(text)
         manifest = load_manifest(location, SyncClients(aws, deployment.region if deployment else None))

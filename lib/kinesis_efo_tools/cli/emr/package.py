@@ -10,10 +10,11 @@ from rich.console import RenderableType
 from kinesis_efo.errors import PackagingError, UsageError
 from kinesis_efo.units import format_size
 from kinesis_efo_tools.cli import output
-from kinesis_efo_tools.cli.commands.emr import Package, PackOptions
+from kinesis_efo_tools.cli.commands.emr import Package, PackOptions, PackTarget
 from kinesis_efo_tools.cli.emr.context import Context
 from kinesis_efo_tools.emr.core_wheel import CoreWheel, read_core_wheel
 from kinesis_efo_tools.emr.deployment import Deployment
+from kinesis_efo_tools.emr.glue import PYTHON as GLUE_PYTHON
 from kinesis_efo_tools.emr.packing import Archive, PythonPlatform
 from kinesis_efo_tools.emr.packing import package as build
 
@@ -24,16 +25,17 @@ def package(given: Package) -> None:
         with Context.deployed(given) as deployed:
             pass
     core = read_core_wheel(given.core) if given.core else None
-    archive = built(given.project, given.out, platform(given, deployed), core)
+    glue = given.target is PackTarget.GLUE
+    archive = built(given.project, given.out, platform(given, deployed, glue=glue), core, glue=glue)
     output.answer(given.as_json, _archive_data(archive), lambda: _archive_view(archive))
 
 
-def platform(given: PackOptions, deployed: Deployment | None) -> PythonPlatform:
+def platform(given: PackOptions, deployed: Deployment | None, *, glue: bool = False) -> PythonPlatform:
     """Return the platform to pack for: that of the command line, or of the deployment.
 
     Raises UsageError if packing does not support it.
     """
-    python = given.python or (deployed.python if deployed else None) or "3.11"
+    python = given.python or (deployed.python if deployed else None) or (GLUE_PYTHON if glue else "3.11")
     architecture = given.architecture or (deployed.architecture if deployed else None) or "x86_64"
     try:
         return PythonPlatform(python, architecture)  # type: ignore[arg-type]  # checked by PythonPlatform
@@ -41,10 +43,12 @@ def platform(given: PackOptions, deployed: Deployment | None) -> PythonPlatform:
         raise UsageError(str(error)) from None
 
 
-def built(project: Path, out: Path, target: PythonPlatform, core: CoreWheel | None = None) -> Archive:
+def built(
+    project: Path, out: Path, target: PythonPlatform, core: CoreWheel | None = None, *, glue: bool = False
+) -> Archive:
     """Pack a project, with a remark."""
     output.remark(f"packing {project.resolve().name} for Python {target.python} on {target.architecture}")
-    return build(project, out, target, core=core)
+    return build(project, out, target, core=core, wheels=glue)
 
 
 def _archive_data(archive: Archive) -> dict[str, Any]:

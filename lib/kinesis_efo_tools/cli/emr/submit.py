@@ -39,7 +39,8 @@ def submit(given: Submit) -> None:
         deployed = context.deployment
         program = program_artifact(_program(given.project, given.job or (deployed.program if deployed else None)))
         ready = read_archive(given.archive) if given.archive else None
-        target = ready.platform if ready else package.platform(given, deployed)
+        glue = context.target.kind is TargetKind.GLUE
+        target = ready.platform if ready else package.platform(given, deployed, glue=glue)
         draft = JobRequest(
             manifest=context.manifest,
             location=context.location,
@@ -60,7 +61,7 @@ def submit(given: Submit) -> None:
             request = (
                 draft
                 if ready
-                else replaced(draft, archive=archive_artifact(package.built(given.project, DIST, target)))
+                else replaced(draft, archive=archive_artifact(package.built(given.project, DIST, target, glue=glue)))
             )
             data = asyncio.run(_submit(context, request, SystemClock(), given, found))
         except SubmissionRefusedError as error:
@@ -104,7 +105,7 @@ async def _checked(context: Context, draft: JobRequest, clock: Clock, given: Sub
 
 def _not_checked(request: JobRequest, found: Situation) -> list[str]:
     """List what a dry run does not check."""
-    role = f"the role {request.role_arn}" if request.role_arn else "the role of the cluster"
+    role = f"the role {request.role_arn}" if request.role_arn else "the role of the target"
     return [
         *found.unknown,
         f"whether you may pass on {role}, and whether it allows what the job does",

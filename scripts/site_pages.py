@@ -48,8 +48,8 @@ GROUPS: Final = {
 """The public names on the page of the Python API; exceptions follow."""
 CONSTRUCTS: Final = {
     "Streams": ("Stream", "StreamConsumer"),
-    "Applications": ("StreamingApplication", "LeaseTable", "Manifest"),
-    "Access": ("ReaderAccess", "BatchAccess", "EmrOnEc2", "EmrServerless", "PodIdentity", "ServiceAccount"),
+    "Applications": ("StreamingApplication", "StreamingGlueJob", "LeaseTable", "Manifest"),
+    "Access": ("ReaderAccess", "BatchAccess", "EmrOnEc2", "EmrServerless", "Glue", "PodIdentity", "ServiceAccount"),
     "Permissions": ("policy_for", "Policy", "Statement"),
     "Watching": ("ConsumerAlarms", "Dashboard"),
     "Keys, names and accounts": ("CustomerKey", "Place", "pin_account"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kinesis_efo_infra.errors import ArgumentError, InfraError, MissingError
 from kinesis_efo_infra.iam import Policy, Statement
 from kinesis_efo_infra.places import Place
-from kinesis_efo_infra.trust import EmrOnEc2, EmrServerless, PodIdentity, ServiceAccount
+from kinesis_efo_infra.trust import EmrOnEc2, EmrServerless, Glue, PodIdentity, ServiceAccount
 
 if TYPE_CHECKING:
     from kinesis_efo_infra.access import BatchAccess, ReaderAccess
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kinesis_efo_infra.base import pin_account
     from kinesis_efo_infra.consumer import StreamConsumer
     from kinesis_efo_infra.dashboard import Dashboard
+    from kinesis_efo_infra.glue import StreamingGlueJob
     from kinesis_efo_infra.grants import policy_for
     from kinesis_efo_infra.key import CustomerKey
     from kinesis_efo_infra.manifest import Manifest
@@ -36,6 +37,7 @@ __all__ = [
     "Dashboard",
     "EmrOnEc2",
     "EmrServerless",
+    "Glue",
     "InfraError",
     "LeaseTable",
     "Manifest",
@@ -49,6 +51,7 @@ __all__ = [
     "Stream",
     "StreamConsumer",
     "StreamingApplication",
+    "StreamingGlueJob",
     "__version__",
     "pin_account",
     "policy_for",
@@ -65,6 +68,7 @@ _HOMES: Final = {
     "Stream": "kinesis_efo_infra.stream",
     "StreamConsumer": "kinesis_efo_infra.consumer",
     "StreamingApplication": "kinesis_efo_infra.application",
+    "StreamingGlueJob": "kinesis_efo_infra.glue",
     "pin_account": "kinesis_efo_infra.base",
     "policy_for": "kinesis_efo_infra.grants",
 }

@@ -30,7 +30,7 @@ class ReaderAccess(Part):
         policy: The permissions granted so far, from `policy_for`; registering consumers is denied in addition, always.
         environment: Where it is deployed, for descriptions and default names; default: the name of the stack.
         policy_name: Name of the policy; default: `kinesis-efo-<environment>-<application>`.
-        trust: Who may assume a role: `EmrOnEc2`, `EmrServerless`, `ServiceAccount` or `PodIdentity`; default: no role is declared.
+        trust: Who may assume a role: `EmrOnEc2`, `EmrServerless`, `Glue`, `ServiceAccount` or `PodIdentity`; default: no role is declared.
         role_name: Name of the role; default: the policy's.
         role_policies: ARNs of more managed policies of the role, such as for checkpoint and output buckets.
         permissions_boundary: ARN of the role's permissions boundary.

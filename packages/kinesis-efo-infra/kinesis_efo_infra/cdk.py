@@ -38,6 +38,7 @@ from cdktf_cdktf_provider_aws.dynamodb_table import (
     DynamodbTableServerSideEncryption,
 )
 from cdktf_cdktf_provider_aws.eks_pod_identity_association import EksPodIdentityAssociation
+from cdktf_cdktf_provider_aws.glue_job import GlueJob, GlueJobCommand, GlueJobExecutionProperty
 from cdktf_cdktf_provider_aws.iam_instance_profile import IamInstanceProfile
 from cdktf_cdktf_provider_aws.iam_policy import IamPolicy
 from cdktf_cdktf_provider_aws.iam_role import IamRole
@@ -75,6 +76,9 @@ __all__ = [
     "DynamodbTableServerSideEncryption",
     "EksPodIdentityAssociation",
     "Fn",
+    "GlueJob",
+    "GlueJobCommand",
+    "GlueJobExecutionProperty",
     "IConstruct",
     "IValidation",
     "IamInstanceProfile",

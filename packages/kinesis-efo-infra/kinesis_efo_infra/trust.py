@@ -1,4 +1,4 @@
-"""Who may assume a runtime's role: EMR on EC2, EMR Serverless, or a service account of Kubernetes."""
+"""Who may assume a runtime's role: EMR on EC2, EMR Serverless, Glue, or a service account of Kubernetes."""
 
 from __future__ import annotations
 
@@ -47,6 +47,15 @@ class EmrServerless:
                 ),
             ),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Glue:
+    """Jobs of Glue, in the role's account: `iam:PassRole` passes roles within an account only."""
+
+    def statement(self, account: Account, role_name: str) -> Statement:  # noqa: ARG002 - all kinds are asked alike
+        """The statement of the role's trust policy."""
+        return Statement("Glue", ("sts:AssumeRole",), (), principals={"Service": ("glue.amazonaws.com",)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,4 +179,4 @@ def _base36(text: str) -> str:
     return digits
 
 
-Trust = EmrOnEc2 | EmrServerless | ServiceAccount | PodIdentity
+Trust = EmrOnEc2 | EmrServerless | Glue | ServiceAccount | PodIdentity

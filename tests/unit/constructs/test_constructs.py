@@ -100,6 +100,13 @@ role for EMR Serverless has none | access(s, EmrServerless())
     documents has: "'identifiers': ['emr-serverless.amazonaws.com']"
     aws_iam_instance_profile: null
     aws_iam_role.?.permissions_boundary: KEY
+job of Glue runs once with its role | StreamingGlueJob(s, 'job', name='lake', access=access(s, Glue()), script='s3://jobs/lake.py')
+    documents has: "'identifiers': ['glue.amazonaws.com']"
+    aws_iam_role.?.permissions_boundary: KEY
+    aws_glue_job.?.execution_property: {max_concurrent_runs: 1}
+    aws_glue_job.?.glue_version: '6.0'
+    aws_glue_job.?.role_arn has: aws_iam_role.
+    aws_glue_job.?.default_arguments: {--job-bookmark-option: job-bookmark-disable}
 role for a service account trusts its provider | access(s, ServiceAccount(OIDC, 'spark', 'lake'))
     documents has: "'identifiers': ['arn:aws:iam::111122223333:oidc-provider/oidc.eks.eu-west-1.amazonaws.com/id/ABC']"
     aws_iam_instance_profile: null

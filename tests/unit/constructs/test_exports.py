@@ -20,8 +20,8 @@ HERE = Path(kinesis_efo_infra.__file__).parent
 def test_public_names() -> None:
     """A change here is one that users notice."""
     names = (
-        "ArgumentError BatchAccess ConsumerAlarms CustomerKey Dashboard EmrOnEc2 EmrServerless InfraError LeaseTable Manifest MissingError "
-        "Place PodIdentity Policy ReaderAccess ServiceAccount Statement Stream StreamConsumer StreamingApplication __version__ pin_account "
+        "ArgumentError BatchAccess ConsumerAlarms CustomerKey Dashboard EmrOnEc2 EmrServerless Glue InfraError LeaseTable Manifest MissingError "
+        "Place PodIdentity Policy ReaderAccess ServiceAccount Statement Stream StreamConsumer StreamingApplication StreamingGlueJob __version__ pin_account "
         "policy_for"
     )
     assert sorted(kinesis_efo_infra.__all__) == names.split()

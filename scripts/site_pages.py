@@ -13,7 +13,7 @@ import tomllib
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from scripts import messages
+from scripts import llms, messages
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -160,6 +160,10 @@ def _repository() -> str | None:
     return address
 
 
+_texts: Final[dict[str, str]] = {}
+"""The pages of the site, for assistants."""
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Called by MkDocs."""
     config.repo_url = _repository()
@@ -186,5 +190,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
     """Called by MkDocs with each page."""
     name = page.file.src_uri
+    _texts[name] = markdown
     path = next((path for path, other in OUTSIDE.items() if other == name), f"docs/{name}")
     return with_indents_of_mkdocs(with_links_of_the_site(markdown, path, config.repo_url))
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Called by MkDocs at the end."""
+    assert config.nav is not None, "mkdocs.yml has one"
+    site = Path(config.site_dir)
+    (site / "llms.txt").write_text(llms.index(config.nav, _texts, str(config.site_description)), encoding="utf-8")
+    (site / "llms-full.txt").write_text(llms.full(config.nav, _texts), encoding="utf-8")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+PAGES: Final = (ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md")))
 MARKERS: Final = re.compile(r"excerpt|needs [A-Z][\w ]+")
 _BLOCK: Final = re.compile(
     r"^( *)(?:<!-- (?P<marker>.+?) -->\n\1)?```(?P<language>\w+)\n(?P<text>.*?)^\1```$", re.MULTILINE | re.DOTALL

@@ -35,8 +35,8 @@ def _lines(path: Path) -> int:
         # 26 of them make requests for orchestrators, 260 are Glue.
         ("lines of lib", 51_020),
         # 1,190 of them are the argument for exactness, 200 say where to begin and what the size is for.
-        # 650 are the page on Airflow and Step Functions, 600 that on Glue.
-        ("words of the pages", 42_250),
+        # 650 are the page on Airflow and Step Functions, 600 that on Glue, 150 that on assistants.
+        ("words of the pages", 42_390),
     ],
 )
 def test_it_does_not_grow(what: str, most: int) -> None:

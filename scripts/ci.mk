@@ -1,5 +1,5 @@
 # What takes longer than a change can wait for: it runs before a merge, every night or for a release. The Makefile includes this file.
-.PHONY: long sdk sparks glue cluster upgrade soak seeds mutants fuzz fuzz-core sanitize dist
+.PHONY: long sdk sparks glue newest quickstart cluster upgrade soak seeds mutants fuzz fuzz-core sanitize dist
 
 # What takes too long for each change.
 long: $(VENV)/.classes $(VENV)/.isolated $(VENV)/.core $(VENV40)/.classes | ip
@@ -25,12 +25,22 @@ sparks: spark-4.1 spark-4.2
 spark-%: $(VENV)/.full | java
 	@echo "setup: .venv-spark-$*, with Python $(or $(WITH),of .venv)" >&2
 	@$(VENV)/bin/uv venv --quiet --clear --python $(or $(WITH),$(PYTHON)) .venv-spark-$*
-	@$(VENV)/bin/uv pip install --quiet --python .venv-spark-$*/bin/python --group test --editable '.[emr,local]' 'pyspark==$*.*'
+	@$(VENV)/bin/uv pip install --quiet --python .venv-spark-$*/bin/python $(OVERRIDES) --group test --editable '.[emr,local]' 'pyspark==$*.*'
 	$(RUN) .venv-spark-$*/bin/python $(call TEST,3) -m "spark and not cluster and not upgrade and not long" tests/integration/spark
 
 # What Glue 6.0 has: Spark 4.1 and Python 3.13.
 glue: WITH := 3.13
 glue: spark-4.1
+
+# The newest that Spark 4.3 runs on.
+newest: WITH := 3.14
+newest: OVERRIDES := --overrides scripts/newest.txt
+newest: export WITH_JAVA := 25
+newest: spark-4.3
+
+# The quick start, as a new user runs it.
+quickstart: $(VENV)/.full
+	$(RUN) $(PYTHON) -m pytest $(PYTEST_ARGS) tests/integration/cli/test_quickstart.py -k first_minute
 
 # Every test that needs a cluster of hosts, one by one. Only root can make hosts; who is not root is told so.
 cluster: $(VENV)/.classes $(VENV40)/.classes | ip

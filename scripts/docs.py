@@ -16,6 +16,7 @@ from kinesis_efo.options.source import BATCHES, STREAMING
 from kinesis_efo.options.table import Option, foreign
 from kinesis_efo.spark.sink import SINK_OPTIONS
 from kinesis_efo_tools.manifest_schema import SCHEMA
+from scripts import status
 from scripts.alerts import rules
 from scripts.grafana import dashboard
 from scripts.picture import picture
@@ -131,7 +132,10 @@ SYSTEMS: Final = [system for system in dict.fromkeys(row.system for row in forei
 """The systems with a table on the page for those who come from them."""
 
 TABLES: Final = {
-    "README.md": (summary("option", (each for each in SOURCE_OPTIONS if each.name in COMMON)),),
+    "README.md": (
+        summary("option", (each for each in SOURCE_OPTIONS if each.name in COMMON)),
+        status.table(),
+    ),
     "docs/options.md": (
         reference("option", EVERYONE),
         reference("option of operators", OPERATORS),

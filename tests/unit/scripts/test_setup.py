@@ -180,6 +180,9 @@ def test_java_of_the_right_version_is_found(machine: Machine, version: str, fits
     machine.java(home, version)
     done = machine.run("java-home")
     assert (done.returncode, done.stdout.strip()) == ((0, str(home)) if fits else (1, ""))
+    wanted = machine.run("java-home", WITH_JAVA=version.split(".")[0])
+    assert wanted.stdout.strip() == str(home), "or the one that is asked for"
+    assert machine.run("java-home", WITH_JAVA="18").returncode == 1
     machine.java(machine.root / "mine", "21.0.1")
     assert machine.run("java-home", JAVA_HOME=str(machine.root / "mine")).stdout.strip() == str(machine.root / "mine")
 

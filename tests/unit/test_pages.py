@@ -12,6 +12,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
@@ -116,6 +117,15 @@ def test_the_costs_page_matches_its_formulas() -> None:
         assert f"${said:.0f}" in page
     assert f"${leases(8):.2f}" in page
     assert f"${efo(1, 100, 0):,.0f}" in page
+
+
+def test_boto_page_names_the_versions_that_are_allowed() -> None:
+    (allowed,) = (each for each in metadata.requires("aiobotocore") or () if each.startswith("botocore"))
+    parts = re.fullmatch(r"botocore<1\.43\.(\d+),>=([\d.]+)", allowed)
+    assert parts is not None
+    version = metadata.version("aiobotocore").removesuffix(".0")
+    said = f"{version} allows {parts[2]} to 1.43.{int(parts[1]) - 1}"
+    assert said in " ".join((ROOT / "docs/how-to/boto.md").read_text().split())
 
 
 # Shell

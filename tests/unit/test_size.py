@@ -29,14 +29,14 @@ def _lines(path: Path) -> int:
     ("what", "most"),
     [
         # 33 of them are the exit codes of jobs. 1,950 more than before the losses of records that time and use cause were found; the redesign of the center is to take them back.
-        ("lines of the runtime", 32_320),
+        ("lines of the runtime", 32_318),
         # Seven of them are the `__init__` of folders: none has more than 16 modules.
         ("modules of the runtime", 188),
-        # 26 of them make requests for orchestrators, 260 are Glue.
-        ("lines of lib", 51_020),
+        # 26 of them make requests for orchestrators, 260 are Glue, 15 the quota of an account.
+        ("lines of lib", 51_027),
         # 1,190 of them are the argument for exactness, 200 say where to begin and what the size is for.
-        # 650 are the page on Airflow and Step Functions, 600 that on Glue, 150 that on assistants.
-        ("words of the pages", 42_390),
+        # 650 are the page on Airflow and Step Functions, 600 that on Glue, 150 that on assistants, 200 that on boto3.
+        ("words of the pages", 42_620),
     ],
 )
 def test_it_does_not_grow(what: str, most: int) -> None:

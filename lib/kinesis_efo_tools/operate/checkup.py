@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from kinesis_efo.aws import pages_of, token_only
+from kinesis_efo.aws_errors import CALL_ERRORS
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.records.distribution import Distribution, distribution_of, on_demand
 from kinesis_efo_tools.operate.access import Clients
@@ -14,6 +15,8 @@ from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Findin
 
 CONSUMER_QUOTA: Final = 20
 """Consumers per stream, unless AWS raised it (Kinesis Data Streams, "Quotas and limits")."""
+ADVANTAGE_QUOTA: Final = 50
+"""The same of an on-demand stream, in an account with On-demand Advantage."""
 
 _DISTRIBUTIONS: Final = {
     Distribution.KEYED: "distributed by partition key",
@@ -95,14 +98,26 @@ async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
         taken = len(names) + queues
         words = f", {queues} of them queues" if queues else ""
         words += "" if shown else ", and its queues, which count as consumers, and which this botocore does not show"
-        if taken >= CONSUMER_QUOTA:
+        quota, unless = await _quota(kinesis) if on_demand(found) else (CONSUMER_QUOTA, "AWS raised it")
+        if taken >= quota:
             raise CheckUnknown(
-                f"{taken} consumers{words}: {CONSUMER_QUOTA} is the quota, unless AWS raised it or with On-demand Advantage (50)",
+                f"{taken} consumers{words}: {quota} is the quota, unless {unless}",
                 "before you declare another, remove one that is not used, or have the quota raised",
             )
-        return f"{taken} of {CONSUMER_QUOTA} consumers{words}"
+        return f"{taken} of {quota} consumers{words}"
 
     return await finding(f"quota of {ref.name}", look(), action="kinesis:ListStreamConsumers", needed=False)
+
+
+async def _quota(kinesis: Any) -> tuple[int, str]:
+    """Get an on-demand stream's quota of consumers from the account's settings, and when it is another one."""
+    try:
+        answer = await kinesis.describe_account_settings()
+    # AttributeError: this botocore does not have the operation.
+    except (*CALL_ERRORS, AttributeError):
+        return CONSUMER_QUOTA, f"AWS raised it or with On-demand Advantage ({ADVANTAGE_QUOTA})"
+    committed = answer["MinimumThroughputBillingCommitment"]["Status"] != "DISABLED"
+    return ADVANTAGE_QUOTA if committed else CONSUMER_QUOTA, "AWS raised it"
 
 
 async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Finding:

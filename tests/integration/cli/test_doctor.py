@@ -154,14 +154,18 @@ def test_quota_counts_queues_if_the_sdk_shows_them(cli: Cli, tmp_path: Path, mon
     for name in ("a", "b"):
         raw.create_queue(QueueName=name, StreamConfigurationList=[{"StreamARN": arn}])
     assert quota()["detail"] == (
-        "1 of 20 consumers, and its queues, which count as consumers, and which this botocore does not show"
+        "1 of 50 consumers, and its queues, which count as consumers, and which this botocore does not show"
     )
     with_queue_count(tmp_path, monkeypatch)
+    assert quota()["detail"] == "3 of 50 consumers, 2 of them queues"
+    cli.refuse("DescribeAccountSettings")
     assert quota()["detail"] == "3 of 20 consumers, 2 of them queues"
     for number in range(17):
         raw.register_stream_consumer(StreamARN=arn, ConsumerName=f"other-{number}")
     assert quota()["status"] == "unknown"
-    assert quota()["detail"].startswith("20 consumers, 2 of them queues: 20 is the quota, unless AWS raised it")
+    assert quota()["detail"].startswith(
+        "20 consumers, 2 of them queues: 20 is the quota, unless AWS raised it or with On-demand Advantage (50)"
+    )
 
 
 def test_missing_permission_fails_where_a_query_needs_it(cli: Cli) -> None:

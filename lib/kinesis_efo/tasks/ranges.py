@@ -11,7 +11,6 @@ from typing import Final
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError, NotFetchedHereError
-from kinesis_efo.fetcher.shortfall import WARN_SECONDS
 from kinesis_efo.fetcher.work import PlannerClient, WhereRequest
 from kinesis_efo.positions import ShardRange
 from kinesis_efo.records.events import position_after
@@ -24,6 +23,7 @@ NOBODY_SECONDS: Final = 20.0
 
 _WAIT_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.5
+_WARN_SECONDS: Final = 30.0
 
 
 class RangeReader:
@@ -79,7 +79,7 @@ class RangeReader:
                 progress_at = warned_at = now
             elif now - progress_at >= self._patience:
                 raise self._given_up(now - progress_at)
-            elif now - warned_at >= WARN_SECONDS:
+            elif now - warned_at >= _WARN_SECONDS:
                 warned_at = now
                 logger.warning("%s", self._given_up(now - progress_at))
             if fetcher is None:

@@ -133,7 +133,7 @@ def python_api() -> str:
         lines += [f"## {title}", "", *(line for name in names for line in (f"::: kinesis_efo.{name}", ""))]
     errors = ROOT / "lib" / "kinesis_efo" / "errors.py"
     names = re.findall(r"^class (\w+)", errors.read_text(), re.MULTILINE)
-    lines += ["## Exceptions", "", "[The runbook](runbook.md) says what to do about each.", ""]
+    lines += ["## Exceptions", "", "[Errors](errors.md) says what to do about each.", ""]
     lines += [line for name in names for line in (f"::: kinesis_efo.{name}", "")]
     return "\n".join(lines)
 
@@ -177,7 +177,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "python.md": python_api(),
         "constructs.md": constructs(),
         "examples.md": examples(),
-        "errors.md": messages.page(messages.catalog(messages.places(), messages.examples())),
     }.items():
         files.append(File.generated(config, name, content=text))
     return files
@@ -186,5 +185,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
     """Called by MkDocs with each page."""
     name = page.file.src_uri
+    if name == "errors.md":
+        markdown = messages.page(messages.catalog(messages.places(), messages.examples()), markdown)
     path = next((path for path, other in OUTSIDE.items() if other == name), f"docs/{name}")
     return with_indents_of_mkdocs(with_links_of_the_site(markdown, path, config.repo_url))

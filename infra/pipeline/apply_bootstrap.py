@@ -70,7 +70,9 @@ def apply_bootstrap(
         # Before there is a role that anybody could get.
         check_rules(github, deployment_of(environment), deploy)
     else:
-        logger.warning("warning: GitHub was not asked for its rules, which decide who deploys; see docs/pipeline-setup.md")
+        logger.warning(
+            "warning: GitHub was not asked for its rules, which decide who deploys; see docs/pipeline-setup.md"
+        )
     directory = synthesized / "stacks" / names.bootstrap_stack_name
     runner, state = terraform(directory), directory / _STATE
     with asking(environment.account_id):

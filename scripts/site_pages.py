@@ -74,7 +74,10 @@ MOVED: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
 }
 """Where pages are that remedies and links of former versions name, and sections that went elsewhere."""
 _FORMS: Final = {
-    "Event": r"\bevents?(?![\w-]| time| log)",
+    "Event": r"\bevents?(?![\w-]| time| log| loop)",
+    "Lease": r"(?<![\w-])[Ll]eases?(?![\w-]|\s+table)",
+    "Mark": r"(?<=[Tt]he |its )marks?\b",
+    "Range": r"(?<![\w-])[Rr]anges?(?![\w-]|\s+(?:of hash|with))",
     "Reads apart": r"\breads? apart",
     "Run": r"\b(?:[Tt]he|[Aa]|one|share a|each) run(?!\w|-)",
 }

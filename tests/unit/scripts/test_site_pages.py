@@ -84,10 +84,10 @@ def test_moved_pages_lead_to_pages_and_sections() -> None:
 
 
 def test_first_use_of_each_term_leads_to_the_glossary() -> None:
-    text = "The lease table has the leases.\n\n| the run | event time, two events |\n"
+    text = "The lease table, a lease table, has the leases.\n\n| the run | event time, two events |\n"
     found = with_terms(text, "failures.md", ["Lease", "Lease table", "Run", "Event"])
     assert found == (
-        "The [lease table](glossary.md#lease-table) has the [leases](glossary.md#lease).\n\n"
+        "The [lease table](glossary.md#lease-table), a lease table, has the [leases](glossary.md#lease).\n\n"
         "| [the run](glossary.md#run) | event time, two [events](glossary.md#event) |\n"
     )
     assert with_terms("The run failed", "run-on-emr.md", ["Run"]) == "The run failed"

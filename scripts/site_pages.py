@@ -156,8 +156,8 @@ def with_terms(text: str, page: str, terms: Iterable[str]) -> str:
         page: Its path on the site.
         terms: The glossary's headings.
 
-    >>> with_terms("# Leases\\n\\nA `lease` of [leases](a.md): two leases, `x` one lease.", "how-to/b.md", ["Lease"])
-    '# Leases\\n\\nA `lease` of [leases](a.md): two [leases](../glossary.md#lease), `x` one lease.'
+    >>> with_terms("# Leases\\n\\nA `lease` of [leases](a.md): two leases, `x` lease `y`.", "how-to/b.md", ["Lease"])
+    '# Leases\\n\\nA `lease` of [leases](a.md): two [leases](../glossary.md#lease), `x` lease `y`.'
     """
     glossary = os.path.relpath("glossary.md", PurePosixPath(page).parent)
     parts = _NO_PROSE.split(text)  # prose is at even places

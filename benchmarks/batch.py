@@ -45,6 +45,7 @@ def run() -> list[Figure]:
         wait_until(lambda: time.time() > tip.value / 1000 + 2)
         ref = StreamRef("orders", "orders", arn, None)
         manifest = Manifest("lake", "local", "us-east-1", "", {"orders": ref}, "here", {"orders": "orders"})
+        # The name that the versions before have, too.
         options = BatchOptions.parse({"manifest": "here", "batch.maxRate": "1g"})
         options = replace(options, source=replace(options.source, aws=AwsSettings(endpoint_url=aws.endpoint_url)))
         planned = asyncio.run(plan(manifest, options, tip))

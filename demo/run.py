@@ -234,6 +234,7 @@ def _archive_job(directory: Path, manifest: str, total: int) -> Child:
         "--manifest", manifest,
         "--output", directory / "lake",
         "--checkpoint", directory / "checkpoint",
+        "--streams", "*",
         "--starting-position", "TRIM_HORIZON",
         "--trigger", "1 second",
         "--option", f"maxRecordsPerTrigger={max(500, total // 16)}",

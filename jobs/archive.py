@@ -162,7 +162,7 @@ def command_line() -> argparse.ArgumentParser:
     )
     parser.add_argument("--output", required=True, help="Directory for the Parquet files.")
     parser.add_argument("--checkpoint", required=True, help="Directory for the query's progress; one for each output.")
-    parser.add_argument("--streams", help="Logical stream names, comma separated; by default all in the manifest.")
+    parser.add_argument("--streams", help="Logical stream names, comma separated; * for all in the manifest.")
     parser.add_argument(
         "--starting-position",
         help="LATEST, TRIM_HORIZON, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>; new queries only.",

@@ -5,14 +5,15 @@ A table starts at its header line and ends at the next blank line; everything ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from kinesis_efo.metrics import METRICS
 from kinesis_efo.options import SOURCE_OPTIONS
-from kinesis_efo.options.table import Option
+from kinesis_efo.options.source import BATCHES, STREAMING
+from kinesis_efo.options.table import Option, foreign
 from kinesis_efo.spark.sink import SINK_OPTIONS
 from kinesis_efo_tools.manifest_schema import SCHEMA
 from scripts.alerts import rules
@@ -28,14 +29,20 @@ def summary(title: str, options: Iterable[Option]) -> str:
     return "\n".join([f"| {title} | default | |", "|---|---|---|", *rows])
 
 
-def reference(title: str, options: Iterable[Option]) -> str:
-    """A Markdown table of options, with their meaning and the rule for their values."""
+def reference(title: str, names: Container[str]) -> str:
+    """A Markdown table of options for reading and writing: who uses them, their meaning and the rule for their values."""
+    uses: dict[Option, list[str]] = {}
+    for option in SOURCE_OPTIONS:
+        uses[option] = ["streaming"] * (option.name not in BATCHES) + ["batch"] * (option.name not in STREAMING)
+    for option in SINK_OPTIONS:
+        uses.setdefault(option, []).append("writing")
     # Outside of code, what is in angle brackets is a tag.
     rows = [
-        f"| `{option.name}` | {option.rule.replace('<', '&lt;')} | {option.default} | {option.meaning} |"
-        for option in options
+        f"| `{option.name}` | {', '.join(use) if len(use) < 3 else 'all'} | {option.rule.replace('<', '&lt;')} | {option.default} | {option.meaning} |"
+        for option, use in uses.items()
+        if option.name in names
     ]
-    return "\n".join([f"| {title} | value | default | |", "|---|---|---|---|", *rows])
+    return "\n".join([f"| {title} | for | value | default | |", "|---|---|---|---|---|", *rows])
 
 
 def metrics() -> str:
@@ -61,10 +68,20 @@ def manifest() -> str:
     return "\n".join(["| key | |", "|---|---|", *(f"| `{key}` | {meaning} |" for key, meaning in keys.items())])
 
 
+def of_system(system: str) -> str:
+    """The options of another system as a Markdown table, with what takes their place."""
+    rows = [
+        f"| {', '.join(f'`{name}`' for name in row.names)} | {'-' if row.here == '-' else f'`{row.here}`'} | {row.note} |"
+        for row in foreign()
+        if row.system == system
+    ]
+    return "\n".join([f"| {system} | here | |", "|---|---|---|", *rows])
+
+
 def keywords() -> str:
     """The module whose `TypedDict` lets editors complete the options of `read_stream` and `read`."""
     # Both have arguments of their own for these.
-    names = [each.name.replace(".", "_") for each in SOURCE_OPTIONS if each.name not in ("manifest", "streams")]
+    names = [each.name for each in SOURCE_OPTIONS if each.name not in ("manifest", "streams")]
     return "\n".join(
         [
             '"""The options of `read_stream` and `read` as keywords, for editors and type checkers. Made from the table of options."""',
@@ -78,7 +95,7 @@ def keywords() -> str:
             "",
             "",
             "class SourceKeywords(TypedDict, total=False):",
-            '    """The options of the source, `_` in place of `.`."""',
+            '    """The options of the source."""',
             "",
             *(f"    {name}: Value" for name in names),
             "",
@@ -98,9 +115,29 @@ COMMON: Final = (
 )
 """The options that README shows: those that most jobs need."""
 
+EVERYONE: Final = {
+    "manifest", "streamArn", "consumerArn", "leaseTable", "streams", "stream", "readMode", "startingPosition", "endingPosition",
+    "maxBytesPerTrigger", "maxRecordsPerTrigger", "failOnDataLoss", "deaggregate", "fetchers", "catchUp", "shardsPerTask", "ordered",
+    "aggregate", "failOnError", "region", "roleArn",
+}  # fmt: skip
+OPERATORS: Final = {
+    "newStreamPosition", "removedStreams", "acceptDataLoss", "maxShardSkew", "bufferBytes", "slowQueries", "maxShardRate",
+    "fetcherHost", "fetcherBindHost", "fetcherPort", "fetcherTls", "leaseTimeout", "retryTimeout", "stallWarning", "endpointUrl",
+    "externalId", "roleSessionName", "metricsExport", "metricsEmfTo", "metricsEmfInterval",
+}  # fmt: skip
+EXPERTS: Final = {option.name for option in (*SOURCE_OPTIONS, *SINK_OPTIONS)} - EVERYONE - OPERATORS
+
+SYSTEMS: Final = [system for system in dict.fromkeys(row.system for row in foreign()) if system != "Spark source"]
+"""The systems with a table on the page for those who come from them."""
+
 TABLES: Final = {
     "README.md": (summary("option", (each for each in SOURCE_OPTIONS if each.name in COMMON)),),
-    "docs/options.md": (reference("option", SOURCE_OPTIONS), reference("sink option", SINK_OPTIONS)),
+    "docs/options.md": (
+        reference("option", EVERYONE),
+        reference("option of operators", OPERATORS),
+        reference("option of experts", EXPERTS),
+    ),
+    "docs/coming-from.md": tuple(map(of_system, SYSTEMS)),
     "docs/metrics.md": (metrics(),),
     "docs/manifest.md": (manifest(),),
 }

@@ -26,7 +26,7 @@ _PARAMETER_BYTES = {"standard": 4096, "advanced": 8192}  # API_PutParameter, Val
 POLICY_CHARACTERS = 6144
 """IAM quotas: of a managed policy, white space not counted."""
 _ROLE_CHARACTERS = 64
-_POLLERS = 5  # a shard answers five GetRecords a second, and a query asks each shard once a second (`polling.interval`)
+_POLLERS = 5  # a shard answers five GetRecords a second, and a query asks each shard once a second (`pollingInterval`)
 
 
 @dataclass(slots=True)

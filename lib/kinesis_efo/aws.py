@@ -444,7 +444,7 @@ def _assuming(fetcher: Any, client: Callable[..., Any], credentials: Any, settin
             f"kinesis-efo option 'roleArn' is {settings.role_arn!r}, but there are no AWS credentials to assume it with; "
             "give the process credentials that may do so, by a role, a profile or its environment"
         )
-    arguments = {"RoleSessionName": settings.role_session_name}
+    arguments = {"RoleSessionName": settings.role_session_name or "kinesis-efo"}
     if settings.external_id:
         arguments["ExternalId"] = settings.external_id
     at = partial(client, endpoint_url=settings.endpoint_url)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from kinesis_efo.arns import CONSUMER_ARN, STREAM_ARN
-from kinesis_efo.errors import ManifestError
+from kinesis_efo.errors import ManifestError, OptionsError
 
 if TYPE_CHECKING:
     from kinesis_efo.options import SourceOptions
@@ -68,8 +68,8 @@ class Manifest:
         return f"application {self.application!r} in environment {self.environment!r} (manifest {self.source})"
 
     def select(self, names: Sequence[str] | None) -> Manifest:
-        """Return the manifest with only the named streams, or with all streams if `names` is None."""
-        if names is None:
+        """Return the manifest with only the named streams, or with all streams if `names` is None or `*`."""
+        if names is None or tuple(names) == ("*",):
             return self
         unknown = [name for name in names if name not in self.streams]
         if unknown:
@@ -79,6 +79,12 @@ class Manifest:
             )
         chosen = {name: self.streams[name] for name in names}
         return replace(self, streams=chosen)
+
+    def check_choice(self) -> None:
+        """Raise OptionsError if there are several streams, for a read whose options name none."""
+        if len(self.streams) > 1:
+            has = f"the manifest {self.source} has {', '.join(map(repr, sorted(self.streams)))}"
+            raise OptionsError([f"kinesis-efo needs option 'streams': {has}; name those to read, or give * for all"])
 
     def in_region(self, region: str | None) -> Manifest:
         """Return this manifest. Raises ManifestError if the option `region` is given and contradicts it."""
@@ -307,6 +313,8 @@ def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
     """
     if options.manifest:
         manifest = load_manifest(options.manifest, session).in_region(options.aws.region).select(options.streams)
+        if options.batch and options.streams is None:
+            manifest.check_choice()
     else:
         manifest = _given(options).in_region(options.aws.region)
     if options.read_mode == "polling":

@@ -20,8 +20,10 @@ _DATE = re.compile(r"20\d{6}", re.ASCII)
 _TIME_UNITS = (Decimal(1), Decimal(1000), Decimal("0.001"), Decimal("0.000001"))
 """Factors that convert milliseconds, seconds (as in AWS' API, with or without a fraction), microseconds and nanoseconds to milliseconds."""
 _SIZE_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_DURATION = re.compile(r"(\d{1,12})\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
-_DURATION_MS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(
+    r"(\d{1,12})\s*((ms|milliseconds?)|s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)?", re.IGNORECASE
+)
+_DURATION_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_size(text: str) -> int:
@@ -48,14 +50,14 @@ def format_size(count: int) -> str:
 
 
 def parse_duration(text: str) -> int:
-    """Parse a duration such as `200ms`, `10s`, `5m`, `1h` or `200`; returns milliseconds.
+    """Parse a duration such as `200ms`, `10s`, `5 minutes`, `1h` or `200`; returns milliseconds.
 
-    >>> parse_duration("10s"), parse_duration("200")
+    >>> parse_duration("10 seconds"), parse_duration("200")
     (10000, 200)
     """
     if not (match := _DURATION.fullmatch(text.strip())):
         raise ValueError(text)
-    return int(match[1]) * _DURATION_MS[match[2] and match[2].lower()]
+    return int(match[1]) * (1 if match[3] or not match[2] else _DURATION_MS[match[2][0].lower()])
 
 
 def lacks_unit(text: str, most: int) -> bool:

@@ -20,6 +20,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kinesis_efo.kinesis.recovery import Limits
+from kinesis_efo.options import RetrySettings
 from kinesis_efo_local import AwsError, LocalAws, Request, Settings
 from tests.emulator.faults import ScriptedFaults
 from tests.emulator.script import BROKEN, HTTP2, ODD, Fault
@@ -28,7 +29,7 @@ from tests.support.world import World, make_world
 
 SECONDS = 5.0
 QUICK = Limits(between_calls=0.05, after_success=0.2, full=1.0, silence=2.0, too_short=0.01)
-PATIENT = {"subscribe.maxRetries": "50", "subscribe.backoff.baseMs": "20", "subscribe.backoff.maxMs": "200"}
+PATIENT = RetrySettings(max_retries=50, base_ms=20, max_ms=200)
 REFUSALS = ("LimitExceededException", "InternalFailure", "KMSThrottlingException", "ResourceInUseException: too soon")
 
 
@@ -115,9 +116,9 @@ def test_real_sockets_lose_and_double_nothing(seed: int, tmp_path: Path) -> None
     with LocalAws(settings=settings, faults=faults) as aws:
         world = make_world(aws, tmp_path, {"orders": 2})
         written: dict[str, int] = defaultdict(int)
-        options = {"bufferBytes": random.choice(("1m", "64m")), "leaseTimeout": "5s", "transport": transport, **PATIENT}
+        options = {"bufferBytes": random.choice(("1m", "64m")), "leaseTimeout": "5s", "transport": transport}
         with ExitStack() as stack:
-            r = stack.enter_context(reading(world, limits=QUICK, **options))
+            r = stack.enter_context(reading(world, limits=QUICK, retry=PATIENT, **options))
             queries = [r, *(stack.enter_context(beside(r, f"q{number}", r.offset)) for number in range(seed % 4))]
             faults.began = time.monotonic()
             writing = threading.Thread(target=write, args=(world, Random(seed), time.monotonic() + SECONDS, written))

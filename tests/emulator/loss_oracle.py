@@ -285,9 +285,7 @@ class QueryOracle:
         accepts: Whether the query has accepted a loss in a shard of a stream.
     """
 
-    def __init__(
-        self, name: str, reports: list[Report], accepts: Callable[[str, str], bool] = lambda *_: True
-    ) -> None:
+    def __init__(self, name: str, reports: list[Report], accepts: Callable[[str, str], bool] = lambda *_: True) -> None:
         self.name = name
         self.reports = reports
         self.accepts = accepts

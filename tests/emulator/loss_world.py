@@ -41,7 +41,7 @@ from kinesis_efo.run import clients
 from kinesis_efo.run.messages import FINISHED, FinishedBatches
 from kinesis_efo.spark import stream_planner
 from kinesis_efo.spark.partitions import KinesisPartition
-from kinesis_efo.spark.stream_planner import StreamPlanner
+from kinesis_efo.spark.stream_planner import START, StreamPlanner
 from kinesis_efo.tasks.ranges import RangeReader
 from kinesis_efo_local import AwsError, NoFaults, Request, Reset
 from kinesis_efo_local.writing import PutRecord, put_record
@@ -89,7 +89,7 @@ _REPLACED: Final = (
 """What a query may fail with when its stream was created again."""
 
 _OUT: Final = ("RetriesExhaustedError", "FetcherError", "TableUnavailableError", "LeaseLostError", "SubscriptionError")
-"""What a query may fail with if one operation fails, or answers are stuck, for longer than `subscribe.retryTimeout`."""
+"""What a query may fail with if one operation fails, or answers are stuck, for longer than `retryTimeout`."""
 
 _LONGEST_TRIGGER: Final = 600.0
 
@@ -561,7 +561,7 @@ class SparkQuery:
                 planned = end
                 if batch:
                     planner.commit()
-            start = _json(planner.initial()) if committed is None else committed
+            start = _json(START) if committed is None else committed
             self._execute(planner, batch, start, planned)
             log.commits.add(batch)
             if "mark" in planned:
@@ -594,11 +594,8 @@ class SparkQuery:
         self, planner: StreamPlanner, committed: dict[str, Any] | None, batch: int, *, old: bool
     ) -> dict[str, Any]:
         if old:
-            end = _json(planner.latest(None, once=False))  # Spark 4.0 does not say which trigger it is
-            if committed is None:
-                planner.initial()
-            return end
-        start = _json(planner.initial()) if committed is None else committed
+            return _json(planner.latest(None, once=False))  # Spark 4.0 does not say which trigger it is
+        start = _json(START) if committed is None else committed
         return _json(planner.latest(_json(start), once=self.once))
 
     def _log(self, batch: int, end: dict[str, Any], before: dict[str, Any] | None) -> None:
@@ -991,12 +988,12 @@ class Scenario:
         self.shared = {
             "bufferBytes": "1m" if self.sizes[1] > 1_000 else random.choice(("1m", "8m")),
             "leaseTimeout": "180s",
-            "checkpointRate": "1",
-            "subscribe.retryTimeout": f"{self.retry:g}s",
+            "checkpointWritesPerSecond": "1",
+            "retryTimeout": f"{self.retry:g}s",
             "readMode": random.choice(("efo", "efo", "polling")),
             "failOnDataLoss": random.choice(("true", "true", "false")),
-            "polling.interval": "10s",
-            "metrics.export": "none",
+            "pollingInterval": "10s",
+            "metricsExport": "none",
         }
         world.list_age = random.choice((0.0, 0.0, 5.0, 60.0))
         world.unknown_seconds = random.choice((0.0, 0.0, 3.0, 20.0))
@@ -1428,7 +1425,7 @@ class Scenario:
             case "AlreadyRunningError" | "LeaseLostError" if self.rivals:
                 query.over = query.program is not None
             case "RetriesExhaustedError" if not self.sees_tips:
-                pass  # Kinesis says for longer than subscribe.retryTimeout that nothing is there
+                pass  # Kinesis says for longer than retryTimeout that nothing is there
             case "FetcherError" | "LeaseLostError" | "RetriesExhaustedError" | "FetcherUnreachableError" if (
                 self.machine.now < self.frozen_until
             ):

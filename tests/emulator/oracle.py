@@ -69,7 +69,7 @@ class Oracle:
 
     Args:
         clock: Virtual time.
-        max_retries: The fetcher's `subscribe.maxRetries`.
+        max_retries: The fetcher's `RetrySettings.max_retries`.
         consumer_exists: Whether the consumer exists now: only a missing one is fatal.
         polled: Whether the query reads with GetRecords: then five calls per second are allowed.
 

@@ -242,8 +242,8 @@ async def test_faults_of_one_consumer_leave_another_alone() -> None:
         RetriesExhaustedError,
         "stream 'orders', shard ... (from manifest.json) cannot be read: too many failures "
         "in a row without any progress, 11 in ... s. The last was ClientOSError: [Errno 104] Connection reset by peer. "
-        "Restart the query once the cause is gone; kinesis-efo options 'subscribe.retryTimeout' and 'subscribe.maxRetries' "
-        "allow more",
+        "Restart the query once the cause is gone; kinesis-efo option 'retryTimeout' "
+        "allows more",
     ):
         await world.read()
     assert faults.strikes

@@ -118,7 +118,7 @@ def test_query_that_ends_reads_what_was_there_at_its_start(fetchers: int, mode: 
 
 
 def test_frozen_run_fails_its_query_after_warnings() -> None:
-    with world(options={"subscribe.retryTimeout": "120s"}) as w:
+    with world(options={"retryTimeout": "120s"}) as w:
         query = w.query()
         w.put(10)
         query.reads(10)
@@ -195,7 +195,7 @@ def test_added_stream_is_read_from_its_beginning(fetchers: int) -> None:
 
 @everywhere
 def test_start_from_leases_reads_what_nobody_has_processed(fetchers: int) -> None:
-    with world(shards=2, fetchers=fetchers, options={"checkpointRate": "10"}) as w:
+    with world(shards=2, fetchers=fetchers, options={"checkpointWritesPerSecond": "10"}) as w:
         w.put(20)
         first = w.query()
         first.reads(20)
@@ -455,6 +455,25 @@ def test_start_from_leases_of_an_idle_shard_is_an_error_if_records_expired_since
 
 
 @both_modes
+def test_children_start_while_the_list_of_shards_is_older_than_the_offset(mode: str) -> None:
+    with world(shards=2, options={"readMode": mode, "maxShardSkew": "10s"}) as w:
+        w.warns("maxShardSkew")
+        query = w.query()
+        w.put(20)
+        query.reads(20)
+        w.kinesis.list_age = 60.0
+        w.split()
+        w.put(20)
+        query.reads(40)
+        query.stop()
+        query.start()
+        w.split()
+        w.put(20)
+        query.reads(60, within=30)
+        w.later(80)
+
+
+@both_modes
 def test_start_at_the_horizon_of_an_old_stream_says_nothing(mode: str) -> None:
     with world(options={"readMode": mode}) as w:
         w.put(10)
@@ -532,7 +551,7 @@ def test_tip_that_is_never_found_is_an_error(how: dict[str, bool]) -> None:
 
 @everywhere
 def test_idle_polled_shard_stays_readable_for_hours(fetchers: int) -> None:
-    options = {"readMode": "polling", "polling.interval": "10s"}
+    options = {"readMode": "polling", "pollingInterval": "10s"}
     with world(shards=2, fetchers=fetchers, options=options, retention_seconds=3600.0) as w:
         w.put(4)
         query = w.query()

@@ -306,7 +306,7 @@ def test_stuck_query_is_not_committed_by_the_other(fetchers: int) -> None:
 
 @everywhere
 def test_start_from_leases_reads_what_the_slowest_query_has_not(fetchers: int) -> None:
-    with world(shards=1, fetchers=fetchers, options={"checkpointRate": "10"}) as w:
+    with world(shards=1, fetchers=fetchers, options={"checkpointWritesPerSecond": "10"}) as w:
         fast, slow = w.query(), w.query()
         w.put(20)
         fast.reads(20)

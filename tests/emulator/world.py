@@ -83,7 +83,7 @@ class World:
         self._spark = spark
         self._options = {
             "startingPosition": "TRIM_HORIZON", "leaseTimeout": "30s", "pollTimeout": "10s", "bufferBytes": "8m",
-            "metrics.export": "none", **options,
+            "metricsExport": "none", **options,
         }  # fmt: skip
         self._tolerated: list[str] = []
         self._written = 0

@@ -138,7 +138,7 @@ def batch_read(options: SourceOptions, file: Path) -> None:
 def test_a_start_fails_after_the_retry_timeout(
     proxy: str, manifest: Path, start: Callable[[SourceOptions, Path], None], more: dict[str, str]
 ) -> None:
-    options = SourceOptions.parse({"manifest": str(manifest), "subscribe.retryTimeout": "2s", **more})
+    options = SourceOptions.parse({"manifest": str(manifest), "retryTimeout": "2s", **more})
     began = time.monotonic()
     with pytest.raises(KinesisEfoError) as failed:
         start(options, manifest)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from secrets import token_urlsafe
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +17,7 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.planning import PollReply
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.manifest import resolve_manifest
-from kinesis_efo.options import SourceOptions
+from kinesis_efo.options import RetrySettings, SourceOptions
 from kinesis_efo.positions import Offset, ShardRange
 from kinesis_efo.records.decoder import decode
 from kinesis_efo.run.access import Begin, Call
@@ -186,11 +187,13 @@ def prepare(
     clock: Clock | None = None,
     listening: Listening = LOOPBACK_ONLY,
     start_fetchers: StartFetchers | None = None,
+    retry: RetrySettings | None = None,
     **options: str,
 ) -> LocalRun:
-    """A runtime that is not started."""
+    """A runtime that is not started. `retry`: other settings than the defaults."""
     text = {**world.options, "startingPosition": "TRIM_HORIZON", "leaseTimeout": "1s", **options}
     parsed = SourceOptions.parse(text)
+    parsed = replace(parsed, retry=retry or parsed.retry)
     manifest = resolve_manifest(parsed, SyncClients(parsed.aws))
     return LocalRun(
         manifest, parsed, listening, token_urlsafe(32), start_fetchers=start_fetchers, clock=clock, limits=limits
@@ -205,10 +208,11 @@ def reading(
     limits: Limits = QUICK,
     clock: Clock | None = None,
     listening: Listening = LOOPBACK_ONLY,
+    retry: RetrySettings | None = None,
     **options: str,
 ) -> Iterator[Reading]:
     """Read a world with a started fetcher, from an offset, or from the start that the options give."""
-    runtime = prepare(world, limits=limits, clock=clock, listening=listening, start_fetchers=None, **options)
+    runtime = prepare(world, limits=limits, clock=clock, listening=listening, retry=retry, **options)
     runtime.start()
     try:
         with FetcherClient(runtime.address, runtime.secret) as client:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -334,6 +335,14 @@ def test_role_is_assumed_once_for_all_clients(aws: Aws, call: Calls) -> None:
     (assumed,) = aws.assumed
     assert (assumed["Action"], assumed["RoleArn"], assumed["key"]) == ("AssumeRole", ROLE, "BASE")
     assert (assumed["ExternalId"], assumed["RoleSessionName"]) == ("tenant 7", "lake")
+
+
+@both
+def test_application_names_its_session(aws: Aws, call: Calls) -> None:
+    for settings in (AwsSettings().of("lake"), AwsSettings(role_session_name="mine").of("lake"), AwsSettings()):
+        call(replace(settings, endpoint_url=aws.url, role_arn=ROLE), range(1))
+    names = [assumed["RoleSessionName"] for assumed in aws.assumed]
+    assert names == ["kinesis-efo-lake", "mine", "kinesis-efo"]
 
 
 @both

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kinesis_efo.errors import OptionsError
-from kinesis_efo.options import BatchOptions, Bounds, SourceOptions, are_for_batch
+from kinesis_efo.options import SOURCE_OPTIONS, BatchOptions, Bounds, SourceOptions, are_for_batch
+from kinesis_efo.options.source import STREAMING
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 
 STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
@@ -26,7 +27,7 @@ def test_the_defaults() -> None:
     options = parse()
     assert options.starts.of("orders") == TRIM_HORIZON
     assert options.source.ends.of("orders") is None
-    assert (options.source.read_mode, options.source.batch_rate) == ("polling", 1 << 20)
+    assert (options.source.read_mode, options.source.shard_rate) == ("polling", 1 << 20)
 
 
 def test_neither_a_consumer_nor_a_lease_table_is_needed() -> None:
@@ -39,6 +40,8 @@ def test_neither_a_consumer_nor_a_lease_table_is_needed() -> None:
     ("text", "bounds"),
     [
         ("trim_horizon", Bounds(TRIM_HORIZON)),
+        ("earliest", Bounds(TRIM_HORIZON)),
+        ("2024-01-01T00:00:00Z", Bounds(NEW_YEAR)),
         ("AT_TIMESTAMP:2024-01-01T00:00:00Z", Bounds(NEW_YEAR)),
         ('{"orders": "AT_TIMESTAMP:1704067200000"}', Bounds(TRIM_HORIZON, {"orders": NEW_YEAR})),
         ('{"*": "AT_TIMESTAMP:1704067200000", "orders": "TRIM_HORIZON"}', Bounds(NEW_YEAR, {"orders": TRIM_HORIZON})),
@@ -83,7 +86,7 @@ def test_ends(text: str, bounds: Bounds) -> None:
     assert parse(endingPosition=text).source.ends == bounds
 
 
-RULE = "kinesis-efo option 'startingPosition' must be TRIM_HORIZON, AT_TIMESTAMP:<ISO 8601 or epoch ms>, or JSON"
+RULE = "kinesis-efo option 'startingPosition' must be EARLIEST (TRIM_HORIZON), a time in ISO 8601 or epoch ms, or JSON"
 BOTH = ("startingPosition", "endingPosition")
 TIP = "After the tip there is nothing yet; spark.readStream reads what comes"
 
@@ -93,14 +96,9 @@ TIP = "After the tip there is nothing yet; spark.readStream reads what comes"
     [
         *(("startingPosition", text, RULE) for text in ("", "NOW", "AFTER:7", "{", '{"orders": 7}', '{"orders": "AFTER:7"}', '{"orders": {"s": "NOW"}}')),
         *(("startingPosition", text, f"; got {text!r}") for text in ("", "NOW", "{")),
-        *((option, text, f"; got {text!r}; did you mean AT_TIMESTAMP:{meant}?") for option in BOTH for text, meant in (
-            ("2026-11-20T08:00:00Z", "2026-11-20T08:00:00Z"),
-            (" 2026-11-20 ", "2026-11-20T00:00:00Z"),
-            ("1704067200000", "1704067200000"),
-            ('{"orders": "2026-11-20T08:00:00Z"}', "2026-11-20T08:00:00Z"),
-        )),
+        *((option, text, "must say its time zone, as 2026-11-20T00:00:00Z does for UTC") for option in BOTH for text in (" 2026-11-20 ", '{"orders": "2026-11-20"}')),
         *((option, text, "; did you mean 1795699946480, which is 2026-11-26T13:32:26Z?") for option in BOTH for text in (
-            "AT_TIMESTAMP:1795699946.480", '{"orders": {"*": "AT_TIMESTAMP:1795699946.480"}}',
+            "AT_TIMESTAMP:1795699946.480", "1795699946.480", '{"orders": {"*": "AT_TIMESTAMP:1795699946.480"}}',
         )),
         *(("startingPosition", text, TIP) for text in ("LATEST", '{"orders": "latest"}', '{"orders": {"shardId-000000000000": "LATEST"}}')),
         ("startingPosition", "LEASES", "a batch read knows no leases"),
@@ -111,29 +109,38 @@ def test_wrong_bounds_are_refused_with_a_remedy(option: str, text: str, said: st
     assert said in fault
 
 
-@pytest.mark.parametrize(
-    "more", [{}, {"batch.maxRate": "1m"}, {"consumerArn": f"{STREAM}/consumer/lake:1700000000", "leaseTable": "leases"}]
-)
-def test_consumer_becomes_polling_with_a_mark(more: dict[str, str]) -> None:
-    options = BatchOptions.parse({"streamArn": STREAM, "readMode": " EFO ", **more})
-    assert (options.source.read_mode, options.with_consumer) == ("polling", True)
-    assert not parse(readMode="polling").with_consumer
+@pytest.mark.parametrize("name", sorted(STREAMING))
+def test_options_of_streaming_queries_are_refused(name: str) -> None:
+    option = next(each for each in SOURCE_OPTIONS if each.name == name)
+    text = option.default.strip("`") if option.default.startswith("`") else "1"
+    assert f"kinesis-efo option '{name}' is for a streaming query; a batch read ignores it: leave it out" in faults(
+        **{name: text}
+    )
+
+
+def test_options_of_batch_reads_are_refused_in_queries() -> None:
+    with pytest.raises(
+        OptionsError, match="'shardsPerTask' is for a batch read; a streaming query ignores it: leave it out"
+    ):
+        SourceOptions.parse({"manifest": "m.json", "shardsPerTask": "2"})
 
 
 def test_all_faults_are_reported_together() -> None:
     found = faults(
-        startingPosition="LATEST", readMode="fast", endingPosition="TRIM_HORIZON", bufferBytes="lots", bogus="1"
+        startingPosition="LATEST", shardsPerTask="some", endingPosition="TRIM_HORIZON", bufferBytes="lots", bogus="1"
     )
     assert [fault.split("'")[1] for fault in found] == [
         "startingPosition",
-        "readMode",
+        "shardsPerTask",
         "endingPosition",
         "bufferBytes",
         "bogus",
+        "bufferBytes",
     ]
 
 
 def test_batch_options_reveal_a_batch_read() -> None:
     assert are_for_batch(["manifest", "BATCH.maxrate"])
     assert are_for_batch(["session.batch"])
+    assert are_for_batch(["shardsPerTask"])
     assert not are_for_batch(["manifest", "startingPosition", "endingPosition"])

@@ -1,90 +1,59 @@
-"""Options of other sources: what users who give them are told, and that what they are told is an option here."""
+"""Options of other systems: each is answered with the option that takes its place, and the page has the same table."""
 
 from __future__ import annotations
-
-import re
-from pathlib import Path
 
 import pytest
 
 from kinesis_efo.errors import OptionsError
-from kinesis_efo.options import SOURCE_OPTIONS, SourceOptions
-from kinesis_efo.options.batch import BatchOptions
-from kinesis_efo.options.table import Option
+from kinesis_efo.options import SOURCE_OPTIONS, BatchOptions, SourceOptions
+from kinesis_efo.options.table import Foreign, foreign
 from kinesis_efo.spark.sink import SINK_OPTIONS, SinkOptions
 
 pytestmark = pytest.mark.spark43
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming-from.md"
-DATABRICKS_QUERY = {
-    "streamname": "orders",
-    "initialposition": "earliest",
-    "region": "eu-west-1",
-    "awsaccesskey": "do not show me",
+OURS = {
+    kind: {option.name.lower(): option.name for option in options}
+    for kind, options in (("source", SOURCE_OPTIONS), ("sink", SINK_OPTIONS))
 }
+NAMES = [
+    (row, name)
+    for row in foreign()
+    for name in row.names
+    if name.lower() not in OURS[row.system.split()[-1]]
+]  # fmt: skip
 
 
-def faults(options: dict[str, str]) -> tuple[str, ...]:
+def faults(kind: str, name: str) -> tuple[str, ...]:
     with pytest.raises(OptionsError) as refused:
-        SourceOptions.parse(options)
-    assert str(refused.value) == "\n".join(refused.value.faults)
+        (SourceOptions if kind == "source" else SinkOptions).parse({"manifest": "m", name: "do not show me"})
+    assert "do not show me" not in str(refused.value)
     return refused.value.faults
 
 
+@pytest.mark.parametrize(("row", "name"), NAMES, ids=lambda value: value if isinstance(value, str) else value.system)
+def test_foreign_option_is_answered_with_ours(row: Foreign, name: str) -> None:
+    """Spark hands names over in lower case."""
+    *system, kind = row.system.split()
+    (fault,) = faults(kind, name.replace("*", "x").lower())
+    assert " ".join(system) in fault.split(";")[0]
+    assert ("leave it out" if row.here == "-" else f"here it is '{row.here}'") in fault
+    assert row.here in {"-", *OURS[kind].values()}
+
+
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("kind", "name", "told"),
     [
-        ("maxOffsetsPerTrigger", "'maxOffsetsPerTrigger' is Kafka's; here it is 'maxRecordsPerTrigger'"),
-        ("consumername", "'consumerName' is Databricks'; here it is 'consumerArn': consumers are declared, and the manifest has their ARNs"),
-        ("KINESIS.STREAMNAME", "'kinesis.streamName' is spark-sql-kinesis-connector's; here it is 'streams'"),
-        ("path", "'path' is Spark's; here it is 'manifest': 'load()' takes no path; a manifest is a path, ssm:///name or s3://bucket/key"),
-        (
-            "provider",
-            "'provider' is Spark's; leave it out: CREATE TABLE ... USING keeps no options for a source like this one; CREATE TEMPORARY VIEW ... USING \"kinesis-efo\" OPTIONS (manifest '...') reads a part of the streams",
-        ),
+        ("source", "maxoffsetspertrigger", "option 'maxOffsetsPerTrigger' is Kafka's; here it is 'maxRecordsPerTrigger'"),
+        ("source", "minfetchperiod", "option 'minFetchPeriod' is Databricks'; here it is 'pollingInterval': with 'readMode=polling'"),
+        ("source", "kinesis.metadataCommitterType", "option 'kinesis.metadataCommitterType' is spark-sql-kinesis-connector's; leave it out: Spark's checkpoint has positions"),
+        ("source", "kafka.sasl.jaas.config", "option 'kafka.sasl.jaas.config' is Kafka's; leave it out: not needed"),
+        ("sink", "streamname", "sink option 'streamName' is Glue's; here it is 'stream'"),
+        ("source", "path", "option 'path' is Spark's; here it is 'manifest': 'load()' takes no path; a manifest is a path, ssm:///name or s3://bucket/key"),
     ],
 )  # fmt: skip
-def test_options_of_other_sources_are_answered_with_ours(name: str, told: str) -> None:
-    assert faults({"manifest": "m", name: "1"}) == (f"kinesis-efo option {told}",)
-
-
-def test_foreign_options_are_reported_without_values() -> None:
-    """Spark hands names over in lower case."""
-    found = faults(DATABRICKS_QUERY)
-    assert [fault.split(";")[0] for fault in found] == [
-        "kinesis-efo option 'streamName' is Databricks'",
-        "kinesis-efo option 'initialPosition' is Databricks'",
-        "kinesis-efo option 'awsAccessKey' is Databricks'",
-        "kinesis-efo needs option 'manifest' (a path, ssm:///name or s3://bucket/key), or 'streamArn', 'consumerArn' and 'leaseTable'",
-    ]
-    assert "do not show me" not in "".join(found)
+def test_answer_names_system_and_replacement(kind: str, name: str, told: str) -> None:
+    assert faults(kind, name) == (f"kinesis-efo {told}",)
 
 
 def test_batch_reads_answer_foreign_options() -> None:
     with pytest.raises(OptionsError, match="'startingOffsets' is Kafka's; here it is 'startingPosition'"):
         BatchOptions.parse({"manifest": "m", "startingOffsets": "latest"})
-
-
-def test_the_sink_answers_with_sink_options() -> None:
-    with pytest.raises(OptionsError) as refused:
-        SinkOptions.parse({"topic": "orders", "kinesis.streamName": "orders"})
-    assert [fault.partition(":")[0] for fault in refused.value.faults] == [
-        "kinesis-efo sink option 'topic' is Kafka's; here it is 'stream'",
-        "kinesis-efo sink option 'kinesis.streamName' is spark-sql-kinesis-connector's; here it is 'stream'",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("title", "options"),
-    [
-        ("Kafka source", SOURCE_OPTIONS),
-        ("Kafka sink", (*SINK_OPTIONS, *SOURCE_OPTIONS)),
-        ("Databricks", SOURCE_OPTIONS),
-        ("spark-sql-kinesis-connector, source", SOURCE_OPTIONS),
-        ("the connector's sink", SINK_OPTIONS),
-    ],
-)
-def test_replacements_on_the_page_exist(title: str, options: tuple[Option, ...]) -> None:
-    (table,) = re.findall(rf"^\| {title} \| here \| \|\n((?:\|.*\n)+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    ours = {row.split("|")[2].strip(" `") for row in table.splitlines()[1:]}
-    assert ours - {"-"}
-    assert ours - {"-"} <= {option.name for option in options}

@@ -14,10 +14,9 @@ from botocore.exceptions import ClientError, NoCredentialsError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.errors import ManifestError
+from kinesis_efo.errors import ManifestError, OptionsError
 from kinesis_efo.manifest import Manifest, load_manifest, parse_manifest, resolve_manifest
-from kinesis_efo.options import SourceOptions
-from kinesis_efo.options.source import BATCH
+from kinesis_efo.options import BatchOptions, SourceOptions
 from tests.support.messages import raises
 
 STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
@@ -282,9 +281,30 @@ def test_arns_instead_of_a_manifest() -> None:
     ],
 )
 def test_the_source_names_the_given_options(given: dict[str, str], source: str) -> None:
-    batch = {} if given else {BATCH: "true"}
-    options = SourceOptions.parse({"streamArn": STREAM, "readMode": "polling", **given, **batch})
+    if given:
+        options = SourceOptions.parse({"streamArn": STREAM, "readMode": "polling", **given})
+    else:
+        options = BatchOptions.parse({"streamArn": STREAM}).source
     assert resolve_manifest(options, Session(None)).source == source
+
+
+SEVERAL = (
+    "kinesis-efo needs option 'streams': the manifest {} has 'clicks', 'orders'; name those to read, or give * for all"
+)
+
+
+def test_batch_read_names_one_of_several_streams(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(polled()))
+
+    def read(**options: str) -> list[str]:
+        return list(
+            resolve_manifest(BatchOptions.parse({"manifest": str(path), **options}).source, Session(None)).streams
+        )
+
+    assert (read(streams="*"), read(streams="clicks")) == (["clicks", "orders"], ["clicks"])
+    with raises(OptionsError, SEVERAL.format(path)):
+        read()
 
 
 def test_polling_needs_no_consumer(resolved: Callable[..., Manifest]) -> None:

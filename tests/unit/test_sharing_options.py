@@ -8,6 +8,7 @@ from kinesis_efo.options import SOURCE_OPTIONS, SourceOptions
 from kinesis_efo.options.source import (
     BATCH,
     CLOCK,
+    CORES,
     DRIVER_HOST,
     HINTS,
     LISTENS,
@@ -24,8 +25,8 @@ from kinesis_efo.options.source import (
 OF_QUERY = {
     "manifest", "streamArn", "consumerArn", "leaseTable", "streams", "registration",
     "startingPosition", "newStreamPosition", "removedStreams", "endingPosition", "catchUp", "maxBytesPerTrigger", "maxRecordsPerTrigger",
-    "minBytesPerTrigger", "maxTriggerDelay", "deaggregate", "acceptDataLoss", "latencyHooks", "pollTimeout", "idleCheckpointInterval",
-    "batch.maxRate", "batch.shardsPerTask", BATCH, CLOCK, TIMES, LOADED,
+    "minBytesPerTrigger", "maxTriggerDelay", "deaggregate", "acceptDataLoss", "pollTimeout", "idleCheckpointInterval",
+    "shardsPerTask", BATCH, CLOCK, CORES, TIMES, LOADED,
     DRIVER_HOST, SUPERVISOR, PROGRAM, LISTENS,
 }  # fmt: skip
 
@@ -59,8 +60,7 @@ def test_options_of_the_query_alone_do_not_differ() -> None:
         ({"failOnDataLoss": "false"}, "'failOnDataLoss' is false here and true in"),
         ({"fetcherPort": "40000-40100"}, "'fetcherPort' is 40000-40100 here and not set in"),
         ({"fetcherPort": "40000"}, "'fetcherPort' is 40000 here and not set in"),
-        ({"subscribe_maxRetries": "3"}, "'subscribe.maxRetries' is 3 here and not set in"),
-        ({"metrics_export": "none"}, "'metrics.export' is none here and otel in"),
+        ({"metricsExport": "none"}, "'metricsExport' is none here and otel in"),
         ({"endpointUrl": "http://127.0.0.1:1"}, "'endpointUrl' is http://127.0.0.1:1 here and not set in"),
     ],
 )
@@ -71,8 +71,8 @@ def test_different_run_options_are_named_with_both_values(given: dict[str, str],
 
 
 def test_all_that_differ_are_named() -> None:
-    faults = differences(of_run(parsed()), of_run(parsed(bufferBytes="64m", checkpointRate="3")))
-    assert [fault.split("'")[1] for fault in faults] == ["bufferBytes", "checkpointRate"]
+    faults = differences(of_run(parsed()), of_run(parsed(bufferBytes="64m", checkpointWritesPerSecond="3")))
+    assert [fault.split("'")[1] for fault in faults] == ["bufferBytes", "checkpointWritesPerSecond"]
 
 
 def test_secrets_are_compared_and_never_shown() -> None:

@@ -27,13 +27,13 @@ def test_texts_that_are_not_sizes(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "milliseconds"),
     [("200", 200), ("200ms", 200), ("10s", 10_000), ("5m", 300_000), ("5 MIN", 300_000), ("1h", 3_600_000),
-     ("1d", 86_400_000)],
+     ("1d", 86_400_000), ("10 seconds", 10_000), ("1 minute", 60_000), ("2 Hours", 7_200_000), ("3 milliseconds", 3)],
 )  # fmt: skip
 def test_durations(text: str, milliseconds: int) -> None:
     assert parse_duration(text) == milliseconds
 
 
-@pytest.mark.parametrize("text", ["", "s", "-1s", "1.5s", "10 seconds", "1w", "ten"])
+@pytest.mark.parametrize("text", ["", "s", "-1s", "1.5s", "10 fortnights", "1w", "ten"])
 def test_texts_that_are_not_durations(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse_duration(text)

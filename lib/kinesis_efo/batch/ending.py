@@ -25,7 +25,7 @@ def first_position(stretch: Stretch) -> Position:
 
 
 class Completion:
-    """Detects when all rows of a stretch were read. Without progress for `timeout` seconds (`subscribe.retryTimeout`), the read fails."""
+    """Detects when all rows of a stretch were read. Without progress for `timeout` seconds (`retryTimeout`), the read fails."""
 
     def __init__(self, stretch: Stretch, timeout: float) -> None:
         self._stretch = stretch

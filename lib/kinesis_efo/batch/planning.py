@@ -67,7 +67,8 @@ async def kinesis_time(manifest: Manifest, options: BatchOptions, clock: Clock |
     """
     known = KinesisClock(clock or SystemClock())
     ref = next(iter(manifest.streams.values()))
-    async with await AsyncClients(options.source.aws, manifest.region).open("kinesis") as client:
+    clients = AsyncClients(options.source.aws.of(manifest.application), manifest.region)
+    async with await clients.open("kinesis") as client:
         known.watch(client)
         lister = Topology(client, known, Patience(options.source.retry, known))
         await explained(lister.summary(ref.stream_arn), ref, manifest.source)
@@ -87,10 +88,8 @@ async def plan(
     clock = KinesisClock(clock or SystemClock())
     for option, bounds in (("startingPosition", options.starts), ("endingPosition", options.source.ends)):
         check_streams(option, bounds, manifest.streams, f" (from {manifest.source})")
-    clients = AsyncClients(options.source.aws, manifest.region)
+    clients = AsyncClients(options.source.aws.of(manifest.application), manifest.region)
     patience = Patience(options.source.retry, clock)
-    if options.with_consumer:
-        logger.warning(_NO_CONSUMER)
     async with await clients.open("kinesis") as client:
         clock.watch(client)
         lister = Topology(client, clock, patience)
@@ -140,7 +139,10 @@ class StretchPlanner:
         self._lister = lister
         self._now = now
         self._fail = options.source.fail_on_data_loss
-        self._start_name, self._end_name = options.start_name, options.end_name
+        self._start_name, self._end_name = (
+            options.name("since", "startingPosition"),
+            options.name("until", "endingPosition"),
+        )
         self._deaggregate = options.source.deaggregate
         self._start = options.starts.of(ref.name) or TRIM_HORIZON
         self._starts = {shard: position or TRIM_HORIZON for shard, position in options.starts.named(ref.name).items()}
@@ -287,10 +289,5 @@ def _shown(position: Position) -> str:
     return instant(position.value / 1000) if position.kind is PositionKind.AT_TIMESTAMP else str(position)
 
 
-_NO_CONSUMER: Final = (
-    "kinesis-efo option 'readMode' is ignored in batch reads, which use GetRecords: the role needs kinesis:GetRecords and "
-    "kinesis:GetShardIterator on the streams, and all that poll a shard share 2 MB/s ('batch.maxRate' limits this read); leave the option "
-    "out, because a later version refuses it; got 'efo'"
-)
 _SHORTEST_RETENTION: Final = 24 * 3600.0 - 60
 _ORDERED: Final = (PositionKind.AT_TIMESTAMP, PositionKind.AFTER)

@@ -46,7 +46,7 @@ WORD_SECONDS: Final = 10.0
 """Seconds between two log lines about the progress of each shard."""
 
 CALLS_PER_MEBIBYTE: Final = 2
-"""GetRecords calls per MiB of `batch.maxRate`: with the default, less than half of a shard's limit."""
+"""GetRecords calls per MiB of `maxShardRate`: with the default, less than half of a shard's limit."""
 
 _LARGEST_ANSWER: Final = 4 << 20
 _AT_TIP_SECONDS: Final = 0.5
@@ -304,7 +304,7 @@ class Reading:
     async def _read(self, portions: asyncio.Queue[StretchEvent | None]) -> None:
         word = asyncio.create_task(self._say())
         try:
-            clients = AsyncClients(self._options.aws, self._manifest.region)
+            clients = AsyncClients(self._options.aws.of(self._manifest.application), self._manifest.region)
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(self._read_one(clients, each, portions.put)) for each in self._progress.values()
@@ -380,12 +380,12 @@ class Reading:
             yield (
                 Stream(
                     ref,
-                    PollingTransport(reader, clock, _AT_TIP_SECONDS, partial(pace_of, options.batch_rate)),
+                    PollingTransport(reader, clock, _AT_TIP_SECONDS, partial(pace_of, options.shard_rate)),
                     Topology(control, clock),
                     options.retry,
                     self._manifest.source,
                     clock,
-                    polling_limits(KINESIS_LIMITS, options.batch_rate),
+                    polling_limits(KINESIS_LIMITS, options.shard_rate),
                     fail_on_data_loss=options.fail_on_data_loss,
                 ),
                 clock,

@@ -57,7 +57,7 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
     options = plan.options
     budget = Budget(options.buffer_bytes, now=clock.monotonic)
     async with AsyncExitStack() as stack:
-        clients = AsyncClients(options.aws, plan.manifest.region)
+        clients = AsyncClients(options.aws.of(plan.manifest.application), plan.manifest.region)
         open_stream = await stream_opener(stack, clients, plan.manifest.source, options, budget, clock, limits)
         opened = {name: open_stream(ref) for name, ref in plan.manifest.streams.items()}
         streams = Streams(opened, may_grow=True)

@@ -313,9 +313,8 @@ class EventIndex:
             # There is no record between the last dropped record and the new start, so the index has everything after that record.
             self.lowest = self._last_through[stop - 1] or self._ends[stop - 1]
         self.gone = stop
-        if self.waiting_since is not None:
-            waiting = self._first_news(stop)
-            self.waiting_since = self._since[waiting] if waiting < len(self._ends) else None
+        waiting = len(self._ends) if self.waiting_since is None else self._first_news(stop)
+        self.waiting_since = self._since[waiting] if waiting < len(self._ends) else None
         return freed
 
     def compact(self) -> int:

@@ -105,15 +105,15 @@ class Lineage:
         read. A shard that is in the offset, or is an ancestor of such a shard, does not start again. Some emulators reshard without naming
         parents; then the new shards are roots.
         """
-        if self.too_new(positions):
-            # The list of shards is older than the offset, so shards that were read long ago would seem to be unread.
-            return []
+        # If the list is older than the offset, shards that were read long ago seem unread, unless their parents are still in the offset.
+        is_old = self.outdated or bool(self.too_new(positions))
         passed = self.ancestors(positions)
         return sorted(
             shard.shard_id
             for shard in self._shards.values()
             if shard.shard_id not in positions
             and shard.shard_id not in passed
+            and (not is_old or (shard.parents and positions.keys() >= {*shard.parents}))
             and all(self._is_done(parent, shard, positions, passed) for parent in shard.parents)
             and not self._waits(shard, positions)
         )

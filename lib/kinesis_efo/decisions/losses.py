@@ -49,9 +49,8 @@ class Known(msgspec.Struct, frozen=True, array_like=True):
 
     def covers_all(self, position: Position) -> bool:
         """Whether `read_until` holds for all that arrived before, whenever the shard was created."""
-        if position != TRIM_HORIZON or self.read_since is None:
-            return True
-        return self.horizon is not None and self.horizon >= self.read_since
+        since = self.read_since if position == TRIM_HORIZON else None
+        return since is None or (self.horizon is not None and self.horizon >= since)
 
 
 NOTHING_KNOWN: Final = Known()

@@ -15,8 +15,7 @@ from kinesis_efo.positions import Position, lowest, rank
 # A subscription moves at most this often, because Kinesis refuses more; a separate row, at most this often.
 MOVE_SECONDS: Final = 5.0
 SEPARATE_SECONDS: Final = 1.0
-# In an idle shard, a query at a time or at the horizon comes to a place that others share only if its row stays this long. A task needs
-# one event.
+# In an idle shard, a query comes to a place that others share only if its row stays this long. A task needs one event.
 IDLE_SECONDS: Final = 60.0
 # A row that is no further behind its tip than this will soon reach each query that is ahead of it.
 NEAR_SECONDS: Final = 10.0
@@ -131,9 +130,9 @@ def _moved(
             if not (shared.has(each.now) if each.asked is not None else shared.is_within(each))
         ]
         if need:
-            asked = any(each.asked is not None for each in need)
-            useful = shared.events.records or (asked and shared.events.end != shared.events.start)
-            return (lowest(each.now for each in need), "back") if useful or shared.age >= IDLE_SECONDS else (None, "")
+            heard = shared.events.end != shared.events.start and any(each.asked is not None for each in need)
+            moves = shared.events.records or heard or shared.age >= IDLE_SECONDS
+            return (lowest(each.now for each in need), "back") if moves else (None, "")
         return (lowest(ends), "all ahead") if far and all(map(shared.events.ends_before, ends)) else (None, "")
     front = max(ends, key=rank)
     if far and not hold and shared.events.ends_before(front):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, Unpack
 
 from pyspark.errors import AnalysisException
@@ -16,10 +16,10 @@ from kinesis_efo.driver.listener import listen
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import BatchOptions, SourceOptions
 from kinesis_efo.options.keywords import SourceKeywords
-from kinesis_efo.options.source import BATCH, CLOCK, DRIVER_HOST, LISTENS, LOADED, PROGRAM, SUPERVISOR, TIMES
+from kinesis_efo.options.source import BATCH, CLOCK, CORES, DRIVER_HOST, LISTENS, LOADED, PROGRAM, SUPERVISOR, TIMES
 from kinesis_efo.spark.source import NAME, KinesisEfoSource
 from kinesis_efo.tasks.compat import SPARK_VERSION, in_pipeline
-from kinesis_efo.units import NoZoneError, time_meant
+from kinesis_efo.units import NotMillisecondsError, NoZoneError, parse_time
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ def read_stream(
     manifest: str | None = None,
     streams: str | Sequence[str] | None = None,
     name: str | None = None,
+    since: datetime | timedelta | str | None = None,
     **options: Unpack[SourceKeywords],
 ) -> DataFrame:
     """Read the streams of an application as a streaming DataFrame.
@@ -48,11 +49,11 @@ def read_stream(
     Args:
         spark: The session.
         manifest: A path, `ssm:///name` or `s3://bucket/key`.
-        streams: Logical names of the streams to read, as a sequence or separated by commas; None reads all of the manifest.
+        streams: Logical names of the streams to read, as a sequence or separated by commas; `*` reads all of the manifest.
         name: The source's name in the checkpoint: letters, digits and `_`. With names, and the setting
             `spark.sql.streaming.queryEvolution.enableSourceEvolution`, a restart may add and remove sources. Spark 4.2 or newer.
-        options: Any other options of the source, with `_` in place of `.`: `subscribe_maxRetries` for `subscribe.maxRetries`. With
-            `fetchers=8`, eight Spark tasks fetch while the query runs.
+        since: Where a new query starts, in place of `startingPosition`; see `read`.
+        options: Any other options of the source. With `fetchers=8`, eight Spark tasks fetch while the query runs.
 
     Raises:
         OptionsError: Options are wrong; the message names all of them.
@@ -71,7 +72,7 @@ def read_stream(
         raise ConfigurationError(
             f"kinesis_efo.read_stream got name={name!r}: Spark has names of sources since 4.2; leave it out on this version"
         )
-    given = dict(_texts(manifest, streams, options))
+    given, _ = _with_times("kinesis_efo.read_stream", dict(_texts(manifest, streams, options)), since=since)
     # The supervisor is started only after the options were checked, so check them with a placeholder for its path.
     checked = {**given, SUPERVISOR: "not yet"}
     fetchers = SourceOptions.parse(checked).fetchers
@@ -115,8 +116,8 @@ def read(
     *,
     manifest: str | None = None,
     streams: str | Sequence[str] | None = None,
-    since: datetime | str | None = None,
-    until: datetime | str | None = None,
+    since: datetime | timedelta | str | None = None,
+    until: datetime | timedelta | str | None = None,
     **options: Unpack[SourceKeywords],
 ) -> DataFrame:
     """Read the records that arrived from `since` to `until` (exclusive) as a DataFrame.
@@ -128,10 +129,11 @@ def read(
     Args:
         spark: The session.
         manifest: A path, `ssm:///name` or `s3://bucket/key`.
-        streams: Logical names of the streams to read, as a sequence or separated by commas; None reads all of the manifest.
-        since: The start, with a time zone: a `datetime`, or text in ISO 8601; None reads from the trim horizon.
+        streams: Logical names of the streams to read, as a sequence or separated by commas; `*` reads all of the manifest.
+        since: The start: a `datetime` or text in ISO 8601, both with a time zone, or a `timedelta` before now; None reads from the trim
+            horizon.
         until: The end, exclusive, in the same form; None reads up to the tip.
-        options: Any other options of the source, with `_` in place of `.`: `batch_maxRate` for `batch.maxRate`.
+        options: Any other options of the source.
 
     Raises:
         OptionsError: Options are wrong; the message names all of them.
@@ -149,18 +151,12 @@ def read(
     )
     ```
     """
-    given, times = dict(_texts(manifest, streams, options)), []
-    for name, argument, value in (("startingPosition", "since", since), ("endingPosition", "until", until)):
-        if value is None:
-            continue
-        if name.lower() in map(str.lower, given):
-            raise ConfigurationError(f"kinesis_efo.read got {argument}={str(value)!r} and {name}; give one of the two")
-        given[name] = f"AT_TIMESTAMP:{_time(argument, value)}"
-        times.append(argument)
+    given, times = _with_times("kinesis_efo.read", dict(_texts(manifest, streams, options)), since=since, until=until)
     hints = {BATCH: "true"} | ({TIMES: ",".join(times)} if times else {})
     ends = BatchOptions.parse({**given, **hints}).source.ends
     if not in_pipeline():
         if _is_driver(spark):
+            hints[CORES] = str(spark.sparkContext.defaultParallelism)
             KinesisEfoSource({**given, **hints}).schema()
         else:
             register(spark)
@@ -207,23 +203,32 @@ def _texts(
     if streams is not None:
         yield "streams", streams if isinstance(streams, str) else ",".join(streams)
     for name, value in options.items():
-        yield name.replace("_", "."), str(value).lower() if isinstance(value, bool) else str(value)
+        # Names of version 0.1 have dots, for which its keywords have `_`.
+        text = f"{value // timedelta(milliseconds=1)}ms" if isinstance(value, timedelta) else str(value)
+        yield name.replace("_", "."), text.lower() if isinstance(value, bool) else text
 
 
-def _time(argument: str, value: datetime | str) -> str:
-    meant = None if isinstance(value, datetime) else time_meant(str(value))
-    try:
-        # Do not pass epoch times to `fromisoformat`, because it takes some of them for times of other centuries.
-        moment = value if isinstance(value, datetime) else datetime.fromisoformat("" if meant else str(value).strip())
-    except ValueError:
-        hint = f"; did you mean {datetime.fromtimestamp(meant / 1000, UTC).isoformat()}?" if meant else "."
-        raise ConfigurationError(
-            f"kinesis_efo.read: {argument} must be a datetime, or a time such as 2026-11-20T08:00:00Z; got {value!r}{hint} "
-            "Other positions go into startingPosition and endingPosition"
-        ) from None
-    if moment.tzinfo is None:
-        raise ConfigurationError(f"kinesis_efo.read: {argument} {NoZoneError(moment)}; got {str(value)!r}")
-    return moment.isoformat()
+def _with_times(
+    caller: str, given: dict[str, str], **times: datetime | timedelta | str | None
+) -> tuple[dict[str, str], list[str]]:
+    """Add positions for `since` and `until` to options. Returns the options, and which of the two are given."""
+    arguments = [argument for argument, value in times.items() if value is not None]
+    for argument in arguments:
+        name, value = {"since": "startingPosition", "until": "endingPosition"}[argument], times[argument]
+        if name.lower() in map(str.lower, given):
+            raise ConfigurationError(f"{caller} got {argument}={str(value)!r} and {name}; give one of the two")
+        try:
+            moment = parse_time(str(datetime.now(UTC) - value if isinstance(value, timedelta) else value))
+        except NoZoneError as error:
+            raise ConfigurationError(f"{caller}: {argument} {error}; got {str(value)!r}") from None
+        except ValueError as error:
+            hint = f": {error}" if isinstance(error, NotMillisecondsError) else "."
+            raise ConfigurationError(
+                f"{caller}: {argument} must be a datetime, a timedelta, or a time such as 2026-11-20T08:00:00Z; got {value!r}{hint} "
+                "Other positions go into startingPosition and endingPosition"
+            ) from None
+        given[name] = f"AT_TIMESTAMP:{moment}"
+    return given, arguments
 
 
 def keep_alive(spark: SparkSession, *, seconds: float = 300.0) -> Callable[[], None]:

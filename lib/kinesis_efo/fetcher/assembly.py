@@ -64,7 +64,7 @@ async def stream_opener(
     # This stack is entered before the run starts, so that clients that are opened later are closed only after the run has ended.
     later = await stack.enter_async_context(AsyncExitStack())
     apart = OpenedLater(partial(_open_apart, later, clients, options, clock))
-    apart_limits = polling_limits(limits, options.apart_rate)
+    apart_limits = polling_limits(limits, _apart_rate(options))
     limits = polling_limits(limits) if options.read_mode == "polling" else limits
 
     def open_stream(ref: StreamRef) -> Stream:
@@ -106,7 +106,12 @@ async def _open_apart(
     config = AioConfig(**POLLING_CONFIG, max_pool_connections=_MOST_SUBSCRIPTIONS)
     # The clock need not watch this client, because it watches the client that lists the shards every minute.
     client = await stack.enter_async_context(await clients.open("kinesis", config))
-    return PollingTransport(client, clock, options.polling_interval, partial(apart_pace, options.apart_rate))
+    return PollingTransport(client, clock, options.polling_interval, partial(apart_pace, _apart_rate(options)))
+
+
+def _apart_rate(options: SourceOptions) -> int:
+    """Return the bytes per second that a query alone reads from a shard, which Kinesis limits."""
+    return min(options.shard_rate, 2 << 20)
 
 
 def certificate_for(options: SourceOptions, listening: Listening, clock: Clock) -> Certificate | None:

@@ -18,7 +18,7 @@ WARN_SECONDS: Final = 30.0
 
 
 class Shortfall:
-    """Watches one range, and gives it up after `timeout` seconds (the option `subscribe.retryTimeout`) without progress.
+    """Watches one range, and gives it up after `timeout` seconds (the option `retryTimeout`) without progress.
 
     `waits_for` describes what the range waits for. `fail` is whether a lost record fails the query; if not, `lost` describes the loss.
     `beyond_since` is when another attempt at the range found its last record missing. Times are monotonic seconds.

@@ -206,7 +206,7 @@ def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, row: Back
     often = f", {row.failures} in {row.seconds:.0f} s" if row is not None else ""
     return RetriesExhaustedError(
         f"{where} cannot be read: too many failures in a row without any progress{often}. The last was {describe(error)}{since}. "
-        "Restart the query once the cause is gone; kinesis-efo options 'subscribe.retryTimeout' and 'subscribe.maxRetries' allow more"
+        "Restart the query once the cause is gone; kinesis-efo option 'retryTimeout' allows more"
     )
 
 

@@ -43,7 +43,7 @@ _TIP_MILLIS: Final = 5_000
 slower than the records arrive would never stop."""
 
 _SEARCH_SECONDS: Final = 60.0
-"""A search for a shard's end begins again after this time without a credible answer, until `subscribe.retryTimeout` is over."""
+"""A search for a shard's end begins again after this time without a credible answer, until `retryTimeout` is over."""
 
 
 class Stream:
@@ -108,7 +108,7 @@ class Stream:
         self._hash_ranges |= {shard.shard_id: shard.hash_range for shard in listed}
         self.lineage = Lineage(self._shards.values())
         for parent, children in self._learned.items():
-            if parent in self._shards:
+            if parent in self._shards or self.lineage.too_new((parent,)):
                 self.lineage.merge(children, parent)
 
     async def identify(self) -> None:

@@ -320,6 +320,6 @@ async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
             ) from error
         raise SubscriptionError(
             f"{where}: its shards or its retention cannot be asked for: {describe(error)}. "
-            "What passes was waited for, as long as kinesis-efo option 'subscribe.retryTimeout' says; look at the "
+            "What passes was waited for, as long as kinesis-efo option 'retryTimeout' says; look at the "
             "stream's status and at the network path to the endpoint, and start the query again: nothing was lost"
         ) from error

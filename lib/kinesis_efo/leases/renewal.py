@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds that a lease lasts without renewal, and seconds that the table may be unavailable (`subscribe.retryTimeout`)."""
+    """Seconds that a lease lasts without renewal, and seconds that the table may be unavailable (`retryTimeout`)."""
 
     lease_timeout: float
     patience: float = 600.0

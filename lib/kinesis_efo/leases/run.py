@@ -235,7 +235,7 @@ class RunLease:
         if seconds >= self._timing.patience:
             raise TableUnavailableError(
                 f"{self._search.subject}: the lease table could not be used for {seconds:.0f} s, given up: {error}. Nothing was "
-                "lost: start the query again; kinesis-efo option 'subscribe.retryTimeout' lets it wait longer"
+                "lost: start the query again; kinesis-efo option 'retryTimeout' lets it wait longer"
             ) from error
         return self._timing.renewal / 3 * self._random.uniform(0.5, 1)
 

@@ -120,7 +120,7 @@ class EmfWriter:
                 self._write(lines)
         except (OSError, ValueError) as error:
             if not self._failed:
-                logger.warning("metrics cannot be written as EMF lines: %s; check option 'metrics.emf.to'", error)
+                logger.warning("metrics cannot be written as EMF lines: %s; check option 'metricsEmfTo'", error)
             self._failed = True
         else:
             # Only after success, so that the next lines include the growth that could not be written.

@@ -10,7 +10,7 @@ from kinesis_efo.metrics.emf import EmfWriter, emf_sink
 from kinesis_efo.metrics.registry import MetricsRegistry, Source
 
 EXPORTS: Final = ("otel", "emf", "none")
-"""The values of the option `metrics.export`."""
+"""The values of the option `metricsExport`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
 """The options of a query, and the settings that they are parsed into."""
 
-from kinesis_efo.options.batch import BatchOptions, are_for_batch
 from kinesis_efo.options.readers import Bounds
 from kinesis_efo.options.settings import AwsSettings, Deaggregation, RetrySettings, Start
-from kinesis_efo.options.source import SOURCE_OPTIONS, SourceOptions
+from kinesis_efo.options.source import SOURCE_OPTIONS, BatchOptions, SourceOptions, are_for_batch
 
 __all__ = [
     "SOURCE_OPTIONS",

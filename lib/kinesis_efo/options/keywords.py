@@ -9,21 +9,20 @@ Value: TypeAlias = str | int | float | bool
 
 
 class SourceKeywords(TypedDict, total=False):
-    """The options of the source, `_` in place of `.`."""
+    """The options of the source."""
 
     streamArn: Value
     consumerArn: Value
     leaseTable: Value
     readMode: Value
     transport: Value
-    polling_interval: Value
+    pollingInterval: Value
     startingPosition: Value
     newStreamPosition: Value
     removedStreams: Value
     endingPosition: Value
-    batch_maxRate: Value
-    batch_shardsPerTask: Value
-    registration: Value
+    maxShardRate: Value
+    shardsPerTask: Value
     maxBytesPerTrigger: Value
     maxRecordsPerTrigger: Value
     minBytesPerTrigger: Value
@@ -31,7 +30,6 @@ class SourceKeywords(TypedDict, total=False):
     maxShardSkew: Value
     bufferBytes: Value
     slowQueries: Value
-    apartRate: Value
     failOnDataLoss: Value
     acceptDataLoss: Value
     deaggregate: Value
@@ -41,9 +39,8 @@ class SourceKeywords(TypedDict, total=False):
     fetcherPort: Value
     fetcherTls: Value
     catchUp: Value
-    latencyHooks: Value
     leaseTimeout: Value
-    checkpointRate: Value
+    checkpointWritesPerSecond: Value
     pollTimeout: Value
     idleCheckpointInterval: Value
     region: Value
@@ -51,12 +48,8 @@ class SourceKeywords(TypedDict, total=False):
     roleArn: Value
     externalId: Value
     roleSessionName: Value
-    subscribe_retryTimeout: Value
-    subscribe_maxRetries: Value
-    subscribe_backoff_baseMs: Value
-    subscribe_backoff_maxMs: Value
-    subscribe_backoff_factor: Value
-    metrics_export: Value
-    metrics_emf_to: Value
-    metrics_emf_interval: Value
-    metrics_shards: Value
+    retryTimeout: Value
+    metricsExport: Value
+    metricsEmfTo: Value
+    metricsEmfInterval: Value
+    metricsShards: Value

@@ -12,15 +12,15 @@ import msgspec
 
 from kinesis_efo.hosts import is_every_address, parse_host
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
-from kinesis_efo.units import NotMillisecondsError, NoZoneError, lacks_unit, parse_duration, parse_time, time_meant
+from kinesis_efo.units import NotMillisecondsError, NoZoneError, lacks_unit, parse_duration, parse_time
 
 Number = TypeVar("Number", int, float)
 
-_MEANT_AS_SECONDS = 99
-"""A number without a unit is refused up to this value, because it probably means seconds. As milliseconds, most limits would be useless."""
-
 EVERY: Final = "*"
 """The name in JSON that stands for all streams, or all shards of a stream, that are not named."""
+
+
+_PLACES: Final = {kind.value for kind in PositionKind} - {PositionKind.AT_TIMESTAMP.value}
 
 
 class UnsupportedValue(ValueError):
@@ -29,17 +29,6 @@ class UnsupportedValue(ValueError):
 
 class NoUnit(ValueError):
     """A number without a unit, so small that it was probably not meant as milliseconds."""
-
-
-class BareTime(ValueError):
-    """Raised for a time in front of which `AT_TIMESTAMP:` is missing."""
-
-
-def text(text: str) -> str:
-    """Parse any text that is not blank. Returns the text without blanks around it."""
-    if not text.strip():
-        raise ValueError(text)
-    return text.strip()
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -67,6 +56,11 @@ def flag(text: str) -> bool:
     return one_of("true", "false")(text) == "true"
 
 
+def unless(word: str, parse: Callable[[str], Number]) -> Callable[[str], Number | None]:
+    """Make a parser that returns None for a word, in any case."""
+    return lambda text: None if text.strip().lower() == word else parse(text)
+
+
 def integer(text: str) -> int:
     """Parse a whole number without a sign."""
     if not re.fullmatch(r"\d{1,18}", text.strip(), re.ASCII):
@@ -74,41 +68,32 @@ def integer(text: str) -> int:
     return int(text)
 
 
-def seconds(text: str, guess: int = _MEANT_AS_SECONDS) -> float:
-    """Parse a duration such as `200ms` into seconds. A number alone is milliseconds, as in Spark; one from 1 to `guess` is refused."""
-    if lacks_unit(text, guess):
-        raise NoUnit(text)
-    return parse_duration(text) / 1000
+def duration(least: float, most: float = float("inf"), guess: int = 99) -> Callable[[str], float]:
+    """Make a parser of durations such as `200ms`, in seconds, from `least` to `most`.
 
-
-def timestamp_meant(text: str) -> ValueError:
-    """Make the error for a text that is not a position: BareTime if it is a time, or probably means one.
-
-    >>> timestamp_meant("2024-01-01"), timestamp_meant("1704067200"), timestamp_meant("soon")
-    (BareTime('2024-01-01T00:00:00Z'), BareTime('1704067200000'), ValueError('soon'))
+    A number alone is milliseconds, as in Spark. One up to `guess` probably means seconds: it is refused if it could be either.
     """
-    if (meant := time_meant(text)) is not None:
-        return BareTime(str(meant))
-    try:
-        parse_time(text)
-    except NoZoneError as error:
-        return BareTime(error.in_utc)
-    except ValueError:
-        return ValueError(text)
-    return BareTime(text.strip())
+
+    def read(text: str) -> float:
+        if not lacks_unit(text, guess):
+            return parse_duration(text) / 1000
+        if int(text) / 1000 >= least:
+            raise NoUnit(text)
+        return float(text)
+
+    return bounded(read, least, most)
 
 
 def refusal(error: ValueError, rule: str, text: str) -> str:
     """Return the end of the message about an invalid value, which follows the name of the option.
 
-    >>> refusal(BareTime("2024-01-01T00:00Z"), "LATEST or AT_TIMESTAMP:<time>", "2024-01-01T00:00Z")
-    "must be LATEST or AT_TIMESTAMP:<time>; got '2024-01-01T00:00Z'; did you mean AT_TIMESTAMP:2024-01-01T00:00Z?"
+    >>> refusal(NoUnit("2"), "a duration such as 200ms", "2")
+    "must be a duration such as 200ms, and say its unit; got '2'"
     """
     reason = str(error) if isinstance(error, UnsupportedValue | NoZoneError) else f"must be {rule}"
     unit = ", and say its unit" if isinstance(error, NoUnit) else ""
-    meant = f"; did you mean AT_TIMESTAMP:{error}?" if isinstance(error, BareTime) else ""
     number = f": {error}" if isinstance(error, NotMillisecondsError) else ""
-    return f"{reason}{unit}; got {text!r}{meant}{number}"
+    return f"{reason}{unit}; got {text!r}{number}"
 
 
 def peer(text: str) -> str:
@@ -152,6 +137,8 @@ def matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
     return read
 
 
+text = matching(re.compile(r".+", re.DOTALL))
+"""Parses any text that is not blank."""
 url = matching(re.compile(r"https?://[^\s/]+(/\S*)?"))
 """Parses a URL with http or https."""
 
@@ -205,17 +192,15 @@ def _bounds(text: str, read: Callable[[str, bool], Position | None], default: Po
     return Bounds(everywhere, streams, shards)
 
 
-def positions(text: str) -> dict[ShardKey, Position]:
+def _shard_position(text: str, of_shard: bool) -> Position:
+    if not of_shard:
+        raise ValueError(text)
+    return Position.parse(text)
+
+
+def positions(text: str) -> Mapping[ShardKey, Position | None]:
     """Read a position for each of some shards, by stream and shard, as JSON."""
-    try:
-        given = msgspec.json.decode(text, type=dict[str, dict[str, str]])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise ValueError(text) from None
-    return {
-        ShardKey(stream, shard): Position.parse(position)
-        for stream, shards in given.items()
-        for shard, position in shards.items()
-    }
+    return _bounds(text, _shard_position, None).shards
 
 
 def _start(text: str, of_shard: bool) -> Position:
@@ -227,12 +212,13 @@ def _start(text: str, of_shard: bool) -> Position:
             )
         case "LEASES":
             raise UnsupportedValue("must be TRIM_HORIZON or AT_TIMESTAMP:<time>: a batch read knows no leases")
-        case "TRIM_HORIZON":
+        case "TRIM_HORIZON" | "EARLIEST":
             return TRIM_HORIZON
     return _time_or_number(text, of_shard, (PositionKind.AFTER, PositionKind.INSIDE))
 
 
-def _query_start(text: str, of_shard: bool) -> Position | None:
+def query_start(text: str, of_shard: bool = False) -> Position | None:
+    """Parse where a query starts in a stream, or a shard of it; None means the tip."""
     match text.upper():
         case "LATEST":
             return None
@@ -245,7 +231,7 @@ def _end(text: str, of_shard: bool) -> Position | None:
     match text.upper():
         case "LATEST":
             return None
-        case "TRIM_HORIZON":
+        case "TRIM_HORIZON" | "EARLIEST":
             raise UnsupportedValue("must be LATEST or AT_TIMESTAMP:<time>: before the horizon there is nothing")
         case "SHARD_END" if of_shard:
             return SHARD_END
@@ -253,21 +239,23 @@ def _end(text: str, of_shard: bool) -> Position | None:
 
 
 def _time_or_number(text: str, of_shard: bool, numbers: tuple[PositionKind, ...]) -> Position:
-    name, _, rest = text.partition(":")
-    if name.upper() == "AT_TIMESTAMP":
-        return Position.at_timestamp(parse_time(rest))
-    try:
-        position = Position.parse(text)
-    except ValueError:
-        raise timestamp_meant(text) from None
+    if text.partition(":")[0] not in _PLACES:
+        return time_position(text)
+    position = Position.parse(text)
     if not of_shard or position.kind not in numbers:
         raise ValueError(text)
     return position
 
 
+def time_position(text: str) -> Position:
+    """Parse a time, which may follow `AT_TIMESTAMP:`."""
+    name, _, rest = text.strip().partition(":")
+    return Position.at_timestamp(parse_time(rest if name.upper() == "AT_TIMESTAMP" else text))
+
+
 starts = partial(_bounds, read=_start, default=TRIM_HORIZON)
 """Parses the start of a batch read; raises ValueError for any other text."""
-query_starts = partial(_bounds, read=_query_start, default=None)
+query_starts = partial(_bounds, read=query_start, default=None)
 """Parses the start of a streaming query if it is JSON; raises ValueError for any other text."""
 ends = partial(_bounds, read=_end, default=None)
 """Parses the end of a batch read or of a query; raises ValueError for any other text."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -67,26 +67,32 @@ class AwsSettings:
     endpoint_url: str | None = None
     role_arn: str | None = None
     external_id: str | None = field(default=None, repr=False)
-    role_session_name: str = "kinesis-efo"
+    role_session_name: str | None = None
+
+    def of(self, application: str) -> AwsSettings:
+        """Return these settings with the default session name of an application, unless a session name is given."""
+        return replace(self, role_session_name=self.role_session_name or f"kinesis-efo-{application}".rstrip("-")[:64])
 
 
+MANIFEST_OPTION: Final = Option("manifest", read.text, "a path, ssm:///name or s3://bucket/key", "-",
+    "the application's manifest; without it, `streamArn`, `consumerArn` and `leaseTable`, or the sink's `stream`", "manifest")  # fmt: skip
 AWS_OPTIONS: Final = (
     Option("region", read.text, "an AWS region", "the manifest's", "AWS region", "aws.region", of_run=True),
     Option("endpointUrl", read.url, "a URL such as http://127.0.0.1:4566", "the environment's `AWS_ENDPOINT_URL*`",
            "one endpoint for every AWS service", "aws.endpoint_url", of_run=True),
     Option("roleArn", read.matching(ROLE_ARN), "the ARN of a role", "-", "role to assume", "aws.role_arn", of_run=True),
     Option("externalId", read.text, "the external id of the role's trust policy", "-", "goes with `roleArn`",
-           "aws.external_id", needs="roleArn", of_run=True),
-    Option("roleSessionName", read.text, "a name", "`kinesis-efo`", "goes with `roleArn`",
+           "aws.external_id", needs="roleArn", of_run=True, also=("roleExternalId",)),
+    Option("roleSessionName", read.text, "a name", "`kinesis-efo-` and the application", "goes with `roleArn`",
            "aws.role_session_name", needs="roleArn", of_run=True),
 )  # fmt: skip
 
 METRICS_OPTIONS: Final = (
-    Option("metrics.export", read.one_of(*EXPORTS), "otel, emf or none", "`otel`",
+    Option("metricsExport", read.one_of(*EXPORTS), "otel, emf or none", "`otel`",
            "`otel`: OpenTelemetry, silent until an SDK is configured; `emf`: CloudWatch EMF lines; or `none`",
-           "metrics.export", of_run=True),
-    Option("metrics.emf.to", read.text, "stdout, stderr or a path", "`stdout`",
-           "where EMF lines go; a file is appended to, and may be rotated", "metrics.emf_to", needs="metrics.export=emf", of_run=True),
-    Option("metrics.emf.interval", read.bounded(read.seconds, 1, 3600), "a duration such as 60s, from 1s to 1h", "`60s`",
-           "time between EMF lines", "metrics.emf_interval", needs="metrics.export=emf", of_run=True),
+           "metrics.export", of_run=True, formerly=("metrics.export",)),
+    Option("metricsEmfTo", read.text, "stdout, stderr or a path", "`stdout`",
+           "where EMF lines go; a file is appended to, and may be rotated", "metrics.emf_to", needs="metricsExport=emf", of_run=True, formerly=("metrics.emf.to",)),
+    Option("metricsEmfInterval", read.duration(1, 3600), "a duration such as 60s, from 1s to 1h", "`60s`",
+           "time between EMF lines", "metrics.emf_interval", needs="metricsExport=emf", of_run=True, formerly=("metrics.emf.interval",)),
 )  # fmt: skip

@@ -1,9 +1,9 @@
-"""The options of the source: the table, from which the documentation is generated, and the parsed options."""
+"""The options of the source, for streaming and batch: the table, from which the documentation is generated, and the parsed options."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Final
@@ -12,9 +12,10 @@ from kinesis_efo.arns import CONSUMER_ARN, STREAM_ARN
 from kinesis_efo.hosts import is_every_address, is_loopback, parse_host
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import readers as read
-from kinesis_efo.options.readers import Bounds, UnsupportedValue, ends, query_starts
+from kinesis_efo.options.readers import Bounds, ends, query_starts
 from kinesis_efo.options.settings import (
     AWS_OPTIONS,
+    MANIFEST_OPTION,
     METRICS_OPTIONS,
     AwsSettings,
     Deaggregation,
@@ -23,7 +24,7 @@ from kinesis_efo.options.settings import (
 )
 from kinesis_efo.options.table import Option, OptionTable
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
-from kinesis_efo.units import parse_size, parse_time
+from kinesis_efo.units import parse_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,8 @@ class SourceOptions:
     times: tuple[str, ...] = ()
     loaded: int | None = None
     clock: bool = False
-    batch_rate: int = 1 << 20
-    batch_shards_per_task: int = 1
+    shards_per_task: int | None = None
+    cores: int | None = None
     max_bytes_per_trigger: int | None = None
     max_records_per_trigger: int | None = None
     min_bytes_per_trigger: int | None = None
@@ -63,7 +64,7 @@ class SourceOptions:
     max_shard_skew: float | None = None
     buffer_bytes: int = 256 << 20
     slow_queries: str = "apart"
-    apart_rate: int = 1 << 20
+    shard_rate: int = 1 << 20
     fail_on_data_loss: bool = True
     accepted_losses: Mapping[ShardKey, Position] = field(default_factory=dict)
     deaggregate: Deaggregation = Deaggregation.ALL
@@ -77,7 +78,6 @@ class SourceOptions:
     program: str = ""
     listens: bool = False
     catch_up: bool = False
-    latency_hooks: bool = True
     lease_timeout: float = 10.0
     checkpoint_rate: float = 25.0
     poll_timeout: float = 0.2
@@ -94,11 +94,6 @@ class SourceOptions:
         return None if self.max_shard_skew is None else round(self.max_shard_skew * 100)
 
     @property
-    def hold_together(self) -> bool:
-        """Whether queries that share a buffer wait for the slowest of them if the buffer is full."""
-        return self.slow_queries == "hold"
-
-    @property
     def patience(self) -> float:
         """Seconds for which a read waits for a lease or a fetcher. After a crash, the former run's lease has to expire first."""
         return self.retry.timeout + 3 * self.lease_timeout + 30
@@ -110,37 +105,11 @@ class SourceOptions:
 
 
 def _start(text: str) -> Start:
-    name, colon, rest = text.strip().partition(":")
-    match name.upper(), bool(colon):
-        case "LATEST", False:
-            return Start()
-        case "LEASES", False:
-            return Start(from_leases=True)
-        case "TRIM_HORIZON", False:
-            return Start(TRIM_HORIZON)
-        case "AT_TIMESTAMP", True:
-            return Start(Position.at_timestamp(parse_time(rest)))
-    raise read.timestamp_meant(text)
+    return Start(from_leases=True) if text.strip().upper() == "LEASES" else Start(read.query_start(text.strip()))
 
 
 def _query_start(text: str) -> Start:
     return Start(bounds=query_starts(text)) if text.lstrip().startswith("{") else _start(text)
-
-
-def _registration(text: str) -> str:
-    match text.strip().lower():
-        case "none":
-            return "none"
-        case "lazy" | "eager":
-            raise UnsupportedValue(
-                "must be none: this library never registers consumers at run time. "
-                "Declare the consumer in infra/environments/<environment>.yaml and run `cdktf deploy`"
-            )
-    raise ValueError(text)
-
-
-def _removed(text: str) -> bool:
-    return read.one_of("fail", "drop")(text) == "drop"
 
 
 def _deaggregation(text: str) -> Deaggregation:
@@ -149,70 +118,55 @@ def _deaggregation(text: str) -> Deaggregation:
     return Deaggregation.ALL if chosen == "all" else Deaggregation(chosen)
 
 
-def _fetchers(text: str) -> int | None:
-    if text.strip().lower() == "driver":
-        return None
-    return read.bounded(read.integer, 1, 1_000)(text)
-
-
 SOURCE_OPTIONS: Final = (
-    Option("manifest", read.text, "a path, ssm:///name or s3://bucket/key", "-",
-           "the application's manifest; or `streamArn`, `consumerArn` and `leaseTable`", "manifest"),
+    MANIFEST_OPTION,
     Option("streamArn", read.matching(STREAM_ARN), "the ARN of a stream", "-", "instead of a manifest", "stream_arn"),
     Option("consumerArn", read.matching(CONSUMER_ARN), "the ARN of a stream consumer", "-",
            "instead of a manifest; not needed with `readMode=polling`", "consumer_arn"),
     Option("leaseTable", read.text, "the name of a DynamoDB table", "-", "instead of a manifest", "lease_table"),
-    Option("streams", read.names, "logical stream names separated by commas, each once", "all in the manifest",
+    Option("streams", read.names, "logical stream names separated by commas, each once, or * for all", "the only one",
            "which streams of the manifest to read", "streams"),
     Option("readMode", read.one_of("efo", "polling"), "efo or polling", "`efo`",
            "`polling` fetches records with GetRecords, without a consumer, as batch reads always do", "read_mode", of_run=True),
     Option("transport", read.one_of("auto", "http2", "http1"), "auto, http2 or http1", "`auto`",
            "protocol of subscriptions; `auto`: HTTP/2 if the service speaks it, else HTTP/1.1", "transport", of_run=True),
-    Option("polling.interval", read.bounded(read.seconds, 0.2, 10), "a duration such as 1s, from 200ms to 10s", "`1s`",
-           "with `polling`, time between calls to a shard without more records; longer with more than 500 shards", "polling_interval", of_run=True),
+    Option("pollingInterval", read.duration(0.2, 10), "a duration such as 1s, from 200ms to 10s", "`1s`",
+           "with `polling`, time between calls to a shard without more records; longer with more than 500 shards", "polling_interval", of_run=True, formerly=("polling.interval",)),
     Option("startingPosition", _query_start,
-           "LATEST, TRIM_HORIZON, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>, or JSON with one of them for each stream, or "
-           "AFTER:<sequence number> for a shard", "`LATEST`",
-           "where a new query starts; a restarted one continues from its checkpoint", "start"),
-    Option("newStreamPosition", _start,
-           "TRIM_HORIZON, LATEST, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>", "`TRIM_HORIZON`",
+           "LATEST, EARLIEST (TRIM_HORIZON), LEASES or a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard",
+           "`LATEST`", "where a new query starts; a restarted one continues from its checkpoint", "start", also=("startingTimestamp",)),
+    Option("newStreamPosition", _start, "EARLIEST (TRIM_HORIZON), LATEST, LEASES or a time in ISO 8601 or epoch ms", "`TRIM_HORIZON`",
            "where a stream starts that the query's checkpoint does not know yet", "new_stream_start"),
-    Option("removedStreams", _removed, "fail or drop", "`fail`",
+    Option("removedStreams", lambda text: read.one_of("fail", "drop")(text) == "drop", "fail or drop", "`fail`",
            "what to do if the checkpoint has a stream that is not read any more: fail, or continue without it", "drop_removed_streams"),
-    Option("endingPosition", ends,
-           "LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>, or JSON with one of them for each stream, or AFTER:<sequence number> for a shard",
-           "`LATEST`", "where a batch read ends, or a query with `Trigger.AvailableNow` or `Trigger.Once`; exclusive; `LATEST` is the tip at `load()`, or at the start",
-           "ends"),
-    Option("batch.maxRate", read.bounded(parse_size, 64 << 10), "a size such as 1m, at least 64k", "`1m`",
-           "most bytes in a second that a batch read takes from a shard; with `1m`, at most 2 GetRecords", "batch_rate"),
-    Option("batch.shardsPerTask", read.bounded(read.integer, 1, 100), "a whole number from 1 to 100", "`1`",
-           "how many shards each task of a batch read reads at a time", "batch_shards_per_task"),
-    Option("registration", _registration, "none", "`none`", "consumers are declared, never registered at run time"),
+    Option("endingPosition", ends, "LATEST, a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard", "`LATEST`",
+           "where a batch read ends, or a query with `Trigger.AvailableNow` or `Trigger.Once`; exclusive; `LATEST` is the tip at `load()`, or at the start", "ends", also=("endingTimestamp",)),
+    Option("maxShardRate", read.bounded(parse_size, 64 << 10), "a size such as 1m, at least 64k", "`1m`",
+           "most bytes per second that a batch read, or a query alone (up to 2m), takes from a shard with GetRecords", "shard_rate", of_run=True, formerly=("apartRate", "batch.maxRate")),
+    Option("shardsPerTask", read.unless("auto", read.bounded(read.integer, 1, 100)), "auto, or a whole number from 1 to 100", "`auto`",
+           "how many shards each task reads at a time; `auto`: shards divided by cores, at most 16", "shards_per_task", formerly=("batch.shardsPerTask",)),
     Option("maxBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
-           "most bytes in one micro-batch, as Kinesis sends them: JSON with base64, "
-           "1.4 to 11 times the data; whole events, at least one", "max_bytes_per_trigger"),
+           "most bytes in one micro-batch, as Kinesis sends them: JSON with base64, 1.4 to 11 times the data; whole events, at least one", "max_bytes_per_trigger"),
     Option("maxRecordsPerTrigger", read.bounded(read.integer, 1), "a whole number of records, at least 1", "-",
            "most records in one micro-batch; whole events, at least one", "max_records_per_trigger"),
     Option("minBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
            "a micro-batch with fewer bytes, counted likewise, waits for more, for `maxTriggerDelay` at most", "min_bytes_per_trigger"),
-    Option("maxTriggerDelay", read.bounded(read.seconds, 0, 60), "a duration such as 1s, up to 60s", "`1s`",
+    Option("maxTriggerDelay", read.duration(0, 60), "a duration such as 1s, up to 60s", "`1s`",
            "longest wait from one micro-batch to the next, larger one; without `minBytesPerTrigger`, only while all shards with records are "
            "over 1 s behind, with `kinesis_efo.read_stream` and no other source", "max_trigger_delay"),
-    Option("maxShardSkew", read.bounded(read.seconds, 10, 86_400), "a duration such as 30s, from 10s to 24h", "-",
+    Option("maxShardSkew", read.duration(10, 86_400), "a duration such as 30s, from 10s to 24h", "-",
            "how far ahead of the slowest shard any other may be taken, by arrival time; for watermarks", "max_shard_skew", of_run=True),
     Option("bufferBytes", read.bounded(parse_size, 1 << 20), "a size such as 256m", "`256m`",
            "memory of each fetcher for events; at least 1m", "buffer_bytes", of_run=True),
     Option("slowQueries", read.one_of("apart", "hold"), "apart or hold", "`apart`",
            "if a slow query leaves the others of its program no room in the buffer: it continues alone, with GetRecords; `hold`: all wait for it", "slow_queries", of_run=True),
-    Option("apartRate", read.bounded(parse_size, 64 << 10, 2 << 20), "a size such as 1m, from 64k to 2m", "`1m`",
-           "most bytes in a second that a query alone reads from a shard; with `1m`, at most one GetRecords", "apart_rate", of_run=True),
     Option("failOnDataLoss", read.flag, "true or false", "`true`",
            "fail if records expired before they were read; else log a warning and continue", "fail_on_data_loss", of_run=True),
     Option("acceptDataLoss", read.positions, 'JSON such as {"orders": {"shardId-000000000003": "AFTER:4959..."}}', "-",
            "for each shard, the position after which a loss is accepted, as the error names it; a later loss is an error again", "accepted_losses"),
     Option("deaggregate", _deaggregation, "true, false or strict", "`true`",
            "unpack KPL aggregates, with every record in them; `strict`: leave out those whose records' hash keys belong to other shards, as the KCL does", "deaggregate"),
-    Option("fetchers", _fetchers, "driver, or a number of tasks from 1 to 1000", "`driver`",
+    Option("fetchers", read.unless("driver", read.bounded(read.integer, 1, 1_000)), "driver, or a number of tasks from 1 to 1000", "`driver`",
            "where events are fetched: on the driver's host, or in this many Spark tasks that `kinesis_efo.read_stream` starts", "fetchers", of_run=True),
     Option("fetcherHost", read.peer, "a host name or address that tasks can connect to, without a port",
            "the address of Spark's driver, then the host's addresses", "address at which tasks on other hosts reach the fetcher",
@@ -224,33 +178,30 @@ SOURCE_OPTIONS: Final = (
     Option("fetcherTls", read.flag, "true or false", "`true`",
            "encrypt all connections except those on the loopback address; `false` logs a warning", "fetcher_tls", of_run=True),
     Option("catchUp", read.flag, "true or false", "`false`",
-           "the first micro-batch reads up to the tip: for `Trigger.AvailableNow` and `Trigger.Once` before Spark 4.2, which otherwise end with the records that have come by then", "catch_up"),
-    Option("latencyHooks", read.flag, "true or false", "`true`",
-           "Python workers that acknowledge quickly, stay through quiet times, and leave loaded modules out of garbage collection", "latency_hooks"),
-    Option("leaseTimeout", read.bounded(read.seconds, 1, 3600), "a duration such as 10s, at least 1s", "`10s`",
+           "the first micro-batch reads up to the tip: for `Trigger.AvailableNow` and `Trigger.Once` before Spark 4.2", "catch_up"),
+    Option("leaseTimeout", read.duration(1, 3600), "a duration such as 10s, at least 1s", "`10s`",
            "a lease that is not renewed for this long is free", "lease_timeout", of_run=True),
-    Option("checkpointRate", read.bounded(float, 1, 1_000), "a number of writes a second, from 1 to 1000", "`25`",
-           "most checkpoints written to the lease table in a second, all shards together", "checkpoint_rate", of_run=True),
-    Option("pollTimeout", read.bounded(read.seconds, 0.001, 60), "a duration such as 200ms, up to 60s", "`200ms`",
+    Option("checkpointWritesPerSecond", read.bounded(float, 1, 1_000), "a number of writes per second, from 1 to 1000", "`25`",
+           "most checkpoints written to the lease table, all shards together", "checkpoint_rate", of_run=True, formerly=("checkpointRate",)),
+    Option("pollTimeout", read.duration(0.001, 60), "a duration such as 200ms, up to 60s", "`200ms`",
            "how long a trigger waits for data before it reports that there is none", "poll_timeout"),
-    Option("idleCheckpointInterval", read.bounded(read.seconds, 1), "a duration such as 50s, at least 1s", "`50s`",
+    Option("idleCheckpointInterval", read.duration(1), "a duration such as 50s, at least 1s", "`50s`",
            "how often offsets of idle shards are stored; with more than `50s`, Spark's Python workers end meanwhile", "idle_checkpoint_interval"),
     *AWS_OPTIONS,
-    Option("subscribe.retryTimeout", read.bounded(read.seconds, 1, 7 * 86_400), "a duration such as 10m, from 1s to 7d", "`10m`",
-           "how long a query continues while a shard only fails or the lease table cannot be reached, and how long a start waits for AWS", "retry.timeout", of_run=True),
-    Option("subscribe.maxRetries", read.bounded(read.integer, 0, 1_000), "a whole number up to 1000", "-",
-           "faults of a shard in a row, without progress, after which a query fails before `subscribe.retryTimeout` is over",
-           "retry.max_retries", of_run=True),
-    Option("subscribe.backoff.baseMs", read.bounded(read.integer, 1, 600_000), "milliseconds, 1 to 600000", "`1000`",
-           "first backoff", "retry.base_ms", at_most="subscribe.backoff.maxMs", of_run=True),
-    Option("subscribe.backoff.maxMs", read.bounded(read.integer, 1, 600_000), "milliseconds, 1 to 600000", "`10000`",
-           "longest backoff", "retry.max_ms", of_run=True),
-    Option("subscribe.backoff.factor", read.bounded(float, 1, 10), "a number from 1 to 10", "`1.5`",
-           "growth of the backoff", "retry.factor", of_run=True),
+    Option("retryTimeout", read.duration(1, 7 * 86_400), "a duration such as 10m, from 1s to 7d", "`10m`",
+           "how long a query continues while a shard only fails or the lease table cannot be reached, and how long a start waits for AWS",
+           "retry.timeout", of_run=True, formerly=("subscribe.retryTimeout",)),
     *METRICS_OPTIONS,
-    Option("metrics.shards", read.bounded(read.integer, 0, 10_000), "a whole number up to 10000", "`100`",
-           "most shards with metrics of their own, the rest shares `other`; 0: by stream only", "metrics.shards", of_run=True),
+    Option("metricsShards", read.bounded(read.integer, 0, 10_000), "a whole number up to 10000", "`100`",
+           "most shards with metrics of their own, the rest shares `other`; 0: by stream only", "metrics.shards", of_run=True, formerly=("metrics.shards",)),
 )  # fmt: skip
+BATCHES: Final = frozenset({"shardsPerTask"})
+"""The options that only batch reads use."""
+STREAMING: Final = {option.name for option in SOURCE_OPTIONS} - BATCHES - {
+    "manifest", "streamArn", "streams", "startingPosition", "endingPosition", "maxShardRate", "failOnDataLoss", "deaggregate",
+    "retryTimeout", "metricsShards", *(option.name for option in (*AWS_OPTIONS, *METRICS_OPTIONS)),
+}  # fmt: skip
+"""The options that only streaming queries use."""
 # Options that `kinesis_efo.read_stream` and `kinesis_efo.read` set.
 DRIVER_HOST: Final = "session.driverHost"
 SUPERVISOR: Final = "session.supervisor"
@@ -258,11 +209,15 @@ PROGRAM: Final = "session.program"
 LISTENS: Final = "session.listens"
 BATCH: Final = "session.batch"
 TIMES: Final = "session.times"
+CORES: Final = "session.cores"
 LOADED: Final = "session.loaded"
 CLOCK: Final = "session.clock"
 HINTS: Final = (
+    Option("registration", read.one_of("none"), "none: this library never registers consumers at run time. Declare the consumer in "
+           "infra/environments/<environment>.yaml and run `cdktf deploy`", "-", "an option of version 0.1"),
     Option(BATCH, read.flag, "true or false", "-", "whether this is a batch read", "batch"),
     Option(TIMES, read.names, "since or until", "-", "which of the two were given, for messages", "times"),
+    Option(CORES, read.integer, "a whole number", "-", "the cores of the session's executors", "cores"),
     Option(LOADED, read.integer, "epoch milliseconds", "-", "when `kinesis_efo.read` was called, by Kinesis' clock", "loaded"),
     Option(CLOCK, read.flag, "true or false", "-", "whether the only row of the read is Kinesis' time", "clock"),
     Option(DRIVER_HOST, parse_host, "a host name or address", "-", "the address of Spark's driver", "driver_host"),
@@ -270,36 +225,20 @@ HINTS: Final = (
     Option(LISTENS, read.flag, "true or false", "-", "whether the driver reports which micro-batches are done", "listens"),
     Option(PROGRAM, read.text, "the name of a session", "-", "the session of Spark Connect among those of its server", "program"),
 )  # fmt: skip
-_ELSEWHERE: Final = {
-    "awsAccessKey": "Databricks'; leave it out: credentials come from the environment, and 'roleArn' assumes a role",
-    "consumerName": "Databricks'; here it is 'consumerArn': consumers are declared, and the manifest has their ARNs",
-    "initialPosition": "Databricks'; here it is 'startingPosition'",
-    "kinesis.streamName": "spark-sql-kinesis-connector's; here it is 'streams'",
-    "maxOffsetsPerTrigger": "Kafka's; here it is 'maxRecordsPerTrigger'",
-    "minOffsetsPerTrigger": "Kafka's; here it is 'minBytesPerTrigger'",
-    "path": "Spark's; here it is 'manifest': 'load()' takes no path; a manifest is a path, ssm:///name or s3://bucket/key",
-    "provider": (
-        "Spark's; leave it out: CREATE TABLE ... USING keeps no options for a source like this one; CREATE TEMPORARY VIEW ... USING "
-        "\"kinesis-efo\" OPTIONS (manifest '...') reads a part of the streams"
-    ),
-    "startingOffsets": "Kafka's; here it is 'startingPosition'",
-    "streamName": "Databricks'; here it is 'streams'",
-    "subscribe": "Kafka's; here it is 'streams'",
-}
-"""Options of other sources that users may give by mistake; docs/coming-from.md has more of them."""
 _SECRET: Final = frozenset({"externalId"})
-_TABLE: Final = OptionTable(
-    "kinesis-efo",
-    SourceOptions,
-    (*SOURCE_OPTIONS, *HINTS),
-    elsewhere=_ELSEWHERE,
-)
+REMOVED: Final = (
+    "latencyHooks", "subscribe.maxRetries", "subscribe.backoff.baseMs", "subscribe.backoff.maxMs", "subscribe.backoff.factor",
+)  # fmt: skip
+_TABLE: Final = OptionTable("kinesis-efo", SourceOptions, (*SOURCE_OPTIONS, *HINTS), removed=REMOVED)
 
 
 def _contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]:
     needed = ["streamArn", "consumerArn", "leaseTable"]
     direct = [name for name in needed if name in names]
-    if values.get(BATCH) and values.get("readMode") != "efo":
+    mine, other = ("a streaming query", "a batch read")[:: -1 if values.get(BATCH) else 1]
+    for name in sorted(names & (STREAMING if values.get(BATCH) else BATCHES)):
+        yield f"kinesis-efo option '{name}' is for {other}; {mine} ignores it: leave it out"
+    if values.get(BATCH):
         needed = ["streamArn"]
     elif values.get("readMode") == "polling":
         needed.remove("consumerArn")
@@ -330,6 +269,45 @@ def _contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]
                 f"kinesis-efo option 'consumerArn' must be a consumer of 'streamArn' {values['streamArn']!r}; "
                 f"got a consumer of {stream!r}"
             )
+
+
+# In a table of options, the last one of a name counts.
+_BATCH_START: Final = Option("startingPosition", lambda text: Start(bounds=read.starts(text)),
+    "EARLIEST (TRIM_HORIZON), a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard",
+    "-", "where a batch read starts", "start", also=("startingTimestamp",))  # fmt: skip
+_BATCH_TABLE: Final = OptionTable(
+    "kinesis-efo", SourceOptions, (*SOURCE_OPTIONS, *HINTS, _BATCH_START), removed=REMOVED
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """The parsed options of a batch read."""
+
+    source: SourceOptions = field(default_factory=SourceOptions)
+    starts: Bounds = field(default_factory=lambda: Bounds(TRIM_HORIZON))
+
+    def name(self, argument: str, option: str) -> str:
+        """The name of a bound in messages: the argument or the option that gave it."""
+        return argument if argument in self.source.times else f"kinesis-efo option '{option}'"
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> BatchOptions:
+        """Parse the options that Spark passes. Names are case-insensitive.
+
+        >>> BatchOptions.parse({"manifest": "m.json"}).starts.everywhere == TRIM_HORIZON
+        True
+        """
+        source = replace(
+            _BATCH_TABLE.parse({**options, BATCH: "true"}, _contradictions), given=dict(options), read_mode="polling"
+        )
+        return cls(source, source.start.bounds or Bounds(TRIM_HORIZON))
+
+
+def are_for_batch(options: Iterable[str]) -> bool:
+    """Whether options can only be meant for a batch read. At `load()`, Spark does not say which kind of read it is."""
+    revealing = {BATCH.lower(), "shardspertask", "batch.shardspertask", "batch.maxrate"}
+    return not revealing.isdisjoint(map(str.lower, options))
 
 
 def _quoted(names: list[str]) -> str:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import logging
+import pkgutil
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from fnmatch import fnmatch
+from functools import cache
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from kinesis_efo.errors import OptionsError
 from kinesis_efo.options.readers import refusal
+
+logger = logging.getLogger(__name__)
 
 Settings = TypeVar("Settings")
 
@@ -19,8 +25,9 @@ class Option:
     """One row of a table of options: its name as documented, matched in any case, and how to `read` its text (ValueError: invalid).
 
     `rule` completes "must be ..." in messages. `default` is as documented, in backticks if it can be given. `field` is that of the
-    settings, such as `aws.region`; empty if the value is only checked. `needs` is an option that this one requires, or `name=value`;
-    `at_most`, one whose value it must not exceed. `of_run`: queries that share a run must give the same value.
+    settings, such as `aws.region`; empty if the value is only checked. `needs` is an option that this one requires, or `name=value`.
+    `of_run`: queries that share a run must give the same value. `formerly`: names that still work, with a warning; `also`: names that
+    other sources use.
     """
 
     name: str
@@ -30,14 +37,15 @@ class Option:
     meaning: str
     field: str = ""
     needs: str = ""
-    at_most: str = ""
     of_run: bool = False
+    formerly: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 class OptionTable(Generic[Settings]):
     """Parses the options of one subject, such as the source, into `settings`, a dataclass whose fields all have defaults.
 
-    `ignored` are names to skip, in lower case; `elsewhere` options of other systems by name, each with the system and what to do instead.
+    `ignored` are names to skip, in lower case; `removed` are names to skip with a warning.
     """
 
     def __init__(
@@ -46,14 +54,19 @@ class OptionTable(Generic[Settings]):
         settings: type[Settings],
         options: Sequence[Option],
         ignored: Collection[str] = (),
-        elsewhere: Mapping[str, str] | None = None,
+        removed: Collection[str] = (),
     ) -> None:
         self._subject = subject
         self._settings = settings
         self._by_name = {option.name: option for option in options}
-        self._by_lower_name = {option.name.lower(): option for option in options}
+        self._by_lower_name = {name.lower(): option for option in options for name in (option.name, *option.also)}
+        renamed = "is now '{}'; the next minor version refuses the old name"
+        gone = "has no effect any more; remove it, because the next minor version refuses it"
+        self._old: dict[str, tuple[str, Option | None, str]] = {name.lower(): (name, None, gone) for name in removed}
+        for option in options:
+            self._old |= {name.lower(): (name, option, renamed.format(option.name)) for name in option.formerly}
         self._ignored = ignored
-        self._elsewhere = {each.lower(): (each, told) for each, told in (elsewhere or {}).items()}
+        self._warned: set[str] = set()
 
     def parse(
         self,
@@ -68,12 +81,14 @@ class OptionTable(Generic[Settings]):
         faults: list[str] = []
         names: set[str] = set()
         values: dict[str, Any] = {}
-        for name, text in texts.items():
-            option = self._by_lower_name.get(name.lower())
+        for name, given in texts.items():
+            option, text = self._current(name, given)
             if option is None:
-                if name.lower() not in self._ignored:
+                if name.lower() not in {*self._ignored, *self._old}:
                     faults.append(self._unknown(name))
                 continue
+            if option.name in names:
+                faults.append(f"{self._label(option)} is given twice, as {name!r}, too; remove one")
             names.add(option.name)
             try:
                 values[option.name] = option.read(text)
@@ -84,12 +99,23 @@ class OptionTable(Generic[Settings]):
             raise OptionsError(faults)
         return self._filled(values)
 
+    def _current(self, name: str, text: str) -> tuple[Option | None, str]:
+        """Return the option with a name, and its text. Log a warning, once in each process, if the name is not used any more."""
+        if not (old := self._old.get(name.lower())):
+            return self._by_lower_name.get(name.lower()), text
+        spelling, option, what = old
+        if spelling not in self._warned:
+            self._warned.add(spelling)
+            logger.warning("%s option '%s' %s", self._subject, spelling, what)
+        # Options in milliseconds became durations.
+        return option, f"{text}ms" if spelling.endswith("Ms") and text.strip().isdigit() else text
+
     def _label(self, option: Option) -> str:
         return f"{self._subject} option '{option.name}'"
 
     def _unknown(self, name: str) -> str:
-        if found := self._elsewhere.get(name.lower()):
-            return f"{self._subject} option '{found[0]}' is {found[1]}"
+        if found := answer("sink" if self._subject.endswith("sink") else "source", name):
+            return f"{self._subject} option {found}"
         near = difflib.get_close_matches(name.lower(), self._by_lower_name, n=1)
         hint = f"; did you mean '{self._by_lower_name[near[0]].name}'?" if near else ""
         return f"{self._subject} has no option {name!r}{hint}"
@@ -97,18 +123,8 @@ class OptionTable(Generic[Settings]):
     def _broken_rules(self, values: Mapping[str, Any], names: Set[str]) -> Iterator[str]:
         for option in self._by_name.values():
             other, _, wanted = option.needs.partition("=")
-            if option.name in names and other:
-                if not wanted and other not in names:
-                    yield f"{self._label(option)} needs option '{other}'"
-                elif wanted and values.get(other) != wanted:
-                    yield f"{self._label(option)} needs option '{other}' to be {wanted}"
-            if option.at_most and not names.isdisjoint({option.name, option.at_most}):
-                value, most = (
-                    values[each.name] if each.name in values else each.read(each.default.strip("`"))
-                    for each in (option, self._by_name[option.at_most])
-                )
-                if value > most:
-                    yield f"{self._label(option)} must not exceed '{option.at_most}'"
+            if option.name in names and other and (values.get(other) != wanted if wanted else other not in names):
+                yield f"{self._label(option)} needs option '{other}'" + (wanted and f" to be {wanted}")
 
     def _filled(self, values: Mapping[str, Any]) -> Settings:
         groups: defaultdict[str, dict[str, Any]] = defaultdict(dict)
@@ -120,3 +136,50 @@ class OptionTable(Generic[Settings]):
         own = groups.pop("", {})
         nested = {group: replace(getattr(defaults, group), **fields) for group, fields in groups.items()}
         return replace(defaults, **own, **nested)  # type: ignore[type-var]
+
+
+class Foreign(NamedTuple):
+    """Options of another system, and what takes their place: our option `here`, or `-`. `system` ends with source or sink.
+
+    One of the `names` that ends with `*` stands for all that begin so and have no row of their own.
+    """
+
+    system: str
+    names: list[str]
+    here: str
+    note: str
+
+
+@cache
+def foreign() -> list[Foreign]:
+    """Return all options of other systems."""
+    rows, system = [], ""
+    for line in (pkgutil.get_data(__package__, "elsewhere.txt") or b"").decode().splitlines():
+        if line.endswith(":"):
+            system = line[:-1]
+        elif line and not line.startswith("#"):
+            names, here, note = line.split(" |")
+            rows.append(Foreign(system, names.split(", "), here.strip(), note.strip()))
+    return rows
+
+
+def answer(kind: str, name: str) -> str | None:
+    """Return the end of the message about an option that another system's `kind`, source or sink, has; None if none has it.
+
+    >>> answer("source", "topic"), answer("source", "startingoffsets")
+    (None, "'startingOffsets' is Kafka's; here it is 'startingPosition': JSON gives each stream and shard its own")
+    """
+    matches = [
+        (("*" not in each, len(each)), each, row)
+        for row in foreign()
+        for each in row.names
+        if row.system.endswith(f" {kind}") and fnmatch(name.lower(), each.lower())
+    ]
+    if not matches:
+        return None
+    best = max(rank for rank, _, _ in matches)
+    (spelling, row), *others = [(each, row) for rank, each, row in matches if rank == best]
+    systems = [each.system.removesuffix(f" {kind}") for each in (row, *(other for _, other in others))]
+    owners = " and ".join(f"{system}'" if system.endswith("s") else f"{system}'s" for system in systems)
+    here, note = "leave it out" if row.here == "-" else f"here it is '{row.here}'", row.note.replace("`", "'")
+    return f"'{name if '*' in spelling else spelling}' is {owners}; {here}" + (note and f": {note}")

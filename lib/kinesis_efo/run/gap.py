@@ -56,7 +56,7 @@ class GapWatch:
             self._said_at = now
             logger.warning(
                 "%s of this program catches up in %d shards, and falls behind: %.0f s behind now, %.0f s ten minutes ago. If Kinesis has "
-                "the rate to spare, set kinesis-efo option 'apartRate' higher; with 'slowQueries=hold' the other queries wait for it",
+                "the rate to spare, set kinesis-efo option 'maxShardRate' higher; with 'slowQueries=hold' the other queries wait for it",
                 query.label,
                 query.apart,
                 self._gaps[-1][1],

@@ -133,7 +133,7 @@ class RunThread:
     async def _open(self) -> None:
         setup, options, clock = self._setup, self._setup.options, self._clock
         manifest = setup.manifest
-        clients = AsyncClients(options.aws, manifest.region)
+        clients = AsyncClients(options.aws.of(manifest.application), manifest.region)
         await self._wait_for_credentials(clients)
         enter = self._stack.enter_async_context
         dynamo = await enter(await clients.open("dynamodb", client_config(options.lease_timeout)))
@@ -162,7 +162,7 @@ class RunThread:
             if passes(error):
                 raise FetcherError(
                     f"{application}: no answer to {what} for as long as kinesis-efo option "
-                    f"'subscribe.retryTimeout' says: {describe(error)}. Nothing was lost: start the query again"
+                    f"'retryTimeout' says: {describe(error)}. Nothing was lost: start the query again"
                 ) from error
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:

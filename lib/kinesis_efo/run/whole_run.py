@@ -136,7 +136,7 @@ class WholeRun:
             patience,
             clock,
             elsewhere=elsewhere,
-            hold=options.hold_together,
+            hold=options.slow_queries == "hold",
         )
         # Hide a failed run immediately, so that no query joins it.
         self.run.failure.on_set(lambda: self._streams_changed({}))

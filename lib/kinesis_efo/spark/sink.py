@@ -13,8 +13,8 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Self
 
@@ -30,7 +30,7 @@ from kinesis_efo.manifest import load_manifest
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import AwsSettings, RetrySettings
 from kinesis_efo.options import readers as read
-from kinesis_efo.options.settings import AWS_OPTIONS, METRICS_OPTIONS
+from kinesis_efo.options.settings import AWS_OPTIONS, MANIFEST_OPTION, METRICS_OPTIONS
 from kinesis_efo.options.table import Option, OptionTable
 from kinesis_efo.patience import Patience
 from kinesis_efo.producer import BlockingProducer, ProducerMetrics, ProducerSettings, PutArguments
@@ -67,54 +67,45 @@ class SinkOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
         """Parse the options that Spark passes. Names are case-insensitive."""
-        return _TABLE.parse(options)
+        return _TABLE.parse(options, _contradictions)
 
 
-def _bounded(setting: str, parse: Callable[[str], float]) -> Callable[[str], float]:
-    """Make a parser that also enforces the bounds of a producer setting."""
-    least, most, _ = BOUNDS[setting]
-    return read.bounded(parse, least, most)
+def _contradictions(values: Mapping[str, Any], _names: Set[str]) -> Iterator[str]:
+    if values.get("backoffBase", 0.1) > values.get("backoffMax", 2.0):
+        yield "kinesis-efo sink option 'backoffBase' must not exceed 'backoffMax'"
 
 
-def _patience(text: str) -> float:
-    # A small number without a unit was probably meant as seconds. As milliseconds, it would let the first throttle end the task.
-    return read.seconds(text, guess=999)
-
-
-def _milliseconds(text: str) -> float:
-    return read.integer(text) / 1000
-
-
+_RANGES: Final = {name: (least, most) for name, (least, most, _) in BOUNDS.items()}
+# As milliseconds, a number up to 999 would let the first throttle end the task.
 SINK_OPTIONS: Final = (
-    Option("manifest", read.text, "a path, ssm:///name or s3://bucket/key", "-",
-           "names the streams; without it, `stream` is a stream's own name or ARN", "manifest"),
-    Option("stream", read.text, "the name of a stream", "the manifest's, if it has one only",
+    MANIFEST_OPTION,
+    Option("stream", read.text, "the name of a stream; without a manifest, also its ARN", "the manifest's, if it has one only",
            "target of rows without a column `stream`, or with null in it", "stream"),
-    Option("maxOutstandingRecords", _bounded("max_outstanding_records", read.integer),
+    Option("maxOutstandingRecords", read.bounded(read.integer, *_RANGES["max_outstanding_records"]),
            "a whole number of records, at least 1", "`20000`",
            "records of a task that may wait for acknowledgement; then the task waits", "producer.max_outstanding_records"),
-    Option("maxOutstandingBytes", _bounded("max_outstanding_bytes", parse_size), "a size such as 64m, at least 1k", "`64m`",
+    Option("maxOutstandingBytes", read.bounded(parse_size, *_RANGES["max_outstanding_bytes"]), "a size such as 64m, at least 1k", "`64m`",
            "the same in bytes; at least the largest record", "producer.max_outstanding_bytes"),
-    Option("linger", _bounded("linger", read.seconds), "a duration such as 100ms, up to 60s", "`100ms`",
+    Option("linger", read.duration(*_RANGES["linger"]), "a duration such as 100ms, up to 60s", "`100ms`",
            "how long a record waits for others to fill its request", "producer.linger"),
-    Option("maxInFlight", _bounded("max_in_flight", read.integer), "a whole number of requests, 1 to 256", "`8`",
+    Option("maxInFlight", read.bounded(read.integer, *_RANGES["max_in_flight"]), "a whole number of requests, 1 to 256", "`8`",
            "requests of a task that may be in flight", "producer.max_in_flight"),
     Option("ordered", read.flag, "true or false", "`false`",
            "keep the order of rows with the same partition key within a task", "producer.ordered"),
     Option("aggregate", read.flag, "true or false", "`false`",
            "pack rows into KPL aggregates, which readers must unpack", "producer.aggregate"),
-    Option("aggregateBytes", _bounded("aggregate_bytes", parse_size), "a size from 1k to 1m", "`50k`",
+    Option("aggregateBytes", read.bounded(parse_size, *_RANGES["aggregate_bytes"]), "a size from 1k to 1m", "`50k`",
            "size of the largest aggregate", "producer.aggregate_bytes"),
     Option("failOnError", read.flag, "true or false", "`true`",
            "fail on a record that can never be written; else log and skip it", "producer.fail_on_error"),
-    Option("retryTimeout", _bounded("retry_timeout", _patience), "a duration such as 5m, 100ms to 1d", "`5m`",
+    Option("retryTimeout", read.duration(*_RANGES["retry_timeout"], 999), "a duration such as 5m, 100ms to 1d", "`5m`",
            "how long every attempt for a shard may fail before the task fails", "producer.retry_timeout"),
-    Option("stallWarning", _bounded("stall_warning", _patience), "a duration such as 30s, 100ms to 1d", "`30s`",
+    Option("stallWarning", read.duration(*_RANGES["stall_warning"], 999), "a duration such as 30s, 100ms to 1d", "`30s`",
            "how long nothing may be acknowledged before a warning", "producer.stall_warning"),
-    Option("backoff.baseMs", _bounded("backoff_base", _milliseconds), "milliseconds, 1 to 60000", "`100`",
-           "first backoff", "producer.backoff_base", at_most="backoff.maxMs"),
-    Option("backoff.maxMs", _bounded("backoff_max", _milliseconds), "milliseconds, 1 to 600000", "`2000`",
-           "longest backoff", "producer.backoff_max"),
+    Option("backoffBase", read.duration(*_RANGES["backoff_base"]), "a duration such as 100ms, 1ms to 60s", "`100ms`",
+           "first backoff", "producer.backoff_base", formerly=("backoff.baseMs",)),
+    Option("backoffMax", read.duration(*_RANGES["backoff_max"]), "a duration such as 2s, 1ms to 10m", "`2s`",
+           "longest backoff", "producer.backoff_max", formerly=("backoff.maxMs",)),
     *AWS_OPTIONS,
     *METRICS_OPTIONS,
 )  # fmt: skip
@@ -124,10 +115,6 @@ _TABLE: Final = OptionTable(
     SINK_OPTIONS,
     # Spark passes these options of its own to sinks, too.
     ignored=("checkpointlocation", "queryname"),
-    elsewhere={
-        "kinesis.streamName": "spark-sql-kinesis-connector's; here it is 'stream'",
-        "topic": "Kafka's; here it is 'stream'",
-    },
 )
 
 
@@ -142,6 +129,7 @@ class Targets:
     default: str | None
     arns: Mapping[str, str] | None
     source: str
+    application: str = ""
 
     @classmethod
     def of(cls, options: SinkOptions, *, named_by_rows: bool) -> Targets:
@@ -164,7 +152,7 @@ class Targets:
             raise OptionsError(
                 [f"kinesis-efo sink option 'stream' must be one of {names} (manifest {manifest.source}){got}"]
             )
-        return cls(default, arns, f"manifest {manifest.source}")
+        return cls(default, arns, f"manifest {manifest.source}", manifest.application)
 
     def target_of(self, name: str | None) -> str:
         """The name or ARN of the stream to which rows with `name` in column `stream` go; None or empty means the default.
@@ -224,7 +212,8 @@ class KinesisWriter(DataSourceStreamWriter, DataSourceArrowWriter):
             raise ConfigurationError("kinesis-efo can only append: use mode('append') or outputMode('append')")
         check_columns(schema)
         parsed = SinkOptions.parse(options)
-        return cls(parsed, Targets.of(parsed, named_by_rows="stream" in schema.fieldNames()))
+        targets = Targets.of(parsed, named_by_rows="stream" in schema.fieldNames())
+        return cls(replace(parsed, aws=parsed.aws.of(targets.application)), targets)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteCounts:
         """Write one partition, and return when Kinesis has acknowledged all of its records."""

@@ -9,6 +9,7 @@ Spark 4.0 plans a batch read again for each action on a DataFrame, later version
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -127,10 +128,9 @@ class KinesisBatchReader(DataSourceReader):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         # Do this here, because a worker unpickles the reader right before Spark sends the task's partition; see latency.py.
-        if self._options.source.latency_hooks:
-            from kinesis_efo.tasks import latency
+        from kinesis_efo.tasks import latency
 
-            latency.install()
+        latency.install()
 
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks of the read, each with one or several ranges."""
@@ -141,7 +141,9 @@ class KinesisBatchReader(DataSourceReader):
         log_to_stderr()
         planned = asyncio.run(plan(self._manifest, self._options, tip_at(self._loaded), here=self._here))
         # Make at least one task, because Spark would otherwise make one with a partition of its own.
-        tasks = max(1, math.ceil(len(planned) / self._options.source.batch_shards_per_task))
+        cores, shards = self._options.source.cores or os.cpu_count() or 1, len(planned)
+        each = self._options.source.shards_per_task or min(16, math.ceil(shards / cores)) or 1
+        tasks = max(1, math.ceil(shards / each))
         # `planned` has closed shards first: give each task some of them.
         return [StretchPartition(tuple(planned[task::tasks])) for task in range(tasks)]
 

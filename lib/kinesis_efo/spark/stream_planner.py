@@ -34,7 +34,9 @@ from kinesis_efo.tasks.compat import SPARK_VERSION
 
 logger = logging.getLogger(__name__)
 
-_START: Final[dict[str, Any]] = {"streams": {}, "version": 1}
+START: Final[dict[str, Any]] = {"streams": {}, "version": 1}
+"""Stands for the start of a new query, which is chosen when Spark asks for the end of micro-batch 0. Spark does not log this, and asks for it
+again to repeat micro-batch 0, whose end names its begin."""
 
 _REPORT_SECONDS = 2.0
 """Maximum seconds for which a stopping query waits for the driver's report of its last micro-batch. The report takes milliseconds, or half
@@ -59,13 +61,6 @@ class StreamPlanner:
         self._has_planned = False
         self._step: tuple[Offset, Offset, BatchPlan] | None = None
 
-    def initial(self) -> dict[str, Any]:
-        """What stands for the start of a new query, which is chosen when Spark asks for the end of micro-batch 0.
-
-        Spark does not log this. It asks again to repeat micro-batch 0, whose end names its begin.
-        """
-        return dict(_START)
-
     def latest(self, start: dict[str, Any] | None, *, once: bool) -> dict[str, Any]:
         """The end of the next micro-batch; `start` itself if there is nothing to read. Spark 4.0 passes no `start`.
 
@@ -73,7 +68,7 @@ class StreamPlanner:
         """
         self._check_end(once=once)
         hurry = self._triggers.begin()
-        position = self._begin(start or self._last or _START)
+        position = self._begin(start or self._last or START)
         self._run.begin(position)
         begin = position if position.mark is not None and not position.mark.moved else None
         # Make short calls, to check between them whether this process has to end.
@@ -121,7 +116,7 @@ class StreamPlanner:
             for fetcher, theirs in by_fetcher(ranges, [each.fetcher for each in served], together=together)
             for group in coalesce(theirs, sizes, together=together)
         ]
-        if not tasks and self._options.latency_hooks:
+        if not tasks:
             # Spark ends Python workers after a minute without a task; an empty task keeps them alive for the next record.
             tasks = [(None, [])]
         return [
@@ -153,7 +148,7 @@ class StreamPlanner:
         self._run.leave()
 
     def _begin(self, start: Mapping[str, Any]) -> Offset:
-        return self._run.initial() if start == _START else self._offsets.read(start)
+        return self._run.initial() if start == START else self._offsets.read(start)
 
     def _check_end(self, *, once: bool) -> None:
         if self._options.ends != Bounds() and not (once or self.available_now or self._options.catch_up):

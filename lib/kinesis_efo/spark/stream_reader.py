@@ -5,6 +5,7 @@ Spark makes and pickles the reader more than once, so its constructor starts not
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ from kinesis_efo.tasks.ranges import RangeReader
 if TYPE_CHECKING:
     from kinesis_efo.spark.stream_planner import StreamPlanner
 
+logger = logging.getLogger(__name__)
+
 _NO_LIMIT = 1 << 62
 
 
@@ -33,6 +36,7 @@ class KinesisStreamReader(StreamReaderBase):
     def __init__(self, options: SourceOptions, manifest: Manifest) -> None:
         self._options = options
         self._manifest = manifest
+        self._available_now = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_manifest": self._manifest}
@@ -40,8 +44,7 @@ class KinesisStreamReader(StreamReaderBase):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         # Do this here, because a worker unpickles the reader right before Spark sends the task's partition; see latency.py.
-        if self._options.latency_hooks:
-            latency.install()
+        latency.install()
 
     # -- on the driver
 
@@ -53,16 +56,39 @@ class KinesisStreamReader(StreamReaderBase):
             from kinesis_efo.spark.stream_planner import StreamPlanner
         return StreamPlanner(self._options, self._manifest, partial(run_of_program, self._manifest, self._options))
 
+    def _choose_streams(self, offset: dict[str, Any] | None) -> None:
+        """Without option `streams`, continue with the streams of the checkpoint; a new query needs the option if there are several.
+
+        Called with each offset; the first one decides. Spark 4.0 asks a query with a checkpoint for tasks first.
+        """
+        if "_planner" in self.__dict__ or self._options.streams is not None or len(self._manifest.streams) == 1:
+            return
+        known = {**(offset or {}).get("streams", {}), **(offset or {}).get("sources", {})}
+        if chosen := [name for name in self._manifest.streams if name in known]:
+            logger.warning(
+                "kinesis-efo option 'streams' is not given: the query continues with the streams of its checkpoint, %s; name them, or "
+                "give * for all of the manifest",
+                ", ".join(map(repr, chosen)),
+            )
+            self._manifest = self._manifest.select(chosen)
+        elif not known:
+            self._manifest.check_choice()
+
     def initialOffset(self) -> dict[str, Any]:
         """The start of a new query."""
-        return self._planner.initial()
+        from kinesis_efo.spark.stream_planner import START
+
+        return dict(START)
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """The end of the next micro-batch."""
+        self._choose_streams(start)
+        self._planner.available_now = self._available_now
         return self._planner.latest(start, once=isinstance(limit, ReadAllAvailable))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
         """The tasks of a micro-batch."""
+        self._choose_streams(end)
         return self._planner.tasks(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:  # noqa: ARG002
@@ -79,7 +105,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Let the query end at the streams' present tips, or at `endingPosition`. The first `latestOffset` asks for the tips."""
-        self._planner.available_now = True
+        self._available_now = True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The lag of each shard in milliseconds, and the micro-batch's bytes and data, for the query's progress (Spark 4.2+)."""

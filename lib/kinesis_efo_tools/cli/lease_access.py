@@ -17,9 +17,8 @@ from kinesis_efo.leases.store import LeaseStore, Scan
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.options.readers import refusal, timestamp_meant
+from kinesis_efo.options.readers import refusal, time_position
 from kinesis_efo.positions import Position, PositionKind, ShardKey
-from kinesis_efo.units import NotMillisecondsError, NoZoneError, parse_time
 from kinesis_efo_tools.cli import arguments
 from kinesis_efo_tools.operate.access import Access
 from kinesis_efo_tools.operate.lease_checkup import open_table
@@ -102,20 +101,18 @@ class Leases:
 
 def start_position(option: str, text: str, *, shards: bool = False) -> Position | None:
     """Parse a start position; None for LATEST. `shards`: whether positions inside one shard are accepted."""
-    name, _, rest = text.strip().partition(":")
+    name = text.strip().partition(":")[0].upper()
     try:
-        match name.upper():
-            case "LATEST" if not rest:
-                return None
-            case "AT_TIMESTAMP":
-                return Position.at_timestamp(parse_time(rest))
+        if text.strip().upper() == "LATEST":
+            return None
+        if name not in {"TRIM_HORIZON", "AFTER", "INSIDE", "SHARD_END"}:
+            return time_position(text)
         position = Position.parse(text.strip())
     except ValueError as error:
         rule = "TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>"
         if option == "--to":
             rule += ", AFTER:<sequence number> or SHARD_END"
-        fault = error if isinstance(error, NotMillisecondsError | NoZoneError) else timestamp_meant(text)
-        raise UsageError(f"{option} {refusal(fault, rule, text)}") from None
+        raise UsageError(f"{option} {refusal(error, rule, text)}") from None
     if not shards and position.kind is not PositionKind.TRIM_HORIZON:
         remedy = ": say which with --shard" if option == "--to" else ", not an application's initial one"
         raise UsageError(f"{option} {name} is a position inside one shard{remedy}")

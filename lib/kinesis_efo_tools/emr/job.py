@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from kinesis_efo.errors import ConfigurationError, UsageError
-from kinesis_efo.options.readers import seconds
+from kinesis_efo.options.readers import duration
 from kinesis_efo.units import parse_size
 from kinesis_efo_tools.emr.projects import split
 from kinesis_efo_tools.emr.target import TargetKind
@@ -137,7 +137,7 @@ def lease_timeout(arguments: Sequence[str]) -> float:
     """Return the lease timeout of a job with these arguments, seconds."""
     text = source_option(arguments, "leaseTimeout")
     try:
-        return seconds(text) if text else _LEASE_TIMEOUT_SECONDS
+        return duration(1)(text) if text else _LEASE_TIMEOUT_SECONDS
     except ValueError:
         raise ConfigurationError(f"option leaseTimeout must be a duration such as 10s; got {text!r}") from None
 

@@ -44,7 +44,7 @@ def read_all(r: Reading, w: World, puts: int, most: float) -> float:
 def test_no_shard_gets_further_ahead_than_the_option_says(world: Callable[..., World], mode: str) -> None:
     w = world({"orders": len(SIZES)})
     puts = backlog(w, SIZES)
-    options = {"bufferBytes": "1m", "readMode": mode, "polling.interval": "200ms"}
+    options = {"bufferBytes": "1m", "readMode": mode, "pollingInterval": "200ms"}
     with reading(w, **options, maxShardSkew="30s") as r:
         read_all(r, w, puts, SKEW)
     with reading(w, **options) as r:
@@ -96,7 +96,7 @@ def test_shards_at_several_fetchers_are_read_together(world: Callable[..., World
     puts = backlog(w, SIZES)
     fetchers = FetcherProcesses(2)
     context: AbstractContextManager[Any] = reading_with(
-        w, fetchers, readMode=mode, maxShardSkew="30s", **{"polling.interval": "200ms"}
+        w, fetchers, readMode=mode, maxShardSkew="30s", pollingInterval="200ms"
     )
     with context as r:
         read_all(r, w, puts, SKEW)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.errors import FrameError, RetriesExhaustedError
+from kinesis_efo.options import RetrySettings
 from kinesis_efo.records.frames import MAX_FRAME, FrameDecoder
 from kinesis_efo_local import Close, Finish, NoFaults, Reset
 from kinesis_efo_local.fault_injection import Step
@@ -18,7 +19,7 @@ from kinesis_efo_local.wire import event_frame
 from tests.support.fetching import reading
 from tests.support.world import World
 
-FEW_RETRIES = {"subscribe.maxRetries": "2", "subscribe.backoff.baseMs": "1", "subscribe.backoff.maxMs": "5"}
+FEW_RETRIES = RetrySettings(max_retries=2, base_ms=1, max_ms=5)
 Change = Callable[[bytes], Iterable[Step]]
 
 
@@ -92,7 +93,7 @@ BROKEN = {
 def test_what_breaks_twice_is_read_again(name: str, transport: str, faulty: Callable[..., World]) -> None:
     w = faulty(Broken(BROKEN[name][0], times=2))
     w.put((f"k{n}", f"{n:03d}".encode()) for n in range(100))
-    with reading(w, **FEW_RETRIES, transport=transport) as r:
+    with reading(w, retry=FEW_RETRIES, transport=transport) as r:
         rows = r.until(100)
     assert [row.data for row in rows] == [f"{n:03d}".encode() for n in range(100)]
 
@@ -106,7 +107,7 @@ def test_what_is_always_broken_ends_the_query_with_the_reason(
     w = faulty(Broken(change))
     w.put([("k", b"data")])
     with (
-        reading(w, **FEW_RETRIES, transport=transport) as r,
+        reading(w, retry=FEW_RETRIES, transport=transport) as r,
         pytest.raises(RetriesExhaustedError, match=reason) as caught,
     ):
         r.until(1)

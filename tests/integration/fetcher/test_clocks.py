@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.errors import KinesisEfoError, RetriesExhaustedError
+from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import Offset, Position, ShardKey
 from kinesis_efo_local import LocalAws, Settings
 from tests.integration.fetcher.conftest import QUICK
@@ -23,7 +24,7 @@ from tests.support.fetching import QUICK as QUICK_LIMITS
 from tests.support.fetching import reading
 from tests.support.world import World, make_world, wait_until
 
-MODES = ({"readMode": "efo"}, {"readMode": "polling", "polling.interval": "200ms"})
+MODES = ({"readMode": "efo"}, {"readMode": "polling", "pollingInterval": "200ms"})
 FIRST = ShardKey("orders", "shardId-000000000000")
 
 
@@ -142,8 +143,8 @@ def test_a_clock_that_jumps_too_far_and_comes_back_costs_nothing_but_time(
     w = world(subscription_seconds=1.0)
     # With a lease that is lost meanwhile, as in the default 10 s, and with one that lasts.
     lease = "1s" if mode["readMode"] == "polling" else "30s"
-    backoff = {"subscribe.backoff.baseMs": "50", "subscribe.backoff.maxMs": "200"}
-    with reading(w, leaseTimeout=lease, **mode, **backoff) as r:
+    backoff = RetrySettings(base_ms=50, max_ms=200)
+    with reading(w, leaseTimeout=lease, retry=backoff, **mode) as r:
         put(w, range(50))
         r.until(50, 20)
         with caplog.at_level(logging.WARNING):
@@ -161,8 +162,8 @@ def test_a_clock_that_stays_too_far_off_fails_the_query_and_is_named(
     world: Callable[..., World], kinesis_time: KinesisTime
 ) -> None:
     w = world(subscription_seconds=1.0)
-    retry = {"subscribe.backoff.baseMs": "50", "subscribe.backoff.maxMs": "200", "subscribe.retryTimeout": "3s"}
-    with reading(w, leaseTimeout="30s", **retry) as r:
+    retry = RetrySettings(base_ms=50, max_ms=200, timeout=3.0)
+    with reading(w, leaseTimeout="30s", retry=retry) as r:
         put(w, range(10))
         r.until(10, 20)
         kinesis_time.ahead = 400.0

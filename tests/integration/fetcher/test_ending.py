@@ -42,7 +42,7 @@ def world(past: Past, tmp_path: Path) -> Iterator[MakeWorld]:
         yield lambda streams=("orders",): make_world(aws, tmp_path, streams)
 
 
-MODES = ({"readMode": "efo"}, {"readMode": "polling", "polling.interval": "200ms"})
+MODES = ({"readMode": "efo"}, {"readMode": "polling", "pollingInterval": "200ms"})
 NEXT_CENTURY = 4_102_444_800
 
 

@@ -1,4 +1,4 @@
-"""`subscribe.retryTimeout`: how long a query lives on while DynamoDB or a shard fails, through the options to its error."""
+"""`retryTimeout`: how long a query lives on while DynamoDB or a shard fails, through the options to its error."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kinesis_efo.errors import KinesisEfoError, RetriesExhaustedError, TableUnavailableError
+from kinesis_efo.options import RetrySettings
 from kinesis_efo_local import NoFaults, Request
 from kinesis_efo_local.errors import AwsError
 from tests.support.fetching import Reading, reading
@@ -44,13 +45,13 @@ def test_a_lease_table_that_stays_away_ends_the_query(faulty: MakeWorld) -> None
     faults.down = False
     w = faulty(faults)
     w.put([("k", b"x")] * 5)
-    with reading(w, **{"subscribe.retryTimeout": "2s"}) as query:
+    with reading(w, retryTimeout="2s") as query:
         query.until(5)
         faults.down = True
         began = time.monotonic()
         error = failure(query)
     assert isinstance(error, TableUnavailableError)
-    assert "'subscribe.retryTimeout' lets it wait longer" in str(error)
+    assert "'retryTimeout' lets it wait longer" in str(error)
     assert time.monotonic() - began >= 2
     faults.down = False
 
@@ -58,10 +59,10 @@ def test_a_lease_table_that_stays_away_ends_the_query(faulty: MakeWorld) -> None
 @pytest.mark.slow
 def test_a_shard_that_only_fails_ends_the_query(faulty: MakeWorld) -> None:
     w = faulty(Down("SubscribeToShard"))
-    patience = {"subscribe.retryTimeout": "2s", "subscribe.backoff.baseMs": "1", "subscribe.backoff.maxMs": "20"}
+    patience = RetrySettings(base_ms=1, max_ms=20, timeout=2.0)
     began = time.monotonic()
-    with reading(w, **patience) as query:
+    with reading(w, retry=patience) as query:
         error = failure(query)
     assert isinstance(error, RetriesExhaustedError)
-    assert "'subscribe.retryTimeout'" in str(error)
+    assert "'retryTimeout'" in str(error)
     assert time.monotonic() - began >= 2

@@ -12,10 +12,10 @@ from tests.support.world import World
 
 WAYS = {
     "efo": {},
-    "polling": {"readMode": "polling", "polling.interval": "200ms"},
+    "polling": {"readMode": "polling", "pollingInterval": "200ms"},
     "http1": {"transport": "http1"},
     "small buffer": {"bufferBytes": "1m"},
-    "other retries": {"subscribe.maxRetries": "3", "leaseTimeout": "2s", "checkpointRate": "1"},
+    "other retries": {"retryTimeout": "3m", "leaseTimeout": "2s", "checkpointWritesPerSecond": "1"},
 }
 LIMITS = {"small buffer": {"max_bytes": 2_000}, "http1": {"max_records": 7}}
 

@@ -177,7 +177,7 @@ def test_an_idle_shard_that_is_polled_has_lost_nothing_although_its_offset_stand
     w.aws.backdate(w.streams["orders"], 10)
     w.put(records(0))
     w.aws.backdate(w.streams["orders"], 0)
-    options = {"readMode": "polling", "startingPosition": start, "polling.interval": "200ms"}
+    options = {"readMode": "polling", "startingPosition": start, "pollingInterval": "200ms"}
     with reading(w, clock=calendar, **options) as r:
         if start == "TRIM_HORIZON":
             r.until(20)

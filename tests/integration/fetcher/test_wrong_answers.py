@@ -59,7 +59,7 @@ def test_a_planned_micro_batch_that_is_repeated_has_its_rows_and_one_without_has
 ) -> None:
     w = world(kinds)
     w.put(numbered(RECORDS))
-    options = {"readMode": mode, "polling.interval": "200ms"}
+    options = {"readMode": mode, "pollingInterval": "200ms"}
     with reading(w, limits=QUICK, **options) as r:
         r.until(RECORDS)
         batches = [(Offset.from_json(start.to_json()), Offset.from_json(end.to_json())) for start, end in r.batches]

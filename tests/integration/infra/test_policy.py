@@ -291,7 +291,7 @@ def read_batch(world: World) -> int:
             "manifest": "m.json",
             "startingPosition": "AT_TIMESTAMP:2020-01-01T00:00Z",
             "failOnDataLoss": "false",
-            "batch.maxRate": "2m",
+            "maxShardRate": "2m",
         }
     )
     options = replace(options, source=replace(options.source, aws=world.settings))

@@ -38,7 +38,7 @@ class Read:
         self.bench = bench
         ref = bench.stream(shards)
         ref = replace(ref, consumer_arn=None)
-        options = {"batch.maxRate": "1g", **options}
+        options = {"maxShardRate": "1g", **options}
         self.manifest = Manifest("lake", "dev", "us-east-1", "", {"orders": ref}, "m.json", {"orders": ref.stream_name})
         parsed = BatchOptions.parse({"manifest": "m.json", **options})
         aws = AwsSettings(endpoint_url=bench.aws.endpoint_url)

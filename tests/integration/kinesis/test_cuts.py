@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kinesis_efo.options import RetrySettings
 from kinesis_efo_local import Close, LocalAws, Reset, Settings
 from kinesis_efo_local.fault_injection import ResetStream, Step
 from tests.emulator.test_cuts import Cuts
@@ -39,8 +40,8 @@ def test_each_subscription_brings_the_event_before_the_cut(
         world = make_world(aws, tmp_path)
         for number in range(EVENTS):
             world.put([("key", str(number).encode().ljust(size))])
-        backoff = {"subscribe.backoff.baseMs": "10", "subscribe.backoff.maxMs": "50"}
-        with reading(world, transport=transport, **backoff) as r:
+        backoff = RetrySettings(base_ms=10, max_ms=50)
+        with reading(world, transport=transport, retry=backoff) as r:
             rows = r.until(EVENTS, seconds=30)
     assert [int(row.data) for row in rows] == list(range(EVENTS))
     # aiohttp drops what has not been read when a connection ends, which a busy machine may not have got to.

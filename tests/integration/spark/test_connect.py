@@ -130,7 +130,7 @@ def test_batch_read_ends_at_load_whatever_the_clock(
 ) -> None:
     w = world()
     put = w.put(numbered(50))
-    options = {"manifest": str(w.manifest), "endpointUrl": w.aws.endpoint_url, "batch_maxRate": "2m", **options}
+    options = {"manifest": str(w.manifest), "endpointUrl": w.aws.endpoint_url, "maxShardRate": "2m", **options}
     given = json.dumps({"remote": server.url, "skew": skew, "options": options})
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     client = subprocess.Popen(

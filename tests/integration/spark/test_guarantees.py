@@ -115,7 +115,7 @@ def test_a_query_of_more_streams_extends_the_run(world: MakeWorld, queries: Quer
     w.put(numbered(10, first=100), "clicks")
     first = queries.start(queries.load(w, streams="orders"), one)
     one.wait_for(first, 10)
-    second = queries.start(queries.load(w), both)
+    second = queries.start(queries.load(w, streams="*"), both)
     both.wait_for(second, 20)
     w.put(numbered(5, first=10))
     w.put(numbered(5, first=110), "clicks")

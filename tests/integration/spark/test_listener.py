@@ -26,7 +26,7 @@ def test_a_query_reports_its_lag_and_metrics(
     listener = LagListener(seen.append)
     spark.streams.addListener(listener)
     lines = tmp_path / "emf.log"
-    emf = {"metrics.export": "emf", "metrics.emf.to": str(lines), "metrics.emf.interval": "1s"}
+    emf = {"metricsExport": "emf", "metricsEmfTo": str(lines), "metricsEmfInterval": "1s"}
     try:
         queries.start(queries.load(w, **emf), "lagging")
         wait_until(lambda: sum(batch.rows for batch in seen) == 100, 60)

@@ -62,14 +62,14 @@ def test_streams_come_and_go(world: Callable[..., World], queries: Queries) -> N
     # The second comes, and the job fails in the middle of the first micro-batch that has its rows.
     expected += put(w, "orders", "o3")
     kept.fails_with = lambda rows: any(row["stream"] == "clicks" for row in rows)
-    query = queries.start(queries.load(w), kept)
+    query = queries.start(queries.load(w, streams="*"), kept)
     wait_until(lambda: query.exception() is not None, 120)
     assert (
         "is not finished: the next start repeats it"
         in next_start(w, queries.directory / "checkpoint-kept")["checkpoint"]
     )
     kept.fails_with = lambda _rows: False
-    query = queries.start(queries.load(w), kept)
+    query = queries.start(queries.load(w, streams="*"), kept)
     wait_until(lambda: len(kept.all) >= len(expected), 120)
     expected += put(w, "clicks", "c4")
     wait_until(lambda: len(kept.all) >= len(expected), 120)
@@ -144,3 +144,24 @@ def test_a_query_that_ends_reads_a_new_stream(world: Callable[..., World], queri
             query = queries.start(queries.load(w, catchUp="true", **options), kept, availableNow=True)
             assert query.awaitTermination(120)
         assert kept.all == sorted(expected)
+
+
+@pytest.mark.long
+@pytest.mark.spark43
+def test_checkpoint_keeps_its_streams_without_option(world: Callable[..., World], queries: Queries) -> None:
+    w, kept, other = world({"orders": 1, "clicks": 1}), Kept(), Kept()
+    other.__name__ = "other"
+    expected = put(w, "orders", "o1", "o2")
+    query = queries.start(queries.load(w, streams="orders"), kept)
+    wait_until(lambda: len(kept.all) >= 2, 120)
+    query.stop()
+    put(w, "clicks", "c1")
+    expected += put(w, "orders", "o3")
+    query = queries.start(queries.load(w), kept)
+    wait_until(lambda: len(kept.all) >= 3, 120)
+    query.processAllAvailable()
+    query.stop()
+    assert kept.all == sorted(expected)
+    query = queries.start(queries.load(w), other)
+    wait_until(lambda: query.exception() is not None, 60)
+    assert "needs option 'streams'" in str(query.exception())

@@ -12,7 +12,7 @@ from kinesis_efo.batch import planning
 from kinesis_efo.batch.planning import plan, tip_at
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.manifest import Manifest, StreamRef
-from kinesis_efo.options import BatchOptions
+from kinesis_efo.options import AwsSettings, BatchOptions
 from tests.support.fake_clients import FakeClients
 from tests.support.virtual_time import LoopClock, run
 
@@ -78,7 +78,7 @@ def test_streams_are_listed_again_once_the_end_has_passed(monkeypatch: pytest.Mo
     assert [call["StreamARN"] for call in planned.clients.calls("list_shards")] == [
         ref.stream_arn for ref in [*REFS.values()] * 2
     ]
-    assert planned.clients.made == [(planned.options.source.aws, "eu-west-1")]
+    assert planned.clients.made == [(AwsSettings(role_session_name="kinesis-efo-lake"), "eu-west-1")]
     assert [(client.service, client.open) for client in planned.clients.clients] == [("kinesis", False)]
     assert planned.seconds == 1, "the tip is a second after the call"
 
@@ -90,15 +90,6 @@ def test_start_and_end_in_kinesis_future_are_waited_for(
     starts = {"orders": f"AT_TIMESTAMP:{round((START + 2) * 1000)}"}
     planned = Planned(monkeypatch, ahead=ahead, loaded=START + 2, startingPosition=json.dumps(starts))
     assert planned.seconds == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(("options", "warned"), [({"readMode": "efo"}, True), ({}, False)])
-def test_consumer_is_replaced_with_a_warning(
-    options: dict[str, str], warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert len(Planned(monkeypatch, **options).found) == 2
-    assert ("needs kinesis:GetRecords and kinesis:GetShardIterator" in caplog.text) is warned
-    assert ("share 2 MB/s" in caplog.text) is warned
 
 
 def test_streams_are_listed_once_if_the_end_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:

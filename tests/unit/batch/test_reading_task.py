@@ -21,7 +21,7 @@ from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.manifest import Manifest, StreamRef
-from kinesis_efo.options import BatchOptions, SourceOptions
+from kinesis_efo.options import AwsSettings, BatchOptions, SourceOptions
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.raw_bodies import RAW_BODY
 from tests.support.aggregates import aggregated
@@ -72,7 +72,7 @@ def test_all_shards_are_read_and_every_client_is_closed(
     ]
     assert sorted(rows) == sorted(3 * [stretch.key.shard for stretch in STRETCHES])
     assert is_over(made)
-    assert made.made == [(SOURCE.aws, "eu-west-1")]
+    assert made.made == [(AwsSettings(role_session_name="kinesis-efo-lake"), "eu-west-1")]
     assert len(made.clients) == 6, "a client for control and one for reading, for each shard"
     assert {call["ShardIteratorType"] for call in made.calls("get_shard_iterator")} == {"TRIM_HORIZON"}
     assert len([line for line in caplog.messages if "complete after" in line]) == 3
@@ -96,7 +96,7 @@ def test_closed_read_stops_all_requests(
     loop = asyncio.new_event_loop()
     monkeypatch.setattr(asyncio, "new_event_loop", lambda: loop)
     made = clients(monkeypatch, endless)
-    fast = BatchOptions.parse({"manifest": "m.json", "batch.maxRate": "1g"}).source
+    fast = BatchOptions.parse({"manifest": "m.json", "maxShardRate": "1g"}).source
     batches = Reading(STRETCHES[:shards], MANIFEST, fast).batches()
     next(batches)
     # One is taken, two are in line, and each shard waits with another.

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -94,7 +95,7 @@ class Driver(Client, SparkSession):
         self.streams = SimpleNamespace(addListener=self.listeners.append)
         handle = SimpleNamespace(current=lambda: SimpleNamespace(pid=lambda: self.pid()))
         java = SimpleNamespace(lang=SimpleNamespace(ProcessHandle=handle))
-        self.sparkContext = SimpleNamespace(_jvm=SimpleNamespace(java=java))
+        self.sparkContext = SimpleNamespace(_jvm=SimpleNamespace(java=java), defaultParallelism=2)
 
 
 @pytest.fixture
@@ -169,15 +170,15 @@ def test_a_classic_session_gets_one_listener(there: str) -> None:
 
 def test_options_become_texts() -> None:
     given = streamed(
-        Client(spark_master="yarn"), streams=["a", "b"], catchUp=True, subscribe_maxRetries=3, fetcherHost="gateway"
+        Client(spark_master="yarn"), streams=["a", "b"], catchUp=True, metrics_shards=3, fetcherHost="gateway"
     )
-    assert given == {"streams": "a,b", "catchUp": "true", "subscribe.maxRetries": "3", "fetcherHost": "gateway"}
+    assert given == {"streams": "a,b", "catchUp": "true", "metrics.shards": "3", "fetcherHost": "gateway"}
 
 
 @both
 def test_wrong_options_are_reported_together(open_source: Callable[..., object]) -> None:
     with pytest.raises(OptionsError) as caught:
-        open_source(SimpleNamespace(), manifest="m.json", bufferBytes="lots", bufferByte="1")
+        open_source(SimpleNamespace(), manifest="m.json", retryTimeout="lots", bufferByte="1")
     assert len(caught.value.faults) == 2
 
 
@@ -226,6 +227,7 @@ def batch(**arguments: Any) -> BatchOptions:
     [
         "2023-11-15T08:00:00Z",
         " 2023-11-15T09:00+01:00",
+        "1700035200000",
         datetime(2023, 11, 15, 8, tzinfo=UTC),
         datetime(2023, 11, 15, 3, tzinfo=timezone(timedelta(hours=-5))),
     ],
@@ -234,6 +236,13 @@ def test_times_with_a_zone_become_positions(moment: datetime | str) -> None:
     since, until = batch(since=moment), batch(until=moment)
     assert (since.starts.of("orders"), since.source.ends.of("orders")) == (EIGHT, None)
     assert (until.starts.of("orders"), until.source.ends.of("orders")) == (TRIM_HORIZON, EIGHT)
+
+
+def test_timedelta_is_before_now_and_a_duration() -> None:
+    (start,) = {batch(since=timedelta(minutes=15)).starts.of("orders")}
+    assert start.value / 1000 == pytest.approx(time.time() - 900, abs=60)
+    given = streamed(Client(), since=datetime(2023, 11, 15, 8, tzinfo=UTC), leaseTimeout=timedelta(seconds=1.5))
+    assert given == {"startingPosition": "AT_TIMESTAMP:1700035200000", "leaseTimeout": "1500ms"}
 
 
 @pytest.mark.parametrize("moment", ["2023-11-15T08:00:00", datetime(2023, 11, 15, 8)])  # noqa: DTZ001
@@ -247,17 +256,18 @@ def test_time_without_zone_is_refused(moment: datetime | str) -> None:
     ("moment", "meant"),
     [
         *((moment, ".") for moment in ("LATEST", "yesterday", "")),
-        ("20231115", "; did you mean 2023-11-15T00:00:00+00:00?"),
-        ("1700035200.5", "; did you mean 2023-11-15T08:00:00.500000+00:00?"),
         *(
-            (moment, "; did you mean 2023-11-15T08:00:00+00:00?")
-            for moment in ("1700035200", 1700035200, "1700035200000")
+            (moment, f": {moment} is no time of this century in milliseconds; did you mean {meant}?")
+            for moment, meant in (
+                ("20231115", "1700006400000, which is 2023-11-15T00:00:00Z"),
+                (1700035200, "1700035200000, which is 2023-11-15T08:00:00Z"),
+            )
         ),
     ],
 )
 def test_other_times_are_refused_with_a_remedy(moment: object, meant: str) -> None:
     said = (
-        f"kinesis_efo.read: since must be a datetime, or a time such as 2026-11-20T08:00:00Z; got {moment!r}{meant} "
+        f"kinesis_efo.read: since must be a datetime, a timedelta, or a time such as 2026-11-20T08:00:00Z; got {moment!r}{meant} "
         "Other positions go into startingPosition and endingPosition"
     )
     with raises(ConfigurationError, said):
@@ -275,7 +285,7 @@ def test_other_times_are_refused_with_a_remedy(moment: object, meant: str) -> No
 )
 def test_messages_name_the_given_argument(given: dict[str, str], names: tuple[str, str]) -> None:
     options = batch(**given)
-    assert (options.start_name, options.end_name) == names
+    assert (options.name("since", "startingPosition"), options.name("until", "endingPosition")) == names
 
 
 @pytest.mark.parametrize("name", ["startingPosition", "startingposition"])
@@ -286,9 +296,14 @@ def test_two_starts_are_refused(name: str) -> None:
         batch(since="2023-11-15T08:00Z", **{name: "TRIM_HORIZON"})
 
 
+def test_classic_session_tells_its_cores(there: str) -> None:
+    found: Any = read(Driver(), manifest=there)
+    assert BatchOptions.parse(found).source.cores == 2
+
+
 def test_connect_clients_ask_the_server_for_the_tip() -> None:
-    options = batch(streams=["orders", "clicks"], batch_maxRate="2m").source
-    assert (options.streams, options.batch_rate) == (("orders", "clicks"), 2 << 20)
+    options = batch(streams=["orders", "clicks"], maxShardRate="2m").source
+    assert (options.streams, options.shard_rate) == (("orders", "clicks"), 2 << 20)
     assert (options.loaded, options.clock) == (SERVER_MILLIS, False)
     assert batch(until="2023-11-15T08:00Z").source.loaded is None, "the end is known"
 

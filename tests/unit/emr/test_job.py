@@ -155,10 +155,10 @@ def test_wrong_setting_is_refused(given: dict[str, str], said: str) -> None:
 def test_options_of_the_source_are_read_or_refused() -> None:
     with raises(ConfigurationError, "option bufferBytes must be a size such as 256m; got 'lots'"):
         settings(TargetKind.EKS, "--option", "bufferBytes=lots")
-    for text in ("soon", "10"):
+    for text in ("soon", "10ms"):
         with raises(ConfigurationError, f"option leaseTimeout must be a duration such as 10s; got '{text}'"):
             lease_timeout(["--option", f"leaseTimeout={text}"])
-    assert lease_timeout([]) == 10
+    assert lease_timeout([]) == lease_timeout(["--option", "leaseTimeout=10"]) == 10
     assert lease_timeout(["--output", "s3://lake", "--option", "leaseTimeout=1m"]) == 60
     assert source_option(["--leaseTimeout", "1m"], "leaseTimeout") is None
 

@@ -51,12 +51,20 @@ async def opened(stack: AsyncExitStack, clients: FakeClients, clock: LoopClock, 
     return {name: open_stream(ref) for name, ref in MANIFEST.streams.items()}
 
 
-def test_it_reads_at_the_rate_that_the_option_says() -> None:
+@pytest.mark.parametrize(
+    ("rate", "seconds", "limits"),
+    [
+        # Ten records of 30,000 bytes come with each answer, 65,536 a second are wanted.
+        ("64k", 300_000 / 65_536, [1000, 2, 2, 2]),
+        ("1g", 0.5, [1000, 34, 34, 34]),
+    ],
+)
+def test_it_reads_at_the_rate_that_the_option_says(rate: str, seconds: float, limits: list[int]) -> None:
     async def scenario() -> None:
         clock = LoopClock()
         clients = FakeClients(clock, answer)
         async with AsyncExitStack() as stack:
-            streams = await opened(stack, clients, clock, apartRate="64k")
+            streams = await opened(stack, clients, clock, maxShardRate=rate)
             apart = streams["orders"].apart
             assert apart is not None
             events = await apart.context.transport.subscribe(REFS["orders"], SHARD, TRIM_HORIZON, Unlimited())
@@ -65,11 +73,8 @@ def test_it_reads_at_the_rate_that_the_option_says() -> None:
                 assert (await anext(aiter(events))).head.records == 10
                 times.append(clock.monotonic())
             events.close()
-        # Ten records of 30,000 bytes come with each answer, 65,536 a second are wanted.
-        assert [later - earlier for earlier, later in pairwise(times)] == pytest.approx(
-            [300_000 / 65_536] * 3, rel=1e-3
-        )
-        assert [call["Limit"] for call in clients.calls("get_records")] == [1000, 2, 2, 2]
+        assert [later - earlier for earlier, later in pairwise(times)] == pytest.approx([seconds] * 3, rel=1e-3)
+        assert [call["Limit"] for call in clients.calls("get_records")] == limits
 
     run(scenario())
 

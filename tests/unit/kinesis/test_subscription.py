@@ -358,7 +358,7 @@ async def test_eleventh_failure_in_a_row_is_fatal() -> None:
 )
 async def test_by_default_ten_minutes_without_progress_are_fatal(failure: Any) -> None:
     world = ScriptedWorld(*[failure] * 500, retry=RetrySettings())
-    error = await world.fails(RetriesExhaustedError, "without any progress, ", "'subscribe.retryTimeout'")
+    error = await world.fails(RetriesExhaustedError, "without any progress, ", "'retryTimeout'")
     assert 600 <= world.elapsed <= 600 + 2 * (60 + 35 + 10)
     assert f"progress, {len(world.transport.calls)} in 6" in str(error)
 

@@ -455,7 +455,7 @@ async def test_long_outage_ends_the_run_with_its_last_error(f: Fixture) -> None:
     with raises(
         TableUnavailableError,
         "application lake: the lease table could not be used for 601 s, given up: lease table memory: throttled. Nothing "
-        "was lost: start the query again; kinesis-efo option 'subscribe.retryTimeout' lets it wait longer",
+        "was lost: start the query again; kinesis-efo option 'retryTimeout' lets it wait longer",
     ):
         await lease.wait_held("p", at_most=30)
 

@@ -111,7 +111,7 @@ def started(monkeypatch: pytest.MonkeyPatch, program: str) -> run_process.RunPro
     command = [sys.executable, "-c", f"import os, sys; order = sys.stdin.buffer.read(); {program}"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     monkeypatch.setattr(run_process, "_ahead", [process])
-    options = SourceOptions.parse({"manifest": "m.json", "subscribe.retryTimeout": "2s"})
+    options = SourceOptions.parse({"manifest": "m.json", "retryTimeout": "2s"})
     order = SimpleNamespace(name="the order", options=options, manifest=SimpleNamespace(streams={"orders": None}))
     return run_process.RunProcess(order)  # type: ignore[arg-type]
 

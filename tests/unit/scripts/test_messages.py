@@ -54,7 +54,7 @@ FOREIGN = {
     "not known",
     "resolution",
     "leaseTimeout",
-    "subscribe.retryTimeout",
+    "retryTimeout",
     "does not support Trigger.AvailableNow",
     "replaced a statically registered data source",
 }

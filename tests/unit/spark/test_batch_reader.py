@@ -11,7 +11,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from kinesis_efo.batch import planning, reading
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import BatchOptions
-from kinesis_efo.options.source import LOADED
+from kinesis_efo.options.source import CORES, LOADED
 from kinesis_efo.spark import source
 from kinesis_efo.spark.source import SCHEMA, KinesisBatchReader, KinesisEfoSource, StretchPartition
 from kinesis_efo.tasks import latency
@@ -28,10 +28,14 @@ pytestmark = pytest.mark.spark
         (3, 1, [(0,), (1,), (2,)]),
         (5, 2, [(0, 3), (1, 4), (2,)]),
         (2, 16, [(0, 1)]),
+        (0, "auto", [()]),
+        (3, "auto", [(0,), (1,), (2,)]),
+        (10, "auto", [(0, 4, 8), (1, 5, 9), (2, 6), (3, 7)]),
+        (100, "auto", [tuple(range(task, 100, 7)) for task in range(7)]),
     ],
 )
 def test_ranges_are_dealt_to_at_least_one_task(
-    ranges: int, each: int, tasks: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+    ranges: int, each: int | str, tasks: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
 
@@ -40,7 +44,7 @@ def test_ranges_are_dealt_to_at_least_one_task(
         return list(range(ranges))
 
     monkeypatch.setattr(planning, "plan", plan)
-    options = BatchOptions.parse({"manifest": "m.json", "batch.shardsPerTask": str(each)})
+    options = BatchOptions.parse({"manifest": "m.json", "shardsPerTask": str(each), CORES: "4"})
     reader = KinesisBatchReader(options, manifest("orders"), 1_700_000_000.0, here=False)
     partitions: list[Any] = pickle.loads(pickle.dumps(reader.partitions()))
     assert [partition.stretches for partition in partitions] == tasks
@@ -52,20 +56,19 @@ def test_a_task_without_ranges_reads_nothing() -> None:
     assert list(reader.read(StretchPartition(()))) == []
 
 
-@pytest.mark.parametrize("hooks", [True, False])
-def test_a_worker_installs_hooks_unless_forbidden(hooks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_installs_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     installed: list[None] = []
     monkeypatch.setattr(latency, "install", lambda: installed.append(None))
-    options = BatchOptions.parse({"manifest": "m.json", "latencyHooks": str(hooks)})
+    options = BatchOptions.parse({"manifest": "m.json"})
     again = pickle.loads(pickle.dumps(KinesisBatchReader(options, manifest("orders"), 0.0)))
     assert again._options == options
-    assert len(installed) == hooks
+    assert len(installed) == 1
 
 
 @pytest.mark.parametrize(("loaded", "here"), [({}, True), ({LOADED: "1700000000000"}, False)])
 def test_a_read_ends_at_its_load(loaded: dict[str, str], here: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "resolve_manifest", lambda *_: manifest("orders"))
-    made = KinesisEfoSource({"manifest": "m.json", "batch.maxRate": "1m", **loaded})
+    made = KinesisEfoSource({"manifest": "m.json", "maxShardRate": "1m", **loaded})
     reader: Any = made.reader(SCHEMA)
     assert reader._here is here
     assert reader._loaded == (made._loaded if here else 1_700_000_000.0)

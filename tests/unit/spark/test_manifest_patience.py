@@ -1,4 +1,4 @@
-"""A manifest that cannot be had: `subscribe.retryTimeout` says how long it is waited for, and nothing of the SDK's adds to that."""
+"""A manifest that cannot be had: `retryTimeout` says how long it is waited for, and nothing of the SDK's adds to that."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_manifest_is_awaited_no_longer_than_asked(
             "manifest": location,
             "endpointUrl": url,
             "region": "us-east-1",
-            "subscribe.retryTimeout": "2s",
+            "retryTimeout": "2s",
             **({"roleArn": "arn:aws:iam::123456789012:role/reader"} if role else {}),
         }
         began = time.monotonic()

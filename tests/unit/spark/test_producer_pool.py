@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
-from kinesis_efo.spark.sink import ProducerPool, SinkOptions
+from pyspark.sql.types import StringType, StructField, StructType
+
+from kinesis_efo.spark.sink import KinesisWriter, ProducerPool, SinkOptions
+from tests.support.shared_runs import manifest
 
 OPTIONS = SinkOptions()
 
@@ -55,3 +60,10 @@ def test_a_forked_process_uses_no_inherited_producer() -> None:
     producers.forget()
     assert producers.take("orders", OPTIONS) is not kept
     assert not kept.producer.aborted
+
+
+def test_sink_names_the_application_in_its_session(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(manifest("orders").document("leases")))
+    writer = KinesisWriter.of({"manifest": str(path)}, StructType([StructField("data", StringType())]), False)
+    assert writer.options.aws.role_session_name == "kinesis-efo-lake"

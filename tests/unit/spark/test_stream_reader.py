@@ -18,7 +18,7 @@ import pytest
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.decisions.planning import PollReply, ShardProgress
 from kinesis_efo.decisions.progress import Progress
-from kinesis_efo.errors import ConfigurationError, DataLossError, RetriesExhaustedError
+from kinesis_efo.errors import ConfigurationError, DataLossError, OptionsError, RetriesExhaustedError
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
@@ -499,9 +499,6 @@ def test_a_micro_batch_without_records_has_one_task_that_reads_nothing_so_that_s
     worker: KinesisStreamReader = pickle.loads(pickle.dumps(KinesisStreamReader(reader._options, MANIFEST)))
     assert list(worker.read(pickle.loads(pickle.dumps(partition)))) == []
 
-    reader.here._options = replace(reader._options, latency_hooks=False)
-    assert reader.partitions(offset(s0=START), offset(s0=after(10))) == []
-
 
 def test_spark_is_asked_for_a_task_before_it_ends_idle_workers() -> None:
     """`PythonWorkerFactory` ends workers once none of them has got a task for a minute."""
@@ -942,7 +939,7 @@ def test_available_now_ends_where_nothing_more_is_there_although_positions_do_no
     ("end", "lasts"), [(SHARD_END, {}), (after(9), {key(0): 9})], ids=["closed shard", "known record"]
 )
 def test_available_now_fails_at_a_shard_that_stays_before_its_end(end: Position, lasts: dict[ShardKey, int]) -> None:
-    reader = Reader({key(0): after(1)}, **{"subscribe.retryTimeout": "1s"})
+    reader = Reader({key(0): after(1)}, retryTimeout="1s")
     reader.prepareForTriggerAvailableNow()
     reader.fetcher.ending = [EndPositions({key(0): end}, lasts)]
     polls, began = reader.fetcher.poll, time.monotonic()
@@ -961,7 +958,7 @@ def test_a_call_of_a_task_outlasts_the_patience_of_a_range(monkeypatch: pytest.M
     """Each call begins that patience anew, so that a range would never be given up."""
     made: list[Any] = []
     monkeypatch.setattr(stream_reader, "RangeReader", lambda *given, **more: made.append((given, more)) or FakeRanges())
-    reader = Reader({}, **{"subscribe.retryTimeout": "30m"})
+    reader = Reader({}, retryTimeout="30m")
     list(
         reader.read(
             SimpleNamespace(
@@ -1063,3 +1060,31 @@ def test_a_query_goes_on_with_the_mark_of_its_checkpoint_and_an_old_one_gets_one
         assert moved == (expected or f"{reader.here._run._mark.checkpoint}:1")
         (resumed,) = reader.fetcher.resumed
         assert resumed.to_dict().get("mark") == mark.get("mark")
+
+
+TWO = replace(MANIFEST, streams={"orders": ORDERS, "clicks": replace(ORDERS, name="clicks")})
+
+
+def choosing(offset: dict[str, Any] | None, **options: str) -> KinesisStreamReader:
+    reader = KinesisStreamReader(SourceOptions.parse({"manifest": "m.json", **options}), TWO)
+    reader.prepareForTriggerAvailableNow()
+    assert reader.initialOffset() == {"streams": {}, "version": 1}
+    reader._choose_streams(offset)
+    return reader
+
+
+def test_query_continues_with_its_streams(caplog: pytest.LogCaptureFixture) -> None:
+    reader = choosing(offset(s0=after(10)))
+    assert list(reader._manifest.streams) == ["orders"]
+    assert (
+        "'streams' is not given: the query continues with the streams of its checkpoint, 'orders'; name them"
+        in caplog.text
+    )
+    assert list(choosing(offset(s0=after(10)), streams="*")._manifest.streams) == ["orders", "clicks"]
+
+
+@pytest.mark.parametrize("start", [None, {"streams": {}, "version": 1}])
+def test_new_query_names_one_of_several_streams(start: dict[str, Any] | None) -> None:
+    """Spark 4.0 passes no start."""
+    with pytest.raises(OptionsError, match=r"has 'clicks', 'orders'; name those to read, or give \* for all"):
+        KinesisStreamReader(SourceOptions.parse({"manifest": "m.json"}), TWO).latestOffset(start)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import html
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -136,25 +137,23 @@ def catalog(places: Iterable[Origin], examples: Iterable[Example]) -> dict[Origi
     return found
 
 
-def page(catalog: Mapping[Origin, Sequence[Example]]) -> str:
-    """Return the page of all messages, by class, for the site."""
-    lines = [
-        "# Error messages",
-        "",
-        "Search this site for a part of the message, without its names and numbers. The link of a class says what to do.",
-        "`...` stands for what differs from run to run.",
-    ]
-    for name, kind in KINDS.items():
-        found = sorted((place for place in catalog if place.kind == name), key=lambda place: place.message)
-        if found:
-            means = inspect.cleandoc(kind.__doc__ or "").splitlines()[0]
-            lines += ["", f"## `{name}`", "", f"{means} [What to do](runbook.md#{name.lower()})"]
-        for place in found:
-            text = next((example.text for example in catalog[place]), place.message.replace(FIELD, ANY))
-            given = [f"{field} = {value}" for field, value in (place.values(text) or {}).items() if value != ANY]
-            names = ", ".join(f"<code>{_escaped(each)}</code>" for each in (place.path, place.function, *given))
-            lines += ["", f"<p>{_escaped(text)}</p>", f"<p>{names}</p>"]
-    return "\n".join([*lines, ""])
+def page(catalog: Mapping[Origin, Sequence[Example]], text: str) -> str:
+    """Return the page of errors for the site: `text` with the messages of each class in its section.
+
+    `...` stands for what differs from run to run.
+    """
+    before, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
+    return before + "".join(section + _messages(catalog, section.split("`")[1:2]) for section in sections)
+
+
+def _messages(catalog: Mapping[Origin, Sequence[Example]], kinds: Sequence[str]) -> str:
+    lines = []
+    for place in sorted((place for place in catalog if place.kind in kinds), key=lambda place: place.message):
+        text = next((example.text for example in catalog[place]), place.message.replace(FIELD, ANY))
+        given = [f"{field} = {value}" for field, value in (place.values(text) or {}).items() if value != ANY]
+        names = ", ".join(f"<code>{_escaped(each)}</code>" for each in (place.path, place.function, *given))
+        lines += [f"<p>{_escaped(text)}</p>", f"<p>{names}</p>", ""]
+    return "\n".join(["", *lines]) if lines else ""
 
 
 def _escaped(text: str) -> str:

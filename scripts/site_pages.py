@@ -6,6 +6,7 @@ lead to its address, if pyproject.toml has one, or are only text.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import textwrap
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from scripts import llms, messages
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
@@ -56,6 +59,34 @@ CONSTRUCTS: Final = {
     "Exceptions": ("InfraError", "ArgumentError", "MissingError"),
 }
 """The public names on the page of the constructs."""
+MOVED: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
+    "exactly-once": ("guarantees", {}),
+    "exactness": ("why-it-holds", {}),
+    "reliability": ("failures", {"the-promise": "guarantees"}),
+    "monday": ("deploy", {}),
+    "declare-your-streams": (
+        "environment-file",
+        dict.fromkeys(("add-rename-remove", "take-over-what-exists", "change-a-streams-key"), "change-streams"),
+    ),
+    "gitops": ("pipeline", dict.fromkeys(("set-it-up", "who-may-do-what", "other-ci-systems"), "pipeline-setup")),
+    "how-to/pipeline": ("../pipeline-setup", {}),
+    "how-to/pipelines": ("declarative-pipelines", {}),
+}
+"""Where pages are that remedies and links of former versions name, and sections that went elsewhere."""
+_FORMS: Final = {
+    "Event": r"\bevents?(?![\w-]| time| log| loop)",
+    "Lease": r"(?<![\w-])[Ll]eases?(?![\w-]|\s+table)",
+    "Mark": r"(?<=[Tt]he |its )marks?\b",
+    "Range": r"(?<![\w-])[Rr]anges?(?![\w-]|\s+(?:of hash|with))",
+    "Reads apart": r"\breads? apart",
+    "Run": r"\b(?:[Tt]he|[Aa]|one|share a|each) run(?!\w|-)",
+}
+"""How terms look that are not found by their letters alone."""
+_OTHER_RUNS: Final = {"Run": ("run-on-emr.md", "alarms.md", "pipeline.md", "pipeline-setup.md")}
+"""Pages that speak of something else by this name, as of EMR's."""
+_NO_PROSE: Final = re.compile(
+    r"(^ *```.*?^ *```|^#.*?$|<[^>]*>|!?\[(?:`[^`]*`|[^\[\]`])*\]\([^)]*\)|`[^`]*`)", re.DOTALL | re.MULTILINE
+)
 _CODE: Final = re.compile(r"(^ *```.*?^ *```)", re.DOTALL | re.MULTILINE)
 _LINK: Final = re.compile(r"\[((?:`[^`]*`|[^\[\]`])*)\]\(([^)\s]+)\)")
 
@@ -117,6 +148,40 @@ def _widened(block: str | re.Match[str]) -> str:
     return textwrap.indent(text, " " * (4 - indent)) if indent in (2, 3) else text
 
 
+def with_terms(text: str, page: str, terms: Iterable[str]) -> str:
+    """A page whose first use of each term of the glossary, outside of code, links and headings, leads there.
+
+    Args:
+        text: The page in Markdown.
+        page: Its path on the site.
+        terms: The glossary's headings.
+
+    >>> with_terms("# Leases\\n\\nA `lease` of [leases](a.md): two leases, `x` lease `y`.", "how-to/b.md", ["Lease"])
+    '# Leases\\n\\nA `lease` of [leases](a.md): two [leases](../glossary.md#lease), `x` lease `y`.'
+    """
+    glossary = os.path.relpath("glossary.md", PurePosixPath(page).parent)
+    parts = _NO_PROSE.split(text)  # prose is at even places
+    for term in sorted(terms, key=len, reverse=True):
+        pattern = re.compile(_FORMS.get(term, rf"(?<![\w-])(?i:{term}s?)(?![\w-])"))
+        for place in range(0, len(parts), 2):
+            if page not in _OTHER_RUNS.get(term, ()) and (found := pattern.search(parts[place])):
+                before, after = parts[place][: found.start()], parts[place][found.end() :]
+                parts[place : place + 1] = [before, f"[{found[0]}]({glossary}#{anchor(term, '-')})", after]
+                break
+    return "".join(parts)
+
+
+def moved() -> dict[str, str]:
+    """For each page that has moved, what leads old addresses to the new one."""
+    return {
+        f"{old}.html": '<meta charset="utf-8"><title>Moved</title><script>\n'
+        f"const to = {json.dumps(sections)}[location.hash.slice(1)] || {json.dumps(new)};\n"
+        'location.replace(to + ".html" + location.hash);\n'
+        f'</script><a href="{new}.html">Moved</a>\n'
+        for old, (new, sections) in MOVED.items()
+    }
+
+
 def anchor(heading: str, _separator: str) -> str:
     """The anchor of a heading, as GitHub makes it.
 
@@ -133,7 +198,7 @@ def python_api() -> str:
         lines += [f"## {title}", "", *(line for name in names for line in (f"::: kinesis_efo.{name}", ""))]
     errors = ROOT / "lib" / "kinesis_efo" / "errors.py"
     names = re.findall(r"^class (\w+)", errors.read_text(), re.MULTILINE)
-    lines += ["## Exceptions", "", "[The runbook](runbook.md) says what to do about each.", ""]
+    lines += ["## Exceptions", "", "[Errors](errors.md) says what to do about each.", ""]
     lines += [line for name in names for line in (f"::: kinesis_efo.{name}", "")]
     return "\n".join(lines)
 
@@ -178,10 +243,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     texts = {name: (ROOT / path).read_text() for path, name in OUTSIDE.items()}
     for name, text in {
         **texts,
+        **moved(),
         "python.md": python_api(),
         "constructs.md": constructs(),
         "examples.md": examples(),
-        "errors.md": messages.page(messages.catalog(messages.places(), messages.examples())),
     }.items():
         files.append(File.generated(config, name, content=text))
     return files
@@ -190,9 +255,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
     """Called by MkDocs with each page."""
     name = page.file.src_uri
+    if name == "errors.md":
+        markdown = messages.page(messages.catalog(messages.places(), messages.examples()), markdown)
     _texts[name] = markdown
     path = next((path for path, other in OUTSIDE.items() if other == name), f"docs/{name}")
-    return with_indents_of_mkdocs(with_links_of_the_site(markdown, path, config.repo_url))
+    text = with_links_of_the_site(markdown, path, config.repo_url)
+    if path == "README.md" or (name != "glossary.md" and (ROOT / "docs" / name).exists()):
+        terms = re.findall(r"^## (.*)$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+        text = with_terms(text, name, terms)
+    return with_indents_of_mkdocs(text)
 
 
 def on_post_build(config: MkDocsConfig) -> None:

@@ -1,4 +1,4 @@
-"""`python -m infra.pipeline`: the steps of a pipeline, for any CI system. See docs/gitops.md.
+"""`python -m infra.pipeline`: the steps of a pipeline, for any CI system. See docs/pipeline.md.
 
 Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 drift was found.
 """

@@ -70,7 +70,9 @@ def apply_bootstrap(
         # Before there is a role that anybody could get.
         check_rules(github, deployment_of(environment), deploy)
     else:
-        logger.warning("warning: GitHub was not asked for its rules, which decide who deploys; see docs/gitops.md")
+        logger.warning(
+            "warning: GitHub was not asked for its rules, which decide who deploys; see docs/pipeline-setup.md"
+        )
     directory = synthesized / "stacks" / names.bootstrap_stack_name
     runner, state = terraform(directory), directory / _STATE
     with asking(environment.account_id):
@@ -165,7 +167,7 @@ def _warn_of_untagged(iam: Any, environment: Environment) -> None:
                 if not tags & set(OWNER_TAGS):
                     logger.warning(
                         "warning: role %s has a name like those of %s and neither tag %s: whoever deploys %s could take it over; "
-                        "tag it, or rename it (docs/gitops.md#who-may-do-what)",
+                        "tag it, or rename it (docs/pipeline-setup.md#who-may-do-what)",
                         name, environment.environment, " nor ".join(OWNER_TAGS), environment.environment,
                     )  # fmt: skip
 
@@ -191,7 +193,7 @@ def _name_is_ours(iam: Any, environment: Environment) -> None:
     if names.pipeline_role_name("apply") not in roles:
         raise PipelineError(f"{told}; use another name, or another account")
     # Both are deployed: neither can be renamed in place, and these policies are better than those of before.
-    logger.warning("warning: %s; move one of them to another name or account (docs/gitops.md)", told)
+    logger.warning("warning: %s; move one of them to another name or account (docs/pipeline-setup.md)", told)
 
 
 def _has_state(s3: Any, environment: Environment) -> bool:

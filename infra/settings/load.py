@@ -67,7 +67,7 @@ def load_environments(
         if ledger.stem not in files:
             rule = (
                 f"lists what {ledger.stem} declared, whose file is gone: it would stay, be billed and be watched by nothing. Bring "
-                f"{ledger.stem}.yaml back; or destroy it (docs/gitops.md#remove-an-environment), and remove this file"
+                f"{ledger.stem}.yaml back; or destroy it (docs/pipeline.md#remove-an-environment), and remove this file"
             )
             faults.append(Fault("", None, rule, shown(ledger)))
     environments: dict[str, Environment] = {}

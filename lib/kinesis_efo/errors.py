@@ -1,4 +1,4 @@
-"""All exceptions that this library raises on purpose. The runbook says what to do about each."""
+"""All exceptions that this library raises on purpose. docs/errors.md says what to do about each."""
 
 from __future__ import annotations
 

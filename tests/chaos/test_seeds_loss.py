@@ -26,7 +26,7 @@ DRAWN = int(os.environ.get("KINESIS_EFO_DRAWN", "0"))
 MANY = 100_000
 TOGETHER = 5
 MOST_EXCEPTIONS = 0.01
-"""The part of the seeds in which a loss may be an error although nothing was lost; docs/reliability.md lists the cases."""
+"""The part of the seeds in which a loss may be an error although nothing was lost; docs/failures.md lists the cases."""
 
 pytestmark = pytest.mark.slow
 

@@ -28,7 +28,7 @@ TOGETHER_SECONDS: Final = 60.0
 MORE_SECONDS: Final = 60.0
 
 START_SECONDS: Final = 60.0
-"""A start at the trim horizon begins where the horizon is when the shard is opened, up to this much later, as docs/reliability.md says."""
+"""A start at the trim horizon begins where the horizon is when the shard is opened, up to this much later, as docs/failures.md says."""
 
 _LOSS: Final = re.compile(r"\bare gone\b|\bwere lost\b|\bwas trimmed\b|\bwere trimmed\b")
 _SHARD: Final = re.compile(r"shardId-\d{12}")

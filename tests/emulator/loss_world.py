@@ -1300,7 +1300,7 @@ class Scenario:
                 )
 
     def _exception(self, report: Report) -> None:
-        """Count a loss that was reported although nothing was lost, if reliability.md allows for it."""
+        """Count a loss that was reported although nothing was lost, if failures.md allows for it."""
         kind = "warning" if report.query is None else "error"
         if "between" in report.text:
             self.outcome.exceptions[f"{kind}: nothing in the gap"] += 1
@@ -1999,7 +1999,7 @@ class Scenario:
             query.given.pop("endingPosition", None)
             return
         if self.fetchers and not self.sees_tips:
-            # A run does not have the events, so it does not know the last record before an end within one; see docs/exactness.md.
+            # A run does not have the events, so it does not know the last record before an end within one; see docs/why-it-holds.md.
             return
         # What looks for tips does not wait until a new shard is known.
         self.world.unknown_seconds = 0.0

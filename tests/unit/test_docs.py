@@ -55,3 +55,10 @@ def test_each_listed_attack_has_a_test() -> None:
         named = set(re.findall(r"`(test_\w+)`", tested))
         assert named <= tests, tried
         assert named or not happens or "*open*" in happens or "#what-to-know-when-you-deploy" in happens, tried
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.name)
+def test_page_names_its_reader_and_is_short(page: Path) -> None:
+    text = page.read_text()
+    assert re.match(r"# .+\n\nFor ", text), "begin with who it is for, and what they have at the end"
+    assert page.name in ("options.md", "command-line.md") or len(text.split()) <= 1_500

@@ -190,7 +190,7 @@ async def _consumer(clients: Clients, stream: StreamSpec, stream_arn: str, wante
         wish = f"consumer {choice!r}" if choice else "consumer"
         raise CheckFailed(
             f"{stream.stream_name} has no {wish}: {has}",
-            "nothing is registered here: deploy the application (docs/declare-your-streams.md), or make it: aws kinesis "
+            "nothing is registered here: deploy the application (docs/environment-file.md), or make it: aws kinesis "
             f"register-stream-consumer --region {wanted.region} --stream-arn {stream_arn} --consumer-name {choice or wanted.application}",
         )
     return _active(stream, stream_arn, consumers[choice])

@@ -43,19 +43,19 @@ class LagCause(Enum):
         "no run",
         "no query reads the streams",
         "start the query; its last error is in the driver's log",
-        "first-looks",
+        "no-rows-come",
     )
     NO_REPLY = (
         "no reply",
         "the run does not reply, so nothing newer is known",
         "look whether the driver runs, at its log, and at the network path to it",
-        "first-looks",
+        "no-rows-come",
     )
     PAUSED = (
         "no lease",
         "the run holds no lease, so it reads nothing",
         "look at its last warnings in the driver's log, and at the network path to DynamoDB",
-        "leaseerror",
+        "top-names-a-cause",
     )
     STUCK = (
         "stuck",
@@ -73,7 +73,7 @@ class LagCause(Enum):
         "failing",
         "the subscription fails or is silent",
         "look for its error in the driver's log, and at the network path",
-        "retriesexhaustederror",
+        "top-names-a-cause",
     )
     FETCHER = (
         "CPU",

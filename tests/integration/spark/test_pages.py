@@ -204,7 +204,7 @@ def test_glue_schema_registry(
             exec(block.text.replace(f'"{MANIFEST}"', here).replace(BUCKET, str(tmp_path)), names)
     wait_for_rows(names["query"], 3)
     names["query"].stop()
-    read = ("b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63", "1", "12.50")
+    read = ("b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63", "1", "12.5")
     found = [(row["version"], row["id"], row["amount"]) for row in rows(tmp_path / "orders")]
     assert sorted(found, key=str) == sorted([read, read, (None, None, None)], key=str)
     avro = names["opened"].func(bytes.fromhex(f"0305{header}789c63326400034d07000269009d"))

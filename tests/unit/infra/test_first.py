@@ -16,7 +16,7 @@ from infra.settings.names import Names
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples" / "environments"
-PAGE = ROOT / "docs" / "declare-your-streams.md"
+PAGE = ROOT / "docs" / "environment-file.md"
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Every alarm and every exception has its section in the runbook, and there are no other sections."""
+"""Every alarm and every exception has its section on its page, and there are no other sections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from kinesis_efo.options import SOURCE_OPTIONS
 from kinesis_efo.spark.sink import SINK_OPTIONS
 from tests.unit.infra.conftest import Synth
 
-TEXT = (Path(__file__).resolve().parents[3] / "docs" / "runbook.md").read_text()
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+RUNBOOK, ALARMS, ERRORS = ((DOCS / f"{name}.md").read_text() for name in ("runbook", "alarms", "errors"))
 
 EVERYTHING = {
     "applications": {
@@ -24,9 +25,9 @@ EVERYTHING = {
 }
 
 
-def sections(prefix: str) -> set[str]:
-    """Names in headings such as `### Alarm `lag``, of sections that say something."""
-    found = re.findall(rf"^### {prefix}`([^`]+)`\n\n(?=[^#\n])", TEXT, re.MULTILINE)
+def sections(page: str, prefix: str = "") -> set[str]:
+    """Names in headings such as `## Alarm `lag``, of sections that say something."""
+    found = re.findall(rf"^## {prefix}`([^`]+)`\n\n(?=[^#\n])", page, re.MULTILINE)
     assert len(found) == len(set(found))
     return set(found)
 
@@ -34,8 +35,8 @@ def sections(prefix: str) -> set[str]:
 def test_every_alarm_has_a_section(synth: Synth) -> None:
     stack = synth(streams={"orders": {}}, **EVERYTHING)
     alarms = stack["resource"]["aws_cloudwatch_metric_alarm"].values()
-    assert {alarm["alarm_name"].rpartition("/")[2] for alarm in alarms} == sections("Alarm "), (
-        "docs/runbook.md needs a section for each alarm, and no other"
+    assert {alarm["alarm_name"].rpartition("/")[2] for alarm in alarms} == sections(ALARMS, "Alarm "), (
+        "docs/alarms.md needs a section for each alarm, and no other"
     )
 
 
@@ -44,15 +45,17 @@ def test_every_alarm_points_to_its_section(synth: Synth) -> None:
     for alarm in everything["resource"]["aws_cloudwatch_metric_alarm"].values():
         what = alarm["alarm_name"].rpartition("/")[2]
         assert alarm["alarm_description"].endswith(f" Runbook: docs/runbook.md, alarm {what}.")
+        assert f'<a id="alarm-{what}"></a>[{what}](alarms.md#alarm-{what})' in RUNBOOK
 
 
 def test_every_exception_has_a_section() -> None:
     ours = {name for name, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__}
-    assert ours == sections(""), "docs/runbook.md needs a section for each exception, and no other"
+    assert ours == sections(ERRORS), "docs/errors.md needs a section for each exception, and no other"
 
 
-def test_metrics_and_options_that_it_names_exist() -> None:
+def test_metrics_and_options_that_they_name_exist() -> None:
+    text = RUNBOOK + ALARMS + ERRORS
     names = {metric.name for metric in METRICS} | {metric.cloudwatch for metric in METRICS}
-    assert set(re.findall(r"`(kinesis_efo\.[a-z0-9_.]+)`", TEXT)) <= names
+    assert set(re.findall(r"`(kinesis_efo\.[a-z0-9_.]+)`", text)) <= names
     options = {option.name for option in (*SOURCE_OPTIONS, *SINK_OPTIONS)}
-    assert set(re.findall(r"`([a-z][A-Za-z.]+)=[^`]*`", TEXT)) <= options
+    assert set(re.findall(r"`([a-z][A-Za-z.]+)=[^`]*`", text)) <= options

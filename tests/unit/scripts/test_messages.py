@@ -28,11 +28,18 @@ def test_no_text_is_asserted_twice() -> None:
     assert [text for text, times in texts.items() if times > 1] == [], "use pytest.raises without the text"
 
 
-def test_runbook_quotes_messages_as_they_are() -> None:
-    runbook = (ROOT / "docs" / "runbook.md").read_text()
-    rows = re.findall(r"^\| (`.*?) \| [^|]* \| [^|]* \|$", runbook, re.MULTILINE)
-    warnings = re.findall(r"[Ww]arn(?:ing|s):? (`[^`]+`)", runbook.partition("## Alarms")[0].replace("\n", " "))
-    said = re.findall(r"(?<!\*)\*([^*]+)\*(?!\*)", runbook.partition("## Errors")[2].replace("\n", " "))
+def test_pages_quote_messages_as_they_are() -> None:
+    runbook, errors, cluster, network = (
+        (ROOT / "docs" / f"{name}.md").read_text() for name in ("runbook", "errors", "cluster", "network")
+    )
+    tables = [
+        table
+        for page in (runbook, cluster, network)
+        for table in re.findall(r"^\| the message says \|.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
+    ]
+    rows = re.findall(r"^\| (`.*?) \|", "\n".join(tables), re.MULTILINE)
+    warnings = re.findall(r"[Ww]arn(?:ing|s):? (`[^`]+`)", runbook.replace("\n", " "))
+    said = re.findall(r"(?<!\*)\*([^*]+)\*(?!\*)", errors.replace("\n", " "))
     quoted = [*said, *(text for each in (*rows, *warnings) for text in re.findall(r"`([^`]+)`", each))]
     assert len(quoted) > 25
     assert not [text for text in quoted if not all(map(_known, re.split(r": | ?\.\.\. ", text)))]
@@ -62,10 +69,10 @@ def test_field_values_come_from_the_example() -> None:
     gone = Origin("StreamNotFoundError", "lib/a.py", "found", "stream {} is gone: deploy it", ("name",))
     example = Example("stream 'orders' is gone: deploy it", "tests/test_a.py", "test_stream_that_is_gone")
     assert catalog([general, gone], [example]) == {general: [], gone: [example]}
-    text = page({gone: [example], general: []})
+    text = page({gone: [example], general: []}, "# Errors\n\n## `StreamNotFoundError`\n\nGone.\n\n## `FrameError`\n")
     assert "<p>stream 'orders' is gone: deploy it</p>" in text
     assert "<code>lib/a.py</code>, <code>found</code>, <code>name = 'orders'</code>" in text
-    assert text.index("`StreamError`") < text.index("`StreamNotFoundError`")
+    assert text.index("Gone.") < text.index("<p>") < text.index("`FrameError`")
 
 
 @pytest.mark.parametrize("text", ["stream", "stream ... was", "... 'a' is gone: deploy it", "stream 'b' is gone"])

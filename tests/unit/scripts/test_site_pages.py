@@ -9,8 +9,18 @@ import pytest
 
 import kinesis_efo
 import kinesis_efo_infra
+from scripts.docs import ROOT
 from scripts.site_html import strange_tags
-from scripts.site_pages import GROUPS, constructs, python_api, with_indents_of_mkdocs, with_links_of_the_site
+from scripts.site_pages import (
+    GROUPS,
+    MOVED,
+    constructs,
+    python_api,
+    with_indents_of_mkdocs,
+    with_links_of_the_site,
+    with_terms,
+)
+from tests.unit.test_docs import anchors
 
 
 @pytest.mark.parametrize(
@@ -62,3 +72,22 @@ def test_public_names_have_their_place(page: str, package: ModuleType) -> None:
 )
 def test_text_lost_between_angle_brackets_is_found(html: str, strange: list[str]) -> None:
     assert strange_tags(html) == strange
+
+
+def test_moved_pages_lead_to_pages_and_sections() -> None:
+    for old, (new, sections) in MOVED.items():
+        here = ROOT / "docs" / f"{old}.md"
+        assert not here.exists()
+        assert (here.parent / f"{new}.md").exists(), old
+        for section, page in sections.items():
+            assert section in anchors(here.parent / f"{page}.md"), section
+
+
+def test_first_use_of_each_term_leads_to_the_glossary() -> None:
+    text = "The lease table, a lease table, has the leases.\n\n| the run | event time, two events |\n"
+    found = with_terms(text, "failures.md", ["Lease", "Lease table", "Run", "Event"])
+    assert found == (
+        "The [lease table](glossary.md#lease-table), a lease table, has the [leases](glossary.md#lease).\n\n"
+        "| [the run](glossary.md#run) | event time, two [events](glossary.md#event) |\n"
+    )
+    assert with_terms("The run failed", "run-on-emr.md", ["Run"]) == "The run failed"

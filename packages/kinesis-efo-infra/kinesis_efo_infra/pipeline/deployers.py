@@ -61,7 +61,7 @@ def check_rules(api: Api, deployment: Deployment, deploy: Path = DEPLOY) -> None
     except PipelineError as error:
         raise PipelineError(
             f"GitHub cannot be asked who may deploy {deployment.environment}: {error}. Log in as somebody who administers "
-            "the repository (`gh auth login`); or say UNASKED=1, if its rules are as docs/gitops.md says"
+            "the repository (`gh auth login`); or say UNASKED=1, if its rules are as docs/pipeline-setup.md says"
         ) from error
     if faults:
         listing = "\n".join(f"  {each}" for each in faults)

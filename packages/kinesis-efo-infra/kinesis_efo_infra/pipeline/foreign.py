@@ -118,7 +118,7 @@ def beyond_quota(kinesis: Any, deployment: Deployment, plan: Plan) -> list[str]:
             found.append(
                 f"{stream}: has {present} consumers{and_queues}; this plan registers {more} and removes {gone[stream]}, and AWS allows {quota}: it "
                 "would fail half way. Deregister one that nobody needs (`aws kinesis list-stream-consumers`), let the application "
-                "poll, or raise the quota (docs/gitops.md#when-it-is-stuck)"
+                "poll, or raise the quota (docs/pipeline.md#when-it-is-stuck)"
             )
     return found
 

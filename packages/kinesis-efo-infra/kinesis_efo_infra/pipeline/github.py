@@ -159,7 +159,7 @@ def removed_environments(api: Api, pull_request: int, directory: str) -> str:
     ]
     return "".join(
         f"**Removing `{each}` destroys nothing**: what it declares stays and is billed, and no deployment or nightly check looks at "
-        "it any more. Destroy it first (docs/gitops.md, *Remove an environment*).\n\n"
+        "it any more. Destroy it first (docs/pipeline.md, *Remove an environment*).\n\n"
         for each in removed
     )
 

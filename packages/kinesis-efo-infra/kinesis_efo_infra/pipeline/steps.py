@@ -311,7 +311,7 @@ def is_before(commit: str, other: str) -> bool:
     if before.returncode > 1 or (before.returncode and shallow):
         raise PipelineError(
             f"{why}: {before.stderr.strip() or 'this clone is shallow'}; fetch the whole history (`git fetch --unshallow`; on "
-            "GitHub, `fetch-depth: 0`). If the branch was rewritten, delete the record of what is deployed (docs/gitops.md)"
+            "GitHub, `fetch-depth: 0`). If the branch was rewritten, delete the record of what is deployed (docs/pipeline.md)"
         )
     return before.returncode == 0
 

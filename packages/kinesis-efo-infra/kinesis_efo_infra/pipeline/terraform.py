@@ -229,7 +229,7 @@ def _locked(text: str) -> str:
     lock = f"s3://{found[1]}.tflock" if found else "the lock, <state_key>.tflock beside the state"
     return (
         "\nThe state is locked. If the deployment that *Who* and *Created* name still runs, wait for it. If it was killed, "
-        f"delete the lock (`aws s3 rm {lock}`), and deploy again: what it did half way, the next plan shows (docs/gitops.md#when-it-is-stuck)"
+        f"delete the lock (`aws s3 rm {lock}`), and deploy again: what it did half way, the next plan shows (docs/pipeline.md#when-it-is-stuck)"
     )
 
 

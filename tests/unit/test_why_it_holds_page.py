@@ -1,4 +1,4 @@
-"""The page on exactness names code and checks that exist, some of both for each invariant, and stays short."""
+"""The page on why the guarantees hold names code and checks that exist, some of both for each invariant, and stays short."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "exactness.md").read_text()
+PAGE = (ROOT / "docs" / "why-it-holds.md").read_text()
 MOST_WORDS = 1_300
 """A reader checks the argument in an afternoon."""
 MOST_FUNCTIONS = 4
@@ -115,7 +115,7 @@ def test_files_on_the_page_exist() -> None:
 
 def deciding() -> list[Path]:
     """The files that the page names as those that decide."""
-    (paragraph,) = re.findall(r"^What decides lies together.*?\n\n", PAGE, re.MULTILINE | re.DOTALL)
+    (paragraph,) = re.findall(r"^All decision logic is pure.*?\n\n", PAGE, re.MULTILINE | re.DOTALL)
     named = [ROOT / "lib" / "kinesis_efo" / name for name in re.findall(r"`([^`]+)`", paragraph)]
     return [path for each in named for path in (each.glob("*.py") if each.is_dir() else [each])]
 

@@ -31,7 +31,7 @@ def test_index_has_every_page_and_the_format() -> None:
     for path in texts:
         assert f"({path.removesuffix('.md')}.html)" in text
     assert "- [Run jobs on AWS Glue](how-to/glue.html): For teams on Glue 6.0 or newer" in text
-    assert "- [Poll instead](how-to/polling.html): `readMode=polling` reads with GetRecords" in text
+    assert "- [Poll instead](how-to/polling.html): For jobs where a second of latency is acceptable" in text
     assert "<!--" not in text
     whole = full(nav, texts)
     assert "# Run jobs on AWS Glue" in whole

@@ -1,4 +1,4 @@
-"""Writes what comes from the code: the tables in README.md and docs/, the dashboard, the alerts and the pictures. `make docs` runs it.
+"""Writes what comes from the code: the tables in README.md and docs/, the dashboard, the alerts, the pictures and the scenarios. `make docs` runs it.
 
 A table starts at its header line and ends at the next blank line; everything around it is written by hand.
 """
@@ -20,6 +20,7 @@ from scripts import status
 from scripts.alerts import rules
 from scripts.grafana import dashboard
 from scripts.picture import picture
+from scripts.scenarios import page as scenarios
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
@@ -154,6 +155,7 @@ WHOLE: Final[Mapping[str, Callable[[], str]]] = {
     "docs/top.svg": picture,
     "docs/images/top-queries.svg": partial(picture, queries=3),
     "lib/kinesis_efo/options/keywords.py": keywords,
+    "tests/SCENARIOS.md": scenarios,
 }
 """What makes each file that nobody writes by hand."""
 

@@ -91,6 +91,7 @@ async def test_each_subscription_brings_the_event_before_the_cut(how: str, size:
         assert number * AS_KINESIS_ALLOWS <= at <= (number + 1) * AS_KINESIS_ALLOWS + 1
 
 
+# Shows invariant 2.
 @pytest.mark.parametrize("how", HOWS)
 @virtual
 async def test_an_event_that_is_cut_once_is_read_by_the_next_subscription(how: str) -> None:

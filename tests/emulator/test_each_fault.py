@@ -58,6 +58,7 @@ PASSING = [
 ]
 
 
+# Shows 16, 21, 24, 33, invariant 2.
 @pytest.mark.parametrize("fault", PASSING, ids=lambda fault: " ".join(filter(None, (fault.kind, fault.code))))
 @virtual
 async def test_once_it_costs_nothing_but_time(fault: Fault) -> None:
@@ -87,6 +88,7 @@ ENDLESS: dict[str, tuple[type[KinesisEfoError], str]] = {
 }
 
 
+# Shows 16, 22, 30, 72.
 @pytest.mark.parametrize("name", ENDLESS)
 @virtual
 async def test_for_ever_it_ends_the_query_with_the_error_named_for_it(name: str) -> None:
@@ -106,6 +108,7 @@ def test_every_kind_of_fault_is_in_the_table() -> None:
     assert ENDLESS.keys() >= {*BROKEN, *refusals}
 
 
+# Shows 48.
 @pytest.mark.parametrize("kind", ODD)
 @virtual
 async def test_odd_events_may_come_for_ever(kind: str) -> None:
@@ -118,6 +121,7 @@ async def test_odd_events_may_come_for_ever(kind: str) -> None:
     assert len(faults.strikes) > 10
 
 
+# Shows 23, 31.
 @virtual
 async def test_ten_failures_between_two_events_are_borne_as_often_as_they_come() -> None:
     """Progress resets the count: 30 times ten failures in a row."""
@@ -133,6 +137,7 @@ async def test_ten_failures_between_two_events_are_borne_as_often_as_they_come()
     assert query.oracle.verdicts == []
 
 
+# Shows 14, 15, 43, invariant 2.
 @virtual
 async def test_a_subscription_that_expires_every_six_seconds() -> None:
     world, _ = world_with(settings={"subscription_seconds": 6.0, "max_event_records": 5}, shards=2)
@@ -148,6 +153,7 @@ async def test_a_subscription_that_expires_every_six_seconds() -> None:
     assert query.oracle.faults == {}
 
 
+# Shows 42.
 @virtual
 async def test_an_event_with_one_record_of_10_mib_and_one_with_10_000_of_10_bytes() -> None:
     world, _ = world_with(
@@ -206,6 +212,7 @@ async def test_a_second_reader_that_stays_is_named() -> None:
     world.check(whole=False)
 
 
+# Shows 32.
 @virtual
 async def test_a_consumer_created_again_under_its_name_is_another_one() -> None:
     world, _ = world_with()
@@ -249,6 +256,7 @@ async def test_faults_of_one_consumer_leave_another_alone() -> None:
     assert faults.strikes
 
 
+# Shows whole shard trimmed.
 @pytest.mark.parametrize("fail", [True, False])
 @virtual
 async def test_shards_trimmed_while_nobody_reads(fail: bool) -> None:
@@ -280,6 +288,7 @@ async def test_shards_trimmed_while_nobody_reads(fail: bool) -> None:
         assert numbers[key] == [number for number in range(written) if number not in gone]
 
 
+# Shows clock jumps.
 @virtual
 async def test_both_clocks_jump_by_hours() -> None:
     world, _ = world_with(shards=2)

@@ -30,6 +30,7 @@ from tests.support.messages import raises
 SMALL = {"max_event_records": 5}
 
 
+# Shows 51, 54, 56.
 @virtual
 async def test_a_split_and_a_merge_while_reading() -> None:
     world = MemoryWorld(shards=2, settings=SMALL, max_records=20)
@@ -65,6 +66,7 @@ async def test_a_child_is_split_before_its_parent_is_drained() -> None:
     assert len({row.shard for row in world.application.rows}) == 7
 
 
+# Shows 54.
 @pytest.mark.parametrize("seed", seeds(2))
 @virtual
 async def test_update_shard_count_from_4_to_16_to_2(seed: int) -> None:
@@ -85,6 +87,7 @@ async def test_update_shard_count_from_4_to_16_to_2(seed: int) -> None:
     assert len(world.kinesis.state.streams[STREAM].open_shards) == 2
 
 
+# Shows invariant 8.
 @virtual
 async def test_all_of_them_at_once_while_nothing_has_been_read_of_the_first() -> None:
     """Within a minute, so that ListShards is not called again: only the ends of shards name their children."""
@@ -98,6 +101,7 @@ async def test_all_of_them_at_once_while_nothing_has_been_read_of_the_first() ->
     world.check_order_of_shards()
 
 
+# Shows 53.
 @virtual
 async def test_a_reshard_while_the_query_is_down() -> None:
     world = MemoryWorld(shards=2, settings=SMALL)
@@ -128,6 +132,7 @@ async def resharded() -> MemoryWorld:
     return world
 
 
+# Shows 54.
 @virtual
 async def test_a_query_that_starts_at_the_horizon_after_reshards_reads_closed_shards_too() -> None:
     world = await resharded()
@@ -137,6 +142,7 @@ async def test_a_query_that_starts_at_the_horizon_after_reshards_reads_closed_sh
     assert len({row.shard for row in world.application.rows}) == 5
 
 
+# Shows 47, 58.
 @virtual
 async def test_a_query_that_starts_at_a_time_between_reshards() -> None:
     world = MemoryWorld(shards=2, settings=SMALL)
@@ -156,6 +162,7 @@ async def test_a_query_that_starts_at_a_time_between_reshards() -> None:
     assert len({row.shard for row in world.application.rows}) == 4
 
 
+# Shows 49.
 @virtual
 async def test_a_query_that_starts_at_latest_reads_what_comes_from_then_on_also_through_reshards() -> None:
     world = await resharded()
@@ -267,6 +274,7 @@ async def test_row_of_a_grandchild_waits_for_its_grandparent() -> None:
     world.check()
 
 
+# Shows shards vanish or appear, stream created again.
 @virtual
 async def test_stream_created_again_while_its_query_waits_for_records() -> None:
     world = MemoryWorld(shards=2, polls=True)
@@ -290,6 +298,7 @@ async def test_stream_created_again_while_its_query_waits_for_records() -> None:
             await asyncio.wait_for(go_on(), 120)
 
 
+# Shows stream created again.
 @virtual
 async def test_stream_created_again_while_its_run_dies() -> None:
     world = MemoryWorld(shards=2, polls=True)
@@ -306,6 +315,7 @@ async def test_stream_created_again_while_its_run_dies() -> None:
             await query.planner.check_replay(offset, ())
 
 
+# Shows 49.
 @virtual
 async def test_latest_is_decided_once_also_where_the_query_fails_before_its_first_record() -> None:
     world = MemoryWorld(shards=2)
@@ -324,6 +334,7 @@ async def test_latest_is_decided_once_also_where_the_query_fails_before_its_firs
     world.check()
 
 
+# Shows clock off.
 @pytest.mark.parametrize("jump", [-40.0, 40.0, 200.0])
 @pytest.mark.parametrize("polls", [True, False])
 @virtual
@@ -371,6 +382,7 @@ class NotFound(NoFaults):
         return True
 
 
+# Shows not found after a reshard.
 @pytest.mark.parametrize("age", [0.0, 60.0], ids=["", "ListShards a minute old"])
 @virtual
 async def test_children_that_are_not_found_in_a_burst_of_splits(age: float) -> None:
@@ -394,6 +406,7 @@ async def test_children_that_are_not_found_in_a_burst_of_splits(age: float) -> N
     assert len(faults.said) == 16
 
 
+# Shows stream just created.
 @virtual
 async def test_a_list_without_shards_is_not_believed_at_a_start_nor_later(caplog: pytest.LogCaptureFixture) -> None:
     """Every stream has a shard. A query that began with none would read nothing, for ever."""

@@ -60,6 +60,7 @@ def rows(w: MemoryWorld) -> int:
     return len(w.application.rows)
 
 
+# Shows start at a moving horizon.
 @virtual
 async def test_slow_sink_at_the_horizon_is_an_error() -> None:
     w = world(max_records=8, buffer_bytes=1 << 20, settings={"max_event_records": 1})
@@ -76,6 +77,7 @@ async def test_slow_sink_at_the_horizon_is_an_error() -> None:
     assert asyncio.get_running_loop().time() - started < 4 * HOUR
 
 
+# Shows start at a moving horizon.
 @virtual
 async def test_stall_of_nine_minutes_at_the_horizon_is_an_error() -> None:
     w = world(max_records=8, buffer_bytes=1 << 20, settings={"max_event_records": 1})
@@ -89,6 +91,7 @@ async def test_stall_of_nine_minutes_at_the_horizon_is_an_error() -> None:
             await read_on(query, offset, 20)
 
 
+# Shows start at a moving horizon.
 @pytest.mark.parametrize("polls", [False, True])
 @pytest.mark.parametrize("shards", [1, 20])
 @virtual
@@ -115,6 +118,7 @@ async def split_while(w: MemoryWorld, offset: Offset, query: Query) -> Offset:
     return offset
 
 
+# Shows beginning of a child trimmed, invariant 14.
 @virtual
 async def test_children_that_expire_while_their_query_runs_are_an_error() -> None:
     w = world()

@@ -19,6 +19,7 @@ everywhere = pytest.mark.parametrize("fetchers", [0, 2])
 both_modes = pytest.mark.parametrize("mode", ["efo", "polling"])
 
 
+# Shows 52.
 @both_modes
 @everywhere
 def test_shard_that_ends_while_its_query_is_stopped(fetchers: int, mode: str) -> None:
@@ -33,6 +34,7 @@ def test_shard_that_ends_while_its_query_is_stopped(fetchers: int, mode: str) ->
         query.reads(20)
 
 
+# Shows 52, invariant 8.
 @both_modes
 @everywhere
 def test_splits_and_merges_while_a_query_reads(fetchers: int, mode: str) -> None:
@@ -44,6 +46,7 @@ def test_splits_and_merges_while_a_query_reads(fetchers: int, mode: str) -> None
         query.reads(80, within=180)
 
 
+# Shows 12, 40, invariant 1, invariant 9.
 @everywhere
 def test_micro_batch_repeats_after_its_planner_dies(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
@@ -57,6 +60,7 @@ def test_micro_batch_repeats_after_its_planner_dies(fetchers: int) -> None:
         query.reads(40, within=120)
 
 
+# Shows invariant 12, invariant 5, run killed.
 @everywhere
 def test_query_reads_on_after_its_run_dies(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
@@ -69,6 +73,7 @@ def test_query_reads_on_after_its_run_dies(fetchers: int) -> None:
             query.reads(query.rows + 10, within=60)
 
 
+# Shows driver killed.
 @everywhere
 def test_query_starts_in_another_program_with_the_lease(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
@@ -81,6 +86,7 @@ def test_query_starts_in_another_program_with_the_lease(fetchers: int) -> None:
         query.reads(20, within=120)
 
 
+# Shows invariant 6.
 @everywhere
 def test_sink_that_is_down_stops_reading_within_the_budget(fetchers: int) -> None:
     with world(fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
@@ -92,6 +98,7 @@ def test_sink_that_is_down_stops_reading_within_the_budget(fetchers: int) -> Non
         query.reads(151, within=900)
 
 
+# Shows invariant 13, invariant 4.
 @everywhere
 def test_several_scans_of_a_micro_batch_have_the_same_rows(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
@@ -103,6 +110,7 @@ def test_several_scans_of_a_micro_batch_have_the_same_rows(fetchers: int) -> Non
         query.reads(70, within=180)
 
 
+# Shows invariant 1.
 @both_modes
 @everywhere
 def test_query_that_ends_reads_what_was_there_at_its_start(fetchers: int, mode: str) -> None:
@@ -128,6 +136,7 @@ def test_frozen_run_fails_its_query_after_warnings() -> None:
         assert any("has not answered" in report.text for report in w.kinesis.reports)
 
 
+# Shows invariant 3.
 @everywhere
 def test_micro_batches_have_no_more_records_than_their_limit(fetchers: int) -> None:
     with world(shards=3, fetchers=fetchers, max_event_records=1) as w:
@@ -137,6 +146,7 @@ def test_micro_batches_have_no_more_records_than_their_limit(fetchers: int) -> N
         assert max(map(len, query.spark.checkpoint.rows.values())) == 6
 
 
+# Shows 9.
 @everywhere
 def test_query_waits_for_a_larger_micro_batch(fetchers: int) -> None:
     with world(fetchers=fetchers) as w:
@@ -193,6 +203,7 @@ def test_added_stream_is_read_from_its_beginning(fetchers: int) -> None:
         query.reads(25)
 
 
+# Shows invariant 10.
 @everywhere
 def test_start_from_leases_reads_what_nobody_has_processed(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers, options={"checkpointWritesPerSecond": "10"}) as w:
@@ -238,6 +249,7 @@ def test_hot_shard_does_not_delay_the_others(fetchers: int) -> None:
 versions = pytest.mark.parametrize("spark", [(4, 0), (4, 3)])
 
 
+# Shows invariant 13.
 @versions
 @everywhere
 def test_first_micro_batch_repeats_after_a_kill(fetchers: int, spark: tuple[int, int]) -> None:
@@ -321,6 +333,7 @@ def test_idle_shards_are_stored_once_per_interval(fetchers: int) -> None:
         assert 4 <= query.batches - before <= 7
 
 
+# Shows invariant 13.
 @versions
 @everywhere
 def test_checkpoint_of_an_earlier_version_goes_on(fetchers: int, spark: tuple[int, int]) -> None:
@@ -339,6 +352,7 @@ def test_checkpoint_of_an_earlier_version_goes_on(fetchers: int, spark: tuple[in
         query.reads(45, within=60)
 
 
+# Shows checkpoint restored.
 @everywhere
 def test_restored_checkpoint_is_reported_and_read_again(fetchers: int) -> None:
     with world(fetchers=fetchers) as w:
@@ -359,6 +373,7 @@ def test_restored_checkpoint_is_reported_and_read_again(fetchers: int) -> None:
         assert any("had been further by" in report.text for report in w.kinesis.reports)
 
 
+# Shows 1, invariant 11.
 @everywhere
 def test_lease_of_a_program_that_still_reads_is_refused(fetchers: int) -> None:
     with world(fetchers=fetchers) as w:
@@ -398,6 +413,7 @@ def test_stopped_query_closes_its_subscriptions_and_releases_its_lease(fetchers:
         assert w.kinesis.table.lease(run_key("orders")).owner is None
 
 
+# Shows invariant 11, process stopped.
 @everywhere
 def test_query_stops_reading_when_its_lease_is_lost(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
@@ -410,6 +426,7 @@ def test_query_stops_reading_when_its_lease_is_lost(fetchers: int) -> None:
         assert not w.subscribers()
 
 
+# Shows invariant 14, position behind retention.
 @everywhere
 def test_micro_batch_that_expires_before_it_is_repeated_is_an_error(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers, retention_seconds=3600.0) as w:
@@ -482,6 +499,7 @@ def test_start_at_the_horizon_of_an_old_stream_says_nothing(mode: str) -> None:
         w.query().reads(5)
 
 
+# Shows invariant 14, position behind retention.
 @everywhere
 def test_query_down_for_longer_than_retention_is_an_error(fetchers: int) -> None:
     with world(fetchers=fetchers, retention_seconds=3600.0) as w:
@@ -500,6 +518,7 @@ def test_query_down_for_longer_than_retention_is_an_error(fetchers: int) -> None
         query.reads(25, within=60)
 
 
+# Shows whole shard trimmed.
 @pytest.mark.parametrize("fails", ["true", "false"])
 @pytest.mark.parametrize("spark", [(4, 0), (4, 3)])
 def test_query_that_ends_reports_a_generation_that_was_trimmed(spark: tuple[int, int], fails: str) -> None:
@@ -518,6 +537,7 @@ def test_query_that_ends_reports_a_generation_that_was_trimmed(spark: tuple[int,
         query.accepts_losses(18)
 
 
+# Shows shards vanish or appear.
 @everywhere
 def test_generation_that_is_trimmed_while_no_shards_can_be_listed_is_reported(fetchers: int) -> None:
     options = {"failOnDataLoss": "false"}

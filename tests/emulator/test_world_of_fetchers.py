@@ -16,6 +16,7 @@ def test_shards_are_read_by_all_fetchers() -> None:
         assert len(w.subscribers()) == 4
 
 
+# Shows invariant 5.
 def test_fetcher_that_dies_loses_nothing() -> None:
     with world(shards=4, fetchers=2) as w:
         query = w.query()
@@ -72,6 +73,7 @@ def test_query_without_any_fetcher_for_long_fails() -> None:
         assert "no fetcher has come up for 60 s" in query.fails(FetcherError, within=90)
 
 
+# Shows invariant 11.
 def test_frozen_fetcher_is_replaced_and_reads_nothing_twice() -> None:
     with world(shards=4, fetchers=2) as w:
         w.warns("no answer in time", "no event for 35 s", "starting over")
@@ -107,6 +109,7 @@ def test_shards_stay_where_they_are_at_even_load() -> None:
         assert w.calls("SubscribeToShard") - before <= 12 * 3, "a subscription lasts five minutes"
 
 
+# Shows invariant 8.
 def test_children_of_a_split_are_read_by_other_fetchers_after_their_parent() -> None:
     with world(shards=2, fetchers=3) as w:
         w.warns("LimitExceededException")
@@ -118,6 +121,7 @@ def test_children_of_a_split_are_read_by_other_fetchers_after_their_parent() -> 
         query.reads(80, within=240)
 
 
+# Shows invariant 12.
 def test_run_that_dies_is_joined_again_by_its_fetchers() -> None:
     with world(shards=4, fetchers=2) as w:
         query = w.query()
@@ -148,6 +152,7 @@ def test_strict_reader_leaves_the_same_records_out_right_after_a_split() -> None
             query.reads(20 * number, within=120)
 
 
+# Shows invariant 5.
 def test_lost_answers_lose_and_repeat_nothing() -> None:
     with world(shards=6, fetchers=3) as w:
         query = w.query(scans=2)

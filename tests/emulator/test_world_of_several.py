@@ -56,6 +56,7 @@ def test_without_get_records_a_query_at_a_time_ends_beside_a_waiting_one(fetcher
         waiting.reads(5)
 
 
+# Shows invariant 6.
 @everywhere
 def test_without_get_records_queries_at_a_time_and_at_the_horizon_share_an_idle_shard(fetchers: int) -> None:
     with world(fetchers=fetchers) as w:
@@ -121,6 +122,7 @@ def test_queries_that_start_at_latest_have_the_same_rows(fetchers: int) -> None:
         second.reads(10)
 
 
+# Shows invariant 12, run killed.
 @everywhere
 def test_killed_run_is_replaced_for_all_queries(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
@@ -160,6 +162,7 @@ def test_query_that_ends_beside_one_that_goes_on(fetchers: int) -> None:
         first.reads(60, within=10)
 
 
+# Shows invariant 7.
 @everywhere
 def test_shard_that_one_query_has_ended_is_read_for_another(fetchers: int) -> None:
     with world(fetchers=fetchers) as w:
@@ -209,6 +212,7 @@ def test_query_that_fails_does_not_end_the_other(fetchers: int) -> None:
         first.reads(30)
 
 
+# Shows invariant 7.
 @everywhere
 def test_three_queries_at_different_places_meet(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
@@ -273,6 +277,7 @@ def test_query_that_leaves_while_it_catches_up(fetchers: int) -> None:
         second.reads(350, within=300)
 
 
+# Shows invariant 7.
 @everywhere
 def test_copy_of_a_checkpoint_reads_the_same_rows(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
@@ -288,6 +293,7 @@ def test_copy_of_a_checkpoint_reads_the_same_rows(fetchers: int) -> None:
         first.reads(40, within=120)
 
 
+# Shows invariant 9.
 @everywhere
 def test_stuck_query_is_not_committed_by_the_other(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
@@ -304,6 +310,7 @@ def test_stuck_query_is_not_committed_by_the_other(fetchers: int) -> None:
         second.reads(80, within=400)
 
 
+# Shows invariant 10.
 @everywhere
 def test_start_from_leases_reads_what_the_slowest_query_has_not(fetchers: int) -> None:
     with world(shards=1, fetchers=fetchers, options={"checkpointWritesPerSecond": "10"}) as w:
@@ -411,6 +418,7 @@ def test_queries_that_wait_do_not_move_the_subscription(fetchers: int) -> None:
         assert w.calls("GetRecords") <= 5, "as long as it is not known that they are refused"
 
 
+# Shows invariant 6.
 @everywhere
 def test_large_event_is_read_beside_a_stuck_sink(fetchers: int) -> None:
     with world(streams=("orders", "events"), fetchers=fetchers, options={"bufferBytes": "1m"}) as w:

@@ -86,6 +86,7 @@ class LeaseStoreContract(ABC):
 
         self.run(scenario)
 
+    # Shows 60, 73.
     def test_a_stale_counter_cannot_renew(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             first = await owned(store)
@@ -96,6 +97,7 @@ class LeaseStoreContract(ABC):
 
         self.run(scenario)
 
+    # Shows 61.
     def test_a_renewed_lease_cannot_be_taken_by_what_was_seen_before(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             seen = await owned(store)
@@ -105,6 +107,7 @@ class LeaseStoreContract(ABC):
 
         self.run(scenario)
 
+    # Shows 63.
     def test_taking_changes_the_owner_and_shuts_the_old_one_out(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             seen = await owned(store)
@@ -139,6 +142,7 @@ class LeaseStoreContract(ABC):
 
         self.run(scenario)
 
+    # Shows 73.
     def test_a_checkpoint_is_stored_as_kcl_stores_it_and_leaves_no_owner(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             seen = await owned(store)
@@ -164,6 +168,7 @@ class LeaseStoreContract(ABC):
 
         self.run(scenario)
 
+    # Shows 75.
     def test_a_finished_shard_names_its_children_and_is_free(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             lease = await owned(store)
@@ -175,6 +180,7 @@ class LeaseStoreContract(ABC):
 
         self.run(scenario)
 
+    # Shows 74.
     def test_a_write_after_one_of_ours_whose_answer_was_lost_is_told_so(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             before = await owned(store)
@@ -213,6 +219,7 @@ class LeaseStoreContract(ABC):
 
         self.run(scenario)
 
+    # Shows 65.
     def test_a_deleted_row_is_not_brought_back_by_an_update(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             lease = await owned(store)
@@ -224,6 +231,7 @@ class LeaseStoreContract(ABC):
 
         self.run(scenario)
 
+    # Shows 65.
     def test_a_row_that_was_written_since_is_not_deleted(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             seen = await owned(store)
@@ -236,6 +244,7 @@ class LeaseStoreContract(ABC):
 
         self.run(scenario)
 
+    # Shows 65, 66.
     def test_what_we_do_not_know_stays_and_what_kcl_has_under_way_goes(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             kcl: Item = {
@@ -264,6 +273,7 @@ class LeaseStoreContract(ABC):
 
         self.run(scenario)
 
+    # Shows 69.
     def test_rows_that_are_no_leases_are_skipped_and_broken_ones_named(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             lease = await owned(store)

@@ -514,6 +514,7 @@ def keys_of(aws: Aws, call: Calls, clock: HandClock, *between: Callable[[], obje
 Keys = Callable[[str], None]
 
 
+# Shows keys change.
 @both
 def test_changed_file_is_read_again_once(
     aws: Aws, call: Calls, clock: HandClock, keys: Keys, caplog: pytest.LogCaptureFixture
@@ -548,6 +549,7 @@ def test_keys_of_a_missing_file_stay(
     assert keys_of(aws, call, clock, remove, bring_back) == ["FIRST", "FIRST", "SECOND"]
 
 
+# Shows keys change.
 @pytest.mark.slow
 @both
 def test_expired_keys_are_read_again_at_once(aws: Aws, call: Calls, clock: HandClock, keys: Keys) -> None:

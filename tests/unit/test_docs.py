@@ -12,6 +12,7 @@ from scripts.docs import ROOT, pages
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "tests" / "SCENARIOS.md"]
 
 
+# Shows 82.
 @pytest.mark.parametrize(
     ("path", "text"), list(pages()), ids=lambda value: value.name if isinstance(value, Path) else ""
 )

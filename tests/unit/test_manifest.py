@@ -74,6 +74,7 @@ ABROAD = STREAM.replace("eu-west-1", "us-east-1")
 TEXT = "must be a text that is not empty; got"
 
 
+# Shows 80, 84, 86.
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
@@ -262,6 +263,7 @@ def test_selected_streams(resolved: Callable[..., Manifest]) -> None:
         resolved(document(), streams="order,clicks")
 
 
+# Shows 80.
 def test_arns_instead_of_a_manifest() -> None:
     options = SourceOptions.parse({"streamArn": STREAM, "consumerArn": CONSUMER, "leaseTable": "t"})
     manifest = resolve_manifest(options, Session(None))

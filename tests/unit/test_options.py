@@ -78,10 +78,12 @@ def faults(**options: str) -> tuple[str, ...]:
     return caught.value.faults
 
 
+# Shows 82.
 def test_every_option_has_wrong_values_here() -> None:
     assert WRONG.keys() == {option.name for option in SOURCE_OPTIONS}
 
 
+# Shows 82.
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
 def test_a_wrong_value_is_named_with_its_rule(name: str, value: str) -> None:
     rest = {**DIRECT, "roleArn": ROLE, "metricsExport": "emf"} if name != "manifest" else {}
@@ -133,6 +135,7 @@ def parsed(**options: str) -> SourceOptions:
     return SourceOptions.parse({"manifest": "m", **options})
 
 
+# Shows 83.
 @pytest.mark.parametrize(
     ("given", "field", "value"),
     [
@@ -221,6 +224,7 @@ OTHERS_CONSUMER = CONSUMER.replace("dev-orders", "clicks")
 OPTION = "kinesis-efo option"
 
 
+# Shows 80, 81, 84, 86.
 @pytest.mark.parametrize(
     ("given", "found"),
     [

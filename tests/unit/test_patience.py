@@ -161,6 +161,7 @@ every_call = pytest.mark.parametrize("call", CALLS)
 every_fault = pytest.mark.parametrize("fault", FAULTS)
 
 
+# Shows AWS away at a start.
 @pytest.mark.slow
 @every_call
 @every_fault
@@ -195,6 +196,7 @@ def test_lasting_faults_fail_with_the_first_cause(call: str) -> None:
     run(main())
 
 
+# Shows AWS away at a start.
 @every_call
 @pytest.mark.parametrize("code", ["AccessDeniedException", "ResourceNotFoundException", "ValidationException"])
 def test_permanent_faults_fail_at_once(call: str, code: str) -> None:

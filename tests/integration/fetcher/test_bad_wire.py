@@ -98,6 +98,7 @@ def test_what_breaks_twice_is_read_again(name: str, transport: str, faulty: Call
     assert [row.data for row in rows] == [f"{n:03d}".encode() for n in range(100)]
 
 
+# Shows 16.
 @pytest.mark.parametrize("transport", ["http1", "http2"])
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_always_broken_ends_the_query_with_the_reason(

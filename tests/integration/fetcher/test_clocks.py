@@ -131,6 +131,7 @@ def test_how_far_a_run_is_is_told_by_kinesis_clock(world: Callable[..., World], 
         assert -30.0 < int(at["N"]) / 1000 - kinesis_time.time() <= 0.0
 
 
+# Shows clock off by minutes.
 @pytest.mark.parametrize("mode", MODES, ids=["efo", "polling"])
 @pytest.mark.parametrize("ahead", [400.0, -400.0], ids=["fast", "slow"])
 def test_a_clock_that_jumps_too_far_and_comes_back_costs_nothing_but_time(
@@ -158,6 +159,7 @@ def test_a_clock_that_jumps_too_far_and_comes_back_costs_nothing_but_time(
         assert sorted(int(row.data) for row in r.until(100, 30)) == list(range(100)), "each record once"
 
 
+# Shows clock off by minutes.
 def test_a_clock_that_stays_too_far_off_fails_the_query_and_is_named(
     world: Callable[..., World], kinesis_time: KinesisTime
 ) -> None:

@@ -39,6 +39,7 @@ def failure(query: Reading, seconds: float = 60.0) -> KinesisEfoError:
             return error
 
 
+# Shows lease table away.
 @pytest.mark.slow
 def test_a_lease_table_that_stays_away_ends_the_query(faulty: MakeWorld) -> None:
     faults = Down("Scan", "UpdateItem", "PutItem")

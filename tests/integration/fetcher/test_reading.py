@@ -200,6 +200,7 @@ def test_order_across_a_split_and_a_merge_and_a_restart(world: MakeWorld) -> Non
     assert leases["orders:shardId-000000000001"]["childShardIds"]["SS"] == ["shardId-000000000003"]
 
 
+# Shows 1.
 def test_a_second_run_is_refused_and_the_first_goes_on(world: MakeWorld) -> None:
     w = world({"orders": 2})
     w.put(numbered(10))
@@ -369,6 +370,7 @@ def test_tips_are_where_the_streams_end_now(world: MakeWorld) -> None:
         assert sorted(row.data for row in r.until(100)) == [data for _, data in numbered(100, first=100)]
 
 
+# Shows 20.
 def test_stopping_is_quick_also_while_somebody_waits(world: MakeWorld) -> None:
     w = world()
     outcome: list[BaseException] = []

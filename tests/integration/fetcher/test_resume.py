@@ -94,6 +94,7 @@ def test_a_query_that_begins_anew_where_the_application_had_read_warns(
         assert "has read 1 of the stream's shards before (shardId-000000000000 up to AFTER:" in message
 
 
+# Shows 55.
 @pytest.mark.parametrize("mode", ["efo", "polling"])
 def test_a_position_trimmed_away_is_an_error_or_a_warning_as_the_user_chose(
     aging: MakeWorld, calendar: Calendar, mode: str, caplog: pytest.LogCaptureFixture
@@ -154,6 +155,7 @@ def test_a_pause_within_retention_costs_nothing(aging: MakeWorld, calendar: Cale
         assert data(r) == [value for _, value in records(20)]
 
 
+# Shows 48.
 def test_an_idle_shards_offset_goes_on_with_the_clock(aging: MakeWorld, calendar: Calendar) -> None:
     w = aging()
     w.put(records(0))
@@ -206,6 +208,7 @@ def read_until(w: World) -> float:
     return max((int(row["readUntil"]["N"]) / 1000 for row in w.leases().values() if "readUntil" in row), default=0)
 
 
+# Shows 55.
 def test_a_shard_that_was_trimmed_unread_between_two_others_is_told(aging: MakeWorld, calendar: Calendar) -> None:
     w = aging({"orders": 1})
     w.put(records(0))
@@ -245,6 +248,7 @@ def test_a_shard_that_was_trimmed_unread_between_two_others_is_told(aging: MakeW
         assert set(data(r)) >= {value for _, value in records(60)}
 
 
+# Shows beginning of a child trimmed.
 def test_a_child_whose_beginning_was_trimmed_before_it_was_read(aging: MakeWorld, calendar: Calendar) -> None:
     w = aging({"orders": 1})
     (root,) = (shard["ShardId"] for shard in w.shards())
@@ -363,6 +367,7 @@ def created(w: World) -> str:
     return str(int(summary["StreamCreationTimestamp"].timestamp()))
 
 
+# Shows leases of another stream.
 def test_checkpoints_of_a_former_stream_are_no_start_and_are_replaced(aging: MakeWorld, calendar: Calendar) -> None:
     w = aging({"orders": 2})
     w.put(records(0))
@@ -409,6 +414,7 @@ def test_who_may_not_ask_when_the_stream_was_created_reads_all_the_same(faulty: 
         assert data(r) == [value for _, value in records(20)]
 
 
+# Shows 76, invariant 10, lease rows changed.
 def test_leases_that_are_gone_or_behind_or_ahead_do_not_change_what_is_read(
     aging: MakeWorld, calendar: Calendar
 ) -> None:

@@ -105,6 +105,7 @@ def put(w: World, numbers: range) -> None:
     w.put((f"key{number}", b"%d" % number) for number in numbers)
 
 
+# Shows clock jumps.
 @pytest.mark.long
 def test_a_host_that_is_off_and_jumps_leaves_nothing_out(world: World, host: Callable[..., Any]) -> None:
     world.aws.backdate(world.streams["orders"], 20)

@@ -223,6 +223,7 @@ def test_a_call_that_has_lasted_too_long_says_so(serve: Callable[..., Serving]) 
         next(next(got).payloads)
 
 
+# Shows task frozen.
 def test_what_is_held_for_a_task_that_is_frozen_is_let_go_of_although_there_is_nothing_to_take(
     serve: Callable[..., Serving],
 ) -> None:

@@ -52,6 +52,7 @@ def numbered(count: int) -> list[tuple[str, bytes]]:
     return [("k", b"%d" % number) for number in range(count)]
 
 
+# Shows answers without records, invariant 4.
 @pytest.mark.parametrize("kinds", ["quiet", "all"])
 @pytest.mark.parametrize("mode", ["efo", "polling"])
 def test_a_planned_micro_batch_that_is_repeated_has_its_rows_and_one_without_has_none(
@@ -86,6 +87,7 @@ def test_a_batch_read_has_all_rows(world: Callable[..., World], mode: str, kinds
     assert [int(row) for row in rows] == list(range(RECORDS))
 
 
+# Shows stream just created.
 def test_a_stream_that_was_just_created_is_waited_for(world: Callable[..., World]) -> None:
     w = world("", stream_creating_seconds=2.0)
     name = w.streams["orders"]

@@ -68,6 +68,7 @@ def reader(
     return ShardSubscription(context, shard_id, start, sink)
 
 
+# Shows 2, 14.
 async def test_renewals_lose_and_double_nothing(local: Local) -> None:
     bench = local(subscription_seconds=0.25, max_event_records=20)
     stream = bench.stream()
@@ -118,6 +119,7 @@ class Havoc(NoFaults):
         )
 
 
+# Shows 44.
 async def test_broken_connections_lose_and_double_nothing(local: Local) -> None:
     havoc = Havoc()
     bench = local(havoc, max_event_records=10)
@@ -136,6 +138,7 @@ async def test_broken_connections_lose_and_double_nothing(local: Local) -> None:
         assert havoc.broken > 10
 
 
+# Shows 26.
 async def test_full_sink_closes_the_connection(local: Local) -> None:
     bench = local(max_event_records=1)
     stream = bench.stream()
@@ -156,6 +159,7 @@ async def test_full_sink_closes_the_connection(local: Local) -> None:
         await asyncio.wait([task])
 
 
+# Shows 35.
 async def test_a_silent_connection_is_reopened(local: Local) -> None:
     bench = local(idle_event_seconds=60)
     stream = bench.stream()
@@ -172,6 +176,7 @@ async def test_a_silent_connection_is_reopened(local: Local) -> None:
         await asyncio.wait([task])
 
 
+# Shows 72.
 async def test_deleting_the_consumer_while_it_reads(local: Local) -> None:
     bench = local()
     stream = bench.stream()
@@ -186,6 +191,7 @@ async def test_deleting_the_consumer_while_it_reads(local: Local) -> None:
             await task
 
 
+# Shows 72.
 async def test_a_new_consumer_is_waited_for(local: Local) -> None:
     clock = ForwardClock()
     bench = local(clock=clock, consumer_creating_seconds=1000)
@@ -203,6 +209,7 @@ async def test_a_new_consumer_is_waited_for(local: Local) -> None:
         await asyncio.wait([task])
 
 
+# Shows 25.
 async def test_the_five_second_rule_is_kept_and_never_provoked(local: Local) -> None:
     """With Kinesis' own times, scaled down by ten: no call is refused."""
     bench = local(resubscribe_seconds=0.5, subscribe_interval_seconds=0.1, subscription_seconds=0.2)

@@ -72,6 +72,7 @@ async def test_every_page_is_read(local: Local) -> None:
     assert sum(call.operation == "ListShards" for call in bench.aws.kinesis.trace) == 6
 
 
+# Shows 58.
 async def test_query_starts_at_roots_or_open_shards(local: Local) -> None:
     clock = ForwardClock()
     bench = local(clock=clock)
@@ -101,6 +102,7 @@ async def test_query_starts_at_roots_or_open_shards(local: Local) -> None:
             await start(Position.after(5))
 
 
+# Shows 83.
 async def test_a_time_before_retention_becomes_the_horizon(local: Local) -> None:
     class Refuses(NoFaults):
         """As the real service does for times before retention; the local one moves them to the horizon."""

@@ -108,11 +108,13 @@ async def test_a_timestamp_reaches_kinesis_to_the_millisecond(local: Local) -> N
             assert call.params["StartingPosition"] == {"Type": "AT_TIMESTAMP", "Timestamp": epoch_ms / 1000}
 
 
+# Shows 17.
 def test_nothing_starts_behind_the_end() -> None:
     with pytest.raises(ValueError, match="SHARD_END"):
         starting_position(SHARD_END)
 
 
+# Shows 83.
 @pytest.mark.parametrize("epoch_ms", [10**18, 10**199])
 def test_a_time_of_no_calendar(epoch_ms: int) -> None:
     with pytest.raises(ValueError, match=r"AT_TIMESTAMP:10+ lies outside") as caught:
@@ -156,6 +158,7 @@ def huge() -> bytes:
 BROKEN = (aiohttp.ClientError, ConnectionError)
 
 
+# Shows 39.
 @pytest.mark.parametrize(
     ("change", "kind", "text"),
     [
@@ -287,6 +290,7 @@ async def test_refusals_are_raised_and_not_retried_by_the_sdk(local: Local, erro
 # -- closing
 
 
+# Shows 11.
 async def test_close_ends_a_waiting_read(local: Local) -> None:
     bench = local(idle_event_seconds=60)
     stream = bench.stream()
@@ -304,6 +308,7 @@ async def test_close_ends_a_waiting_read(local: Local) -> None:
         await until(lambda: not bench.aws.kinesis.subscriptions)
 
 
+# Shows 19.
 async def test_closed_connections_do_not_use_up_the_pool(local: Local) -> None:
     bench = local()
     stream = bench.stream()

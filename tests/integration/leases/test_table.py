@@ -78,6 +78,7 @@ class TestLeaseTable(LeaseStoreContract):
         item: Item = answer["Item"]
         return item
 
+    # Shows 68.
     def test_all_pages_are_scanned(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             pages = 0
@@ -112,6 +113,7 @@ def check(url: str, name: str | None = None, keys: tuple[tuple[str, str, str], .
     return asyncio.run(main())
 
 
+# Shows 77.
 def test_a_missing_table_is_named_with_what_declares_it(moto: str) -> None:
     assert check(moto, "nowhere") == (
         f"lease table nowhere in eu-west-1 does not exist; it is declared by {DECLARED_BY}, "

@@ -195,6 +195,7 @@ async def test_expired_credentials_are_no_passing_fault(table: LeaseTable, proxy
         await table.scan()
 
 
+# Shows 77.
 @with_table
 async def test_lasting_throttling_is_reported_as_passing(table: LeaseTable, proxy: Proxy, client: Any) -> None:
     held = await owned(table)
@@ -211,6 +212,7 @@ async def test_lasting_throttling_is_reported_as_passing(table: LeaseTable, prox
     assert proxy.faults == []
 
 
+# Shows 77.
 @pytest.mark.parametrize("fault", [refusal(500, "InternalServerError"), silence, hang_up])
 def test_faults_of_the_service_and_the_network_pass(moto: str, fault: Fault) -> None:
     async def test(table: LeaseTable, proxy: Proxy, client: Any) -> None:

@@ -82,6 +82,7 @@ def test_any_data_and_key_arrive_unchanged(target: Start) -> None:
     assert {record["PartitionKey"]: record["Data"] for record in kinesis.records()} == given
 
 
+# Shows 85.
 def test_stream_is_given_by_arn_with_explicit_settings(target: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     kinesis = target()
     arn = kinesis.client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]["StreamARN"]
@@ -200,6 +201,7 @@ def test_resharding_while_writing_loses_and_duplicates_nothing(target: Start, ag
     assert Counter(int(data) for _, data in users(kinesis)) == Counter(range(put))
 
 
+# Shows 91.
 def test_bursts_of_transient_faults_pass(target: Start) -> None:
     faults = [
         AwsError("InternalFailure", "sorry", 500),
@@ -256,6 +258,7 @@ def test_stream_deleted_while_writing_is_an_error(target: Start) -> None:
         producer.close()
 
 
+# Shows 89.
 def test_refused_or_missing_stream_fails_at_open(target: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     denied = AwsError("AccessDeniedException", "User is not authorized to perform: kinesis:ListShards")
     faults = Scripted(denied, operation="ListShards")

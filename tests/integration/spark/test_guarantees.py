@@ -63,6 +63,7 @@ def end_offset(query: StreamingQuery) -> Offset:
     return Offset.from_json(query.lastProgress["sources"][0]["endOffset"].replace("'", '"'))  # type: ignore[index]
 
 
+# Shows 76.
 @pytest.mark.spark40
 def test_a_task_failing_midway_repeats_without_duplicates(
     spark: SparkSession, world: MakeWorld, queries: Queries, tmp_path: Path
@@ -157,6 +158,7 @@ def test_several_sources_of_one_stream_share_a_run(world: MakeWorld, queries: Qu
     assert w.leases()["#run:orders"]["epoch"]["N"] == "1"
 
 
+# Shows 54.
 @pytest.mark.spark40
 def test_keys_stay_ordered_across_reshards_and_a_restart(world: MakeWorld, queries: Queries) -> None:
     w = world()
@@ -223,6 +225,7 @@ def test_trigger_once_reads_all_whatever_the_limits(world: MakeWorld, queries: Q
     assert len(rows.batches) == 1
 
 
+# Shows 20.
 @pytest.mark.spark43
 def test_stopping_is_prompt_and_releases_the_leases(world: MakeWorld, queries: Queries) -> None:
     w, rows = world({"orders": 4}), Rows()

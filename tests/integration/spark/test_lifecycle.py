@@ -54,6 +54,7 @@ def test_sigterm_releases_leases_with_the_connection_open(world: MakeWorld, play
     assert spark.process.poll() is None
 
 
+# Shows process group signaled.
 @pytest.mark.spark40
 def test_sigterm_leaves_time_for_more_actions(world: MakeWorld, play: Callable[..., PlayedSpark]) -> None:
     w, spark, _ = read_one_record(world, play, "5s")

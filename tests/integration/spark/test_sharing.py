@@ -248,6 +248,7 @@ def test_a_killed_run_is_replaced_for_all_queries(world: MakeWorld, play: Play) 
         query.spark.close()
 
 
+# Shows run killed.
 @pytest.mark.spark40
 @pytest.mark.slow
 def test_tasks_replace_a_run_killed_under_them(world: MakeWorld, play: Play) -> None:
@@ -268,6 +269,7 @@ def test_tasks_replace_a_run_killed_under_them(world: MakeWorld, play: Play) -> 
     query.spark.close()
 
 
+# Shows process group signaled.
 @pytest.mark.spark43
 @pytest.mark.slow
 def test_signals_to_the_process_group_leave_the_run(world: MakeWorld, play: Play) -> None:

@@ -294,6 +294,7 @@ def test_rows_without_a_key_get_random_ones(aws: LocalAws) -> None:
     assert all(re.fullmatch("[0-9a-f]{16}", key) for key in drawn)
 
 
+# Shows 87.
 def test_a_task_returns_when_everything_is_acknowledged(aws: LocalAws) -> None:
     message = task().write(batches(*[[str(number) for number in range(500)]] * 4))
     assert count(aws) == 2_000
@@ -394,6 +395,7 @@ def test_overwriting_is_refused() -> None:
         KinesisWriter.of({"stream": "orders"}, DATA, overwrite=True)
 
 
+# Shows 85.
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -412,6 +414,7 @@ def test_columns_are_checked(fields: list[tuple[str, Any]], message: str) -> Non
         task(schema)
 
 
+# Shows 85.
 def test_the_target_must_be_known(world: MakeWorld, local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in local_aws.environment.items():
         monkeypatch.setenv(name, value)

@@ -163,6 +163,7 @@ STEPS = (World.split, World.merge, World.read_to_end, World.read_a_bit, World.tr
 steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 20)), max_size=60)
 
 
+# Shows 53, 59.
 @settings(max_examples=4 * EXAMPLES)
 @given(st.integers(1, 4), steps, steps)
 def test_from_the_horizon_every_shard_is_read_once_and_parents_first(shards, before, during) -> None:  # type: ignore[no-untyped-def]
@@ -192,6 +193,7 @@ stale_steps = st.lists(
 )
 
 
+# Shows 54, 59.
 @settings(max_examples=4 * EXAMPLES)
 @given(st.integers(1, 4), stale_steps)
 def test_an_old_list_of_shards_starts_nothing_too_early_and_forgets_nothing(shards, during) -> None:  # type: ignore[no-untyped-def]
@@ -205,6 +207,7 @@ def test_an_old_list_of_shards_starts_nothing_too_early_and_forgets_nothing(shar
     assert sorted(world.started) == sorted(world.all)
 
 
+# Shows 58.
 @settings(max_examples=4 * EXAMPLES)
 @given(st.integers(1, 4), steps, steps)
 def test_from_a_time_what_was_closed_before_is_skipped_and_the_rest_read_once(shards, before, during) -> None:  # type: ignore[no-untyped-def]
@@ -232,6 +235,7 @@ FAMILY = [
 READING = Position.after(7)
 
 
+# Shows 51.
 @pytest.mark.parametrize(
     ("positions", "startable", "droppable"),
     [
@@ -254,6 +258,7 @@ def test_a_split_and_a_merge(positions: dict[str, Position], startable: list[str
     assert lineage.lost(positions) == []
 
 
+# Shows 52.
 def test_an_ended_shard_without_known_children_stays() -> None:
     assert Lineage(FAMILY[:1]).droppable({P: SHARD_END}) == []
 
@@ -269,6 +274,7 @@ def test_children_that_listshards_does_not_know_yet() -> None:
     assert len(lineage) == 3 and L in lineage and M not in lineage
 
 
+# Shows 56.
 def test_a_merge_with_a_parent_too_new_to_be_listed_waits_for_the_list() -> None:
     """P was split, then L merged with a child of Q: P's reader hears of the merged shard before it hears of that child."""
     q, x = "shardId-000000000009", "shardId-000000000010"

@@ -67,6 +67,7 @@ def test_the_end_of_a_shard_needs_no_room_in_a_micro_batch() -> None:
 events = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3000)), max_size=12)
 
 
+# Shows 78.
 @given(
     shards=st.lists(events, min_size=1, max_size=6), max_bytes=st.integers(1, 20_000), max_records=st.integers(1, 30)
 )

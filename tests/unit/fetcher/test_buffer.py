@@ -52,6 +52,7 @@ def test_a_query_that_is_behind_the_buffer_gets_no_later_record() -> None:
     assert b.last_record_up_to(after(15)) is None
 
 
+# Shows 48.
 def test_idle_events_move_the_end_and_take_no_room() -> None:
     b = buffer(limit=10)
     fill(b, *map(idle, range(1, 200)))
@@ -60,6 +61,7 @@ def test_idle_events_move_the_end_and_take_no_room() -> None:
     assert b.news_since(TRIM_HORIZON) is None
 
 
+# Shows 41.
 def test_a_cursor_refuses_to_jump_over_what_was_dropped() -> None:
     b = buffer()
     fill(b, event(10), event(20))
@@ -69,6 +71,7 @@ def test_a_cursor_refuses_to_jump_over_what_was_dropped() -> None:
             cursor.take(NO_LIMIT)
 
 
+# Shows 11.
 def test_a_closed_buffer_covers_nothing_and_gives_its_bytes_back() -> None:
     budget = Budget(1 << 20)
     b = buffer(budget=budget)
@@ -82,6 +85,7 @@ def test_a_closed_buffer_covers_nothing_and_gives_its_bytes_back() -> None:
     assert budget.used == 0
 
 
+# Shows 6, 7.
 def test_a_full_budget_makes_the_subscription_wait_until_a_commit() -> None:
     async def main() -> None:
         b = buffer(limit=3 * SIZE)
@@ -97,6 +101,7 @@ def test_a_full_budget_makes_the_subscription_wait_until_a_commit() -> None:
     run(main())
 
 
+# Shows 42.
 def test_an_event_larger_than_the_budget_is_admitted_one_at_a_time() -> None:
     async def main() -> None:
         budget = Budget(3 * SIZE)
@@ -131,6 +136,7 @@ def test_what_came_for_a_reader_while_it_was_full_goes_once_it_is_read() -> None
     run(main())
 
 
+# Shows 18.
 def test_a_range_larger_than_the_budget_is_streamed_through() -> None:
     async def main() -> None:
         b = buffer(limit=3 * SIZE)

@@ -253,6 +253,7 @@ shapes = st.fixed_dictionaries(
 )
 
 
+# Shows 5, 8.
 @given(shapes)
 def test_every_reader_gets_exactly_its_range_whatever_happens(shape: dict[str, Any]) -> None:
     async def main() -> None:

@@ -424,6 +424,7 @@ def test_identities_are_what_the_stack_declares(load: Load, synth: Synth) -> Non
     assert declared == {identity.address for identity in addresses.identities(environment)}
 
 
+# Shows 81.
 def test_policy_of_a_reader_is_complete(synth: Synth) -> None:
     stack = synth("streams.clicks: {}, applications.lake.streams: [orders, clicks]")
     assert stack["resource"]["aws_iam_policy"]["lake"]["policy"] == "${data.aws_iam_policy_document.lake_reader.json}"

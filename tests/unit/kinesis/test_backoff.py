@@ -22,6 +22,7 @@ def test_jitter_is_full_and_bounded(failures: int, chance: float, factor: float,
     assert jitter(settings, failures, lambda: 0.0) == 0
 
 
+# Shows 28.
 def test_gives_up_with_the_first_cause() -> None:
     backoff = Backoff(RetrySettings(max_retries=3), lambda: 0.5)
     errors = [RuntimeError(str(number)) for number in range(4)]

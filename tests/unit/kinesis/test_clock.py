@@ -86,6 +86,7 @@ def test_the_bounds_hold_whatever_the_round_trip_takes(
     assert clock.skew * skew >= 0
 
 
+# Shows clock off.
 @pytest.mark.parametrize(("skew", "words"), [(40.5, "40 s ahead of"), (-4.0, "4 s behind"), (3.1, "3 s ahead of")])
 def test_wrong_local_clock_is_reported_once(caplog: pytest.LogCaptureFixture, skew: float, words: str) -> None:
     _, _, client = heard(skew)
@@ -94,6 +95,7 @@ def test_wrong_local_clock_is_reported_once(caplog: pytest.LogCaptureFixture, sk
     assert said.startswith(f"this machine's clock is about {words} Kinesis'.")
 
 
+# Shows clock nearly right.
 @pytest.mark.parametrize("skew", [-2.0, 0.0, 2.9])
 def test_two_seconds_are_none(caplog: pytest.LogCaptureFixture, skew: float) -> None:
     heard(skew)

@@ -22,6 +22,7 @@ URL = "https://kinesis.eu-west-1.amazonaws.com"
 STREAM = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
 
 
+# Shows 33, 37.
 @pytest.mark.parametrize(
     ("error", "verdict"),
     [

@@ -230,6 +230,7 @@ async def test_the_end_is_delivered_once_with_its_children() -> None:
         assert [child.shard_id[-1] for child in world.events[-1].head.children] == ["1", "2"]
 
 
+# Shows 9.
 @pytest.mark.slow
 async def test_nothing_is_polled_while_the_sink_is_full() -> None:
     world = PolledWorld(*[1000] * 30_000)

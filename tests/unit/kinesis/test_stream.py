@@ -181,6 +181,7 @@ async def test_start_before_retention_keeps_its_time() -> None:
 # -- what is lost
 
 
+# Shows shards vanish or appear.
 async def test_unlisted_shard_is_lost_after_a_second_list() -> None:
     lister = Lister(shard(5))
     made = stream(lister)

@@ -157,6 +157,7 @@ class ScriptedWorld:
 # -- the happy path
 
 
+# Shows 2, 4, 13, 39.
 async def test_events_are_delivered_in_order_up_to_the_end() -> None:
     world = await ScriptedWorld([payload(5, 3, behind=700), payload(9, 2), END]).ends()
     assert world.sink.continuations == [5, 9, None]
@@ -176,11 +177,13 @@ async def test_start_in_the_future_is_waited_for() -> None:
     assert world.stats.failures == {}
 
 
+# Shows 4, 17.
 async def test_finished_shard_is_not_subscribed_to() -> None:
     world = await ScriptedWorld(start=SHARD_END).ends()
     assert world.transport.calls == []
 
 
+# Shows 3, 13.
 async def test_expired_subscription_is_renewed_behind_the_last_event() -> None:
     five_minutes = [step for number in range(60) for step in (Wait(5), payload(number))]
     world = await ScriptedWorld(five_minutes, five_minutes, [payload(99), END]).ends()
@@ -200,6 +203,7 @@ async def test_one_second_lies_between_two_calls() -> None:
     assert world.transport.gaps == [1.0, 1.0, 1.0]
 
 
+# Shows 11, 13.
 async def test_cancelling_closes_the_connection() -> None:
     world = ScriptedWorld([payload(1), Silence()])
     task = asyncio.ensure_future(world.subscription.run())
@@ -214,6 +218,7 @@ async def test_cancelling_closes_the_connection() -> None:
     assert world.subscription.position == Position.after(1)
 
 
+# Shows 5, 12.
 @pytest.mark.parametrize("after", [0.0, 0.5, 1.0])
 async def test_cancelling_while_it_opens_leaks_no_connection(after: float) -> None:
     world = ScriptedWorld(Opening(1.0, [Silence()]))
@@ -229,6 +234,7 @@ async def test_cancelling_while_it_opens_leaks_no_connection(after: float) -> No
 # -- silence and back-pressure
 
 
+# Shows 34, 35.
 async def test_35_seconds_of_silence_reopen_behind_the_last_event() -> None:
     world = await ScriptedWorld([payload(7), Silence()], [END]).ends()
     assert world.transport.positions == ["TRIM_HORIZON", "AFTER:7"]
@@ -236,6 +242,7 @@ async def test_35_seconds_of_silence_reopen_behind_the_last_event() -> None:
     assert world.stats.failures == {"TimeoutError": 1}
 
 
+# Shows 34.
 async def test_34_seconds_of_silence_are_accepted() -> None:
     world = await ScriptedWorld([Wait(34), payload(1), Wait(34), payload(2), Wait(34), END]).ends()
     assert len(world.transport.calls) == 1
@@ -248,6 +255,7 @@ async def test_slow_large_event_is_no_silence() -> None:
     assert 85 <= world.transport.gaps[0] <= 50 + 35 + 36
 
 
+# Shows 7.
 @pytest.mark.parametrize("blocked", [1.0, 19.0, 19.9])
 async def test_sink_full_for_19_seconds_only_pauses_reading(blocked: float) -> None:
     world = ScriptedWorld([payload(1), payload(2), payload(3), END], delays={1: blocked, 2: blocked})
@@ -256,6 +264,7 @@ async def test_sink_full_for_19_seconds_only_pauses_reading(blocked: float) -> N
     assert (world.stats.opened, world.stats.paused) == (1, 0)
 
 
+# Shows 10, 26.
 @pytest.mark.parametrize(("early", "late"), [(0, 0), (0, 0.5), (7, 0), (19.9, 0.2), (19.9, 19.9), (30, 1), (34, 34)])
 async def test_sink_full_for_20_seconds_closes_the_subscription(early: float, late: float) -> None:
     script = [payload(1), Wait(early), payload(2), Wait(late), payload(3), payload(4)]
@@ -274,6 +283,7 @@ async def test_sink_full_for_20_seconds_closes_the_subscription(early: float, la
     assert (world.stats.paused, world.stats.renewed, world.stats.failures) == (1, 0, {})
 
 
+# Shows 27, 29.
 async def test_pauses_never_add_up_to_a_failure() -> None:
     scripts = [[payload(number), payload(number + 1)] for number in range(20)]
     world = await ScriptedWorld(*scripts, [END], delays=dict.fromkeys(range(20), 60.0)).ends()
@@ -281,6 +291,7 @@ async def test_pauses_never_add_up_to_a_failure() -> None:
     assert world.sink.continuations == [*range(20), None]
 
 
+# Shows 19, 24.
 async def test_an_opening_that_hangs_is_a_failure() -> None:
     world = await ScriptedWorld(Opening(10_000), [END]).ends()
     assert world.stats.failures == {"TimeoutError": 1}
@@ -314,6 +325,7 @@ MID_STREAM = [
 ]
 
 
+# Shows 31.
 @pytest.mark.parametrize("error", TRANSIENT, ids=str)
 async def test_a_failure_to_open_is_retried_with_growing_backoff(error: Exception) -> None:
     world = await ScriptedWorld(error, error, error, [END]).ends()
@@ -321,6 +333,7 @@ async def test_a_failure_to_open_is_retried_with_growing_backoff(error: Exceptio
     assert world.stats.failures.total() == 3
 
 
+# Shows 21, 38.
 @pytest.mark.parametrize("step", MID_STREAM, ids=str)
 async def test_broken_stream_continues_behind_the_last_event(step: Any) -> None:
     world = await ScriptedWorld([payload(1), payload(2), Wait(60 - 30), step], [payload(3), END]).ends()
@@ -330,6 +343,7 @@ async def test_broken_stream_continues_behind_the_last_event(step: Any) -> None:
     assert world.stats.failures.total() == 1
 
 
+# Shows 28, 30.
 async def test_eleventh_failure_in_a_row_is_fatal() -> None:
     errors = [refused("InternalFailureException", f"number {number}", 500) for number in range(11)]
     await ScriptedWorld(*errors[:10], [END]).ends()
@@ -346,6 +360,7 @@ async def test_eleventh_failure_in_a_row_is_fatal() -> None:
     assert len(world.transport.calls) == 11
 
 
+# Shows 30.
 @pytest.mark.parametrize(
     "failure",
     [
@@ -363,6 +378,7 @@ async def test_by_default_ten_minutes_without_progress_are_fatal(failure: Any) -
     assert f"progress, {len(world.transport.calls)} in 6" in str(error)
 
 
+# Shows 31.
 async def test_any_progress_resets_the_count_of_failures() -> None:
     breaking = [[payload(number), broken_off("InternalFailureException")] for number in range(50)]
     world = await ScriptedWorld(*breaking, [END]).ends()
@@ -380,17 +396,20 @@ async def test_endless_empty_subscriptions_are_fatal() -> None:
 # -- ResourceInUse
 
 
+# Shows 25.
 async def test_too_soon_is_waited_out_and_not_counted() -> None:
     world = await ScriptedWorld(*[TOO_SOON] * 20, [END]).ends()
     assert set(world.transport.gaps) == {1.0}
 
 
+# Shows 72.
 async def test_a_consumer_being_created_is_waited_for() -> None:
     world = await ScriptedWorld(*[NOT_ACTIVE] * 30, [END]).ends()
     assert world.transport.gaps[:3] == [1.0, 1.5, 2.25]
     assert max(world.transport.gaps) == 10.0
 
 
+# Shows 30.
 async def test_failures_of_the_former_subscription_still_count() -> None:
     """A feed that is started again and again, by readers or lost leases, must not make a failing shard look healthy."""
     world = ScriptedWorld(*[refused("InternalFailure", status=500)] * 20)
@@ -413,6 +432,7 @@ async def test_failures_of_the_former_subscription_still_count() -> None:
 # -- fatal at once
 
 
+# Shows 22.
 async def test_errors_that_are_fatal_at_once() -> None:
     code, message = "UnrecognizedClientException", "The security token is invalid"
     for script in (refused(code, message), [payload(1), broken_off(code, message)]):
@@ -456,6 +476,7 @@ async def test_unexpected_errors_are_not_retried() -> None:
 # -- ResourceNotFound
 
 
+# Shows 32.
 @pytest.mark.parametrize("in_stream", [False, True])
 async def test_a_missing_consumer_is_named_with_its_manifest(in_stream: bool) -> None:
     gone = broken_off("ResourceNotFoundException", "Consumer does not exist")
@@ -466,11 +487,13 @@ async def test_a_missing_consumer_is_named_with_its_manifest(in_stream: bool) ->
     assert world.topology.calls == 1
 
 
+# Shows 32, 57.
 async def test_a_missing_shard_is_data_loss() -> None:
     world = ScriptedWorld([payload(7)], MISSING, topology=ScriptedTopology(["shardId-000000000009"]))
     await world.fails(DataLossError, SHARD, "AFTER:7", "failOnDataLoss")
 
 
+# Shows 32.
 async def test_a_missing_stream() -> None:
     gone = refused("ResourceNotFoundException", "Stream dev-orders not found", operation="ListShards")
     await ScriptedWorld(MISSING, topology=ScriptedTopology(gone)).fails(StreamNotFoundError, STREAM_ARN, SOURCE)
@@ -493,6 +516,7 @@ async def test_failing_listshards_is_retried() -> None:
     assert (topology.calls, world.elapsed) == (3, 2.51)
 
 
+# Shows not found after a reshard.
 async def test_a_consumer_that_exists_after_all_is_waited_for() -> None:
     topology = ScriptedTopology([SHARD], consumer=[True])
     world = await ScriptedWorld(MISSING, [payload(1)], MISSING, MISSING, [END], topology=topology).ends()
@@ -526,6 +550,7 @@ async def test_numbers_with_leading_zeros_end_the_query_at_once() -> None:
 CHILDREN = (ChildShard("c1", (SHARD,), 0, 9),)
 
 
+# Shows end that is not announced.
 async def test_closed_shard_ends_at_its_last_number() -> None:
     world = ScriptedWorld([payload(5), Wait(5), payload(8), Wait(5), payload(12), Wait(5), payload(13)])
     world.subscription.close_at(10, CHILDREN)
@@ -553,6 +578,7 @@ async def test_announced_end_is_delivered_once() -> None:
 CLOSED = (Shard(SHARD, (), (0, 9), first=1, last=5), Shard("c1", (SHARD,), (0, 9), first=7))
 
 
+# Shows end that is not announced.
 async def test_unannounced_end_is_looked_up() -> None:
     world = await ScriptedWorld([payload(5)], *[[]] * 20, topology=ScriptedTopology(CLOSED)).ends()
     assert world.sink.continuations == [5, None]
@@ -574,6 +600,7 @@ async def test_clean_end_is_a_fault_without_a_list() -> None:
 # -- the log
 
 
+# Shows 36.
 async def test_openings_and_endings_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "kinesis_efo")
     five_minutes = [step for number in range(60) for step in (Wait(5), payload(number))]

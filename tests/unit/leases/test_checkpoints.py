@@ -194,6 +194,7 @@ async def test_shard_gets_a_row_once_it_is_read(f: Fixture) -> None:
     assert f.at("q") == TRIM_HORIZON
 
 
+# Shows 75.
 async def test_checkpoints_are_batched_and_only_go_forward(f: Fixture) -> None:
     checkpoints = await f.begin("p")
     for i in range(1000):
@@ -259,6 +260,7 @@ async def test_writes_are_paced_and_every_shard_has_its_turn(f: Fixture) -> None
     assert set(written.values()) <= {2, 3, 4}, "the oldest first"
 
 
+# Shows 64.
 async def test_stop_writes_everything_at_once(f: Fixture) -> None:
     each = f.run()
     checkpoints = await each.begin()
@@ -321,6 +323,7 @@ async def test_nothing_is_written_without_the_lease(f: Fixture) -> None:
     assert f.row("p").epoch == 4
 
 
+# Shows 79.
 async def test_replaced_run_does_not_overwrite_its_successors_checkpoints(f: Fixture) -> None:
     old, new = f.run(epoch=1), f.run(epoch=2)
     first = await old.begin()
@@ -351,6 +354,7 @@ async def test_stored_checkpoint_that_is_further_stays(f: Fixture) -> None:
     assert f.at() == Position.after(501)
 
 
+# Shows rows deleted by hand.
 async def test_row_deleted_by_hand_is_written_again(f: Fixture) -> None:
     checkpoints = await f.begin()
     checkpoints.want({shard("p"): LeaseInfo(TRIM_HORIZON, frozenset({"o"}), "0", "9")})
@@ -372,6 +376,7 @@ async def test_row_moved_by_hand_is_moved_on(f: Fixture) -> None:
     assert f.at() == Position.after(6)
 
 
+# Shows KCL renews rows.
 async def test_row_acquired_by_a_kcl_ends_the_run(f: Fixture) -> None:
     each = f.run()
     checkpoints = await each.begin("p")
@@ -488,6 +493,7 @@ async def test_time_of_an_idle_shard_is_written_each_minute(f: Fixture) -> None:
 # -- shard end
 
 
+# Shows 57.
 async def test_finished_shard_is_deleted_once_its_children_begin(f: Fixture) -> None:
     run = f.run()
     checkpoints = await run.begin()

@@ -195,6 +195,7 @@ def test_broken_attribute_is_named(change: dict[str, Any], message: str) -> None
     assert message in str(caught.value)
 
 
+# Shows 75.
 @pytest.mark.parametrize(
     ("stored", "noted", "forward"),
     [
@@ -267,6 +268,7 @@ def test_row_of_a_run_belongs_to_its_stream_alone() -> None:
     assert [two().stream(key) for key in ("clicks:shardId-1", "shardId-1")] == ["clicks", None]
 
 
+# Shows 45, 46.
 @pytest.mark.parametrize("sub", [0, 7])
 def test_only_rows_of_kcl_are_inside_an_aggregate(sub: int) -> None:
     theirs = read({**KCL, "checkpoint": {"S": "49"}, "checkpointSubSequenceNumber": {"N": str(sub)}})
@@ -277,6 +279,7 @@ def test_only_rows_of_kcl_are_inside_an_aggregate(sub: int) -> None:
     assert again.position == Position.inside(60, 0), "a KCL application went on with our row"
 
 
+# Shows 45.
 def test_start_inside_an_aggregate_has_the_form_of_kcl() -> None:
     inside = Position.inside(49, 7)
     row = Lease.new("p", LeaseInfo(inside))

@@ -217,6 +217,7 @@ async def test_epoch_grows_although_the_row_was_deleted(f: Fixture) -> None:
 # -- another run
 
 
+# Shows 62.
 async def test_second_run_is_refused_without_disturbing_the_first(f: Fixture) -> None:
     first = await f.held("a", "pq")
     second = await f.begin("b", "pqr")
@@ -290,6 +291,7 @@ async def test_further_stream_of_the_run_itself_counts_like_any(f: Fixture) -> N
     await until(lambda: isinstance(f.failure(first), AlreadyRunningError), TIMEOUT)
 
 
+# Shows 71.
 async def test_runs_that_start_at_once_do_not_split_streams(f: Fixture) -> None:
     leases = [await f.begin(name, "pqrs") for name in "ab"]
     outcomes = await asyncio.gather(*(lease.wait_held("pqrs") for lease in leases), return_exceptions=True)
@@ -297,6 +299,7 @@ async def test_runs_that_start_at_once_do_not_split_streams(f: Fixture) -> None:
     assert sorted(len(lease.held) for lease in leases) == [0, 4]
 
 
+# Shows 62, 66, KCL renews rows.
 async def test_live_run_of_version_0_1_is_not_disturbed(f: Fixture) -> None:
     old = Lease("p:shardId-1", 1, "old", Position.after(5))
 
@@ -316,6 +319,7 @@ async def test_live_run_of_version_0_1_is_not_disturbed(f: Fixture) -> None:
     assert TIMEOUT * 0.6 < now() - start < TIMEOUT + 0.2
 
 
+# Shows 67, 71, driver killed.
 async def test_leases_of_a_crashed_run_are_acquired_on_expiry(f: Fixture) -> None:
     await f.held("a", "pq")
     f.a.running.clear()
@@ -325,6 +329,7 @@ async def test_leases_of_a_crashed_run_are_acquired_on_expiry(f: Fixture) -> Non
     assert second.epoch("p") == 2
 
 
+# Shows driver killed.
 async def test_leases_of_an_ended_process_are_acquired_at_once(f: Fixture) -> None:
     await f.held("a", "pqr")
     f.a.running.clear()
@@ -351,6 +356,7 @@ async def test_next_run_begins_at_once_after_a_stop(f: Fixture) -> None:
     assert f.losses == []
 
 
+# Shows 64.
 async def test_waiting_run_begins_soon_after_a_stop(f: Fixture) -> None:
     first = await f.held("a", "pq")
     second = await f.begin("b", "pq")
@@ -402,6 +408,7 @@ async def test_marks_of_checkpoints_are_stored_without_extra_writes(f: Fixture) 
 # -- losing
 
 
+# Shows 63.
 async def test_lost_lease_names_its_new_owner(f: Fixture) -> None:
     lease = await f.held(streams="pq")
     f.put(f.row().taken("thief", "", 9))
@@ -411,6 +418,7 @@ async def test_lost_lease_names_its_new_owner(f: Fixture) -> None:
     assert lease.wanted == {"p", "q"}
 
 
+# Shows lease table away.
 async def test_leases_end_at_the_deadline_and_come_back(f: Fixture) -> None:
     lease = await f.held(streams="pq")
     await asyncio.sleep(20)
@@ -447,6 +455,7 @@ async def test_renewals_write_how_far_the_run_is_behind(f: Fixture) -> None:
     assert f.row("p").lag is None, "a run that has ended is not behind"
 
 
+# Shows lease table away.
 async def test_long_outage_ends_the_run_with_its_last_error(f: Fixture) -> None:
     lease = await f.held()
     f.a.throttled = True
@@ -467,6 +476,7 @@ async def test_lease_lost_in_an_outage_stays_with_its_owner(f: Fixture) -> None:
     assert second.held == {"p"}
 
 
+# Shows lease table away.
 async def test_run_that_was_replaced_meanwhile_ends(f: Fixture) -> None:
     first, second = await f.replaced()
     await second.stop()
@@ -485,6 +495,7 @@ async def test_lease_released_by_hand_is_acquired_again(f: Fixture) -> None:
     await until(lambda: lease.is_held("p"), 2)
 
 
+# Shows process stopped.
 async def test_stopped_process_writes_nothing_before_its_loss(f: Fixture) -> None:
     written_before_loss: list[int] = []
 
@@ -546,6 +557,7 @@ async def test_late_answer_to_an_acquiring_write_is_no_lease(f: Fixture, frozen:
     assert f.events == [("a", "p", "taken")]
 
 
+# Shows rows deleted by hand.
 async def test_row_deleted_by_hand_is_written_again(f: Fixture) -> None:
     lease = await f.held()
     await asyncio.sleep(20)
@@ -584,6 +596,7 @@ async def test_lost_answer_to_acquiring_does_not_stretch_the_lease(f: Fixture) -
     assert f.events == [("a", "p", "taken")]
 
 
+# Shows 74.
 async def test_lost_answer_to_renewal_does_not_stretch_the_lease(f: Fixture) -> None:
     lease = await f.held()
     counter = f.row().counter
@@ -617,6 +630,7 @@ async def test_short_refusal_does_not_end_the_run(f: Fixture) -> None:
     assert f.failure(lease) is None
 
 
+# Shows 69.
 async def test_broken_row_is_an_error_only_where_read(f: Fixture) -> None:
     f.store.items["q:shardId-1"] = {"leaseKey": {"S": "q:shardId-1"}}
     lease = await f.held()
@@ -688,6 +702,7 @@ async def test_lease_that_expires_while_stopping_is_released(f: Fixture) -> None
     assert f.row().owner is None
 
 
+# Shows 67.
 async def test_lease_with_hanging_renewal_is_released_on_stop(f: Fixture) -> None:
     lease = await f.held()
     f.a.cut, f.a.patience = True, 1000

@@ -39,6 +39,7 @@ STILL = lease("k", "x")
 MOVED = lease("k", "x", counter=2)
 
 
+# Shows 62.
 @pytest.mark.parametrize(
     ("steps", "quiet", "alive"),
     [
@@ -119,6 +120,7 @@ def histories(draw: st.DrawFn) -> list[tuple[float, dict[str, Lease]]]:
     return history
 
 
+# Shows 61.
 @given(histories())
 def test_no_lease_is_free_while_any_owner_renews(history: list[tuple[float, dict[str, Lease]]]) -> None:
     found = decision(dict(history))

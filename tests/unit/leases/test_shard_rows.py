@@ -20,20 +20,24 @@ def gone(*leases: Lease, candidates: str = "p") -> list[str]:
     return [lease.key for lease in finished_parents({each.key: each for each in leases}, candidates.split(","))]
 
 
+# Shows 70.
 def test_parent_goes_when_its_children_have_begun() -> None:
     assert gone(PARENT, A, B) == ["p"]
     assert gone(PARENT, A, B, candidates="a,b") == []
 
 
+# Shows 70.
 @pytest.mark.parametrize("position", [TRIM_HORIZON, Position.at_timestamp(3), None])
 def test_parent_stays_while_a_child_has_not_begun(position: Position | None) -> None:
     assert gone(PARENT, A, replace(B, checkpoint=position)) == []
 
 
+# Shows 70.
 def test_parent_stays_without_all_its_children() -> None:
     assert gone(PARENT, A) == gone(PARENT) == []
 
 
+# Shows 70.
 def test_grandparent_goes_first() -> None:
     grandparent = Lease("g", checkpoint=SHARD_END, children=frozenset({"p"}))
     parent = replace(PARENT, parents=frozenset({"g"}))
@@ -51,6 +55,7 @@ def test_hash_ranges_decide_where_children_were_not_stored() -> None:
     assert gone(replace(crashed, ending_hash_key=None), A, B) == []
 
 
+# Shows 56.
 def test_both_parents_of_a_merge_go() -> None:
     left = Lease("l", checkpoint=SHARD_END, children=frozenset({"m"}))
     right = Lease("r", checkpoint=SHARD_END, starting_hash_key="50", ending_hash_key="99")

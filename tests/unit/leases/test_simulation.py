@@ -206,6 +206,7 @@ class World:
                 assert new.position.reaches(old.position), f"{key}: {old} -> {new}"
 
 
+# Shows 69.
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(6))
 def test_one_run_after_the_other(seed: int) -> None:
@@ -230,6 +231,7 @@ def test_one_run_after_the_other(seed: int) -> None:
     run(main())
 
 
+# Shows 69.
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [100 + seed for seed in seeds(5)])
 def test_runs_that_compete(seed: int) -> None:

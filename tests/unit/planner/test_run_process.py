@@ -168,6 +168,7 @@ def test_a_process_whose_starter_has_died_ends_by_itself() -> None:
     assert process.returncode == 0
 
 
+# Shows AWS away at a start.
 @pytest.mark.slow
 def test_start_that_waits_for_aws_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

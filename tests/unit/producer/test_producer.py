@@ -90,6 +90,7 @@ def numbered(count: int, key: str = "k") -> Iterator[tuple[str, str]]:
     return ((str(number), f"{key}{number}") for number in range(count))
 
 
+# Shows 87.
 def test_put_waits_for_room_and_continues_afterwards() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         opened.service.gate.clear()
@@ -122,6 +123,7 @@ def test_record_is_sent_after_the_linger() -> None:
     run(scenario, linger=0.02)
 
 
+# Shows 87.
 def test_flush_waits_only_for_records_put_before() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         opened.service.gate.clear()
@@ -140,6 +142,7 @@ def test_flush_waits_only_for_records_put_before() -> None:
     run(scenario, linger=60)
 
 
+# Shows 89.
 def test_requests_in_flight_are_bounded() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         opened.service.gate.clear()
@@ -153,6 +156,7 @@ def test_requests_in_flight_are_bounded() -> None:
     run(scenario, max_in_flight=3)
 
 
+# Shows 88.
 def test_first_failure_is_raised_by_every_later_call() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         opened.service.script = gone
@@ -193,6 +197,7 @@ def test_outage_longer_than_the_retry_timeout_fails(fail_on_error: bool) -> None
     virtual_time.run(scenario())
 
 
+# Shows 88.
 def test_failure_ends_a_put_that_waits() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         opened.service.gate.clear()

@@ -161,6 +161,7 @@ class Interleaving:
         raise AssertionError("records are sent for ever")
 
 
+# Shows 91.
 @given(data=st.data(), ordered=st.booleans(), aggregate=st.booleans())
 def test_any_interleaving_stores_and_acknowledges_every_record_once(
     data: st.DataObject, ordered: bool, aggregate: bool
@@ -181,6 +182,7 @@ def test_any_interleaving_stores_and_acknowledges_every_record_once(
     assert not ordered or all(order == sorted(order) for order in by_key.values())
 
 
+# Shows 89.
 def test_request_has_at_most_500_records_and_10_mebibytes() -> None:
     queue = queue_of(3, 1_200)
     assert [len(send(queue).parcels) for _ in range(3)] == [500, 500, 200]
@@ -194,6 +196,7 @@ def test_request_has_at_most_500_records_and_10_mebibytes() -> None:
         assert [len(send(queue).parcels) for _ in range(2)] == [1, 1]
 
 
+# Shows 89.
 def test_request_is_sent_when_full_or_after_the_linger() -> None:
     queue = queue_of(2, linger=0.1)
     queue.add([record(0, now=5.0)])
@@ -221,6 +224,7 @@ def test_throttled_shard_backs_off_while_others_continue() -> None:
     assert set(send(queue, at).shards) == {hot}
 
 
+# Shows 91.
 def test_only_refused_records_are_sent_again_in_order() -> None:
     queue = queue_of(1, 6)
     answers = [TAKEN if number % 2 else THROTTLED for number in range(6)]
@@ -229,6 +233,7 @@ def test_only_refused_records_are_sent_again_in_order() -> None:
     assert positions(send(queue, 10.0).records) == [0, 2, 4, 6]
 
 
+# Shows 90.
 def test_throttled_shard_gets_as_many_records_as_it_takes() -> None:
     queue = queue_of(1, 2_000)
     queue.settle(send(queue), [TAKEN] * 50 + [THROTTLED] * 450, 0.0)
@@ -328,6 +333,7 @@ def test_refused_request_is_halved_until_the_record_is_found(aggregate: bool) ->
     assert requests < 60
 
 
+# Shows 89.
 def test_expired_credentials_get_five_tries_in_a_row() -> None:
     queue, now = queue_of(1), 0.0
     fault = judge(refused("ExpiredTokenException", "expired", 400))
@@ -382,6 +388,7 @@ def test_shard_without_progress_for_the_timeout_fails(events: str, fails: bool) 
     assert isinstance(failure, RetriesExhaustedError) is fails
 
 
+# Shows 91.
 def test_retries_end_with_the_first_cause() -> None:
     queue = queue_of(1, retry_timeout=60)
     for event, now in (("outage", 0), ("throttled", 40)):

@@ -143,6 +143,7 @@ def test_faults_are_classified_by_whether_a_retry_helps(error: Exception, retry:
     assert judge(error).retry is retry
 
 
+# Shows 85.
 def test_wrong_stream_or_region_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
     assert region_of(arn, AwsSettings()) == "eu-west-1"

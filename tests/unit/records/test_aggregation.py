@@ -61,6 +61,7 @@ def test_explicit_hash_keys_decide_before_partition_keys() -> None:
     assert deaggregate(inside, (5, 8)) == []
 
 
+# Shows 50.
 def test_foreign_record_drops_the_aggregate_as_in_kcl() -> None:
     keys = sorted((f"key-{number}" for number in range(10)), key=hash_of)
     data = aggregate(*((key, b"x") for key in keys))

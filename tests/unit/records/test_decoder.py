@@ -126,6 +126,7 @@ def test_escapes_in_json_strings() -> None:
 EVENTS = [event(*(record(number) for number in range(start, start + 5))) for start in (10, 15, 20)]
 
 
+# Shows 50.
 @pytest.mark.parametrize(
     ("after", "through", "expected"),
     [
@@ -146,6 +147,7 @@ def test_only_the_range_comes_out(after: Position, through: Position, expected: 
     assert numbers(EVENTS, after, through) == list(expected)
 
 
+# Shows 45, invariant 3.
 @given(st.sets(st.integers(0, 10**60), min_size=1, max_size=60), st.data())
 def test_ranges_tile_a_shard_whatever_the_events(found: set[int], data: st.DataObject) -> None:
     """Whichever events cover a range, and wherever ranges meet: every record is in exactly one of them."""
@@ -262,6 +264,7 @@ def test_aggregates_are_split_between_plain_records() -> None:
     assert len({row["approximateArrivalTimestamp"] for row in found}) == 1
 
 
+# Shows 47.
 def test_aggregates_of_other_shards_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     mine, other = aggregate("a", hash_key="5"), aggregate("b", "c", hash_key="50")
     caplog.set_level(logging.INFO, module.__name__)
@@ -285,6 +288,7 @@ def test_aggregates_of_other_shards_are_left_out(caplog: pytest.LogCaptureFixtur
     assert noted == [(KEY, 2)]
 
 
+# Shows 50.
 def test_broken_aggregates_are_delivered_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     broken = [MAGIC + bytes(30), aggregate("a")[:-1] + b"!", MAGIC]
     found = rows([event(*(record(number, data) for number, data in enumerate(broken)))])

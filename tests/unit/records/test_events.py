@@ -48,6 +48,7 @@ def test_the_end_of_a_shard(parents: list[str]) -> None:
     assert Event(payload, head).through == SHARD_END
 
 
+# Shows 57.
 @pytest.mark.parametrize(
     ("payload", "message"),
     [

@@ -401,6 +401,7 @@ def test_spark_4_0_starts_a_query_with_the_latest_offset() -> None:
     assert reader.fetcher.polls[-1][0] == Offset({key(0): after(10)})
 
 
+# Shows 76.
 def test_spark_4_0_shows_the_end_of_an_uncommitted_batch_first() -> None:
     reader = Reader({})
     begin, end = offset(s0=after(10)), offset(s0=after(20))
@@ -505,6 +506,7 @@ def test_spark_is_asked_for_a_task_before_it_ends_idle_workers() -> None:
     assert SourceOptions().idle_checkpoint_interval <= 50.0
 
 
+# Shows 51.
 def test_children_follow_after_the_batch_that_ends_their_parent() -> None:
     reader = Reader({key(0): after(5)})
     reader.fetcher.there = {key(0): (SHARD_END, 2)}

@@ -94,7 +94,7 @@ async def test_each_subscription_brings_the_event_before_the_cut(how: str, size:
 # Shows invariant 2.
 @pytest.mark.parametrize("how", HOWS)
 @virtual
-async def test_an_event_that_is_cut_once_is_read_by_the_next_subscription(how: str) -> None:
+async def test_event_cut_once_is_read_by_the_next_subscription(how: str) -> None:
     faults = Cuts(HOWS[how], whole=0, again=False)
     read = await arrivals(faults, 100_000, EVENTS, 64 << 20)
     assert faults.cuts == EVENTS
@@ -103,6 +103,6 @@ async def test_an_event_that_is_cut_once_is_read_by_the_next_subscription(how: s
 
 @pytest.mark.parametrize("how", HOWS)
 @virtual
-async def test_an_event_that_is_cut_each_time_ends_the_query_with_the_reason(how: str) -> None:
+async def test_event_cut_each_time_fails_the_query(how: str) -> None:
     with pytest.raises(RetriesExhaustedError, match=r", 11 in \d+ s\."):
         await arrivals(Cuts(HOWS[how], whole=0), 1000, 2, 64 << 20)

@@ -91,7 +91,7 @@ ENDLESS: dict[str, tuple[type[KinesisEfoError], str]] = {
 # Shows 16, 22, 30, 72.
 @pytest.mark.parametrize("name", ENDLESS)
 @virtual
-async def test_for_ever_it_ends_the_query_with_the_error_named_for_it(name: str) -> None:
+async def test_lasting_fault_fails_the_query_with_its_error(name: str) -> None:
     kind, _, code = (name, "", "") if name in BROKEN else name.partition(" ")
     error, text = ENDLESS[name]
     world, _ = world_with(Fault(kind, 0, times=FOR_EVER, code=code))
@@ -123,7 +123,7 @@ async def test_odd_events_may_come_for_ever(kind: str) -> None:
 
 # Shows 23, 31.
 @virtual
-async def test_ten_failures_between_two_events_are_borne_as_often_as_they_come() -> None:
+async def test_ten_failures_between_two_events_are_retried_each_time() -> None:
     """Progress resets the count: 30 times ten failures in a row."""
     world, _ = world_with(*[Fault("reset", 200.0 * row, times=10) for row in range(30)])
 
@@ -155,7 +155,7 @@ async def test_a_subscription_that_expires_every_six_seconds() -> None:
 
 # Shows 42.
 @virtual
-async def test_an_event_with_one_record_of_10_mib_and_one_with_10_000_of_10_bytes() -> None:
+async def test_events_of_one_large_and_10_000_small_records() -> None:
     world, _ = world_with(
         settings={"max_event_records": 10_000, "read_limit": False}, max_record_kib=10_240, buffer_bytes=1 << 20
     )
@@ -179,7 +179,7 @@ def steal(world: MemoryWorld) -> bool:
 
 
 @virtual
-async def test_a_second_reader_now_and_then_is_borne() -> None:
+async def test_occasional_second_reader_is_tolerated() -> None:
     world, _ = world_with()
 
     async def disturb(number: int) -> None:
@@ -214,7 +214,7 @@ async def test_a_second_reader_that_stays_is_named() -> None:
 
 # Shows 32.
 @virtual
-async def test_a_consumer_created_again_under_its_name_is_another_one() -> None:
+async def test_consumer_created_again_fails_the_query() -> None:
     world, _ = world_with()
     world.put_some(10)
     await world.read()
@@ -259,7 +259,7 @@ async def test_faults_of_one_consumer_leave_another_alone() -> None:
 # Shows whole shard trimmed.
 @pytest.mark.parametrize("fail", [True, False])
 @virtual
-async def test_shards_trimmed_while_nobody_reads(fail: bool) -> None:
+async def test_shards_trimmed_while_the_query_is_down(fail: bool) -> None:
     """Trimmed records fail the query, or are left out if `failOnDataLoss` is off; the others are read once and in order."""
     # As long as Kinesis' own: a shard that is still there tells of the loss only by comparison with the stream's retention.
     settings = {"retention_seconds": 24 * HOUR, "max_event_records": 5}

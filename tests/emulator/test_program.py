@@ -69,7 +69,7 @@ def put(program: SparkProgram, count: int) -> None:
         program.world.put("key", 10)
 
 
-def test_query_at_latest_does_not_begin_at_another_ones_time(tmp_path: Path) -> None:
+def test_query_at_latest_begins_at_its_own_time(tmp_path: Path) -> None:
     with program(tmp_path, Fault("slow opening", 0, seconds=20)) as spark:
         machine = spark.world.machine
         began = machine.now
@@ -89,7 +89,7 @@ def test_query_at_latest_does_not_begin_at_another_ones_time(tmp_path: Path) -> 
         assert len(second.rows) == len(third.rows) == 15
 
 
-def test_query_at_latest_does_not_begin_where_reading_is_held_up(tmp_path: Path) -> None:
+def test_query_at_latest_begins_at_the_tip_despite_holds(tmp_path: Path) -> None:
     faults = Fault("reset", 1030), Fault("refuse", 1030, times=40, code="KMSDisabledException")
     with program(tmp_path, *faults) as spark:
         machine = spark.world.machine
@@ -119,7 +119,7 @@ def test_queries_at_latest_begin_at_the_same_time(tmp_path: Path) -> None:
         assert len(first.rows) == len(second.rows) == 7
 
 
-def test_query_at_latest_does_not_trust_one_event_without_lag(tmp_path: Path) -> None:
+def test_query_at_latest_requires_several_events_without_lag(tmp_path: Path) -> None:
     quiet = {"wrong_answers": "quiet", "wrong_answers_rate": 1.0, "idle_event_seconds": 20.0}
     with program(tmp_path, **quiet) as spark:
         machine = spark.world.machine
@@ -136,7 +136,7 @@ def test_query_at_latest_does_not_trust_one_event_without_lag(tmp_path: Path) ->
         assert len(second.rows) == 7
 
 
-def test_query_restarts_although_another_has_not_heard_of_the_failure(tmp_path: Path) -> None:
+def test_query_restarts_before_another_has_noticed_the_failure(tmp_path: Path) -> None:
     refused = (
         Fault("reset", 1075, consumer="lake"),
         Fault("refuse", 1075, consumer="lake", code="AccessDeniedException"),
@@ -203,7 +203,7 @@ def test_query_that_waits_for_its_end_asks_seldom(tmp_path: Path) -> None:
         assert len(query.rows) == 40
 
 
-def test_query_that_ends_gets_room_beside_a_slow_one(tmp_path: Path) -> None:
+def test_ending_query_gets_room_from_a_slow_one(tmp_path: Path) -> None:
     held_up = Fault("stall", 1000, shard=3, consumer="lake", seconds=100)
     with program(tmp_path, held_up, shards=4, read_limit=False) as spark:
         machine, world = spark.world.machine, spark.world
@@ -227,9 +227,7 @@ def test_query_that_ends_gets_room_beside_a_slow_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fails", [True, False])
 @pytest.mark.parametrize("once", [True, False])
-def test_query_that_ends_reports_shards_that_are_gone_and_reads_their_descendants(
-    once: bool, fails: bool, tmp_path: Path
-) -> None:
+def test_ending_query_reports_trimmed_shards_and_reads_descendants(once: bool, fails: bool, tmp_path: Path) -> None:
     with program(tmp_path) as spark:
         machine, world = spark.world.machine, spark.world
         options = {"leaseTimeout": "10s", "startingPosition": "TRIM_HORIZON", "failOnDataLoss": str(fails).lower()}
@@ -321,7 +319,7 @@ def test_machine_that_was_suspended_is_no_silent_run(
         assert "has not answered" not in caplog.text
 
 
-def test_run_that_is_frozen_now_and_then_is_waited_for(tmp_path: Path) -> None:
+def test_briefly_frozen_run_is_waited_for(tmp_path: Path) -> None:
     with program(tmp_path) as spark:
         machine = spark.world.machine
         query = reading(spark)

@@ -89,7 +89,7 @@ async def test_update_shard_count_from_4_to_16_to_2(seed: int) -> None:
 
 # Shows invariant 8.
 @virtual
-async def test_all_of_them_at_once_while_nothing_has_been_read_of_the_first() -> None:
+async def test_many_reshards_before_the_first_record_is_read() -> None:
     """Within a minute, so that ListShards is not called again: only the ends of shards name their children."""
     world = MemoryWorld(shards=4, settings=SMALL)
     for target in (8, 16, 8, 4, 2):
@@ -134,7 +134,7 @@ async def resharded() -> MemoryWorld:
 
 # Shows 54.
 @virtual
-async def test_a_query_that_starts_at_the_horizon_after_reshards_reads_closed_shards_too() -> None:
+async def test_start_at_the_horizon_reads_closed_shards() -> None:
     world = await resharded()
     await world.read()
     world.check()
@@ -164,7 +164,7 @@ async def test_a_query_that_starts_at_a_time_between_reshards() -> None:
 
 # Shows 49.
 @virtual
-async def test_a_query_that_starts_at_latest_reads_what_comes_from_then_on_also_through_reshards() -> None:
+async def test_start_at_latest_reads_new_records_through_reshards() -> None:
     world = await resharded()
     world.skipped = dict(world.written)
     world.application.start = Start()
@@ -225,7 +225,7 @@ async def test_checkpoint_that_left_out_a_sibling_reads_it(caplog: pytest.LogCap
 
 
 @virtual
-async def test_start_that_names_parent_and_grandchild_names_the_shard_between() -> None:
+async def test_start_at_parent_and_grandchild_names_the_shard_between() -> None:
     world = MemoryWorld(settings=SMALL)
     world.split(0)
     world.split(0)
@@ -317,7 +317,7 @@ async def test_stream_created_again_while_its_run_dies() -> None:
 
 # Shows 49.
 @virtual
-async def test_latest_is_decided_once_also_where_the_query_fails_before_its_first_record() -> None:
+async def test_latest_is_decided_once_despite_a_failure_before_records() -> None:
     world = MemoryWorld(shards=2)
     world.put_some(50)
     world.skipped = dict(world.written)
@@ -338,7 +338,7 @@ async def test_latest_is_decided_once_also_where_the_query_fails_before_its_firs
 @pytest.mark.parametrize("jump", [-40.0, 40.0, 200.0])
 @pytest.mark.parametrize("polls", [True, False])
 @virtual
-async def test_latest_begins_by_kinesis_clock_whatever_the_readers_says(polls: bool, jump: float) -> None:
+async def test_latest_begins_by_the_clock_of_kinesis(polls: bool, jump: float) -> None:
     world = MemoryWorld(shards=2, polls=polls)
     world.application.start = Start()
     world.application.clock.jump = jump
@@ -385,7 +385,7 @@ class NotFound(NoFaults):
 # Shows not found after a reshard.
 @pytest.mark.parametrize("age", [0.0, 60.0], ids=["", "ListShards a minute old"])
 @virtual
-async def test_children_that_are_not_found_in_a_burst_of_splits(age: float) -> None:
+async def test_children_not_found_in_a_burst_of_splits(age: float) -> None:
     """As right after a reshard. A later child is missing in the list that was read for an earlier one."""
     faults = NotFound(shards=4)
     world = MemoryWorld(shards=4, settings=SMALL, faults=faults)
@@ -408,7 +408,7 @@ async def test_children_that_are_not_found_in_a_burst_of_splits(age: float) -> N
 
 # Shows stream just created.
 @virtual
-async def test_a_list_without_shards_is_not_believed_at_a_start_nor_later(caplog: pytest.LogCaptureFixture) -> None:
+async def test_empty_list_of_shards_is_not_believed(caplog: pytest.LogCaptureFixture) -> None:
     """Every stream has a shard. A query that began with none would read nothing, for ever."""
     # Who waits so often waits for more than the five seconds after which that is said, whatever is drawn.
     wrong = {"wrong_answers": "no-shards", "wrong_answers_rate": 1.0, "wrong_answers_in_a_row": 8}

@@ -79,7 +79,7 @@ async def test_slow_sink_at_the_horizon_is_an_error() -> None:
 
 # Shows start at a moving horizon.
 @virtual
-async def test_stall_of_nine_minutes_at_the_horizon_is_an_error() -> None:
+async def test_nine_minute_stall_at_the_horizon_is_an_error() -> None:
     w = world(max_records=8, buffer_bytes=1 << 20, settings={"max_event_records": 1})
     fill(w, 25)
     async with Query(w.application) as query:
@@ -95,7 +95,7 @@ async def test_stall_of_nine_minutes_at_the_horizon_is_an_error() -> None:
 @pytest.mark.parametrize("polls", [False, True])
 @pytest.mark.parametrize("shards", [1, 20])
 @virtual
-async def test_start_at_the_horizon_of_full_shards_has_no_error(
+async def test_start_at_the_horizon_of_full_shards_succeeds(
     shards: int, polls: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     w = world(shards=shards, buffer_bytes=64 << 20)
@@ -120,7 +120,7 @@ async def split_while(w: MemoryWorld, offset: Offset, query: Query) -> Offset:
 
 # Shows beginning of a child trimmed, invariant 14.
 @virtual
-async def test_children_that_expire_while_their_query_runs_are_an_error() -> None:
+async def test_children_that_expire_during_their_query_are_an_error() -> None:
     w = world()
     async with Query(w.application) as query:
         offset = await split_while(w, await query.begin(), query)
@@ -133,7 +133,7 @@ async def test_children_that_expire_while_their_query_runs_are_an_error() -> Non
 
 
 @virtual
-async def test_start_from_leases_reads_no_parent_whose_child_has_begun(caplog: pytest.LogCaptureFixture) -> None:
+async def test_start_from_leases_skips_parents_of_begun_children(caplog: pytest.LogCaptureFixture) -> None:
     w = world()
     async with Query(w.application) as query:
         offset = await split_while(w, await query.begin(), query)
@@ -259,7 +259,7 @@ async def test_repeated_micro_batch_logs_losses_before_it_ends(caplog: pytest.Lo
 
 @pytest.mark.parametrize("fails", [True, False])
 @virtual
-async def test_query_that_ends_passes_a_trimmed_shard_with_a_report(fails: bool) -> None:
+async def test_ending_query_passes_a_trimmed_shard_with_a_report(fails: bool) -> None:
     w = world()
     w.application.fail_on_data_loss = fails
     async with Query(w.application) as query:
@@ -285,7 +285,7 @@ async def tips(query: Query, offset: Offset) -> Offset:
 
 @pytest.mark.parametrize("hours", [1.0, 26.0])
 @virtual
-async def test_idle_polled_child_without_lease_row_is_an_error_after_retention(hours: float) -> None:
+async def test_idle_polled_child_without_row_fails_after_retention(hours: float) -> None:
     w = world(shards=2)
     w.application.polls = True
     async with Query(w.application) as query:
@@ -313,7 +313,7 @@ async def test_idle_polled_child_without_lease_row_is_an_error_after_retention(h
 
 @pytest.mark.parametrize("hours", [1.0, 26.0])
 @virtual
-async def test_what_another_query_hears_later_does_not_hide_a_loss(hours: float) -> None:
+async def test_later_answers_to_another_query_hide_no_loss(hours: float) -> None:
     w = world(shards=2)
     w.application.polls = True
     async with Query(w.application) as query:

@@ -11,7 +11,7 @@ def test_the_same_seed_gives_the_same_script() -> None:
     assert generate(Random(7), 30, 4) == generate(Random(7), 30, 4) != generate(Random(8), 30, 4)
 
 
-def test_a_script_is_in_order_and_in_time_and_names_its_shards() -> None:
+def test_script_is_ordered_in_time_and_names_its_shards() -> None:
     for seed in range(100):
         script = generate(Random(seed), 30, 4, fatal=True)
         times = [fault.at for fault in script]

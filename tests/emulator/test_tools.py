@@ -86,7 +86,7 @@ async def former(stage: Stage) -> None:
 
 
 @virtual
-async def test_reset_of_a_stream_keeps_nothing_of_an_earlier_one() -> None:
+async def test_reset_of_a_stream_removes_an_earlier_one() -> None:
     stage = await staged(3)
     await former(stage)
     await reset(stage, "TRIM_HORIZON")
@@ -97,7 +97,7 @@ async def test_reset_of_a_stream_keeps_nothing_of_an_earlier_one() -> None:
 
 
 @virtual
-async def test_reset_of_a_shard_keeps_nothing_of_an_earlier_stream() -> None:
+async def test_reset_of_a_shard_removes_an_earlier_stream() -> None:
     stage = await staged(3)
     await former(stage)
     await reset(stage, "TRIM_HORIZON", [THIRD])
@@ -153,7 +153,7 @@ async def test_import_refuses_the_end_of_an_open_shard() -> None:
 
 
 @virtual
-async def test_parents_of_imported_and_exported_rows_are_the_present_ones() -> None:
+async def test_imported_and_exported_rows_have_the_current_parents() -> None:
     stage = await staged(3)
     for shard in (FIRST, SECOND, THIRD):
         await stage.kcls.create(Lease.new(shard, replace(MERGED, start=TRIM_HORIZON)))

@@ -100,7 +100,7 @@ def test_sink_that_is_down_stops_reading_within_the_budget(fetchers: int) -> Non
 
 # Shows invariant 13, invariant 4.
 @everywhere
-def test_several_scans_of_a_micro_batch_have_the_same_rows(fetchers: int) -> None:
+def test_scans_of_one_micro_batch_have_the_same_rows(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
         query = w.query(scans=3, maxRecordsPerTrigger="10")
         w.put_for(60, every=1)
@@ -113,7 +113,7 @@ def test_several_scans_of_a_micro_batch_have_the_same_rows(fetchers: int) -> Non
 # Shows invariant 1.
 @both_modes
 @everywhere
-def test_query_that_ends_reads_what_was_there_at_its_start(fetchers: int, mode: str) -> None:
+def test_ending_query_reads_what_existed_at_its_start(fetchers: int, mode: str) -> None:
     with world(shards=2, fetchers=fetchers, options={"readMode": mode}) as w:
         w.put(30)
         query = w.query(available_now=True, maxRecordsPerTrigger="10")
@@ -205,7 +205,7 @@ def test_added_stream_is_read_from_its_beginning(fetchers: int) -> None:
 
 # Shows invariant 10.
 @everywhere
-def test_start_from_leases_reads_what_nobody_has_processed(fetchers: int) -> None:
+def test_start_from_leases_reads_unprocessed_records(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers, options={"checkpointWritesPerSecond": "10"}) as w:
         w.put(20)
         first = w.query()
@@ -217,7 +217,7 @@ def test_start_from_leases_reads_what_nobody_has_processed(fetchers: int) -> Non
 
 
 @everywhere
-def test_slow_shard_holds_the_others_back_with_max_shard_skew(fetchers: int) -> None:
+def test_max_shard_skew_holds_shards_to_the_slowest(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers, options={"maxShardSkew": "60s"}) as w:
         for _ in range(10):
             w.put(8)
@@ -336,7 +336,7 @@ def test_idle_shards_are_stored_once_per_interval(fetchers: int) -> None:
 # Shows invariant 13.
 @versions
 @everywhere
-def test_checkpoint_of_an_earlier_version_goes_on(fetchers: int, spark: tuple[int, int]) -> None:
+def test_checkpoint_of_an_earlier_version_continues(fetchers: int, spark: tuple[int, int]) -> None:
     with world(shards=2, fetchers=fetchers, spark=spark) as w:
         w.put(20)
         query = w.query(maxRecordsPerTrigger="5")
@@ -428,7 +428,7 @@ def test_query_stops_reading_when_its_lease_is_lost(fetchers: int) -> None:
 
 # Shows invariant 14, position behind retention.
 @everywhere
-def test_micro_batch_that_expires_before_it_is_repeated_is_an_error(fetchers: int) -> None:
+def test_micro_batch_expired_before_its_repetition_is_an_error(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers, retention_seconds=3600.0) as w:
         w.put(20)
         query = w.query()
@@ -539,7 +539,7 @@ def test_query_that_ends_reports_a_generation_that_was_trimmed(spark: tuple[int,
 
 # Shows shards vanish or appear.
 @everywhere
-def test_generation_that_is_trimmed_while_no_shards_can_be_listed_is_reported(fetchers: int) -> None:
+def test_generation_trimmed_while_listing_fails_is_reported(fetchers: int) -> None:
     options = {"failOnDataLoss": "false"}
     with world(fetchers=fetchers, retention_seconds=3600.0, options=options) as w:
         w.warns("does not exist any more", "are gone", "cannot tell for now", "cannot be listed", "from its beginning")

@@ -110,7 +110,7 @@ def test_shards_stay_where_they_are_at_even_load() -> None:
 
 
 # Shows invariant 8.
-def test_children_of_a_split_are_read_by_other_fetchers_after_their_parent() -> None:
+def test_other_fetchers_read_children_after_their_parent() -> None:
     with world(shards=2, fetchers=3) as w:
         w.warns("LimitExceededException")
         query = w.query(maxRecordsPerTrigger="5")
@@ -141,7 +141,7 @@ def test_report_of_many_events_is_sent_in_parts() -> None:
         query.reads(3001, within=300)
 
 
-def test_strict_reader_leaves_the_same_records_out_right_after_a_split() -> None:
+def test_strict_reader_omits_equal_records_after_a_split() -> None:
     with world(shards=1, fetchers=2, options={"deaggregate": "strict"}) as w:
         w.warns("KPL aggregates left out", "LimitExceededException")
         w.put_aggregates()
@@ -198,7 +198,7 @@ def test_fetcher_of_another_version_is_refused_by_name(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("seconds", [24, 28])
 @pytest.mark.parametrize("hosts", [("host0",), ("host0", "host1")])
-def test_fetcher_cut_off_between_its_expiry_and_its_death_reads_on(hosts: tuple[str, ...], seconds: int) -> None:
+def test_fetcher_cut_off_between_expiry_and_death_reads_on(hosts: tuple[str, ...], seconds: int) -> None:
     with world(shards=4, fetchers=2) as w:
         query = w.query()
         w.put(40)

@@ -11,7 +11,7 @@ everywhere = pytest.mark.parametrize("fetchers", [0, 2])
 
 
 @everywhere
-def test_query_that_begins_behind_does_not_delay_one_at_the_tip(fetchers: int) -> None:
+def test_query_that_begins_behind_does_not_delay_another(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
         w.put(200)
         first = w.query()
@@ -43,7 +43,7 @@ def test_without_get_records_all_queries_wait_for_the_slowest(fetchers: int) -> 
 
 
 @everywhere
-def test_without_get_records_a_query_at_a_time_ends_beside_a_waiting_one(fetchers: int) -> None:
+def test_query_with_an_end_time_ends_without_get_records(fetchers: int) -> None:
     """A time and a place are not comparable: the subscription must not go to and fro for ever."""
     with world(fetchers=fetchers) as w:
         w.refuse_get_records()
@@ -136,7 +136,7 @@ def test_killed_run_is_replaced_for_all_queries(fetchers: int) -> None:
 
 
 @everywhere
-def test_query_behind_meets_the_others_beside_a_writer(fetchers: int) -> None:
+def test_query_behind_catches_up_while_records_arrive(fetchers: int) -> None:
     with world(fetchers=fetchers) as w:
         w.put(300)
         first = w.query()
@@ -152,7 +152,7 @@ def test_query_behind_meets_the_others_beside_a_writer(fetchers: int) -> None:
 
 
 @everywhere
-def test_query_that_ends_beside_one_that_goes_on(fetchers: int) -> None:
+def test_ending_query_shares_a_run_with_a_continuous_one(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
         first = w.query()
         w.put(50)
@@ -164,7 +164,7 @@ def test_query_that_ends_beside_one_that_goes_on(fetchers: int) -> None:
 
 # Shows invariant 7.
 @everywhere
-def test_shard_that_one_query_has_ended_is_read_for_another(fetchers: int) -> None:
+def test_shard_ended_by_one_query_is_read_for_another(fetchers: int) -> None:
     with world(fetchers=fetchers) as w:
         w.put(40)
         first = w.query()
@@ -245,7 +245,7 @@ def test_memory_falls_when_a_backlog_has_been_read(fetchers: int) -> None:
 
 
 @everywhere
-def test_get_records_that_is_refused_while_a_query_catches_up(fetchers: int) -> None:
+def test_refused_get_records_while_a_query_catches_up(fetchers: int) -> None:
     with world(fetchers=fetchers) as w:
         w.put(300)
         first = w.query()
@@ -312,7 +312,7 @@ def test_stuck_query_is_not_committed_by_the_other(fetchers: int) -> None:
 
 # Shows invariant 10.
 @everywhere
-def test_start_from_leases_reads_what_the_slowest_query_has_not(fetchers: int) -> None:
+def test_start_from_leases_begins_at_the_slowest_query(fetchers: int) -> None:
     with world(shards=1, fetchers=fetchers, options={"checkpointWritesPerSecond": "10"}) as w:
         fast, slow = w.query(), w.query()
         w.put(20)
@@ -329,7 +329,7 @@ def test_start_from_leases_reads_what_the_slowest_query_has_not(fetchers: int) -
 
 
 @everywhere
-def test_query_at_latest_begins_beside_one_at_the_horizon_of_an_idle_stream(fetchers: int) -> None:
+def test_queries_at_latest_and_horizon_share_an_idle_stream(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers, options={"readMode": "polling"}, retention_seconds=3600.0) as w:
         w.later(7200)
         first = w.query()
@@ -342,7 +342,7 @@ def test_query_at_latest_begins_beside_one_at_the_horizon_of_an_idle_stream(fetc
 
 
 @everywhere
-def test_large_micro_batch_is_read_beside_the_tip(fetchers: int) -> None:
+def test_large_micro_batch_does_not_delay_the_tip(fetchers: int) -> None:
     with world(fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
         w.refuse_get_records()
         w.warns("kinesis:GetRecords")
@@ -420,7 +420,7 @@ def test_queries_that_wait_do_not_move_the_subscription(fetchers: int) -> None:
 
 # Shows invariant 6.
 @everywhere
-def test_large_event_is_read_beside_a_stuck_sink(fetchers: int) -> None:
+def test_large_event_is_read_despite_a_stuck_sink(fetchers: int) -> None:
     with world(streams=("orders", "events"), fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
         w.warns("the slow one catches up with GetRecords")
         stuck, quick = w.query(["orders"]), w.query(["events"])
@@ -437,7 +437,7 @@ def test_large_event_is_read_beside_a_stuck_sink(fetchers: int) -> None:
 
 
 @everywhere
-def test_refused_get_records_do_not_stop_a_repeated_micro_batch(fetchers: int) -> None:
+def test_repeated_micro_batch_needs_no_get_records(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
         w.refuse_get_records()
         w.warns("kinesis:GetRecords", "asking the planner", "another one goes on")

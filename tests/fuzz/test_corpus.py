@@ -29,7 +29,7 @@ def test_every_target_has_a_corpus_and_nothing_else_has() -> None:
     assert {path.parts[0] for path in INPUTS} == TARGETS.keys()
 
 
-def test_the_programs_that_fuzz_the_core_run_the_targets_they_are_named_after() -> None:
+def test_each_program_fuzzes_the_target_of_its_name() -> None:
     programs = tomllib.loads((FUZZ / "Cargo.toml").read_text(encoding="utf-8"))["bin"]
     for program in programs:
         assert re.findall(r'load\("(\w+)"\)', (FUZZ / program["path"]).read_text()) == [program["name"]]

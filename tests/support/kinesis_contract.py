@@ -195,7 +195,7 @@ class EventsContract(KinesisContract):
 
         self.run(scenario)
 
-    def test_records_come_in_order_and_the_continuation_is_not_before_them(self) -> None:
+    def test_records_are_ordered_up_to_the_continuation(self) -> None:
         async def scenario(fake: Fake) -> None:
             events = await fake.events(0, TRIM_HORIZON, 2)
             assert all(before < after for before, after in pairwise(numbers(*events)))
@@ -204,7 +204,7 @@ class EventsContract(KinesisContract):
 
         self.run(scenario)
 
-    def test_an_event_behind_which_there_is_more_says_that_it_is_behind(self) -> None:
+    def test_event_before_more_records_has_a_lag(self) -> None:
         async def scenario(fake: Fake) -> None:
             first, _ = await fake.events(0, TRIM_HORIZON, 2)
             assert first["MillisBehindLatest"] > 0
@@ -221,7 +221,7 @@ class EventsContract(KinesisContract):
 
         self.run(scenario)
 
-    def test_behind_a_records_number_the_next_record_is_the_first(self) -> None:
+    def test_start_after_a_number_begins_with_the_next_record(self) -> None:
         async def scenario(fake: Fake) -> None:
             first, _ = await fake.events(0, TRIM_HORIZON, 2)
             (again,) = await fake.events(0, Position.after(numbers(first)[-1]), 1)
@@ -229,7 +229,7 @@ class EventsContract(KinesisContract):
 
         self.run(scenario)
 
-    def test_where_nothing_comes_an_event_without_records_comes_and_moves_on(self) -> None:
+    def test_idle_shard_sends_empty_events_that_advance(self) -> None:
         async def scenario(fake: Fake) -> None:
             last = int((await fake.records(0))[-1]["SequenceNumber"])
             await fake.next_turn()
@@ -251,7 +251,7 @@ class EventsContract(KinesisContract):
 class LivingContract(EventsContract):
     """Shards that are written, split and merged meanwhile."""
 
-    def test_what_is_put_arrives_behind_the_continuation_of_an_idle_event(self) -> None:
+    def test_new_records_follow_the_continuation_of_idle_events(self) -> None:
         async def scenario(fake: LivingFake) -> None:
             last = int((await fake.records(0))[-1]["SequenceNumber"])
             (idle,) = await fake.events(0, Position.after(last), 1)
@@ -266,7 +266,7 @@ class LivingContract(EventsContract):
 
         self.run(scenario)
 
-    def test_a_split_shard_ends_with_its_two_children_behind_its_records(self) -> None:
+    def test_split_shard_ends_with_two_children(self) -> None:
         async def scenario(fake: LivingFake) -> None:
             before = await fake.records(0)
             await fake.split(0)
@@ -294,7 +294,7 @@ class LivingContract(EventsContract):
 
         self.run(scenario)
 
-    def test_behind_the_last_record_of_a_closed_shard_only_its_end_comes(self) -> None:
+    def test_start_after_the_last_record_has_only_the_end(self) -> None:
         async def scenario(fake: LivingFake) -> None:
             last = int((await fake.records(0))[-1]["SequenceNumber"])
             await fake.split(0)
@@ -304,7 +304,7 @@ class LivingContract(EventsContract):
 
         self.run(scenario)
 
-    def test_a_shard_that_closes_while_it_is_read_ends_the_subscription(self) -> None:
+    def test_shard_that_closes_during_reading_ends_its_subscription(self) -> None:
         async def scenario(fake: LivingFake) -> None:
             last = int((await fake.records(0))[-1]["SequenceNumber"])
             await fake.next_turn()
@@ -363,7 +363,7 @@ class AnswersContract(KinesisContract):
 
         self.run(scenario)
 
-    def test_the_next_iterator_goes_on_and_the_same_one_brings_the_same(self) -> None:
+    def test_next_iterator_advances_and_the_same_one_repeats(self) -> None:
         async def scenario(fake: CalledFake) -> None:
             iterator = await fake.iterator(0, "TRIM_HORIZON")
             first, again = await fake.answer(iterator, 5), await fake.answer(iterator, 5)
@@ -377,7 +377,7 @@ class AnswersContract(KinesisContract):
 
         self.run(scenario)
 
-    def test_at_the_tip_an_answer_is_empty_and_its_iterator_brings_what_comes(self) -> None:
+    def test_iterator_of_an_empty_answer_brings_new_records(self) -> None:
         async def scenario(fake: CalledFake) -> None:
             answer = await fake.answer(await fake.iterator(0, "TRIM_HORIZON"))
             empty = await fake.answer(answer["NextShardIterator"])
@@ -392,7 +392,7 @@ class AnswersContract(KinesisContract):
 
         self.run(scenario)
 
-    def test_a_closed_shard_has_no_next_iterator_once_all_of_it_was_read(self) -> None:
+    def test_fully_read_closed_shard_has_no_next_iterator(self) -> None:
         async def scenario(fake: CalledFake) -> None:
             await fake.split(0)
             answer, read = await fake.answer(await fake.iterator(0, "TRIM_HORIZON"), 5), []
@@ -420,7 +420,7 @@ class AnswersContract(KinesisContract):
 
         self.run(scenario)
 
-    def test_more_than_five_calls_a_second_are_refused_for_the_shard(self) -> None:
+    def test_sixth_call_in_a_second_is_refused(self) -> None:
         async def scenario(fake: CalledFake) -> None:
             iterator = await fake.iterator(0, "TRIM_HORIZON")
             await fake.pass_time(1.1)
@@ -445,7 +445,7 @@ class AnswersContract(KinesisContract):
 class ServiceContract(LivingContract):
     """What SubscribeToShard refuses, and where it begins."""
 
-    def test_a_shard_or_a_consumer_that_does_not_exist_is_named(self) -> None:
+    def test_missing_shard_or_consumer_is_named(self) -> None:
         async def scenario(fake: CalledFake) -> None:
             with pytest.raises(ClientError) as caught:
                 async with fake.subscribed(77, TRIM_HORIZON):
@@ -460,7 +460,7 @@ class ServiceContract(LivingContract):
 
         self.run(scenario)
 
-    def test_a_record_is_the_first_of_a_subscription_at_its_number(self) -> None:
+    def test_subscription_at_a_number_begins_with_its_record(self) -> None:
         async def scenario(fake: CalledFake) -> None:
             records = await fake.records(0)
             inside = Position.inside(int(records[3]["SequenceNumber"]), 0)
@@ -469,7 +469,7 @@ class ServiceContract(LivingContract):
 
         self.run(scenario)
 
-    def test_a_closed_shard_says_its_end_again_to_who_asks_at_its_tip(self) -> None:
+    def test_closed_shard_repeats_its_end_at_the_tip(self) -> None:
         async def scenario(fake: CalledFake) -> None:
             await fake.split(0)
             await fake.next_turn()
@@ -487,7 +487,7 @@ class IteratorTimeContract(KinesisContract):
 
     iterator_seconds = 300.0
 
-    def test_an_iterator_expires_and_says_when_it_was_made(self) -> None:
+    def test_expired_iterator_names_its_creation_time(self) -> None:
         async def scenario(fake: CalledFake) -> None:
             iterator = await fake.iterator(0, "TRIM_HORIZON")
             await fake.pass_time(self.iterator_seconds + 1)
@@ -506,7 +506,7 @@ class SubscriptionTimeContract(KinesisContract):
 
     subscription_seconds = 300.0
 
-    def test_an_early_second_subscription_is_refused_and_a_later_one_takes_over(self) -> None:
+    def test_second_subscription_is_refused_early_and_later_takes_over(self) -> None:
         async def scenario(fake: CalledFake) -> None:
             await fake.next_turn()
             async with fake.subscribed(0, TRIM_HORIZON) as first:
@@ -526,7 +526,7 @@ class SubscriptionTimeContract(KinesisContract):
 
         self.run(scenario)
 
-    def test_a_subscription_ends_by_itself_after_a_while_and_without_an_error(self) -> None:
+    def test_subscription_ends_after_its_time_without_an_error(self) -> None:
         async def scenario(fake: CalledFake) -> None:
             await fake.next_turn()
             began = asyncio.get_running_loop().time()

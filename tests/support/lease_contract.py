@@ -61,7 +61,7 @@ class LeaseStoreContract(ABC):
 
         self.run(scenario)
 
-    def test_a_row_says_of_which_stream_it_is_and_no_more_than_its_writer_knows(self) -> None:
+    def test_row_has_its_stream_as_the_writer_knows_it(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             known, unsure = StreamIdentity("arn:orders", 1_700_000_000), StreamIdentity("arn:orders")
             lease = replace(Lease.new(KEY, LeaseInfo()), epoch=1, stream=known)
@@ -98,7 +98,7 @@ class LeaseStoreContract(ABC):
         self.run(scenario)
 
     # Shows 61.
-    def test_a_renewed_lease_cannot_be_taken_by_what_was_seen_before(self) -> None:
+    def test_renewed_lease_cannot_be_acquired_with_a_stale_counter(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             seen = await owned(store)
             renewed = written(await store.update(seen, seen.renewed()))
@@ -108,7 +108,7 @@ class LeaseStoreContract(ABC):
         self.run(scenario)
 
     # Shows 63.
-    def test_taking_changes_the_owner_and_shuts_the_old_one_out(self) -> None:
+    def test_acquiring_changes_the_owner_and_excludes_the_old(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             seen = await owned(store)
             taken = written(await store.update(seen, seen.taken("b", "grpc://there", 2)))
@@ -132,7 +132,7 @@ class LeaseStoreContract(ABC):
 
         self.run(scenario)
 
-    def test_creating_or_taking_again_after_a_lost_answer_shows_the_row_as_ours(self) -> None:
+    def test_repeated_write_after_a_lost_answer_shows_our_row(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             seen = await owned(store)
             assert lost(await store.create(seen)) == seen
@@ -143,7 +143,7 @@ class LeaseStoreContract(ABC):
         self.run(scenario)
 
     # Shows 73.
-    def test_a_checkpoint_is_stored_as_kcl_stores_it_and_leaves_no_owner(self) -> None:
+    def test_checkpoint_has_the_form_of_kcl_and_no_owner(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             seen = await owned(store)
             lease = written(await store.update(seen, seen.taken("b", "", 2)))
@@ -181,7 +181,7 @@ class LeaseStoreContract(ABC):
         self.run(scenario)
 
     # Shows 74.
-    def test_a_write_after_one_of_ours_whose_answer_was_lost_is_told_so(self) -> None:
+    def test_write_after_our_lost_answer_reports_it(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             before = await owned(store)
             renewed = written(await store.update(before, before.renewed()))
@@ -193,7 +193,7 @@ class LeaseStoreContract(ABC):
 
         self.run(scenario)
 
-    def test_a_runs_row_has_no_checkpoint_and_keeps_its_epoch(self) -> None:
+    def test_row_of_a_run_has_only_an_epoch(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             row = Lease(run_key("orders"), checkpoint=None).taken("a", "grpc://here", 7)
             held = written(await store.create(row))
@@ -220,7 +220,7 @@ class LeaseStoreContract(ABC):
         self.run(scenario)
 
     # Shows 65.
-    def test_a_deleted_row_is_not_brought_back_by_an_update(self) -> None:
+    def test_update_does_not_restore_a_deleted_row(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             lease = await owned(store)
             assert written(await store.delete(lease)) == lease
@@ -245,7 +245,7 @@ class LeaseStoreContract(ABC):
         self.run(scenario)
 
     # Shows 65, 66.
-    def test_what_we_do_not_know_stays_and_what_kcl_has_under_way_goes(self) -> None:
+    def test_unknown_attributes_stay_and_pending_ones_of_kcl_go(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             kcl: Item = {
                 "leaseKey": {"S": KEY},
@@ -274,7 +274,7 @@ class LeaseStoreContract(ABC):
         self.run(scenario)
 
     # Shows 69.
-    def test_rows_that_are_no_leases_are_skipped_and_broken_ones_named(self) -> None:
+    def test_other_rows_are_skipped_and_broken_ones_named(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             lease = await owned(store)
             await self.put_item(store, {"leaseKey": {"S": "Leader"}, "entityType": {"S": "LEADER"}})
@@ -289,7 +289,7 @@ class LeaseStoreContract(ABC):
 
         self.run(scenario)
 
-    def test_a_new_row_starts_at_the_trim_horizon_by_default(self) -> None:
+    def test_new_row_starts_at_the_horizon_by_default(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             assert (await owned(store)).checkpoint == TRIM_HORIZON
 

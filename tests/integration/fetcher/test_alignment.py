@@ -41,7 +41,7 @@ def read_all(r: Reading, w: World, puts: int, most: float) -> float:
 
 
 @pytest.mark.parametrize("mode", ["efo", "polling"])
-def test_no_shard_gets_further_ahead_than_the_option_says(world: Callable[..., World], mode: str) -> None:
+def test_no_shard_exceeds_the_skew_of_the_option(world: Callable[..., World], mode: str) -> None:
     w = world({"orders": len(SIZES)})
     puts = backlog(w, SIZES)
     options = {"bufferBytes": "1m", "readMode": mode, "pollingInterval": "200ms"}
@@ -68,7 +68,7 @@ def test_a_query_that_was_stopped_reads_on_together(world: Callable[..., World])
             assert max(taken) - min(times.values()) <= SKEW
 
 
-def test_two_streams_are_read_together_and_children_after_their_parents(world: Callable[..., World]) -> None:
+def test_two_streams_advance_together_and_children_follow_parents(world: Callable[..., World]) -> None:
     w = world({"orders": 2, "clicks": 1})
     puts = backlog(w, (40, 2)) + backlog(w, (1,), stream="clicks")
     w.kinesis.split_shard(

@@ -101,7 +101,7 @@ def test_what_breaks_twice_is_read_again(name: str, transport: str, faulty: Call
 # Shows 16.
 @pytest.mark.parametrize("transport", ["http1", "http2"])
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_always_broken_ends_the_query_with_the_reason(
+def test_lasting_wire_fault_fails_the_query_with_the_reason(
     name: str, transport: str, faulty: Callable[..., World]
 ) -> None:
     change, reason = BROKEN[name]
@@ -153,7 +153,7 @@ def test_a_missing_partition_key_is_null(faulty: Callable[..., World]) -> None:
         (lambda record: record.update(SequenceNumber="x"), "cannot be decoded"),
     ],
 )
-def test_a_record_that_cannot_be_decoded_is_an_error_in_the_task(
+def test_undecodable_record_is_an_error_in_the_task(
     change: Callable[[dict[str, Any]], Any], reason: str, faulty: Callable[..., World]
 ) -> None:
     w = faulty(Broken(rewritten(lambda event: [change(record) for record in event["Records"]] and None)))

@@ -128,7 +128,7 @@ def test_a_range_is_read_by_a_later_way_too() -> None:
             assert [bytes(each) for answer in client.get([WANTED]) for each in answer.payloads] == [b"{1}", b"{2}"]
 
 
-def test_a_way_that_swallows_everything_is_left_in_time_and_not_tried_first_again() -> None:
+def test_silent_address_is_abandoned_and_tried_last() -> None:
     with counting("127.0.1.8") as server, mute("127.0.1.7", server.port) as hole:
         address = FetcherAddress(HERE, server.port, ("127.0.1.7", "127.0.1.8"))
         began = time.monotonic()
@@ -139,7 +139,7 @@ def test_a_way_that_swallows_everything_is_left_in_time_and_not_tried_first_agai
         assert (server.calls, connections(hole)) == (2, 0)
 
 
-def test_another_fetcher_at_one_of_the_addresses_is_passed_by() -> None:
+def test_another_fetcher_at_an_address_is_skipped() -> None:
     """Bridges of containers have the same addresses on every host."""
     right, wrong = made(), made()
     with counting("127.0.1.10", certificate=right) as server, counting("127.0.1.9", server.port, wrong) as other:
@@ -160,7 +160,7 @@ def test_within_a_host_a_unix_socket_is_the_way() -> None:
                 call(replace(nowhere, hosts=("127.0.0.1",)))
 
 
-def test_where_the_unix_socket_does_not_lead_tcp_does_with_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tcp_with_tls_replaces_an_unreachable_unix_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = made()
     with Counting(Listening("0.0.0.0"), certificate) as server:
         call(replace(server.address, namespace=HERE, nearby="nobody"), HERE)
@@ -177,7 +177,7 @@ def test_where_the_unix_socket_does_not_lead_tcp_does_with_tls(monkeypatch: pyte
             call(replace(server.address, namespace=HERE, port=1), HERE)
 
 
-def test_nothing_is_sent_to_the_one_who_has_taken_the_port_of_a_fetcher_that_is_gone() -> None:
+def test_new_owner_of_a_port_receives_nothing() -> None:
     """Any user of the host can: the fetcher has a Unix socket, so that nothing else is used in the clear."""
     with counting() as gone:
         address = replace(gone.address, namespace=HERE)
@@ -188,7 +188,7 @@ def test_nothing_is_sent_to_the_one_who_has_taken_the_port_of_a_fetcher_that_is_
         assert connections(thief) == 0
 
 
-def test_who_has_taken_the_port_of_a_fetcher_without_a_unix_socket_learns_no_secret() -> None:
+def test_new_owner_of_a_port_learns_no_secret() -> None:
     """It poses as the fetcher, in this version or the last one."""
     secret, heard = "the secret of the run", []
     for said in (b"kinesis-efo 1\n", GREETING + bytes(PROOF_BYTES)):
@@ -222,13 +222,13 @@ def test_one_address_is_no_way_within_the_host() -> None:
 
 
 @pytest.mark.parametrize("days", [-3650, -1, 1], ids=["a run of ten years", "a clock behind", "a clock ahead"])
-def test_clocks_a_day_off_and_long_runs_are_borne(days: float) -> None:
+def test_clocks_a_day_off_and_long_runs_are_tolerated(days: float) -> None:
     certificate = made(days)
     with counting(certificate=certificate) as server:
         call(FetcherAddress(HERE, server.port, (), certificate.pem), HERE)
 
 
-def test_a_certificate_of_the_same_name_that_is_another_is_refused() -> None:
+def test_another_certificate_of_the_same_name_is_refused() -> None:
     right, wrong = made(), made()
     expected = "another certificate than the fetcher's is shown there: .*self-signed"
     with counting(certificate=wrong) as server:
@@ -237,14 +237,14 @@ def test_a_certificate_of_the_same_name_that_is_another_is_refused() -> None:
         assert server.calls == 0
 
 
-def test_nothing_is_said_in_the_clear_to_one_who_cannot_encrypt() -> None:
+def test_nothing_is_sent_unencrypted_to_a_peer_without_tls() -> None:
     with counting() as server:
         with pytest.raises(FetcherUnreachableError, match="handshake failed"):
             call(FetcherAddress(HERE, server.port, (), made().pem), HERE)
         assert server.calls == 0
 
 
-def test_a_service_that_has_nothing_for_tools_refuses_strangers_all_the_same() -> None:
+def test_service_without_tools_refuses_strangers() -> None:
     with counting() as server, FetcherClient(server.address, "guessed") as client:
         with pytest.raises(FetcherRefusedError):
             next(client.get([WANTED]))
@@ -254,14 +254,14 @@ def test_a_service_that_has_nothing_for_tools_refuses_strangers_all_the_same() -
 # -- nobody there
 
 
-def test_nobody_there_says_so() -> None:
+def test_refused_connection_is_named() -> None:
     with pytest.raises(
         FetcherUnreachableError, match=r"no fetcher answers at tcp://127\.0\.0\.1:1 \(.*Connection refused"
     ):
         call(FetcherAddress(HERE, 1), HERE)
 
 
-def test_every_address_that_was_tried_is_named_with_what_happened_there() -> None:
+def test_each_tried_address_is_named_with_its_failure() -> None:
     with mute("127.0.1.11", 0) as hole:
         port = hole.getsockname()[1]
         address = FetcherAddress(HERE, port, ("127.0.1.11", "no-such-host.invalid", "::1"), made().pem)
@@ -274,7 +274,7 @@ def test_every_address_that_was_tried_is_named_with_what_happened_there() -> Non
     assert "security groups" in message and "'fetcherPort'" in message and "'fetcherHost'" in message
 
 
-def test_a_task_that_has_no_way_is_told_what_to_do() -> None:
+def test_task_without_a_reachable_address_names_the_remedy() -> None:
     with raises(
         FetcherUnreachableError,
         "the fetcher listens on the loopback address only, and this task is in another network namespace than it: name an "
@@ -295,7 +295,7 @@ def client() -> Iterator[FetcherClient]:
         yield client
 
 
-def test_a_range_that_the_service_cuts_off_says_that_it_stopped(client: FetcherClient) -> None:
+def test_range_cut_off_by_the_service_reports_the_stop(client: FetcherClient) -> None:
     with pytest.raises(FetcherUnreachableError, match="has stopped in the middle of a call"):
         _ = [list(payloads) for _, payloads in client.get([WANTED])]
 
@@ -318,7 +318,7 @@ class Late(Service):
         return Told(name)
 
 
-def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one() -> None:
+def test_late_answer_is_not_used_for_the_next_call() -> None:
     with Late() as service, Connection(service.address, "secret") as connection:
         assert connection.action("first", Told(""), Told, 10).name == "first"
         with raises(FetcherUnreachableError, "the fetcher at tcp://... did not answer in time"):
@@ -327,7 +327,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one() -> None:
         assert connection.action("next", Told(""), Told, 10).name == "next"
 
 
-def test_a_service_that_ends_answers_a_call_that_runs_and_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ending_service_answers_only_the_running_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_GRACE_SECONDS", 120.0)
     with Late() as service, ThreadPoolExecutor(2) as threads, Connection(service.address, "secret") as connection:
         answer = threads.submit(connection.action, "late", Told(""), Told, 30)
@@ -356,7 +356,7 @@ def kept() -> Iterator[ConnectionCache]:
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_tasks_of_a_worker_share_a_connection_within_the_machine(kept: ConnectionCache, encrypted: bool) -> None:
+def test_tasks_of_a_worker_share_a_local_connection(kept: ConnectionCache, encrypted: bool) -> None:
     certificate = made() if encrypted else None
     with counting(certificate=certificate) as service:
         address = FetcherAddress(HERE, service.port, (), certificate.pem if certificate else None)
@@ -382,7 +382,7 @@ def test_another_hosts_connection_is_closed_after_the_task(kept: ConnectionCache
         assert len(set(service.connections)) == 2
 
 
-def test_a_connection_that_was_kept_to_one_that_has_gone_costs_no_task(kept: ConnectionCache) -> None:
+def test_kept_connection_to_a_dead_fetcher_fails_no_task(kept: ConnectionCache) -> None:
     with counting() as before:
         address = FetcherAddress(HERE, before.port)
         read_all(address, kept)
@@ -393,7 +393,7 @@ def test_a_connection_that_was_kept_to_one_that_has_gone_costs_no_task(kept: Con
         read_all(address, kept)
 
 
-def test_a_kept_connection_that_fails_gives_way_to_a_new_one(kept: ConnectionCache) -> None:
+def test_failed_kept_connection_is_replaced(kept: ConnectionCache) -> None:
     with counting() as gone:
         wire = Wire(socket.create_connection(("127.0.0.1", gone.port)))
         assert wire.prove("secret", fingerprint(None), time.monotonic() + 10)
@@ -405,7 +405,7 @@ def test_a_kept_connection_that_fails_gives_way_to_a_new_one(kept: ConnectionCac
         assert (service.calls, len(set(service.connections))) == (2, 1)
 
 
-def test_a_connection_is_not_kept_after_an_error_or_a_task_that_ends_early(kept: ConnectionCache) -> None:
+def test_failed_or_unfinished_task_closes_its_connection(kept: ConnectionCache) -> None:
     with Ending() as ending, pytest.raises(FetcherUnreachableError):
         read_all(FetcherAddress(HERE, ending.address.port), kept)
     with counting() as service:

@@ -68,7 +68,7 @@ def skew_warnings(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("mode", MODES, ids=["efo", "polling"])
 @pytest.mark.parametrize(("ahead", "words"), [(40.0, "ahead of"), (-40.0, "behind"), (0.0, None)])
-def test_latest_is_kinesis_now_whatever_the_host_says(
+def test_latest_is_the_current_time_of_kinesis(
     world: Callable[..., World],
     kinesis_time: KinesisTime,
     caplog: pytest.LogCaptureFixture,
@@ -95,9 +95,7 @@ def test_latest_is_kinesis_now_whatever_the_host_says(
         assert 35 <= int(seconds) <= 45
 
 
-def test_a_fast_host_takes_nothing_for_gone_that_is_there(
-    world: Callable[..., World], kinesis_time: KinesisTime
-) -> None:
+def test_fast_host_clock_reports_no_false_loss(world: Callable[..., World], kinesis_time: KinesisTime) -> None:
     kinesis_time.ahead = 200.0
     w = world(retention_seconds=100.0)
     put(w, range(10))
@@ -107,7 +105,7 @@ def test_a_fast_host_takes_nothing_for_gone_that_is_there(
         assert len(r.until(10, 20)) == 10
 
 
-def test_how_far_a_shard_has_come_in_time_is_told_by_kinesis_clock(
+def test_progress_of_a_shard_follows_the_clock_of_kinesis(
     world: Callable[..., World], kinesis_time: KinesisTime
 ) -> None:
     """`maxShardSkew` holds shards back by that."""
@@ -120,7 +118,7 @@ def test_how_far_a_shard_has_come_in_time_is_told_by_kinesis_clock(
         assert -30.0 < known - kinesis_time.time() <= 0.0
 
 
-def test_how_far_a_run_is_is_told_by_kinesis_clock(world: Callable[..., World], kinesis_time: KinesisTime) -> None:
+def test_lag_of_a_run_follows_the_clock_of_kinesis(world: Callable[..., World], kinesis_time: KinesisTime) -> None:
     kinesis_time.ahead = 100.0
     w = world()
     put(w, range(10))
@@ -134,7 +132,7 @@ def test_how_far_a_run_is_is_told_by_kinesis_clock(world: Callable[..., World], 
 # Shows clock off by minutes.
 @pytest.mark.parametrize("mode", MODES, ids=["efo", "polling"])
 @pytest.mark.parametrize("ahead", [400.0, -400.0], ids=["fast", "slow"])
-def test_a_clock_that_jumps_too_far_and_comes_back_costs_nothing_but_time(
+def test_clock_that_jumps_and_returns_only_delays_reading(
     world: Callable[..., World],
     kinesis_time: KinesisTime,
     caplog: pytest.LogCaptureFixture,
@@ -160,9 +158,7 @@ def test_a_clock_that_jumps_too_far_and_comes_back_costs_nothing_but_time(
 
 
 # Shows clock off by minutes.
-def test_a_clock_that_stays_too_far_off_fails_the_query_and_is_named(
-    world: Callable[..., World], kinesis_time: KinesisTime
-) -> None:
+def test_clock_that_stays_wrong_fails_the_query(world: Callable[..., World], kinesis_time: KinesisTime) -> None:
     w = world(subscription_seconds=1.0)
     retry = RetrySettings(base_ms=50, max_ms=200, timeout=3.0)
     with reading(w, leaseTimeout="30s", retry=retry) as r:

@@ -52,7 +52,7 @@ def test_the_secret_is_asked_for_over_tls_too(world: Callable[..., World]) -> No
             next(stranger.get([ShardRange(*next(iter(r.offset.items())), SHARD_END)]))
 
 
-def test_a_fetcher_that_is_killed_before_the_handshake_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetcher_killed_before_the_handshake_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     trusting = connection.trusting
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -67,7 +67,7 @@ def test_a_fetcher_that_is_killed_before_the_handshake_does_not_answer(monkeypat
             next(client.get([ShardRange(ShardKey("orders", "shardId-1"), Position(PositionKind.AFTER, 1), SHARD_END)]))
 
 
-def test_records_are_seen_where_the_user_turns_tls_off_which_is_said_but_not_the_secret(
+def test_without_tls_records_are_visible_and_the_secret_hidden(
     world: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
     seen, secret = read_through_a_proxy(world(), fetcherTls="false")

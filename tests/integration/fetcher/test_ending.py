@@ -67,9 +67,7 @@ def ends_of(r: Reading) -> Offset:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=["efo", "polling"])
-def test_a_time_ends_in_front_of_the_first_record_of_then(
-    world: MakeWorld, past: Past, mode: Mapping[str, str]
-) -> None:
+def test_time_ends_before_its_first_record(world: MakeWorld, past: Past, mode: Mapping[str, str]) -> None:
     w = world({"orders": 3})
     put(w, past, range(40), ago=900)
     put(w, past, range(40, 80), ago=120)
@@ -97,7 +95,7 @@ def test_a_time_before_everything_ends_where_the_query_begins(
 
 
 @pytest.mark.parametrize("mode", MODES, ids=["efo", "polling"])
-def test_children_are_read_where_their_parents_end_before_the_time(
+def test_children_are_read_if_parents_end_before_the_time(
     world: MakeWorld, past: Past, mode: Mapping[str, str]
 ) -> None:
     w = world({"orders": 2})
@@ -117,7 +115,7 @@ def test_children_are_read_where_their_parents_end_before_the_time(
         assert read_to(r, ends) == list(range(40))
 
 
-def test_each_stream_and_shard_may_have_an_end_of_its_own(world: MakeWorld, past: Past) -> None:
+def test_streams_and_shards_may_have_separate_ends(world: MakeWorld, past: Past) -> None:
     w = world({"orders": 2, "clicks": 1})
     put(w, past, range(40), ago=900)
     put(w, past, range(40, 80))

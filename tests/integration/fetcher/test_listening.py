@@ -158,6 +158,6 @@ def test_another_port_is_tried_only_if_one_is_taken(stack: ExitStack, monkeypatc
     ("host", "reason"),
     [("198.51.100.1", "Cannot assign requested address"), ("no-such-host.invalid", "not known|resolution|lookup")],
 )
-def test_an_address_that_the_host_does_not_have_is_named(stack: ExitStack, host: str, reason: str) -> None:
+def test_address_of_another_host_is_named(stack: ExitStack, host: str, reason: str) -> None:
     with pytest.raises(FetcherError, match=rf"cannot listen on {host}, any free port: .*({reason})"):
         serve(stack, Listening(host))

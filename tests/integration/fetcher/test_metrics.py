@@ -37,7 +37,7 @@ def test_a_fetchers_metrics_are_those_of_what_was_read(world: Callable[..., Worl
 
 
 @pytest.mark.slow
-def test_what_a_query_reads_apart_is_counted_by_itself(world: Callable[..., World], tmp_path: Path) -> None:
+def test_separate_reading_of_a_query_is_counted_separately(world: Callable[..., World], tmp_path: Path) -> None:
     w = world({"orders": 2})
     w.put([(f"k{n}", b"x" * 100) for n in range(500)])
     path = tmp_path / "emf.log"

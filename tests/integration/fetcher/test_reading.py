@@ -121,7 +121,7 @@ def test_a_budget_far_smaller_than_the_ranges(world: MakeWorld) -> None:
         assert len(r.until(1)) == 1
 
 
-def test_a_reader_that_goes_away_does_not_hold_up_the_next(world: MakeWorld) -> None:
+def test_departed_reader_does_not_delay_the_next(world: MakeWorld) -> None:
     w = world()
     w.put(numbered(3000, size=2000))
     with reading(w, bufferBytes="1m") as r:
@@ -135,7 +135,7 @@ def test_a_reader_that_goes_away_does_not_hold_up_the_next(world: MakeWorld) -> 
         assert len(r.read(whole)) == 3001
 
 
-def test_two_readers_far_apart_do_not_take_the_buffer_from_each_other(world: MakeWorld) -> None:
+def test_distant_readers_do_not_evict_each_others_events(world: MakeWorld) -> None:
     w = world()
     w.put(numbered(3000, size=2000))
     with reading(w, bufferBytes="1m") as r:
@@ -154,7 +154,7 @@ def test_two_readers_far_apart_do_not_take_the_buffer_from_each_other(world: Mak
         assert rest >= 6
 
 
-def test_order_across_a_split_and_a_merge_and_a_restart(world: MakeWorld) -> None:
+def test_order_across_split_merge_and_restart(world: MakeWorld) -> None:
     w = world()
     name = w.streams["orders"]
     put: list[tuple[str, bytes]] = []
@@ -201,7 +201,7 @@ def test_order_across_a_split_and_a_merge_and_a_restart(world: MakeWorld) -> Non
 
 
 # Shows 1.
-def test_a_second_run_is_refused_and_the_first_goes_on(world: MakeWorld) -> None:
+def test_second_run_is_refused_and_the_first_continues(world: MakeWorld) -> None:
     w = world({"orders": 2})
     w.put(numbered(10))
     # Long enough that nothing is lost where this machine is slow.
@@ -225,7 +225,7 @@ def test_a_second_run_is_refused_and_the_first_goes_on(world: MakeWorld) -> None
         assert len(first.until(20)) == 20
 
 
-def test_a_second_run_asking_for_tips_does_not_disturb_either(world: MakeWorld) -> None:
+def test_second_run_asking_for_tips_disturbs_no_run(world: MakeWorld) -> None:
     w = world()
     w.put(numbered(10))
     with reading(w) as first:
@@ -236,7 +236,7 @@ def test_a_second_run_asking_for_tips_does_not_disturb_either(world: MakeWorld) 
         assert len(first.until(20)) == 20
 
 
-def test_a_released_lease_is_taken_at_once_and_a_crashed_ones_after_its_timeout(world: MakeWorld) -> None:
+def test_lease_is_acquired_on_release_or_expiry(world: MakeWorld) -> None:
     w = world()
     w.put(numbered(10))
     with reading(w) as first:
@@ -273,7 +273,7 @@ def test_a_lost_lease_ends_the_query_and_its_subscription(world: MakeWorld) -> N
         wait_until(lambda: not w.aws.kinesis.subscriptions or _open(w) == 0, 60)
 
 
-def test_a_missing_lease_table_is_named_with_who_declares_it(world: MakeWorld) -> None:
+def test_missing_lease_table_is_named_with_its_stack(world: MakeWorld) -> None:
     w = world()
     w.dynamodb.delete_table(TableName=w.lease_table)
     with (
@@ -423,7 +423,7 @@ def test_starting_where_a_kcl_application_stopped(world: MakeWorld) -> None:
         assert [row.sequence for row in r.until(6)] == numbers[4:]
 
 
-def test_children_that_the_kcl_holds_back_come_after_their_parent(world: MakeWorld) -> None:
+def test_children_that_the_kcl_holds_follow_their_parent(world: MakeWorld) -> None:
     w = world()
     w.put(numbered(20))
     (root,) = (shard["ShardId"] for shard in w.shards())
@@ -449,7 +449,7 @@ def test_children_that_the_kcl_holds_back_come_after_their_parent(world: MakeWor
 
 
 @pytest.mark.parametrize("mode", ["efo", "polling"])
-def test_the_row_behind_a_whole_aggregate_names_its_last_index_as_the_kcl_does(world: MakeWorld, mode: str) -> None:
+def test_row_after_an_aggregate_has_its_last_index(world: MakeWorld, mode: str) -> None:
     w = world()
     aggregator = RecordAggregator()
     for _, data in numbered(10):
@@ -534,7 +534,7 @@ def _open(w: World) -> int:
     return sum(s.consumer.stream.name in w.streams.values() for s in w.aws.kinesis.subscriptions)
 
 
-def test_one_call_reads_many_ranges_in_their_order_also_where_some_are_empty_or_left(world: MakeWorld) -> None:
+def test_one_call_reads_many_ranges_in_order(world: MakeWorld) -> None:
     w = world({"orders": 4})
     w.put(numbered(2000, size=500))
     with reading(w) as r:
@@ -556,7 +556,7 @@ def test_one_call_reads_many_ranges_in_their_order_also_where_some_are_empty_or_
         assert [wanted for wanted, _ in left] == [ranges[2], ranges[0], ranges[3], ranges[1]]
 
 
-def test_a_query_begins_where_each_stream_and_shard_is_told(world: Callable[..., World]) -> None:
+def test_query_begins_at_the_start_of_each_shard(world: Callable[..., World]) -> None:
     w = world({"orders": 2, "clicks": 1})
     w.put([(f"k{n}", b"%d" % n) for n in range(40)])
     w.aws.backdate(w.streams["clicks"], 10)  # `LATEST` is up to a second early
@@ -593,7 +593,7 @@ def test_a_query_begins_where_each_stream_and_shard_is_told(world: Callable[...,
         ),
     ],
 )
-def test_a_beginning_that_names_what_is_not_there_is_refused(
+def test_start_that_names_a_missing_shard_is_refused(
     world: Callable[..., World], begin: dict[str, Any], message: str
 ) -> None:
     with (

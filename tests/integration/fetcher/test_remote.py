@@ -110,7 +110,7 @@ def test_two_fetchers_read_everything_once_and_leave_nothing(world: MakeWorld, m
     assert stored == {shard: str(number) for shard, number in numbers.items()}
 
 
-def test_what_a_killed_fetcher_had_is_read_on_by_the_other(world: MakeWorld) -> None:
+def test_shards_of_a_killed_fetcher_move_to_the_other(world: MakeWorld) -> None:
     w = world({"orders": 4})
     w.put(numbered(100))
     fetchers = FetcherProcesses(2)
@@ -129,7 +129,7 @@ def test_what_a_killed_fetcher_had_is_read_on_by_the_other(world: MakeWorld) -> 
 
 
 @pytest.mark.long
-def test_a_paused_fetcher_is_replaced_when_its_time_is_up_and_takes_nothing_back(world: MakeWorld) -> None:
+def test_paused_fetcher_is_replaced_and_reclaims_nothing(world: MakeWorld) -> None:
     w = world({"orders": 4})
     w.put(numbered(100))
     fetchers = FetcherProcesses(2)
@@ -158,13 +158,13 @@ def test_an_error_of_a_fetcher_is_the_querys(world: MakeWorld) -> None:
             wait_until(lambda: query.poll(timeout=1.0) is None, 60)
 
 
-def test_no_fetcher_fails_the_query_and_says_where_to_look(world: MakeWorld) -> None:
+def test_query_without_fetchers_fails_with_the_remedy(world: MakeWorld) -> None:
     none_came = pytest.raises(FetcherError, match=r"no fetcher has come up for \d+ s\..* Spark's UI shows their job")
     with reading(world(), FetcherProcesses(0), leaseTimeout="1s") as query, none_came:
         wait_until(lambda: query.poll(timeout=1.0) is None, 30)
 
 
-def test_neither_a_record_nor_the_secret_is_seen_between_fetcher_and_planner(world: MakeWorld) -> None:
+def test_records_and_secret_are_encrypted_to_the_planner(world: MakeWorld) -> None:
     w = world({"orders": 2})
     proxies: list[CuttingProxy] = []
 

@@ -75,7 +75,7 @@ def read_some(w: World, calendar: Calendar, rows: int = 20, **options: Any) -> O
 @pytest.mark.parametrize(
     ("start", "rows"), [("TRIM_HORIZON", 40), ("LEASES", 20)], ids=["without the checkpoint", "from the leases"]
 )
-def test_a_query_that_begins_anew_where_the_application_had_read_warns(
+def test_new_query_behind_the_applications_progress_warns(
     world: MakeWorld, start: str, rows: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     w = world()
@@ -96,7 +96,7 @@ def test_a_query_that_begins_anew_where_the_application_had_read_warns(
 
 # Shows 55.
 @pytest.mark.parametrize("mode", ["efo", "polling"])
-def test_a_position_trimmed_away_is_an_error_or_a_warning_as_the_user_chose(
+def test_trimmed_position_is_an_error_or_a_warning(
     aging: MakeWorld, calendar: Calendar, mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     w = aging()
@@ -125,9 +125,7 @@ def test_a_position_trimmed_away_is_an_error_or_a_warning_as_the_user_chose(
 
 
 @pytest.mark.parametrize("mode", ["efo", "polling"])
-def test_what_is_gone_is_told_to_a_query_that_comes_late_to_one_that_begins_at_the_horizon(
-    aging: MakeWorld, calendar: Calendar, mode: str
-) -> None:
+def test_late_query_learns_of_a_loss_at_the_horizon(aging: MakeWorld, calendar: Calendar, mode: str) -> None:
     w = aging()
     w.put(records(0))
     offset = read_some(w, calendar, readMode=mode)
@@ -156,7 +154,7 @@ def test_a_pause_within_retention_costs_nothing(aging: MakeWorld, calendar: Cale
 
 
 # Shows 48.
-def test_an_idle_shards_offset_goes_on_with_the_clock(aging: MakeWorld, calendar: Calendar) -> None:
+def test_offset_of_an_idle_shard_advances(aging: MakeWorld, calendar: Calendar) -> None:
     w = aging()
     w.put(records(0))
     with reading(w, clock=calendar) as r:
@@ -171,9 +169,7 @@ def test_an_idle_shards_offset_goes_on_with_the_clock(aging: MakeWorld, calendar
 
 
 @pytest.mark.parametrize("start", ["TRIM_HORIZON", "LATEST"])
-def test_an_idle_shard_that_is_polled_has_lost_nothing_although_its_offset_stands_still(
-    aging: MakeWorld, calendar: Calendar, start: str
-) -> None:
+def test_idle_polled_shard_with_old_offset_has_no_loss(aging: MakeWorld, calendar: Calendar, start: str) -> None:
     w = aging()
     # `LATEST` is up to a second early, and these are before it.
     w.aws.backdate(w.streams["orders"], 10)
@@ -209,7 +205,7 @@ def read_until(w: World) -> float:
 
 
 # Shows 55.
-def test_a_shard_that_was_trimmed_unread_between_two_others_is_told(aging: MakeWorld, calendar: Calendar) -> None:
+def test_shard_trimmed_unread_between_two_others_is_reported(aging: MakeWorld, calendar: Calendar) -> None:
     w = aging({"orders": 1})
     w.put(records(0))
     name = w.streams["orders"]
@@ -249,7 +245,7 @@ def test_a_shard_that_was_trimmed_unread_between_two_others_is_told(aging: MakeW
 
 
 # Shows beginning of a child trimmed.
-def test_a_child_whose_beginning_was_trimmed_before_it_was_read(aging: MakeWorld, calendar: Calendar) -> None:
+def test_child_with_a_trimmed_beginning_is_a_loss(aging: MakeWorld, calendar: Calendar) -> None:
     w = aging({"orders": 1})
     (root,) = (shard["ShardId"] for shard in w.shards())
     w.kinesis.split_shard(StreamName=w.streams["orders"], ShardToSplit=root, NewStartingHashKey=str(2**127))
@@ -265,7 +261,7 @@ def test_a_child_whose_beginning_was_trimmed_before_it_was_read(aging: MakeWorld
 
 @pytest.mark.parametrize("hours", [0, 25])
 @pytest.mark.parametrize("named", [True, False])
-def test_a_range_from_a_childs_beginning_that_is_read_again_after_retention_passed_it(
+def test_repeated_range_from_a_trimmed_beginning_is_a_loss(
     aging: MakeWorld, calendar: Calendar, hours: int, named: bool
 ) -> None:
     w = aging({"orders": 1})
@@ -292,7 +288,7 @@ def test_a_range_from_a_childs_beginning_that_is_read_again_after_retention_pass
             r.poll()
 
 
-def test_a_first_range_from_the_horizon_that_is_gone_as_a_whole_is_told(aging: MakeWorld, calendar: Calendar) -> None:
+def test_trimmed_first_range_from_the_horizon_is_reported(aging: MakeWorld, calendar: Calendar) -> None:
     w = aging({"orders": 1})
     w.put(records(0))
     with reading(w, clock=calendar) as r:
@@ -306,7 +302,7 @@ def test_a_first_range_from_the_horizon_that_is_gone_as_a_whole_is_told(aging: M
         r.calls.check_replay(begin, ranges)
 
 
-def test_a_new_query_at_the_horizon_or_before_it_has_lost_nothing(aging: MakeWorld, calendar: Calendar) -> None:
+def test_new_query_at_the_horizon_has_no_loss(aging: MakeWorld, calendar: Calendar) -> None:
     w = aging({"orders": 2})
     long_ago = str(int((calendar.time() - 30 * HOURS) * 1000))
     w.put(records(0))
@@ -319,7 +315,7 @@ def test_a_new_query_at_the_horizon_or_before_it_has_lost_nothing(aging: MakeWor
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_a_stream_created_anew_under_its_name_is_told_apart(aging: MakeWorld, calendar: Calendar, shards: int) -> None:
+def test_stream_created_again_under_its_name_is_refused(aging: MakeWorld, calendar: Calendar, shards: int) -> None:
     w = aging({"orders": 2})
     w.put(records(0))
     offset = read_some(w, calendar)
@@ -334,7 +330,7 @@ def test_a_stream_created_anew_under_its_name_is_told_apart(aging: MakeWorld, ca
 
 
 @pytest.mark.parametrize("start", ["LATEST", "TRIM_HORIZON"])
-def test_stream_created_again_before_the_first_record_is_told_apart(
+def test_stream_created_again_before_the_first_record_is_refused(
     aging: MakeWorld, calendar: Calendar, start: str
 ) -> None:
     """Its positions are times, which are valid in any stream."""
@@ -368,7 +364,7 @@ def created(w: World) -> str:
 
 
 # Shows leases of another stream.
-def test_checkpoints_of_a_former_stream_are_no_start_and_are_replaced(aging: MakeWorld, calendar: Calendar) -> None:
+def test_checkpoints_of_a_former_stream_are_replaced(aging: MakeWorld, calendar: Calendar) -> None:
     w = aging({"orders": 2})
     w.put(records(0))
     read_some(w, calendar)
@@ -394,7 +390,7 @@ def test_checkpoints_of_a_former_stream_are_no_start_and_are_replaced(aging: Mak
         assert data(r) == [value for _, value in records(40)]
 
 
-def test_who_may_not_ask_when_the_stream_was_created_reads_all_the_same(faulty: MakeWorld) -> None:
+def test_reading_works_without_the_permission_for_creation_times(faulty: MakeWorld) -> None:
     class Denied(NoFaults):
         async def before(self, request: Request) -> None:
             if request.operation == "DescribeStreamSummary":
@@ -415,9 +411,7 @@ def test_who_may_not_ask_when_the_stream_was_created_reads_all_the_same(faulty: 
 
 
 # Shows 76, invariant 10, lease rows changed.
-def test_leases_that_are_gone_or_behind_or_ahead_do_not_change_what_is_read(
-    aging: MakeWorld, calendar: Calendar
-) -> None:
+def test_changed_lease_rows_do_not_change_the_rows_read(aging: MakeWorld, calendar: Calendar) -> None:
     w = aging({"orders": 2})
     w.put(records(0))
     yesterday = read_some(w, calendar)

@@ -170,7 +170,7 @@ def test_strangers_do_not_keep_callers_of_the_run_waiting(monkeypatch: pytest.Mo
         assert len(service._threads) <= 9, "and the one that was answered"
 
 
-def test_processes_of_the_same_user_need_no_place_among_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_one_user_need_no_strangers_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "MOST_STRANGERS", 1)
     monkeypatch.setattr(serving, "HURRY_SECONDS", 60)
     with Simple() as service, stranger(service.address) as sock:
@@ -178,7 +178,7 @@ def test_processes_of_the_same_user_need_no_place_among_strangers(monkeypatch: p
         assert is_answered(service.address) < 7
 
 
-def test_a_caller_whose_proof_waits_for_this_process_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caller_waiting_for_its_proof_check_stays_connected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "MOST_STRANGERS", 2)
     pairs = [socket.socketpair() for _ in range(2)]
     with Simple() as service, ExitStack() as stack:
@@ -194,14 +194,14 @@ def test_a_caller_whose_proof_waits_for_this_process_is_not_cut_off(monkeypatch:
         service._strangers.clear()
 
 
-def test_a_crowd_of_callers_of_the_run_is_served_although_there_are_few_places(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_callers_of_a_run_share_few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "MOST_STRANGERS", 2)
     certificate = make_certificate(datetime.now(UTC))
     with Simple(certificate) as service, ThreadPoolExecutor(16) as crowd:
         assert len(list(crowd.map(is_answered, [service.by_tcp()] * 40))) == 40
 
 
-def test_the_token_in_the_runs_row_opens_its_status_and_nothing_else(world: MakeWorld) -> None:
+def test_token_of_the_row_opens_only_the_status(world: MakeWorld) -> None:
     w = world()
     w.put([("k", b"private")])
     with reading(w) as r:
@@ -226,7 +226,7 @@ def test_the_token_in_the_runs_row_opens_its_status_and_nothing_else(world: Make
     wait_until(lambda: "status" not in w.leases()["#run:orders"])
 
 
-def test_nonsense_with_the_right_secret_is_an_error_of_that_call_only(world: MakeWorld) -> None:
+def test_nonsense_with_the_right_secret_fails_only_its_call(world: MakeWorld) -> None:
     w = world()
     w.put([("k", b"data")])
     tickets = [b"", b"\xff" * 1000, TICKET.replace(b"TRIM_HORIZON", b"SOON"), TICKET.replace(b"orders", b"nowhere")]
@@ -256,7 +256,7 @@ def test_the_service_listens_on_the_loopback_address_only(world: MakeWorld) -> N
                 socket.create_connection((own, port), 2)
 
 
-def test_no_secret_is_in_any_log_error_offset_or_text_form(
+def test_no_log_error_or_offset_shows_a_secret(
     world: MakeWorld, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A life with everything in it: reading, refused callers, a deleted consumer, a lost fetcher."""

@@ -29,7 +29,7 @@ class Asked(NoFaults):
         self.counts[request.operation] += 1
 
 
-def test_a_query_alone_polls_nothing_and_one_that_comes_later_reads_apart_until_it_shares(faulty: MakeFaulty) -> None:
+def test_later_query_polls_until_it_shares_the_subscription(faulty: MakeFaulty) -> None:
     asked = Asked()
     w = faulty(asked, {"orders": 2})
     w.put([(f"k{n}", b"%08d" % n) for n in range(100)])
@@ -83,7 +83,7 @@ def test_five_queries_ask_kinesis_for_as_much_as_one(faulty: MakeFaulty) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("slow", "goes_apart"), [("apart", True), ("hold", False)])
-def test_a_slow_query_goes_on_apart_or_holds_the_others(faulty: MakeFaulty, slow: str, goes_apart: bool) -> None:
+def test_slow_query_polls_separately_or_delays_the_others(faulty: MakeFaulty, slow: str, goes_apart: bool) -> None:
     asked = Asked()
     w = faulty(asked)
     with (

@@ -107,7 +107,7 @@ def put(w: World, numbers: range) -> None:
 
 # Shows clock jumps.
 @pytest.mark.long
-def test_a_host_that_is_off_and_jumps_leaves_nothing_out(world: World, host: Callable[..., Any]) -> None:
+def test_host_with_a_jumping_clock_loses_nothing(world: World, host: Callable[..., Any]) -> None:
     world.aws.backdate(world.streams["orders"], 20)
     put(world, range(1000, 1010))
     world.aws.backdate(world.streams["orders"], 0)

@@ -148,7 +148,7 @@ def test_the_limits_leave_room_for_each_other() -> None:
     assert 2 * WORD_SECONDS < SILENT_SECONDS < 30 < CALL_SECONDS
 
 
-def test_one_that_has_nothing_to_send_says_so(serve: Callable[..., Serving]) -> None:
+def test_idle_service_sends_keepalives(serve: Callable[..., Serving]) -> None:
     fetcher = Slow(3.0)
     serving = serve(fetcher)
     wanted = [ShardRange(key, Position.after(0), Position.after(1)) for key in KEYS]
@@ -162,7 +162,7 @@ def test_one_that_has_nothing_to_send_says_so(serve: Callable[..., Serving]) -> 
     assert len(fetcher.reads) == 2
 
 
-def test_a_loop_that_hangs_is_noticed_although_its_process_lives(serve: Callable[..., Serving]) -> None:
+def test_hanging_loop_of_a_live_process_is_noticed(serve: Callable[..., Serving]) -> None:
     serving = serve(Slow(1.0))
     with hanging(serving) as hang, FetcherClient(serving.service.address, "secret", silent_seconds=2.0) as client:
         got = client.get(RANGES)
@@ -178,7 +178,7 @@ def test_a_loop_that_hangs_is_noticed_although_its_process_lives(serve: Callable
         assert 2 <= time.monotonic() - began < 15
 
 
-def test_one_that_does_not_even_begin_to_answer_is_noticed(
+def test_service_that_accepts_no_call_is_noticed(
     serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FetcherService, "act", lambda *_: time.sleep(4))
@@ -190,9 +190,7 @@ def test_one_that_does_not_even_begin_to_answer_is_noticed(
         next(client.get(RANGES))
 
 
-def test_who_pauses_for_a_while_is_asked_again_where_nobody_else_can_be(
-    serve: Callable[..., Serving], kept: ConnectionCache
-) -> None:
+def test_only_fetcher_is_called_again_after_a_pause(serve: Callable[..., Serving], kept: ConnectionCache) -> None:
     fetcher = Slow(0.02)
     serving = serve(fetcher)
     hangs = threading.Event()
@@ -202,9 +200,7 @@ def test_who_pauses_for_a_while_is_asked_again_where_nobody_else_can_be(
     assert len(fetcher.reads) > 2
 
 
-def test_a_call_that_has_lasted_too_long_goes_on_as_another(
-    serve: Callable[..., Serving], kept: ConnectionCache
-) -> None:
+def test_overlong_call_continues_as_a_new_one(serve: Callable[..., Serving], kept: ConnectionCache) -> None:
     """The task takes its time, so that records wait for it on the way: each call is cut somewhere."""
     fetcher = Slow(0, size=400_000)
     serving = serve(fetcher)
@@ -212,7 +208,7 @@ def test_a_call_that_has_lasted_too_long_goes_on_as_another(
     assert len(fetcher.reads) > 2
 
 
-def test_a_call_that_has_lasted_too_long_says_so(serve: Callable[..., Serving]) -> None:
+def test_overlong_call_announces_its_end(serve: Callable[..., Serving]) -> None:
     serving = serve(Slow(60))
     client = FetcherClient(serving.service.address, "secret", call_seconds=1.0, silent_seconds=10.0)
     got = client.get(RANGES)
@@ -224,7 +220,7 @@ def test_a_call_that_has_lasted_too_long_says_so(serve: Callable[..., Serving]) 
 
 
 # Shows task frozen.
-def test_what_is_held_for_a_task_that_is_frozen_is_let_go_of_although_there_is_nothing_to_take(
+def test_frozen_task_without_data_releases_its_hold(
     serve: Callable[..., Serving],
 ) -> None:
     fetcher = Slow(60)
@@ -238,7 +234,7 @@ def test_what_is_held_for_a_task_that_is_frozen_is_let_go_of_although_there_is_n
         wait_until(lambda: fetcher.open == 0, 10, "the end of the read")
 
 
-def test_what_is_held_for_a_task_that_takes_nothing_is_let_go_of(serve: Callable[..., Serving]) -> None:
+def test_task_that_reads_nothing_releases_its_hold(serve: Callable[..., Serving]) -> None:
     fetcher = Slow(0, size=2_000_000)
     serving = serve(fetcher)
     client = FetcherClient(serving.service.address, "secret", call_seconds=1.5)

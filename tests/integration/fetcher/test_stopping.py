@@ -77,7 +77,7 @@ def test_nothing_is_left_of_a_fetcher(world: MakeWorld, end: Callable[[World, Re
     wait_until(lambda: open_files() <= files, 60, f"{open_files()} open files, {files} before")
 
 
-def test_a_later_task_gets_the_error_that_ended_the_run(world: MakeWorld) -> None:
+def test_later_task_gets_the_error_of_the_run(world: MakeWorld) -> None:
     w = world()
     w.put([("k", b"x")] * 5)
     with reading(w) as r:

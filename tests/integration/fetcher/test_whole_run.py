@@ -54,7 +54,7 @@ def asking(world: World, runtime: RunThread, streams: str) -> Iterator[RunLink |
         client.close()
 
 
-def test_a_client_adds_a_stream_and_is_told_where_it_begins(world: MakeWorld) -> None:
+def test_client_that_adds_a_stream_receives_its_start(world: MakeWorld) -> None:
     w = world({"orders": 1, "clicks": 2})
     with hosting(w) as (runtime, told), asking(w, runtime, "orders,clicks") as client:
         assert client is not None
@@ -64,7 +64,7 @@ def test_a_client_adds_a_stream_and_is_told_where_it_begins(world: MakeWorld) ->
         assert sorted(key.stream for key in begins) == ["clicks", "clicks", "orders"]
 
 
-def test_a_run_that_was_closed_before_anybody_asked_takes_no_client(world: MakeWorld) -> None:
+def test_closed_run_accepts_no_client(world: MakeWorld) -> None:
     w = world({"orders": 1})
     with hosting(w) as (runtime, _):
         assert runtime.close()
@@ -72,7 +72,7 @@ def test_a_run_that_was_closed_before_anybody_asked_takes_no_client(world: MakeW
             assert client is None
 
 
-def test_a_run_with_a_client_is_not_closed_if_it_should_be_alone(world: MakeWorld) -> None:
+def test_run_with_a_client_is_not_closed_as_unused(world: MakeWorld) -> None:
     w = world({"orders": 1})
     with hosting(w) as (runtime, _), asking(w, runtime, "orders") as client:
         assert client is not None
@@ -81,7 +81,7 @@ def test_a_run_with_a_client_is_not_closed_if_it_should_be_alone(world: MakeWorl
         assert runtime.close()
 
 
-def test_a_run_that_has_failed_is_no_run_to_join(world: MakeWorld) -> None:
+def test_failed_run_cannot_be_joined(world: MakeWorld) -> None:
     async def fail() -> None:
         runtime.whole.run.failure.set(StreamError("planted"))
 

@@ -55,7 +55,7 @@ def numbered(count: int) -> list[tuple[str, bytes]]:
 # Shows answers without records, invariant 4.
 @pytest.mark.parametrize("kinds", ["quiet", "all"])
 @pytest.mark.parametrize("mode", ["efo", "polling"])
-def test_a_planned_micro_batch_that_is_repeated_has_its_rows_and_one_without_has_none(
+def test_repeated_micro_batch_keeps_its_rows_despite_empty_answers(
     world: Callable[..., World], mode: str, kinds: str
 ) -> None:
     w = world(kinds)

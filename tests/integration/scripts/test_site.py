@@ -67,7 +67,7 @@ def test_diagrams_fit_at_a_desk(site: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [DESK, PHONE])
-def test_names_of_options_stay_whole_and_tables_are_scrolled_on_a_phone(site: Path, width: int) -> None:
+def test_option_names_stay_whole_and_tables_scroll_on_phones(site: Path, width: int) -> None:
     (found,) = overflows([f"file://{site}/options.html"], width)
     assert [name for name in found.names if "(" not in name] == []
     assert found.page <= 0

@@ -185,7 +185,7 @@ def test_queries_with_fetchers_share_them_after_a_kill(world: MakeWorld, driver:
 
 @pytest.mark.spark43
 @pytest.mark.slow
-def test_an_ending_query_reaches_its_end_on_a_shared_run(world: MakeWorld, play: Play) -> None:
+def test_ending_query_reaches_its_end_on_a_shared_run(world: MakeWorld, play: Play) -> None:
     w = world()
     rows = put(w, numbered(0, 20))
     first = Reading(play, w)

@@ -245,7 +245,7 @@ def test_unannounced_end_is_the_last_number() -> None:
     assert found == [("TRIM_HORIZON", 20)]
 
 
-def test_shard_that_a_stream_created_again_lacks_fails_the_read_at_once() -> None:
+def test_shard_missing_in_a_recreated_stream_fails_the_read() -> None:
     async def main() -> None:
         clock = LoopClock()
 

@@ -42,7 +42,7 @@ def machine(directory: Path, boot: str, namespace: str) -> str:
     return network_namespace(directory)
 
 
-def test_containers_of_one_machine_share_its_boot_id_and_are_told_apart(tmp_path: Path) -> None:
+def test_containers_with_one_boot_id_are_distinguished(tmp_path: Path) -> None:
     here = machine(tmp_path / "a", "boot-1", "net:[4026531833]")
     assert machine(tmp_path / "b", "boot-1", "net:[4026531833]") == here
     assert machine(tmp_path / "c", "boot-1", "net:[4026532000]") != here

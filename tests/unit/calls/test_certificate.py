@@ -13,7 +13,7 @@ from kinesis_efo.calls.tls import CERTIFICATE_NAME, fingerprint, make_certificat
 NOW = datetime(2026, 11, 22, 21, 0, tzinfo=UTC)
 
 
-def test_it_holds_for_runs_of_years_and_for_clocks_a_day_off() -> None:
+def test_it_is_valid_for_years_and_wrong_clocks() -> None:
     made = x509.load_pem_x509_certificate(make_certificate(NOW).pem.encode())
     assert made.not_valid_before_utc < NOW - timedelta(days=1)
     assert made.not_valid_after_utc > NOW + timedelta(days=20 * 365)
@@ -23,7 +23,7 @@ def test_it_holds_for_runs_of_years_and_for_clocks_a_day_off() -> None:
     assert isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == "secp256r1"
 
 
-def test_every_fetcher_has_its_own_and_does_not_show_the_key() -> None:
+def test_each_fetcher_has_its_own_and_hides_the_key() -> None:
     one, other = make_certificate(NOW), make_certificate(NOW)
     assert one.pem != other.pem
     assert one.key != other.key

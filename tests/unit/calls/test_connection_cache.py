@@ -29,7 +29,7 @@ def clients(number: int) -> list[Any]:
     return [Client() for _ in range(number)]
 
 
-def test_who_takes_a_client_has_it_alone(kept: ConnectionCache) -> None:
+def test_acquired_client_is_exclusive(kept: ConnectionCache) -> None:
     client = clients(1)[0]
     kept.keep("here", client)
     assert kept.take("elsewhere") is None
@@ -48,7 +48,7 @@ def test_one_client_leads_to_each_place(kept: ConnectionCache) -> None:
     assert kept.take("here") is second
 
 
-def test_one_that_the_other_side_has_closed_is_not_kept_for_ever(kept: ConnectionCache) -> None:
+def test_client_closed_by_the_peer_is_dropped(kept: ConnectionCache) -> None:
     gone, here = clients(2)
     kept.keep("there", gone)
     gone.speaks = True
@@ -65,7 +65,7 @@ def test_the_one_that_waits_longest_makes_room(kept: ConnectionCache) -> None:
     assert kept.take("a") is None
 
 
-def test_a_child_uses_nothing_of_its_parents_and_closes_its_own_end() -> None:
+def test_forked_child_uses_no_client_of_its_parent() -> None:
     """In a process of its own, since a fork of this one would have its threads."""
     program = """
 import os

@@ -174,7 +174,7 @@ def test_what_is_no_service_of_this_version_is_left(pair: tuple[Wire, socket.soc
 
 
 @pytest.mark.slow
-def test_one_that_says_nothing_is_given_up(pair: tuple[Wire, socket.socket]) -> None:
+def test_silent_peer_is_abandoned(pair: tuple[Wire, socket.socket]) -> None:
     wire, other = pair
     for _ in range(2):
         began = time.monotonic()
@@ -205,7 +205,7 @@ def test_one_that_has_gone_takes_nothing(pair: tuple[Wire, socket.socket]) -> No
     assert wire.speaks
 
 
-def test_a_word_in_the_middle_of_a_call_is_seen(pair: tuple[Wire, socket.socket]) -> None:
+def test_message_within_a_call_is_received(pair: tuple[Wire, socket.socket]) -> None:
     wire, other = pair
     assert not wire.speaks
     Wire(other).send(Kind.END)
@@ -225,9 +225,7 @@ def test_another_thread_can_end_what_one_waits_for(pair: tuple[Wire, socket.sock
 
 
 @pytest.mark.slow
-def test_one_that_is_only_slow_is_not_taken_for_vanished(
-    pair: tuple[Wire, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_peer_is_not_abandoned(pair: tuple[Wire, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its host confirms what it has room for. What a host does that has vanished is seen between hosts."""
     monkeypatch.setattr(module, "UNHEARD_SECONDS", 0.5)
     wire, _ = pair
@@ -258,7 +256,7 @@ class Recording:
         return len(data)
 
 
-def test_large_payloads_are_not_copied_and_small_ones_cost_no_call_each() -> None:
+def test_large_payloads_are_not_copied_and_small_ones_joined() -> None:
     sock: Any = Recording()
     large = b"x" * ALONE_BYTES
     Wire(sock).send(Kind.EVENTS, b"{}", [b"a", large, *[b"b"] * 1000, large, b"c"])

@@ -209,7 +209,7 @@ async def test_reports_keep_the_pause_that_the_planner_asks_for(host: Host) -> N
 
 
 @pytest.mark.parametrize("newer", [0, 1])
-def test_a_report_that_is_answered_lets_subscriptions_open_unless_the_planner_has_newer_shards(newer: int) -> None:
+def test_answered_report_permits_subscriptions_to_current_shards(newer: int) -> None:
     @scenario()
     async def test(host: Host) -> None:
         host.planner.seconds = 100.0
@@ -248,7 +248,7 @@ async def test_a_stream_that_cannot_be_listed_ends_the_fetcher(host: Host) -> No
 
 
 @scenario()
-async def test_one_whose_shards_were_given_away_closes_them_and_begins_anew_under_another_name(host: Host) -> None:
+async def test_replaced_fetcher_closes_its_shards_and_rejoins(host: Host) -> None:
     host.planner.give(FIRST, SECOND)
     host.stream.put(0, 30)
     await asyncio.sleep(2)

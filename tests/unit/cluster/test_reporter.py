@@ -66,7 +66,7 @@ def reporter(*feeds: Feed) -> Reporter:
     return Reporter(fetcher)
 
 
-def test_nothing_is_told_of_a_shard_that_is_closed_and_all_of_it_if_it_comes_again() -> None:
+def test_closed_shard_is_reported_only_after_its_return() -> None:
     async def main() -> None:
         feed = Feed(0)
         made = reporter(feed)

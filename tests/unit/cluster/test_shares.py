@@ -27,7 +27,7 @@ def loads(weights: dict[ShardKey, float], shares: dict[ShardKey, str], fetchers:
     st.sets(st.sampled_from("abcdef"), max_size=6),
     st.randoms(use_true_random=False),
 )
-def test_every_shard_is_given_to_a_fetcher_that_is_there(sizes: list[float], names: set[str], random: Random) -> None:
+def test_each_shard_is_assigned_to_a_present_fetcher(sizes: list[float], names: set[str], random: Random) -> None:
     weights = {shard(number): size for number, size in enumerate(sizes)}
     before = {key: random.choice("abcdefgh") for key in weights if random.random() < 0.7}
     shares = share_out(weights, names, before)
@@ -51,7 +51,7 @@ def test_no_fetcher_has_much_more_than_the_others(sizes: list[float], fetchers: 
 
 
 @pytest.mark.slow
-def test_thousands_of_shards_are_shared_out_while_a_lease_lasts() -> None:
+def test_thousands_of_shards_are_assigned_within_a_lease() -> None:
     weights = {shard(number): 1.0 + number % 7 for number in range(8000)}
     shares: dict[ShardKey, str] = {}
     began = time.process_time()
@@ -88,7 +88,7 @@ def moves_an_hour(shards: int, fetchers: int, noise: float, seed: int) -> tuple[
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("noise", "at_most"), [(0.0, 0), (0.02, 0), (0.1, 0), (0.2, 3)])
-def test_at_even_load_shards_stay_where_they_are_whatever_their_number(noise: float, at_most: int) -> None:
+def test_shards_do_not_move_at_even_load(noise: float, at_most: int) -> None:
     for shards, fetchers in product(range(1, 11), range(1, 7)):
         moves, counts = moves_an_hour(shards, fetchers, noise, seed=100 * shards + fetchers)
         assert moves <= at_most, f"{shards} shards on {fetchers} fetchers"

@@ -85,14 +85,14 @@ def test_a_short_backlog_waits_for_a_long_one() -> None:
     assert portions[key(1)].through == after(15)
 
 
-def test_what_the_one_ahead_leaves_goes_to_the_slow_one() -> None:
+def test_share_of_the_shard_ahead_goes_to_the_slowest() -> None:
     slow = shard(0, *(timed(number, number) for number in range(1, 101)))
     ahead = shard(1, *(timed(number, 1000 + number) for number in range(1, 101)))
     portions = Query(slow, ahead).plan(max_records=50)
     assert (portions[key(0)].records, portions[key(1)].records) == (50, 0)
 
 
-def test_a_shard_that_nothing_was_heard_of_holds_the_others_for_a_bounded_time(
+def test_silent_shard_holds_the_others_for_bounded_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     query = Query(shard(0, timed(1, 0.0, 1.0)), unread=[1])
@@ -106,7 +106,7 @@ def test_a_shard_that_nothing_was_heard_of_holds_the_others_for_a_bounded_time(
     assert "shard orders:shardId-000000000001 and 0 others have had no event" in caplog.text
 
 
-def test_an_idle_shard_holds_others_back_no_further_than_it_has_come() -> None:
+def test_idle_shard_holds_others_at_its_own_time() -> None:
     query = Query(shard(0, timed(1, *range(0, 1000, 10))), unread=[1])
     idle = shard(1, Event(b"", EventHead(5, 600_000, 0)))
     query.until[key(1)] = 400.0 + CLOCK_SECONDS
@@ -118,13 +118,13 @@ def test_an_idle_shard_holds_others_back_no_further_than_it_has_come() -> None:
     assert query.plan()[key(0)].records == 100
 
 
-def test_a_query_that_begins_at_a_time_need_not_hear_of_idle_shards_first() -> None:
+def test_start_at_a_time_waits_for_no_idle_shard() -> None:
     query = Query(shard(0, timed(1, 1000.0, 1025.0, 1040.0)))
     query.alignment.follow({key(1): Position.at_timestamp(1_000_000)}, [], 0.0)
     assert query.plan()[key(0)].records == 2
 
 
-def test_a_shard_that_ends_holds_others_where_its_children_begin() -> None:
+def test_ended_shard_holds_others_at_its_childrens_begin() -> None:
     parent = shard(0, timed(1, 10.0, 20.0), event(None, records=0, children=["c"]))
     other = shard(1, timed(1, 10.0, 45.0, 100.0))
     query = Query(parent, other)
@@ -142,7 +142,7 @@ def test_shard_ends_after_its_last_record_was_cut_off() -> None:
     assert query.plan(max_records=1)[key(0)].through == SHARD_END
 
 
-def test_records_that_do_not_say_when_they_arrived_stop_nothing() -> None:
+def test_records_without_arrival_times_stop_nothing() -> None:
     query = Query(shard(0, event(10, 3)), shard(1, timed(1, 5.0)))
     query.until[key(0)] = 1000.0
     portions = query.plan()
@@ -166,7 +166,7 @@ arrivals = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=6), max_si
     max_bytes=st.integers(1, 5_000),
     max_records=st.integers(1, 12),
 )
-def test_no_shard_is_taken_too_far_ahead_and_no_query_stops(
+def test_skew_stays_bounded_and_queries_progress(
     shards: list[list[list[int]]], behind: list[bool], max_bytes: int, max_records: int
 ) -> None:
     buffers = []

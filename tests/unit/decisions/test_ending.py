@@ -11,7 +11,7 @@ from kinesis_efo.positions import Offset, Position, ShardKey
 SHARD = ShardKey("orders", "shardId-000000000000")
 
 
-def test_an_end_before_the_record_in_which_a_kcl_application_stopped_takes_nothing_back() -> None:
+def test_end_before_a_partly_read_aggregate_moves_nothing_back() -> None:
     at, earlier = Position.inside(12, 3), Position.after(5)
     ending = Ending(catch_up=True, ends=Bounds())
     ending.found({SHARD: earlier}, 0.0)
@@ -41,7 +41,7 @@ def test_next_run_ends_where_the_first_one_would(found: bool) -> None:
 
 
 @pytest.mark.parametrize("caught_up", [False, True])
-def test_next_run_after_catching_up_finds_ends_for_available_now(caught_up: bool) -> None:
+def test_run_after_catching_up_finds_ends_for_available_now(caught_up: bool) -> None:
     first, second = (Ending(catch_up=True, ends=Bounds()) for _ in range(2))
     if caught_up:
         first.found({SHARD: Position.after(5)}, 0.0)

@@ -20,21 +20,21 @@ def index(*events: tuple[int | None, int]) -> EventIndex:
 
 
 @pytest.mark.parametrize(("position", "covered"), [(8, False), (9, True), (10, True), (15, True), (20, True)])
-def test_nothing_lies_between_the_last_record_that_was_dropped_and_the_start(position: int, covered: bool) -> None:
+def test_start_after_the_last_dropped_record_has_no_gap(position: int, covered: bool) -> None:
     made = index((10, 1), (20, 0))
     made.drop(2)
     assert made.start == Position.after(20)
     assert made.covers(Position.after(position)) is covered
 
 
-def test_an_idle_event_that_is_dropped_later_takes_nothing_away() -> None:
+def test_dropping_an_idle_event_loses_no_coverage() -> None:
     made = index((10, 1), (20, 0))
     made.drop(1)
     made.drop(2)
     assert made.covers(Position.after(9))
 
 
-def test_idle_index_covers_where_it_began_until_a_record_is_dropped() -> None:
+def test_idle_index_covers_its_start_until_a_drop() -> None:
     made = index((10, 0), (20, 1), (30, 0))
     made.drop(1)
     assert made.covers(TRIM_HORIZON) and made.portion(TRIM_HORIZON, 1 << 20, 9).records == 1
@@ -42,20 +42,20 @@ def test_idle_index_covers_where_it_began_until_a_record_is_dropped() -> None:
     assert not made.covers(TRIM_HORIZON)
 
 
-def test_end_of_a_shard_that_was_dropped_is_not_covered_from_the_start() -> None:
+def test_dropped_end_of_a_shard_is_not_covered() -> None:
     made = index((None, 0))
     made.drop(1)
     assert not made.covers(TRIM_HORIZON)
 
 
-def test_event_whose_last_record_was_read_is_passed() -> None:
+def test_event_is_passed_after_its_last_record() -> None:
     made = index((10, 3), (20, 0), (30, 2))
     assert made.portion(Position.after(9), 1 << 20, 2).through == Position.after(30)
     assert made.index_after(Position.after(9)) == 1
     assert made.news_since(Position.after(29)) is None
 
 
-def test_if_the_last_record_is_not_known_only_the_start_is_covered() -> None:
+def test_unknown_last_record_leaves_only_the_start_covered() -> None:
     made = index()
     made.append(10, 100, 1, 0.0)
     made.append(20, 0, 0, 0.0)
@@ -64,7 +64,7 @@ def test_if_the_last_record_is_not_known_only_the_start_is_covered() -> None:
     assert made.covers(Position.after(20))
 
 
-def test_the_end_of_a_shard_is_news_so_that_nothing_is_covered_once_it_was_dropped() -> None:
+def test_dropped_shard_end_leaves_nothing_covered() -> None:
     made = index((10, 1), (None, 0))
     made.drop(1)
     assert made.covers(Position.after(10))
@@ -76,9 +76,7 @@ def test_the_end_of_a_shard_is_news_so_that_nothing_is_covered_once_it_was_dropp
 @pytest.mark.parametrize(
     ("start", "other"), [(A_TIME, TRIM_HORIZON), (TRIM_HORIZON, A_TIME)], ids=["a time", "the trim horizon"]
 )
-def test_the_first_event_shows_what_an_index_covers_that_starts_without_a_number(
-    start: Position, other: Position
-) -> None:
+def test_first_event_shows_coverage_without_a_start_number(start: Position, other: Position) -> None:
     made = EventIndex(start)
     assert [made.covers(each) for each in (start, SHARD_END, other)] == [True, True, False]
     assert made.covers(Position.after(15)) is None
@@ -89,7 +87,7 @@ def test_the_first_event_shows_what_an_index_covers_that_starts_without_a_number
     assert [unknown.covers(Position.after(number)) for number in (19, 20)] == [False, True]
 
 
-def test_a_number_after_the_time_at_which_an_index_starts_is_covered_before_its_first_event() -> None:
+def test_number_after_the_start_time_is_covered_before_events() -> None:
     made = EventIndex(Position.at_timestamp(1_700_000_000_000))
     made.vouch(9)
     made.vouch(12)
@@ -103,13 +101,13 @@ def test_a_number_after_the_time_at_which_an_index_starts_is_covered_before_its_
     assert [made.covers(Position.after(number)) for number in (10, 20)] == [False, True]
 
 
-def test_a_start_that_is_a_number_covers_what_is_after_it_whatever_is_vouched_for() -> None:
+def test_start_at_a_number_covers_everything_after_it() -> None:
     made = EventIndex(Position.after(10))
     made.vouch(5)
     assert [made.covers(Position.after(number)) for number in (9, 10, 11)] == [False, True, True]
 
 
-def test_an_event_without_records_does_not_take_a_reader_out_of_the_record_in_which_it_starts() -> None:
+def test_empty_event_keeps_a_reader_within_its_record() -> None:
     """A KCL application had stopped within record 100. Kinesis may begin with an event that ends before it."""
     inside = Position.inside(100, 3)
     made = EventIndex(inside)

@@ -166,7 +166,7 @@ steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 20)), max_size
 # Shows 53, 59.
 @settings(max_examples=4 * EXAMPLES)
 @given(st.integers(1, 4), steps, steps)
-def test_from_the_horizon_every_shard_is_read_once_and_parents_first(shards, before, during) -> None:  # type: ignore[no-untyped-def]
+def test_start_at_the_horizon_reads_each_shard_after_parents(shards, before, during) -> None:  # type: ignore[no-untyped-def]
     world = World(shards)
     for step, choice in before:
         if step in (World.split, World.merge):
@@ -196,7 +196,7 @@ stale_steps = st.lists(
 # Shows 54, 59.
 @settings(max_examples=4 * EXAMPLES)
 @given(st.integers(1, 4), stale_steps)
-def test_an_old_list_of_shards_starts_nothing_too_early_and_forgets_nothing(shards, during) -> None:  # type: ignore[no-untyped-def]
+def test_outdated_list_starts_nothing_early_and_drops_nothing(shards, during) -> None:  # type: ignore[no-untyped-def]
     world = StaleWorld(shards)
     world.positions = dict.fromkeys(world.lineage().roots(), TRIM_HORIZON)
     world.started = list(world.positions)
@@ -210,7 +210,7 @@ def test_an_old_list_of_shards_starts_nothing_too_early_and_forgets_nothing(shar
 # Shows 58.
 @settings(max_examples=4 * EXAMPLES)
 @given(st.integers(1, 4), steps, steps)
-def test_from_a_time_what_was_closed_before_is_skipped_and_the_rest_read_once(shards, before, during) -> None:  # type: ignore[no-untyped-def]
+def test_start_at_a_time_skips_shards_closed_before(shards, before, during) -> None:  # type: ignore[no-untyped-def]
     world = World(shards)
     for step, choice in before:
         if step in (World.split, World.merge):
@@ -275,7 +275,7 @@ def test_children_that_listshards_does_not_know_yet() -> None:
 
 
 # Shows 56.
-def test_a_merge_with_a_parent_too_new_to_be_listed_waits_for_the_list() -> None:
+def test_merge_with_an_unlisted_parent_waits_for_the_list() -> None:
     """P was split, then L merged with a child of Q: P's reader hears of the merged shard before it hears of that child."""
     q, x = "shardId-000000000009", "shardId-000000000010"
     lineage = Lineage([Shard(P, (), (0, 9), 1, 2), Shard(q, (), (10, 19), 1)])
@@ -314,7 +314,7 @@ def test_a_new_query_loses_nothing() -> None:
     assert Lineage(FAMILY[1:]).roots() == [L, R]
 
 
-def test_nothing_starts_while_the_listing_is_older_than_the_offset() -> None:
+def test_nothing_starts_with_a_listing_before_the_offset() -> None:
     """After a restart, ListShards may lack children whose parent has left the offset."""
     parent, other = Shard("s0", (), (0, 9), 1), Shard("s1", (), (10, 19), 1)
     positions = {"s1": SHARD_END, "s2": Position.after(7), "s3": Position.after(8)}
@@ -323,7 +323,7 @@ def test_nothing_starts_while_the_listing_is_older_than_the_offset() -> None:
     assert Lineage([parent, other, *children]).startable(positions) == ["s4"]
 
 
-def test_an_announcement_does_not_make_an_old_listing_a_new_one() -> None:
+def test_announcement_does_not_renew_an_old_listing() -> None:
     """s2 and s3 are children of s1 that the listing lacks; the end of s0 announces s4 and s5."""
     lineage = Lineage([Shard("s0", (), (0, 9), 1), Shard("s1", (), (10, 19), 1)])
     lineage.merge([ChildShard("s4", ("s0",), 0, 4), ChildShard("s5", ("s0",), 5, 9)], "s0")
@@ -355,7 +355,7 @@ def test_parent_trimmed_before_the_start_is_no_loss() -> None:
     assert Lineage([a, c, other]).lost({"s0": SHARD_END, "s3": SHARD_END}) == [], "it has other hash keys"
 
 
-def test_lost_parent_is_told_by_the_hash_keys_of_what_was_read() -> None:
+def test_hash_keys_of_shards_read_reveal_a_lost_parent() -> None:
     """s1 was split into s2 and s3, and s2 was merged with s0 into s4. s2 was trimmed unread."""
     s0, s1 = Shard("s0", (), (0, 9), 1, 5), Shard("s1", (), (10, 29), 1, 3)
     s4 = Shard("s4", ("s0", "s2"), (0, 19), 6)

@@ -46,9 +46,7 @@ def test_low_watermark_is_the_latest_time_that_is_known(
 
 
 @given(seconds, seconds, st.none() | seconds)
-def test_answers_that_came_after_a_gap_count_for_later_starts_only(
-    read_until: int, since: int, horizon: int | None
-) -> None:
+def test_answers_after_a_gap_count_only_for_later_starts(read_until: int, since: int, horizon: int | None) -> None:
     known = Known(read_until, horizon, read_since=since)
     own = max(CREATED, horizon or 0)
     assert watermark(TRIM_HORIZON, known, shard()) == (max(own, read_until) if own >= since else own)
@@ -62,9 +60,7 @@ def test_number_with_another_layout_has_no_time(value: int, read_until: int | No
 
 
 @given(seconds, seconds, st.none() | seconds, seconds)
-def test_gap_is_never_missed_and_only_the_start_is_tolerated(
-    since: int, horizon: int, start: int | None, least: int
-) -> None:
+def test_each_gap_is_found_and_only_starts_tolerated(since: int, horizon: int, start: int | None, least: int) -> None:
     found = gap(since, horizon, start, least)
     begins = start is not None and since <= start and horizon - start <= least
     assert (found is None) == (since >= horizon or begins)
@@ -75,7 +71,7 @@ def test_gap_is_never_missed_and_only_the_start_is_tolerated(
         assert not (found.tolerated and start is None)
 
 
-def test_end_of_a_shard_and_unknown_time_have_no_gap() -> None:
+def test_shard_end_and_unknown_time_have_no_gap() -> None:
     assert watermark(SHARD_END, Known()) == inf
     assert watermark(TRIM_HORIZON, Known()) is None
     assert gap(None, inf, None) is None

@@ -34,7 +34,7 @@ def test_without_limits_everything_goes() -> None:
     assert [portion.through for portion in planned(one, two)] == [after(20), TRIM_HORIZON]
 
 
-def test_what_one_shard_does_not_need_goes_to_the_one_that_waits_longest() -> None:
+def test_unused_share_goes_to_the_longest_waiting_shard() -> None:
     late, early, quiet = buffer(number=0), buffer(number=1), buffer(number=2)
     fill(late, *(event(end) for end in range(10, 110, 10)), at=2.0)
     fill(early, *(event(end) for end in range(10, 110, 10)), at=1.0)
@@ -42,14 +42,14 @@ def test_what_one_shard_does_not_need_goes_to_the_one_that_waits_longest() -> No
     assert [portion.records for portion in shares] == [3, 6, 0]
 
 
-def test_the_one_that_waits_longest_gets_an_event_however_small_the_limit() -> None:
+def test_longest_waiting_shard_gets_an_event_beyond_the_limit() -> None:
     late, early = buffer(number=0), buffer(number=1)
     fill(late, event(10, 5), at=2.0)
     fill(early, idle(5), event(10, 5), event(20, 5), at=1.0)
     assert [portion.records for portion in planned(late, early, max_records=1, max_bytes=1)] == [0, 5]
 
 
-def test_idle_shards_move_on_beside_a_busy_one_that_uses_up_the_limit() -> None:
+def test_idle_shards_advance_when_a_busy_one_exhausts_limits() -> None:
     busy, quiet = buffer(number=0), [buffer(number=n) for n in range(1, 64)]
     fill(busy, *(event(end) for end in range(10, 1000, 10)))
     for b in quiet:
@@ -58,7 +58,7 @@ def test_idle_shards_move_on_beside_a_busy_one_that_uses_up_the_limit() -> None:
     assert [portion.through for portion in shares[1:]] == [after(500)] * 63
 
 
-def test_the_end_of_a_shard_needs_no_room_in_a_micro_batch() -> None:
+def test_end_of_a_shard_needs_no_room() -> None:
     b = buffer()
     fill(b, event(None, records=0, children=["c"]))
     assert planned(b, max_bytes=1, max_records=1)[0].through == SHARD_END
@@ -71,7 +71,7 @@ events = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3000)), max_size=1
 @given(
     shards=st.lists(events, min_size=1, max_size=6), max_bytes=st.integers(1, 20_000), max_records=st.integers(1, 30)
 )
-def test_batches_cover_every_event_once_in_order_within_the_limits(
+def test_micro_batches_cover_each_event_once_within_the_limits(
     shards: list[list[tuple[int, int]]], max_bytes: int, max_records: int
 ) -> None:
     budget = Budget(1 << 40)
@@ -106,7 +106,7 @@ def test_batches_cover_every_event_once_in_order_within_the_limits(
         assert seen[key(number)] == expected
 
 
-def test_beside_a_forced_event_nothing_else_exceeds_the_limits() -> None:
+def test_only_the_forced_event_exceeds_the_limits() -> None:
     late, early = buffer(number=0), buffer(number=1)
     fill(late, event(10, 2), at=2.0)
     fill(early, event(10, 5), at=1.0)

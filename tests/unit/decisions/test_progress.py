@@ -89,7 +89,7 @@ def test_end_that_another_checkpoint_has_planned_finishes() -> None:
     assert progress.planned == []
 
 
-def test_begin_elsewhere_finishes_what_nobody_has_planned() -> None:
+def test_begin_elsewhere_finishes_unplanned_positions() -> None:
     progress = Progress()
     progress.begin(end(1))
     assert progress.begin(end(2))
@@ -172,7 +172,7 @@ def test_a_row_is_where_the_slowest_query_is() -> None:
     assert table.rows == offset({"a": 60, "c": 40})
 
 
-def test_a_query_that_begins_behind_a_row_holds_it_up_once_it_has_come_as_far() -> None:
+def test_query_behind_a_row_holds_it_after_reaching_it() -> None:
     table = Table(a=100)
     table.begin("one", a=100)
     table.begin("two", a=10)
@@ -185,7 +185,7 @@ def test_a_query_that_begins_behind_a_row_holds_it_up_once_it_has_come_as_far() 
     assert table.rows == offset({"a": 120})
 
 
-def test_a_child_is_not_begun_while_a_query_reads_its_parent() -> None:
+def test_child_does_not_begin_while_its_parent_is_read() -> None:
     table = Table()
     table.begin("one", a=10)
     table.begin("two", a=10)
@@ -197,7 +197,7 @@ def test_a_child_is_not_begun_while_a_query_reads_its_parent() -> None:
     assert table.rows == offset({"a": SHARD_END, "b": 5})
 
 
-def test_a_child_is_not_begun_either_once_its_grandparent_is_not_known_any_more() -> None:
+def test_child_waits_although_its_grandparent_is_forgotten() -> None:
     table = Table()
     table.begin("one", a=10)
     table.begin("two", a=10)
@@ -210,7 +210,7 @@ def test_a_child_is_not_begun_either_once_its_grandparent_is_not_known_any_more(
     assert table.rows[GRANDCHILD] == TRIM_HORIZON
 
 
-def test_a_query_that_reads_a_parent_and_is_far_behind_holds_no_child_up() -> None:
+def test_query_far_behind_in_a_parent_holds_no_child() -> None:
     table = Table(a=100)
     table.begin("one", a=100)
     table.begin("two", a=10)
@@ -272,6 +272,6 @@ def test_a_query_that_has_left_is_not_counted_again() -> None:
     assert table.rows == offset({"a": 20})
 
 
-def test_behind_a_record_of_an_aggregate_lies_more_than_behind_all_of_it() -> None:
+def test_position_within_an_aggregate_is_before_its_end() -> None:
     inside, after = Position.inside(12, 3), Position.after(12)
     assert lowest([after, inside]) == lowest([inside, after]) == inside

@@ -49,14 +49,14 @@ def test_two_events_over_two_seconds_are_believed(times: list[float], believed: 
     assert heard((pushed(), at) for at in times).believed() is believed
 
 
-def test_what_was_heard_before_one_asks_does_not_count() -> None:
+def test_answers_before_the_question_do_not_count() -> None:
     quiet = heard((polled(), at) for at in (0, 1, 2, 3))
     assert quiet.believed(asked_at=1)
     assert not quiet.believed(asked_at=1.5)
 
 
 @pytest.mark.parametrize("head", [polled(records=1), pushed(records=1)])
-def test_a_record_begins_it_anew(head: EventHead) -> None:
+def test_record_restarts_it(head: EventHead) -> None:
     quiet = heard([(polled(), 0), (polled(), 1), (head, 2), (polled(), 3), (polled(), 4)])
     assert not quiet.believed()
     assert quiet.answers == 2
@@ -66,7 +66,7 @@ def test_a_record_begins_it_anew(head: EventHead) -> None:
     assert (quiet.answers, quiet.believed(), str(quiet)) == (0, False, "no answer came without records")
 
 
-def test_a_lag_that_shrinks_is_progress_and_one_that_stays_is_not() -> None:
+def test_shrinking_lag_is_progress_and_constant_lag_is_not() -> None:
     shrinking = heard((polled(behind=10_000 - 1000 * at), at) for at in range(6))
     assert (shrinking.answers, shrinking.believed()) == (1, False)
     assert heard((polled(behind=9000), at) for at in range(3)).believed(), "it says that it is behind for ever"
@@ -74,16 +74,14 @@ def test_a_lag_that_shrinks_is_progress_and_one_that_stays_is_not() -> None:
     assert growing.believed()
 
 
-def test_a_lag_with_an_iterator_that_does_not_move_says_nothing() -> None:
+def test_lag_of_a_standing_iterator_is_ignored() -> None:
     assert not heard((polled(behind=9000, stuck=True), at) for at in range(10)).believed()
     assert heard((polled(stuck=True), at) for at in range(3)).believed(), "at the tip it need not move"
 
 
 @pytest.mark.parametrize("pause", [0.001, 0.03, 0.1, 0.124, 0.126, 0.2, 5.0])
 @pytest.mark.parametrize("make", [polled, pushed])
-def test_however_fast_answers_come_they_are_believed_after_two_seconds(
-    make: Callable[[], EventHead], pause: float
-) -> None:
+def test_fast_answers_are_believed_after_two_seconds(make: Callable[[], EventHead], pause: float) -> None:
     quiet, asked_at = Quiet(), 3.0
     for number in range(1 + round(10 / pause)):
         at = number * pause
@@ -96,7 +94,7 @@ def test_however_fast_answers_come_they_are_believed_after_two_seconds(
 
 
 @given(st.lists(st.floats(0, 3), min_size=1, max_size=300), st.floats(0, 1), st.sampled_from([polled, pushed]))
-def test_what_is_not_remembered_makes_it_no_more_than_a_step_later(
+def test_forgotten_answers_delay_it_by_one_step(
     pauses: list[float], place: float, make: Callable[[], EventHead]
 ) -> None:
     times = list(accumulate(pauses))
@@ -114,14 +112,14 @@ def test_what_is_not_remembered_makes_it_no_more_than_a_step_later(
     assert len(quiet._counted) <= 64
 
 
-def test_it_tells_how_long_it_lasts() -> None:
+def test_its_duration_is_known() -> None:
     quiet = heard((polled(behind=7), at) for at in (10, 11, 13))
     assert (quiet.seconds(since=0), quiet.seconds(since=12)) == (3.0, 1.0)
     assert str(quiet) == "3 answers in 3 s brought no record; the last said that reading is 7 ms behind"
     assert Quiet().seconds(since=0) == 0.0
 
 
-def test_shard_that_was_not_heard_lately_is_not_quiet() -> None:
+def test_shard_without_recent_answers_is_not_quiet() -> None:
     quiet = Quiet()
     for second in (0, 5, 10):
         quiet.heard(EventHead(second, millis_behind=0, records=0), second)

@@ -41,7 +41,7 @@ queries = st.dictionaries(st.sampled_from("abc"), needs, min_size=1)
 
 
 @given(queries, st.none() | views, st.dictionaries(st.sampled_from("abc"), views), st.booleans(), st.booleans())
-def test_any_decision_serves_all_queries_and_keeps_what_they_need(
+def test_each_decision_serves_and_retains_for_all_queries(
     who: dict[str, Needs], shared: RowView | None, separate: dict[str, RowView], hold: bool, may_poll: bool
 ) -> None:
     found = decide(who, shared, separate, hold=hold, may_poll=may_poll)

@@ -82,7 +82,7 @@ def test_start_at_rows_reads_or_names_each_shard(history: tuple[World, list[set[
         }
 
 
-def test_parent_before_the_start_does_not_hold_up_a_merged_shard() -> None:
+def test_parent_before_the_start_does_not_delay_its_merge() -> None:
     p, left, right = Shard("p", (), (0, 9), 1, 2), Shard("l", ("p",), (0, 4), 3, 6), Shard("r", ("p",), (5, 9), 3, 6)
     lineage = Lineage([p, left, right, Shard("m", ("l", "r"), (0, 9), 7)])
     offset, left_out = beginning(lineage, Side(TIME, {"l": NUMBER}, ["m"]))

@@ -47,7 +47,7 @@ def test_files_of_uncommitted_micro_batches_are_not_read(sink: Sink) -> None:
     assert tally(sink.output)["flights"].ids == {"a": 1, "b": 1}
 
 
-def test_a_compacted_log_stands_for_its_predecessors(sink: Sink) -> None:
+def test_compacted_log_replaces_its_predecessors(sink: Sink) -> None:
     files = [sink.file(f"f{number}", [str(number)]) for number in range(4)]
     sink.commit(0, files[0])
     sink.commit(1, files[1])
@@ -71,7 +71,7 @@ def test_the_watch_counts_each_file_once(sink: Sink) -> None:
     assert watch.batch == 1
 
 
-def test_a_watch_begun_before_the_output_exists_waits_for_it(tmp_path: Path) -> None:
+def test_early_watch_waits_for_the_output(tmp_path: Path) -> None:
     watch = Watch(tmp_path / "not yet")
     watch.look()
     assert watch.total == 0

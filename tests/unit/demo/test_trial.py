@@ -131,9 +131,7 @@ def test_a_report_names_shards() -> None:
     assert "(account):orders:shardId-000000000001:lake" in text
 
 
-def test_a_trial_without_terraform_leaves_nothing_that_refuses_the_next_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_trial_without_terraform_can_be_repeated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TERRAFORM_BINARY_NAME", "no-such-terraform")
     with pytest.raises(DemoError, match="no-such-terraform is not on the PATH"), declared(tmp_path, print):
         pass

@@ -59,7 +59,7 @@ async def opened(stack: AsyncExitStack, clients: FakeClients, clock: LoopClock, 
         ("1g", 0.5, [1000, 34, 34, 34]),
     ],
 )
-def test_it_reads_at_the_rate_that_the_option_says(rate: str, seconds: float, limits: list[int]) -> None:
+def test_polling_has_the_rate_of_the_option(rate: str, seconds: float, limits: list[int]) -> None:
     async def scenario() -> None:
         clock = LoopClock()
         clients = FakeClients(clock, answer)
@@ -82,7 +82,7 @@ def test_it_reads_at_the_rate_that_the_option_says(rate: str, seconds: float, li
 @pytest.mark.parametrize(
     ("installed", "switch", "theirs"), [(True, "", True), (True, "off", False), (False, "", False)]
 )
-def test_uvloop_is_used_if_it_is_there_and_not_turned_off(
+def test_uvloop_is_used_unless_missing_or_disabled(
     installed: bool, switch: str, theirs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = object()

@@ -9,7 +9,7 @@ import pytest
 from kinesis_efo.fetcher.background import all_of
 
 
-def test_where_one_fails_the_others_have_ended_before_its_error_is_raised() -> None:
+def test_error_is_raised_after_the_other_tasks_have_ended() -> None:
     ended: list[str] = []
 
     async def lasting() -> None:

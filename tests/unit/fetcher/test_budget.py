@@ -17,7 +17,7 @@ def joined(budget: Budget, count: int) -> list[Account]:
     return [budget.join(key(number)) for number in range(count)]
 
 
-def test_three_quarters_are_for_everybody_and_the_rest_in_equal_shares() -> None:
+def test_three_quarters_are_shared_and_the_rest_is_split() -> None:
     budget = Budget(limit=1000)
     busy, quiet = joined(budget, 2)
     assert budget.share == 125
@@ -30,9 +30,7 @@ def test_three_quarters_are_for_everybody_and_the_rest_in_equal_shares() -> None
 
 
 @given(limit=st.integers(8, 2000), shards=st.integers(1, 8), seed=st.integers(0, 1 << 30))
-def test_the_sum_stays_within_the_limit_but_for_one_event_and_nobody_waits_for_ever(
-    limit: int, shards: int, seed: int
-) -> None:
+def test_limit_is_exceeded_by_one_event_at_most(limit: int, shards: int, seed: int) -> None:
     """Each shard takes events of random sizes, holds them for a while and gives them back, in random order."""
     random = Random(seed)
     done = []

@@ -45,7 +45,7 @@ def test_record_is_known_at_which_a_query_has_ended() -> None:
     assert b.last_record_up_to(after(31)) is None, "what may still come is not known"
 
 
-def test_a_query_that_is_behind_the_buffer_gets_no_later_record() -> None:
+def test_query_behind_the_buffer_skips_no_record() -> None:
     b = buffer()
     fill(b, numbered_event(15, 11, 12), numbered_event(30, 22, 28), numbered_event(45, 41))
     b.keep(after(30), {})
@@ -72,7 +72,7 @@ def test_a_cursor_refuses_to_jump_over_what_was_dropped() -> None:
 
 
 # Shows 11.
-def test_a_closed_buffer_covers_nothing_and_gives_its_bytes_back() -> None:
+def test_closed_buffer_covers_nothing_and_releases_its_bytes() -> None:
     budget = Budget(1 << 20)
     b = buffer(budget=budget)
     fill(b, event(10))
@@ -86,7 +86,7 @@ def test_a_closed_buffer_covers_nothing_and_gives_its_bytes_back() -> None:
 
 
 # Shows 6, 7.
-def test_a_full_budget_makes_the_subscription_wait_until_a_commit() -> None:
+def test_subscription_waits_for_a_commit_with_a_full_budget() -> None:
     async def main() -> None:
         b = buffer(limit=3 * SIZE)
         await b.admit(event(10), 0)
@@ -102,7 +102,7 @@ def test_a_full_budget_makes_the_subscription_wait_until_a_commit() -> None:
 
 
 # Shows 42.
-def test_an_event_larger_than_the_budget_is_admitted_one_at_a_time() -> None:
+def test_events_larger_than_the_budget_are_admitted_singly() -> None:
     async def main() -> None:
         budget = Budget(3 * SIZE)
         one, other = buffer(budget=budget), buffer(budget=budget, number=1)
@@ -118,7 +118,7 @@ def test_an_event_larger_than_the_budget_is_admitted_one_at_a_time() -> None:
     run(main())
 
 
-def test_what_came_for_a_reader_while_it_was_full_goes_once_it_is_read() -> None:
+def test_event_admitted_for_a_reader_goes_after_its_reading() -> None:
     """Else it would stand in the way of the next reader, until a commit that may wait for that reader."""
 
     async def main() -> None:
@@ -164,7 +164,7 @@ def still(b: ShardBuffer, *seconds: float) -> None:
         run(b.admit(Event(b"", EventHead(0, 0, 0, still=True)), second))
 
 
-def test_event_that_exceeds_the_budget_stays_until_its_query_has_planned_it() -> None:
+def test_event_beyond_the_budget_stays_until_it_is_planned() -> None:
     async def main() -> None:
         budget = Budget(1000)
         b = ShardBuffer(KEY, after(10), budget, lambda: None)
@@ -179,7 +179,7 @@ def test_event_that_exceeds_the_budget_stays_until_its_query_has_planned_it() ->
     asyncio.run(main())
 
 
-def test_shard_with_an_event_that_finds_no_room_is_not_quiet() -> None:
+def test_shard_with_an_event_without_room_is_not_quiet() -> None:
     """The subscription closes without room, and both its last and its next first event may be wrong."""
 
     async def main() -> None:

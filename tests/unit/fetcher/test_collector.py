@@ -69,7 +69,7 @@ class World:
         return self.values().get((metric, (*ABOUT, *names.items())))
 
 
-def test_shards_are_told_apart_and_subscriptions_added_up() -> None:
+def test_metrics_are_per_shard_and_subscriptions_summed() -> None:
     world = World()
     world.read("s0", records=3, opened=1, millis_behind=40, last_event=99.0)
     stats = world.read("s1", records=4, opened=2, millis_behind=10, last_event=98.0)
@@ -80,7 +80,7 @@ def test_shards_are_told_apart_and_subscriptions_added_up() -> None:
     assert world.value(metrics.FAILED, error="LimitExceededException") == 2
 
 
-def test_what_queries_read_apart_is_counted_by_itself() -> None:
+def test_separate_reading_of_queries_is_counted_separately() -> None:
     world = World()
     world.read("s0", bytes=7, events=1)
     assert (world.value(metrics.QUERIES), world.value(metrics.QUERIES_APART)) == (1, 0)

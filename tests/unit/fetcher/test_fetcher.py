@@ -180,7 +180,7 @@ async def until_read(query: Query, offset: Offset, rows: int, check: bool = True
 
 
 @scenario
-async def test_checkpoints_are_written_also_where_nobody_polls() -> None:
+async def test_checkpoints_are_written_without_polls() -> None:
     stream = ModelStream(shards=2)
     async with Query(stream) as query:
         stream.put(0, 30, arrived=LoopClock().time())
@@ -198,7 +198,7 @@ async def test_checkpoints_are_written_also_where_nobody_polls() -> None:
 
 
 @scenario
-async def test_whatever_ends_the_watch_over_the_shards_reaches_the_query() -> None:
+async def test_error_of_the_shard_watch_reaches_the_query() -> None:
     class Broken(ModelStream):
         """Answers from the second time on what nobody expects."""
 

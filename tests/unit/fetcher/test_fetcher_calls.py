@@ -13,7 +13,7 @@ FIRST, SECOND = (ShardKey("orders", f"shardId-00000000000{number}") for number i
 
 
 @scenario
-async def test_the_time_that_a_task_takes_for_what_it_got_does_not_count_as_waiting() -> None:
+async def test_processing_time_of_a_task_is_no_waiting_time() -> None:
     stream = ModelStream(shards=1)
     stream.put(0, 30)
     async with Query(stream) as query:

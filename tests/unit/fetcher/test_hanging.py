@@ -49,7 +49,7 @@ async def until_full(query: Query) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_was_frozen_for_longer_than_ranges_are_waited_for_reads_on() -> None:
+def test_fetcher_frozen_beyond_the_patience_of_ranges_continues() -> None:
     async def main() -> None:
         stream = stream_of(40)
         async with Query(stream, buffer_bytes=LIMIT) as query:

@@ -36,7 +36,7 @@ shapes = st.fixed_dictionaries(
 
 @pytest.mark.slow
 @given(shapes)
-def test_a_query_moves_between_polling_and_subscribing_without_loss_or_repetition(shape: dict[str, Any]) -> None:
+def test_read_mode_changes_lose_and_repeat_nothing(shape: dict[str, Any]) -> None:
     """Each run goes on from the offset of the one before, reading first the micro-batch it had planned and not done."""
 
     async def main() -> None:

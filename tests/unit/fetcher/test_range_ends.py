@@ -46,7 +46,7 @@ async def timed(reading: Any) -> tuple[Any, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("behind", [0, 5_000])
-def test_a_record_that_is_not_there_any_more_is_waited_for_and_then_a_loss_with_its_name(behind: int) -> None:
+def test_missing_last_record_is_awaited_and_then_lost(behind: int) -> None:
     @scenario
     async def test() -> None:
         stream, store = ModelStream(shards=1), MemoryLeaseStore()
@@ -72,7 +72,7 @@ def test_a_record_that_is_not_there_any_more_is_waited_for_and_then_a_loss_with_
 
 
 @scenario
-async def test_a_record_that_is_passed_over_for_ever_is_a_loss() -> None:
+async def test_record_that_is_always_skipped_is_a_loss() -> None:
     stream, store = ModelStream(shards=1), MemoryLeaseStore()
     stream.put(0, *[30] * 5)
     gone = stream[0].records[1][0]
@@ -90,7 +90,7 @@ async def test_a_record_that_is_passed_over_for_ever_is_a_loss() -> None:
 
 
 @scenario
-async def test_where_nothing_had_come_a_range_is_over_at_its_position() -> None:
+async def test_range_without_records_ends_at_its_position() -> None:
     stream = ModelStream(shards=1)
     empty = ShardRange(KEY, TRIM_HORIZON, Position.after(1005))
     async with Query(stream) as query:
@@ -117,7 +117,7 @@ async def test_no_range_waits_for_ever() -> None:
 
 
 @scenario
-async def test_a_record_that_retention_has_taken_is_not_waited_for_as_long_if_the_query_goes_on_without_it() -> None:
+async def test_accepted_loss_of_a_trimmed_record_is_awaited_briefly() -> None:
     stream, store = ModelStream(shards=1), MemoryLeaseStore()
     stream.put(0, 30, 30, 30)
     [wanted] = await planned_by(stream, store, polls=True)
@@ -134,7 +134,7 @@ async def test_a_record_that_retention_has_taken_is_not_waited_for_as_long_if_th
 
 
 @scenario
-async def test_what_comes_beside_a_record_that_is_passed_over_is_not_lost_with_it() -> None:
+async def test_skipped_record_loses_no_other_record() -> None:
     stream, store = ModelStream(shards=1), MemoryLeaseStore()
     stream.put(0, 30, 30, 30)
     [wanted] = await planned_by(stream, store, polls=True)

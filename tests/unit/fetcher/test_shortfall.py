@@ -28,7 +28,7 @@ def quiet(since: float, until: float) -> Quiet:
     return answers
 
 
-def test_an_end_that_is_not_reached_and_is_no_record_is_no_loss() -> None:
+def test_unreached_end_without_a_record_is_no_loss() -> None:
     with pytest.raises(RetriesExhaustedError, match=r"read up to AFTER:7 and does not get to AFTER:9, .* for 60 s"):
         shortfall(last=None).heard(AT, quiet(0, TIMEOUT))
 
@@ -44,7 +44,7 @@ def test_accepted_loss_ends_the_range_and_is_described() -> None:
     assert "later records came without it" in missing.lost
 
 
-def test_a_range_that_waits_is_warned_of_now_and_then_until_it_moves(caplog: pytest.LogCaptureFixture) -> None:
+def test_waiting_range_warns_periodically_until_it_moves(caplog: pytest.LogCaptureFixture) -> None:
     waiting = shortfall()
     with caplog.at_level(logging.WARNING):
         for position, seconds in ((3, (29.9, 30.0, 59.9, 60.0)), (7, (61.0, 90.0, 91.0, 120.0))):

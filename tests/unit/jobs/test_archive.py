@@ -37,9 +37,7 @@ def test_an_option_given_twice_is_refused() -> None:
         (["0"], [], "0 to 0"),
     ],
 )
-def test_a_checkpoint_that_is_older_than_its_output_is_refused(
-    written: list[str], planned: list[str], left_out: str
-) -> None:
+def test_checkpoint_older_than_its_output_is_refused(written: list[str], planned: list[str], left_out: str) -> None:
     with pytest.raises(ConfigurationError, match=f"would leave out what is read in micro-batches {left_out}"):
         refuse_if_ahead(written, planned, "s3://lake/raw", "s3://lake/checkpoints/raw")
 
@@ -48,7 +46,7 @@ def test_a_checkpoint_that_is_older_than_its_output_is_refused(
     ("written", "planned"),
     [([], []), ([], ["0"]), (["9.compact", "10"], ["10"]), (["9.compact", "10"], ["10", "11"]), (["_tmp"], [])],
 )
-def test_a_checkpoint_that_has_planned_what_was_written_is_not(written: list[str], planned: list[str]) -> None:
+def test_checkpoint_that_planned_the_output_is_accepted(written: list[str], planned: list[str]) -> None:
     refuse_if_ahead(written, planned, "out", "checkpoint")
 
 
@@ -73,7 +71,7 @@ def test_it_imports_nothing_that_an_environment_archive_has_not() -> None:
         (["--avail"], "unrecognized arguments: --avail"),
     ],
 )
-def test_a_wrong_argument_is_told_before_spark_starts(
+def test_wrong_argument_fails_before_spark_starts(
     arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     needed = ["--manifest", "m.json", "--output", "out", "--checkpoint", "checkpoint"] if arguments else []

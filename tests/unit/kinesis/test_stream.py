@@ -332,7 +332,7 @@ QUIET = [Wait(5), event(to=7, behind=0), Wait(5), event(to=7, behind=0)]
 LAST = [event((6, 20), to=7, behind=0), *QUIET]
 
 
-async def test_tip_searches_are_five_seconds_apart() -> None:
+async def test_tip_searches_have_five_seconds_between_them() -> None:
     transport = ScriptedTransport(LoopClock(), LAST, LAST)
     made = stream(Lister(), transport)
     assert await made.tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)

@@ -22,13 +22,13 @@ def chosen(spark: SparkJvm, **options: str) -> Listening:
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
-def test_executors_that_reach_the_driver_at_loopback_reach_the_fetcher_there(host: str) -> None:
+def test_executors_on_loopback_reach_the_fetcher_at_loopback(host: str) -> None:
     assert chosen(UNKNOWN, **{DRIVER_HOST: host}) == Listening()
     # What the JVM was started with may hold no more.
     assert chosen(SparkJvm(False, (host,))) == Listening("0.0.0.0", range(1), OWN)
 
 
-def test_what_is_bound_to_one_address_is_told_by_that() -> None:
+def test_service_bound_to_one_address_announces_it() -> None:
     for spark in (LOCAL, CLUSTER):
         assert chosen(spark, fetcherBindHost="10.0.0.7") == Listening("10.0.0.7", range(1), ("10.0.0.7",))
         assert chosen(spark, fetcherBindHost="::1") == Listening("::1", range(1), ("::1",))

@@ -76,7 +76,7 @@ def streams(of: Program) -> list[dict[str, str]]:
     return [run.entry.streams for run in runs]
 
 
-def test_two_that_look_at_once_do_not_take_each_other_for_the_host(tmp_path: Path) -> None:
+def test_concurrent_searches_find_no_false_host(tmp_path: Path) -> None:
     here = found(tmp_path)
     file = here.begin(ENTRY)
     (run,) = here.runs()

@@ -26,7 +26,7 @@ HEAVY = {"aiobotocore", "aiohttp", "boto3", "botocore", "cryptography", "h2"}
 
 
 @pytest.mark.slow
-def test_a_query_whose_run_is_elsewhere_imports_no_sdk_no_http_and_no_cryptography() -> None:
+def test_planner_without_a_run_imports_few_modules() -> None:
     program = (
         "import sys; import kinesis_efo.spark.stream_reader, kinesis_efo.planner.run_link, "
         "kinesis_efo.planner.shared_run, kinesis_efo.planner.run_process; print(*sys.modules)"
@@ -96,7 +96,7 @@ def test_starting_run_ends_with_its_jvm_or_planner(gone: str) -> None:
         jvm.kill()
 
 
-def test_a_process_that_was_started_ahead_and_is_not_needed_is_gone() -> None:
+def test_unneeded_prepared_process_ends() -> None:
     run_process.start_ahead()
     (process,) = run_process._ahead
     run_process.start_ahead()
@@ -117,7 +117,7 @@ def started(monkeypatch: pytest.MonkeyPatch, program: str) -> run_process.RunPro
 
 
 @pytest.mark.slow
-def test_a_run_that_is_ready_has_its_order_and_how_it_ends_is_known(
+def test_ready_run_has_its_order_and_reports_its_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ready = "assert b'the order' in order; os.write(1, b'ready'); os.close(1); import time; time.sleep(600)"
@@ -143,7 +143,7 @@ def test_a_run_that_cannot_begin_is_its_error(
 
 
 @pytest.mark.slow
-def test_run_that_is_stopped_as_it_starts_is_an_error(
+def test_run_stopped_during_its_start_is_an_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     beats = "import time; [(os.write(1, b'\\0'), time.sleep(0.5)) for _ in range(28)]; "
@@ -161,7 +161,7 @@ def test_run_that_is_stopped_as_it_starts_is_an_error(
 
 
 @pytest.mark.slow
-def test_a_process_whose_starter_has_died_ends_by_itself() -> None:
+def test_process_with_a_dead_starter_ends() -> None:
     run_process.start_ahead()
     process = run_process._ahead.pop()
     assert process.communicate(timeout=60)[0] == b""
@@ -170,7 +170,7 @@ def test_a_process_whose_starter_has_died_ends_by_itself() -> None:
 
 # Shows AWS away at a start.
 @pytest.mark.slow
-def test_start_that_waits_for_aws_says_so(
+def test_start_that_waits_for_aws_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("ENDPOINT_URL", "http://127.0.0.1:9")):

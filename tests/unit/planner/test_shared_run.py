@@ -58,9 +58,7 @@ def where(run: SharedRun, wait: float = 0.05, *, doubts: bool = False) -> Any:
         )
 
 
-def test_a_query_whose_tasks_could_ask_nobody_does_not_begin(
-    programs: Programs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_query_without_a_reachable_run_does_not_begin(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     other, run = programs.reader(), programs.reader()
     other.start()
 
@@ -94,7 +92,7 @@ def test_other_options_are_refused_with_their_names(programs: Programs) -> None:
     other.stop()
 
 
-def test_a_run_whose_process_ends_as_it_is_started_is_an_error_at_last(programs: Programs) -> None:
+def test_run_process_that_always_ends_early_is_an_error(programs: Programs) -> None:
     run, started = programs.reader(), []
 
     def start_process(secret: str, check: Callable[[], None]) -> Callable[[], str]:
@@ -131,7 +129,7 @@ def alone(programs: Programs) -> tuple[SharedRun, FakeRun]:
     return reader, programs.begun[0]
 
 
-def test_a_run_learns_which_micro_batch_sparks_log_has_and_so_does_the_next_one(programs: Programs) -> None:
+def test_each_run_learns_the_micro_batch_of_sparks_log(programs: Programs) -> None:
     reader, run = alone(programs)
     reader.planned(LATER.mark)  # type: ignore[arg-type]
     (query,) = run.queries
@@ -142,7 +140,7 @@ def test_a_run_learns_which_micro_batch_sparks_log_has_and_so_does_the_next_one(
 
 
 @pytest.mark.slow
-def test_one_of_many_queries_starts_the_next_run_and_the_others_join_it(programs: Programs) -> None:
+def test_one_query_starts_the_next_run_for_all(programs: Programs) -> None:
     readers = [programs.reader() for _ in range(5)]
     for reader in readers:
         reader.start()
@@ -156,7 +154,7 @@ def test_one_of_many_queries_starts_the_next_run_and_the_others_join_it(programs
         assert len(programs.begun[-1].clients) == len(readers)
 
 
-def test_a_task_is_told_to_ask_again_while_there_is_no_run(programs: Programs) -> None:
+def test_task_retries_while_there_is_no_run(programs: Programs) -> None:
     reader, run = alone(programs)
     going = threading.Event()
     programs.change = lambda _: going.wait(20)
@@ -170,7 +168,7 @@ def test_a_task_is_told_to_ask_again_while_there_is_no_run(programs: Programs) -
     assert found[0].fetchers == [programs.begun[1].address]
 
 
-def test_task_that_gets_no_answer_learns_why_its_run_has_failed(programs: Programs) -> None:
+def test_task_without_an_answer_learns_the_runs_error(programs: Programs) -> None:
     reader, run = alone(programs)
     run.queries[0].error = DataLossError("records are gone")
     assert where(reader).fetchers == [run.address], "nobody asked the run itself"

@@ -42,9 +42,7 @@ ORDERS, CLICKS = ref("orders"), ref("clicks")
         (ref("orders", consumer=None), f"{ACCOUNT}/orders"),
     ],
 )
-def test_another_way_to_read_the_same_stream_is_said_once(
-    now: StreamRef, how: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changed_reader_of_a_stream_is_logged_once(now: StreamRef, how: str, caplog: pytest.LogCaptureFixture) -> None:
     data = reading(ORDERS).to_dict(offset(orders=AT))
     streams = reading(now)
     assert streams.read(data) == streams.read(data) == offset(orders=AT)
@@ -61,7 +59,7 @@ def test_another_way_to_read_the_same_stream_is_said_once(
         ({"version": 1, "streams": {"orders": {FIRST: "SOON"}}}, "'SOON' is not a position"),
     ],
 )
-def test_a_checkpoint_of_something_else_is_an_error_of_this_library_with_a_remedy(data: Any, says: str) -> None:
+def test_checkpoint_of_another_source_names_the_remedy(data: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says) as caught:
         reading(ORDERS).read(data)
     assert "give this query a checkpointLocation of its own" in str(caught.value)
@@ -70,7 +68,7 @@ def test_a_checkpoint_of_something_else_is_an_error_of_this_library_with_a_remed
     assert type(told) is ConfigurationError
 
 
-def test_one_stream_of_several_that_is_gone_is_no_swap() -> None:
+def test_removal_of_one_stream_is_no_replacement() -> None:
     with pytest.raises(ConfigurationError) as partly:
         reading(ORDERS).read(reading(ORDERS, CLICKS).to_dict(offset(orders=AT, clicks=AT)))
     assert "several sources" not in str(partly.value)

@@ -95,7 +95,7 @@ def left_of(number: int) -> dict[ShardKey, Position]:
 
 
 @pytest.mark.slow
-def test_a_client_whose_process_is_gone_is_taken_out(own: FakeRun, tmp_path: Path) -> None:
+def test_client_of_a_dead_process_is_removed(own: FakeRun, tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         Client(own, tmp_path / "run")
         gone = Client(own, tmp_path / "run", Process.of(process.pid))
@@ -134,7 +134,7 @@ def continue_at(query: FakeQuery, checkpoint: str) -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_late_report_of_a_query_that_left_is_not_its_copys(client: Client, own: FakeRun, *, is_known: bool) -> None:
+def test_late_report_does_not_count_for_a_copied_query(client: Client, own: FakeRun, *, is_known: bool) -> None:
     first = client.query
     continue_at(first, "ab")
     marks = [Mark("ab", number) for number in range(2)]

@@ -239,7 +239,7 @@ ARRIVALS = st.builds(
     st.sampled_from([{}, {"maxRecordsPerTrigger": "4"}, {"budget": 8 * SIZE}, {"minBytesPerTrigger": "2k"}]),
     st.booleans(),
 )
-def test_no_wait_is_longer_than_the_delay_or_loses_a_record(
+def test_waits_are_bounded_and_lose_no_record(
     arrivals: list[Arrival], seconds: list[float], delay: float, limits: dict[str, Any], alone: bool
 ) -> None:
     takes = cycle(seconds)

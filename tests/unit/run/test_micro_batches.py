@@ -111,7 +111,7 @@ PROGRESS = st.builds(
 
 
 @given(st.lists(PROGRESS, max_size=5), st.none() | st.integers(1, 500), PROGRESS)
-def test_what_comes_at_the_tip_or_beyond_the_limits_ends_any_wait(
+def test_records_at_the_tip_or_beyond_limits_end_waits(
     shards: list[ShardProgress], least_bytes: int | None, another: ShardProgress
 ) -> None:
     may = may_wait(shards, least_bytes)
@@ -123,7 +123,7 @@ def test_what_comes_at_the_tip_or_beyond_the_limits_ends_any_wait(
         assert not may_wait([*shards, another], least_bytes), "a wait that is over is not taken up again"
 
 
-def test_only_records_at_the_tip_end_a_wait_and_the_next_poll_has_all_that_came() -> None:
+def test_wait_ends_with_records_at_the_tip_only() -> None:
     async def main() -> None:
         query = Query(FIRST, SECOND, THIRD)
         offset = at(first=TRIM_HORIZON, second=TRIM_HORIZON, third=SHARD_END)

@@ -34,7 +34,7 @@ def query(notes: RunNotes | None = None) -> tuple[Run, Query]:
     return made, Query(made)
 
 
-def test_a_query_that_joins_later_is_compared_with_the_rows_that_the_run_has_found(
+def test_joining_query_is_compared_with_the_runs_rows(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:

@@ -109,7 +109,7 @@ ONE = Offset({FIRST: TRIM_HORIZON})
 
 
 @scenario()
-async def test_a_failure_ends_every_call_and_the_first_one_stays(centre: Centre) -> None:
+async def test_first_failure_ends_every_call(centre: Centre) -> None:
     failure, query = centre.run.failure, centre.query
     failure.set(DataLossError("first"))
     failure.set(DataLossError("second"))
@@ -134,7 +134,7 @@ async def test_a_failure_ends_every_call_and_the_first_one_stays(centre: Centre)
 
 
 @scenario()
-async def test_task_fails_with_the_reason_if_its_query_does_not_need_its_range(centre: Centre) -> None:
+async def test_task_of_an_outdated_range_fails_with_the_reason(centre: Centre) -> None:
     await centre.poll(ONE)
     with raises(
         FetcherError,
@@ -145,7 +145,7 @@ async def test_task_fails_with_the_reason_if_its_query_does_not_need_its_range(c
 
 
 @scenario()
-async def test_row_is_read_again_if_a_late_renewal_shows_that_the_lease_was_held(centre: Centre) -> None:
+async def test_row_is_read_again_after_a_late_renewal(centre: Centre) -> None:
     held = True
     table, reached = Table(centre.run.fetcher, centre.run.clock, lambda _: held, lambda _: None), Progress()
     table.join("query", reached, None, lambda: None)
@@ -178,7 +178,7 @@ async def test_order_that_comes_while_the_lease_is_not_held_is_carried_out_later
 
 
 @scenario()
-async def test_losses_are_looked_for_when_an_offset_names_other_shards_and_after_each_listing(centre: Centre) -> None:
+async def test_losses_are_checked_at_new_shards_and_listings(centre: Centre) -> None:
     """With each poll, thousands of shards would be compared. Only the first look after a start knows no earlier one."""
     looked: list[list[str]] = []
     entered: list[str] = []
@@ -212,7 +212,7 @@ async def test_losses_are_looked_for_when_an_offset_names_other_shards_and_after
 
 
 @scenario()
-async def test_tools_are_told_how_far_each_shard_is_processed(centre: Centre) -> None:
+async def test_tools_see_the_progress_of_each_shard(centre: Centre) -> None:
     assert await centre.run.status() == []
     await centre.poll(ONE)
     assert [each.done for each in await centre.run.status()] == ["TRIM_HORIZON"]
@@ -257,7 +257,7 @@ async def warned(centre: Centre, caplog: pytest.LogCaptureFixture, *others: Call
         ([lambda centre: Query(centre.run, name="clicks").begins(["clicks"], from_leases=True)], 1),
     ],
 )
-def test_a_new_query_warns_once_for_all_unless_another_one_goes_on_from_where_the_application_had_read(
+def test_new_query_warns_once_unless_another_continues(
     others: list[Callable[[Centre], Any]], expected: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     @scenario(shards=2, store=read_before())

@@ -53,7 +53,7 @@ async def passes() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_stream_that_cannot_be_listed_fails_its_clients_and_may_be_added_again() -> None:
+def test_unlisted_stream_fails_its_clients_and_can_return() -> None:
     async def go() -> None:
         opening = Opening()
         streams = opening.streams
@@ -75,7 +75,7 @@ def test_a_stream_that_cannot_be_listed_fails_its_clients_and_may_be_added_again
     asyncio.run(go())
 
 
-def test_who_cannot_share_the_streams_is_told_why() -> None:
+def test_client_that_cannot_share_streams_gets_the_reason() -> None:
     async def go() -> None:
         streams = Opening().streams
         assert streams.faults({"orders": ref("orders"), "clicks": ref("clicks")}) == []

@@ -59,7 +59,7 @@ async def pause(seconds: float = ASK_SECONDS) -> None:
     await LoopClock().sleep(seconds)
 
 
-def test_once_auto_was_seen_nothing_is_left_out_any_more(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_omitted_after_automatic_distribution(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(strict: Asked) -> None:
         assert await strict()
         strict.model.distributes = Distribution.AUTO
@@ -77,7 +77,7 @@ def test_once_auto_was_seen_nothing_is_left_out_any_more(caplog: pytest.LogCaptu
     assert "no KPL aggregate is left out: Kinesis distributes or distributed its records itself" in caplog.messages[0]
 
 
-def test_nothing_is_left_out_where_it_cannot_be_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_omitted_with_unknown_distribution(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(strict: Asked) -> None:
         strict.model.distributes = refused("AccessDeniedException")
         assert not await strict()

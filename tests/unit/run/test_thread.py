@@ -34,7 +34,7 @@ def fails() -> None:
 
 
 @pytest.mark.parametrize("part", ["an exit callback", "the report"])
-def test_a_stop_goes_on_where_one_part_of_it_fails(part: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_stop_continues_after_a_failed_part(part: str, caplog: pytest.LogCaptureFixture) -> None:
     runtime = RunThread(MANIFEST, OPTIONS, Listening(), "secret")
     service = Service()
     report = fails if part == "the report" else lambda: None
@@ -51,7 +51,7 @@ def test_a_stop_goes_on_where_one_part_of_it_fails(part: str, caplog: pytest.Log
 
 
 @pytest.mark.slow
-def test_a_call_ends_with_the_loop_that_it_waits_for() -> None:
+def test_call_ends_with_its_loop() -> None:
     runtime = RunThread(MANIFEST, OPTIONS, Listening(), "secret")
     runtime._thread.start()
     ended: list[BaseException] = []

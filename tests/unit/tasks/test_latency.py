@@ -18,9 +18,7 @@ from kinesis_efo.tasks import latency
 from kinesis_efo.tasks.latency import acknowledge_quickly, keep_freed_memory, keep_zip_directories, leave_imports_alone
 
 
-def test_the_directory_of_a_zip_is_read_again_only_when_the_file_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zip_directory_is_read_again_after_changes_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original, reads = zipimport.zipimporter.invalidate_caches, []
 
     def counted(self: zipimport.zipimporter) -> None:
@@ -54,7 +52,7 @@ def test_the_directory_of_a_zip_is_read_again_only_when_the_file_has_changed(
     assert importer.find_spec("one") is None
 
 
-def test_the_garbage_collector_leaves_alone_what_a_process_holds_at_its_first_task(
+def test_garbage_collector_ignores_objects_before_the_first_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gc.unfreeze()
@@ -69,7 +67,7 @@ def test_the_garbage_collector_leaves_alone_what_a_process_holds_at_its_first_ta
 
 
 @pytest.mark.parametrize("collects", [True, False])
-def test_nothing_is_collected_while_modules_are_imported_and_then_it_is_as_before(collects: bool) -> None:
+def test_imports_run_without_garbage_collection(collects: bool) -> None:
     before = gc.isenabled()
     try:
         (gc.enable if collects else gc.disable)()
@@ -118,7 +116,7 @@ print(libc.mallinfo2().keepcost >> 20)
 
 
 @pytest.mark.skipif(os.confstr("CS_GNU_LIBC_VERSION") is None, reason="what it sets is glibc's")
-def test_memory_of_one_batch_is_kept_for_the_next_one() -> None:
+def test_memory_of_one_batch_is_reused() -> None:
     said = subprocess.run([sys.executable, "-c", _MAPPED], check=True, capture_output=True, text=True).stdout.split()
     assert said[:2] == ["1", "0"], "a region of its own at first, and none once memory is kept"
     assert int(said[2]) >= 20, "MiB at the end of the heap that stay"

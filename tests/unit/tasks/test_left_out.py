@@ -12,7 +12,7 @@ from kinesis_efo.tasks.left_out import LeftOut
 SETTINGS = MetricsSettings(export="none")
 
 
-def test_one_warning_a_minute_and_stream_with_the_number_since(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_stream_warns_once_a_minute_with_the_number(caplog: pytest.LogCaptureFixture) -> None:
     now = [100.0]
     left_out = LeftOut(lambda: now[0])
     for seconds, stream, number in (
@@ -33,7 +33,7 @@ def test_one_warning_a_minute_and_stream_with_the_number_since(caplog: pytest.Lo
     assert "the last in shard shardId-4" in caplog.messages[2]
 
 
-def test_the_metric_counts_by_stream_and_is_reported_from_the_first_on() -> None:
+def test_metric_counts_each_stream_from_the_first() -> None:
     reported = []
     left_out = LeftOut(lambda: 0.0, lambda source, settings: reported.append((source, settings)) or (lambda: None))
     assert list(left_out()) == reported == []

@@ -133,20 +133,20 @@ def test_where_nothing_happens_one_call_is_enough() -> None:
     assert network.calls == [(ONE, 3)]
 
 
-def test_another_fetcher_goes_on_where_one_has_ended() -> None:
+def test_another_fetcher_continues_after_one_has_ended() -> None:
     network = Network(fails=[10], cuts=[7, 4])
     assert network.read() == EVERYTHING
     assert network.calls == [(ONE, 3), (TWO, 2)], "the first range was complete"
 
 
-def test_another_one_goes_on_with_answers_of_get_records_too() -> None:
+def test_another_fetcher_continues_with_get_records() -> None:
     network = Network(fails=[2, 1, 3], cuts=[7, 4])
     network.polled = True
     assert network.read() == EVERYTHING
     assert len(network.calls) == 4
 
 
-def test_a_range_whose_last_record_came_is_not_asked_for_again() -> None:
+def test_range_with_its_last_record_is_not_repeated() -> None:
     """It was planned at a position behind its last record, which the answers do not get to."""
     ranges = [ShardRange(key, Position.after(0), Position.after(30), last=28) for key in KEYS]
     network = Network(fails=[4], cuts=[7])
@@ -155,7 +155,7 @@ def test_a_range_whose_last_record_came_is_not_asked_for_again() -> None:
     assert network.calls == [(ONE, 3), (TWO, 2)]
 
 
-def test_a_call_that_breaks_off_when_everything_has_come_has_done_what_it_should() -> None:
+def test_call_that_breaks_off_after_everything_succeeds() -> None:
     network = Network(fails=[15])
     assert network.read() == EVERYTHING
     assert network.calls == [(ONE, 3)]
@@ -168,7 +168,7 @@ def test_each_range_is_read_where_its_shard_is() -> None:
     assert network.calls == [(TWO, 1), (ONE, 1), (TWO, 1)]
 
 
-def test_one_that_does_not_know_the_secret_is_another_runs() -> None:
+def test_fetcher_with_another_secret_is_skipped() -> None:
     network = Network()
     network.refuse = {ONE}
     assert network.read() == EVERYTHING
@@ -176,28 +176,28 @@ def test_one_that_does_not_know_the_secret_is_another_runs() -> None:
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 12)), max_size=12))
-def test_a_call_that_ended_is_made_again_where_there_is_one_fetcher_only(fails: list[int | None]) -> None:
+def test_ended_call_is_repeated_with_one_fetcher(fails: list[int | None]) -> None:
     network = Network(fails)
     network.owners = dict.fromkeys(KEYS, ONE)
     network.error = FetcherUnreachableError("nothing was said for 20 s")
     assert network.read() == EVERYTHING
 
 
-def test_one_that_never_says_anything_is_given_up_after_a_while() -> None:
+def test_silent_fetcher_is_abandoned_after_its_time() -> None:
     network = Network(fails=[0] * 1000)
     network.error, network.costs = FetcherUnreachableError("nothing was said for 20 s"), 20.0
     with pytest.raises(FetcherUnreachableError, match=r"could not be read for \d+ s: nothing was said"):
         network.read()
 
 
-def test_a_shard_that_nobody_reads_is_given_up_after_a_while() -> None:
+def test_unassigned_shard_fails_the_task_after_its_time() -> None:
     network = Network()
     network.owners[KEYS[1]] = None
     with pytest.raises(FetcherUnreachableError, match=r"shard orders.*000001 could not be read for 6\d s: no fetcher"):
         network.read(first=None)
 
 
-def test_range_that_no_fetcher_serves_is_warned_of_before_it_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_unserved_range_warns_before_it_fails(caplog: pytest.LogCaptureFixture) -> None:
     network = Network(fails=[0] * 100)
     network.error, network.costs = NotFetchedHereError("shard orders:0 is not fetched here now"), 1.0
     with pytest.raises(FetcherUnreachableError):
@@ -208,7 +208,7 @@ def test_range_that_no_fetcher_serves_is_warned_of_before_it_is_given_up(caplog:
     ]
 
 
-def test_a_task_makes_room_where_there_is_no_fetcher_at_all() -> None:
+def test_task_without_fetchers_makes_room() -> None:
     network = Network()
     network.owners[KEYS[1]], network.there = None, 0
     with raises(
@@ -219,7 +219,7 @@ def test_a_task_makes_room_where_there_is_no_fetcher_at_all() -> None:
         network.read(first=None)
 
 
-def test_a_fetcher_that_always_breaks_off_is_given_up_and_said_why() -> None:
+def test_fetcher_that_always_breaks_off_fails_with_its_reason() -> None:
     with raises(FetcherUnreachableError, "shard orders:shardId-000000000000 could not be read for 60 s: gone"):
         Network(fails=[0] * 1000).read()
 
@@ -228,5 +228,5 @@ def test_a_fetcher_that_always_breaks_off_is_given_up_and_said_why() -> None:
     st.lists(st.one_of(st.none(), st.integers(0, 12)), max_size=12),
     st.lists(st.integers(1, 12), min_size=1, max_size=5),
 )
-def test_wherever_it_breaks_off_every_record_comes_once_and_in_order(fails: list[int | None], cuts: list[int]) -> None:
+def test_each_record_comes_once_wherever_a_call_breaks(fails: list[int | None], cuts: list[int]) -> None:
     assert Network(fails, cuts).read() == EVERYTHING

@@ -165,7 +165,7 @@ class BatchScenario:
         for _ in range(count):
             name = f"{len(self.records)}"
             shard = self.world.kinesis.put(STREAM, f"key{self.random.randrange(50)}", name.encode())
-            stored = self.world.kinesis.state.streams[STREAM].shards[shard]._records[-1]
+            stored = self.world.kinesis.state.streams[STREAM].shards[shard].keep().records[-1]
             sequence = int(json.loads(stored.json)["SequenceNumber"])
             self.records.append(Record(name, shard, sequence, stored.arrival, self.now))
 

@@ -255,7 +255,7 @@ class EndsScenario:
 
         found = {}
         for shard in self.world.kinesis.state.streams[STREAM].shards.values():
-            for record in shard._records:
+            for record in shard.keep().records:
                 told = json.loads(record.json)
                 number = base64.b64decode(told["Data"]).split(b":", 1)[0].decode()
                 found[f"{told['PartitionKey']}:{number}"] = record.arrival

@@ -319,7 +319,7 @@ class SparkProgram:
 
         def end() -> None:
             # The kernel closes its files, and nobody tidies up.
-            file._path = world.directory / "nothing"
+            file.path = world.directory / "nothing"
             file.close()
 
         process.ends.append(end)
@@ -327,7 +327,7 @@ class SparkProgram:
         self.hosting[process] = runtime
         answer.append(None)
         file.restore = lambda: None  # type: ignore[method-assign]
-        run_process._stay(runtime, world.process_type.of(self.jvm.pid), os.getppid(), file)
+        run_process.stay(runtime, world.process_type.of(self.jvm.pid), os.getppid(), file)
         runtime.stop()
         file.close()
         world.machine.exit()

@@ -68,7 +68,7 @@ class Mishaps(NoFaults):
         self._kind = self._random.choice(KINDS[self._target])
         self._due = now + self._random.uniform(0.5, 1.5) * self._every
 
-    def _strikes(self, target: str) -> str | None:
+    def strikes(self, target: str) -> str | None:
         now = self._seen[target] = self._clock()
         if now > self._due + _WAIT_SECONDS:
             # The target is not in use any more.
@@ -85,7 +85,7 @@ class Mishaps(NoFaults):
         """See `FaultInjection`."""
         if request.operation == "UpdateItem" and self._clock() < self._out_until:
             raise AwsError(THROTTLED, "soak")
-        if request.operation not in KINDS or (kind := self._strikes(request.operation)) is None:
+        if request.operation not in KINDS or (kind := self.strikes(request.operation)) is None:
             return
         if kind == "slow":
             await asyncio.sleep(self._random.uniform(0.5, 3.0))
@@ -96,7 +96,7 @@ class Mishaps(NoFaults):
 
     def frame(self, subscription: Any, frame: bytes) -> Iterable[Step]:
         """See `FaultInjection`."""
-        if not subscription.events or (kind := self._strikes(FRAME)) is None:
+        if not subscription.events or (kind := self.strikes(FRAME)) is None:
             return (frame,)
         if kind in EXCEPTIONS:
             return changed(Fault("exception", 0, code=kind), frame, subscription)

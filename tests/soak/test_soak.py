@@ -123,7 +123,7 @@ def test_faults_strike_what_is_in_use() -> None:
     for _ in range(40_000):
         now[0] += 0.05
         for target in (FRAME, "UpdateItem"):
-            mishaps._strikes(target)
+            mishaps.strikes(target)
     struck = Counter(target for target, _ in mishaps.struck.elements())
     assert struck.keys() == {FRAME, "UpdateItem"}
     assert struck.total() > 2000 / 3 * 0.8

@@ -60,9 +60,9 @@ class CuttingProxy:
             there = (client, server, None if self._answer else limit, client)
             back = (server, client, limit if self._answer else None, client)
             for way in (there, back):
-                threading.Thread(target=self._forward, args=way, daemon=True).start()
+                threading.Thread(target=self.forward, args=way, daemon=True).start()
 
-    def _forward(self, source: socket.socket, sink: socket.socket, limit: int | None, client: socket.socket) -> None:
+    def forward(self, source: socket.socket, sink: socket.socket, limit: int | None, client: socket.socket) -> None:
         seen = 0
         with contextlib.suppress(OSError):
             while piece := source.recv(16_384):

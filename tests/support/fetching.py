@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from kinesis_efo.records.decoder import decode
 from kinesis_efo.run.access import Begin, Call
 from kinesis_efo.run.query import Query
 from kinesis_efo.run.query_planner import QueryPlanner
-from kinesis_efo.run.thread import RunThread, finished
+from kinesis_efo.run.thread import RunThread
 from kinesis_efo.run.whole_run import StartFetchers
 from kinesis_efo.tasks.client import FetcherClient
 from tests.support.planned import finish, planned
@@ -54,14 +53,14 @@ class LocalRun(RunThread):
 
     def start(self) -> None:
         super().start()
-        self.planner = self._call(self._planner())
+        self.planner = self.call(self._planner())
 
     async def _planner(self) -> QueryPlanner:
         return self.whole.new_query("", self._setup.manifest.streams, self._setup.options)
 
     def ask(self, call: Call[T]) -> T:
         """Make a call to the query."""
-        answer: T = self._call(self.planner.answer(call))
+        answer: T = self.call(self.planner.answer(call))
         return answer
 
 
@@ -105,7 +104,7 @@ class QueryCalls:
         return self._run(self._query.tips(offset, timeout))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return finished(asyncio.run_coroutine_threadsafe(work, self._runtime._loop), self._runtime._thread.is_alive)
+        return self._runtime.call(work)
 
 
 def first_offset(runtime: LocalRun) -> Offset:
@@ -229,9 +228,9 @@ def beside(first: Reading, name: str, at: Offset) -> Iterator[Reading]:
     async def join() -> Query:
         return Query(runtime.whole.run, name=name)
 
-    query = runtime._call(join())
+    query = runtime.call(join())
     try:
         with FetcherClient(runtime.address, runtime.secret, query=name) as client:
             yield Reading(runtime, client, at, QueryCalls(runtime, query))
     finally:
-        runtime._call(query.leave())
+        runtime.call(query.leave())

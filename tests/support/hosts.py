@@ -71,7 +71,7 @@ class Host:
         self.address = card.address
         self.address6 = card.address6
         self.namespace = namespace
-        self._card = card
+        self.card = card
         self._switch = switch
         self._names = names
         self._started: list[subprocess.Popen[bytes]] = []
@@ -200,10 +200,10 @@ class Host:
     def _families(self) -> Sequence[str]:
         return ("-4", "-6") if self.address6 else ("-4",)
 
-    def _make(self) -> None:
+    def make(self) -> None:
         _ip("netns", "add", self.namespace)
         _ip(
-            *("link", "add", "eth0", "netns", self.namespace, "address", self._card.mac),
+            *("link", "add", "eth0", "netns", self.namespace, "address", self.card.mac),
             *("type", "veth", "peer", "name", self.name, "netns", self._switch),
         )
         _ip("-n", self._switch, "link", "set", self.name, "master", _SWITCH, "up")
@@ -212,7 +212,7 @@ class Host:
             self.namespace,
             "-batch",
             "-",
-            lines=("link set lo up", "link set eth0 up", *self._card.addresses("eth0")),
+            lines=("link set lo up", "link set eth0 up", *self.card.addresses("eth0")),
         )
         for family in self._families():
             _ip(family, "-n", self.namespace, "-batch", "-", lines=_RULES)
@@ -251,10 +251,10 @@ class Hosts:
         names_file.write_text("\n".join(lines) + "\n")
         try:
             for host in self:
-                host._make()
+                host.make()
             self._connect_this_process(switch, network)
             for host in self:
-                known = [line for other in self if other is not host for line in other._card.neighbours("eth0")]
+                known = [line for other in self if other is not host for line in other.card.neighbours("eth0")]
                 _ip("-n", host.namespace, "-batch", "-", lines=known)
         except BaseException:
             self.close()
@@ -290,7 +290,7 @@ class Hosts:
             *("type", "veth", "peer", "name", _OUTSIDE, "netns", switch),
         )
         _ip("-n", switch, "link", "set", _OUTSIDE, "master", _SWITCH, "up")
-        known = [line for host in self for line in host._card.neighbours(device)]
+        known = [line for host in self for line in host.card.neighbours(device)]
         _ip("-batch", "-", lines=(f"link set {device} up", *me.addresses(device), *known))
         for host in self:
             _ip("-n", host.namespace, "-batch", "-", lines=me.neighbours("eth0"))

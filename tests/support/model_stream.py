@@ -57,9 +57,9 @@ class ModelStream:
     """
 
     def __init__(self, shards: int = 1, event_records: Iterable[int] = (2,), *, timed: bool = False) -> None:
-        self._numbers = _timed_numbers() if timed else count(1000, 10)
-        self._event_records = list(event_records)
-        self._grown = asyncio.Event()
+        self.numbers = _timed_numbers() if timed else count(1000, 10)
+        self.event_records = list(event_records)
+        self.grown = asyncio.Event()
         self.shards_by_id: dict[str, ModelShard] = {}
         self.arrivals: dict[int, float] = {}
         self.subscribed: list[tuple[str, str]] = []
@@ -70,7 +70,7 @@ class ModelStream:
         self.distribution_faults: list[Exception] = []
         self.lag = self.hidden = 0
         self.gives_last_number = False
-        self._events: dict[str, ModelEvents] = {}
+        self.events: dict[str, ModelEvents] = {}
         width = (MAX_HASH + 1) // shards
         for number in range(shards):
             self._add((number * width, (number + 1) * width - 1))
@@ -84,11 +84,11 @@ class ModelStream:
         """Put records into a shard; they do not say when they arrived, unless that is given, in epoch seconds."""
         shard = self[number]
         assert shard.last is None, "a closed shard takes no records"
-        records = [(next(self._numbers), size) for size in sizes]
+        records = [(next(self.numbers), size) for size in sizes]
         shard.records += records
         if arrived is not None:
             self.arrivals |= dict.fromkeys((sequence for sequence, _ in records), arrived)
-        self._grow()
+        self.grow()
 
     def behind(self, shard: ModelShard, position: int) -> int:
         """How far an event says that it is behind the tip, milliseconds."""
@@ -109,35 +109,35 @@ class ModelStream:
         """Split a shard in two halves."""
         shard = self[number]
         low, high = shard.hashes
-        shard.last = next(self._numbers)
+        shard.last = next(self.numbers)
         middle = (low + high) // 2
         shard.children = [self._add(half, (shard.shard_id,)) for half in ((low, middle), (middle + 1, high))]
-        self._grow()
+        self.grow()
 
     def merge(self, one: int, other: int) -> None:
         """Merge two shards."""
         pair = [self[one], self[other]]
         hashes = (min(shard.hashes[0] for shard in pair), max(shard.hashes[1] for shard in pair))
         for shard in pair:
-            shard.last = next(self._numbers)
+            shard.last = next(self.numbers)
         child = self._add(hashes, tuple(shard.shard_id for shard in pair))
         for shard in pair:
             shard.children = [child]
-        self._grow()
+        self.grow()
 
     def cut(self, shard_id: str) -> None:
         """Break the connection of the subscription to a shard, if there is one."""
         if self.open.get(shard_id):
-            self._events[shard_id].close()
+            self.events[shard_id].close()
 
     def _add(self, hashes: tuple[int, int], parents: tuple[str, ...] = ()) -> ModelShard:
-        shard = ModelShard(f"shardId-{len(self.shards_by_id):012d}", next(self._numbers), hashes, parents)
+        shard = ModelShard(f"shardId-{len(self.shards_by_id):012d}", next(self.numbers), hashes, parents)
         self.shards_by_id[shard.shard_id] = shard
         return shard
 
-    def _grow(self) -> None:
-        self._grown.set()
-        self._grown = asyncio.Event()
+    def grow(self) -> None:
+        self.grown.set()
+        self.grown = asyncio.Event()
 
     # -- ShardLister
 
@@ -163,11 +163,11 @@ class ModelStream:
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> ModelEvents:
         if self.open.get(shard_id):
             self.collisions.append(shard_id)
-            self._events[shard_id].close()  # Kinesis gives the shard to the one that comes last
+            self.events[shard_id].close()  # Kinesis gives the shard to the one that comes last
         self.subscribed.append((shard_id, str(position or "LATEST")))
         self.open[shard_id] = 1
-        self._events[shard_id] = ModelEvents(self, self.shards_by_id[shard_id], position)
-        return self._events[shard_id]
+        self.events[shard_id] = ModelEvents(self, self.shards_by_id[shard_id], position)
+        return self.events[shard_id]
 
 
 def _timed_numbers() -> Iterator[int]:
@@ -213,7 +213,7 @@ class ModelEvents:
                     self._stream.hidden -= 1
                     await asyncio.sleep(IDLE_SECONDS)
                     return self._event(max(self._at, self._shard.first), hides=True)
-                sizes = self._stream._event_records
+                sizes = self._stream.event_records
                 ready = ready[: sizes[next(self._sizes) % len(sizes)]]
                 self._at = ready[-1][0]
                 return self._event(self._at, ready)
@@ -223,13 +223,13 @@ class ModelEvents:
             # What was put at the very end of the wait comes before the number of an idle event.
             came = await self._something_came() or any(number > self._at for number, _ in self._shard.records)
             if not came:
-                self._at = max(self._at, next(self._stream._numbers))
+                self._at = max(self._at, next(self._stream.numbers))
                 if self._stream.gives_last_number:
                     return self._event(max((number for number, _ in self._shard.records), default=self._shard.first))
                 return self._event(self._at)
 
     async def _something_came(self) -> bool:
-        waits = [asyncio.ensure_future(event.wait()) for event in (self._stream._grown, self._closing)]
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._stream.grown, self._closing)]
         done, _ = await asyncio.wait(waits, timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()

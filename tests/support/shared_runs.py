@@ -171,7 +171,7 @@ class FakeRun:
     def _stay(self, jvm: Process) -> None:
         with contextlib.suppress(FetcherUnreachableError):  # it has died
             assert self.file is not None
-            run_process._stay(self, jvm, os.getppid(), self.file)  # type: ignore[arg-type]
+            run_process.stay(self, jvm, os.getppid(), self.file)  # type: ignore[arg-type]
             self.stop()
 
     @property
@@ -202,7 +202,7 @@ class FakeRun:
     def kill(self) -> None:
         """End it as if its process were killed: the kernel closes its files and sockets, and nobody tidies up."""
         assert self.file is not None
-        self.file._path = self.file._path.with_name("nothing")
+        self.file.path = self.file.path.with_name("nothing")
         self.file.close()
         self.die()
 

@@ -95,7 +95,7 @@ class OwnFile:
     """The file of the run of this process. Clients find the run until it is closed. Raises OSError if the file exists."""
 
     def __init__(self, path: Path, entry: RunEntry) -> None:
-        self._path = path
+        self.path = path
         self._entry = entry
         # More than one if a cleaner has removed the file: clients keep open what they have found.
         self._files: list[int] = []
@@ -106,7 +106,7 @@ class OwnFile:
         """Replace the content. A reader ignores a half-written file."""
         self._entry = entry
         data = msgspec.json.encode(entry)
-        with self._guard, naming(str(self._path)):
+        with self._guard, naming(str(self.path)):
             for file in self._files:
                 os.pwrite(file, data, 0)
                 os.ftruncate(file, len(data))
@@ -118,23 +118,23 @@ class OwnFile:
 
     def restore(self) -> None:
         """Write the file again if it was removed, so that further queries find this run."""
-        if self._files and not self._path.exists():
+        if self._files and not self.path.exists():
             logger.warning(
-                "%s was removed; writing it again. Exclude it from the cleaning of temporary files", self._path
+                "%s was removed; writing it again. Exclude it from the cleaning of temporary files", self.path
             )
             self._create()
 
     def close(self) -> None:
         """Remove the file, so that no query joins this run any more."""
-        with contextlib.suppress(OSError), PrivateDirectory(self._path.parent) as there:
-            there.remove(self._path.name)
+        with contextlib.suppress(OSError), PrivateDirectory(self.path.parent) as there:
+            there.remove(self.path.name)
         with self._guard:
             while self._files:
                 os.close(self._files.pop())
 
     def _create(self) -> None:
-        with PrivateDirectory(self._path.parent) as there:
-            file = there.open(self._path.name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        with PrivateDirectory(self.path.parent) as there:
+            file = there.open(self.path.name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._files.append(file)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -143,7 +143,7 @@ class OwnFile:
             self._files.remove(file)
             os.close(file)
             with contextlib.suppress(OSError):
-                self._path.unlink()
+                self.path.unlink()
             raise
 
 

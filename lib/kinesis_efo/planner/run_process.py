@@ -101,7 +101,7 @@ def start_ahead() -> None:
     """Unless this program has a run, start a process for one early, so that it imports its modules while this process does the same."""
     if not _ahead and not any(notes_directory().glob(f"run.*.{os.getppid()}.*.json")):
         with contextlib.suppress(FetcherError):  # the query starts one later, and fails then
-            _ahead.append(_started())
+            _ahead.append(started())
 
 
 def end_ahead() -> None:
@@ -112,7 +112,7 @@ def end_ahead() -> None:
         process.communicate()
 
 
-def _started() -> subprocess.Popen[bytes]:
+def started() -> subprocess.Popen[bytes]:
     # The new process writes to this process's stderr until it knows which run to make.
     try:
         process = subprocess.Popen([sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -131,8 +131,8 @@ def _started() -> subprocess.Popen[bytes]:
 class RunProcess:
     """Starts the process of a run, and notes how it ends."""
 
-    def __init__(self, order: RunOrder) -> None:
-        self._process = _ahead.pop() if _ahead else _started()
+    def __init__(self, order: RunOrder, process: subprocess.Popen[bytes] | None = None) -> None:
+        self._process = process or (_ahead.pop() if _ahead else started())
         self._silence = Silence(order.options.retry.timeout, ", ".join(order.manifest.streams))
         self._answered = threading.Event()
         self._answer = b""
@@ -256,7 +256,7 @@ def main(order_from: BinaryIO) -> None:
         runtime.streams_changed = lambda arns: file.write(replace(entry, streams=arns))
         answer(_READY)
     try:
-        _stay(runtime, order.program.jvm, order.planner, file)
+        stay(runtime, order.program.jvm, order.planner, file)
     finally:
         runtime.stop()
         file.close()
@@ -316,7 +316,7 @@ def _end_with(jvm: Process, planner: int, begun: threading.Event, beats: RawIOBa
             beats.write(_BEAT)
 
 
-def _stay(runtime: RunThread, jvm: Process, planner: int, file: OwnFile) -> None:
+def stay(runtime: RunThread, jvm: Process, planner: int, file: OwnFile) -> None:
     """Return when the run has no query any more, or its program has ended."""
     began = touched = time.monotonic()
     emptied = runtime.whole.emptied

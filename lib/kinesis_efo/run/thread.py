@@ -64,7 +64,7 @@ class RunThread:
         """Start the thread and the run, which then fetches what its queries need."""
         self._thread.start()
         try:
-            self._call(self._open())
+            self.call(self._open())
         except BaseException:
             self.stop()
             raise
@@ -91,7 +91,7 @@ class RunThread:
             return self.whole.close(only_if_alone=only_if_alone)
 
         try:
-            return self._call(close())
+            return self.call(close())
         except FetcherUnreachableError:
             return True
 
@@ -165,7 +165,7 @@ class RunThread:
                     f"'retryTimeout' says: {describe(error)}. Nothing was lost: start the query again"
                 ) from error
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:

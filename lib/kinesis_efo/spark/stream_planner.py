@@ -203,7 +203,7 @@ class QueryRun:
             try:
                 # Handle signals before `start`, which may wait for AWS.
                 self._shared = self._join()
-                end_with_spark(self.ending, self._leave_when_quiet)
+                end_with_spark(self.ending, self.leave_when_quiet)
                 self._shared.start()
             except BaseException:
                 self._shared = None
@@ -241,7 +241,7 @@ class QueryRun:
             self._shared.stop()
             self._shared = None
 
-    def _leave_when_quiet(self) -> None:
+    def leave_when_quiet(self) -> None:
         """After a signal, leave the run when no task has read for `leaseTimeout`.
 
         When a query stops, Spark usually closes its connection to this process, and the reader is stopped then. But Spark does not always

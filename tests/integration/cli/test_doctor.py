@@ -449,13 +449,13 @@ def test_one_shard_is_read_over_each_transport(cli: Cli) -> None:
 class OnlyHttp1(CuttingProxy):
     """Stands before a server, and answers HTTP/2 as one that does not know it."""
 
-    def _forward(self, source: socket.socket, sink: socket.socket, limit: int | None, client: socket.socket) -> None:
+    def forward(self, source: socket.socket, sink: socket.socket, limit: int | None, client: socket.socket) -> None:
         if source is client and source.recv(3, socket.MSG_PEEK) == b"PRI":
             client.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
             client.shutdown(socket.SHUT_RDWR)
             sink.shutdown(socket.SHUT_RDWR)
         else:
-            super()._forward(source, sink, limit, client)
+            super().forward(source, sink, limit, client)
 
 
 def test_endpoint_without_http2_is_named(cli: Cli) -> None:

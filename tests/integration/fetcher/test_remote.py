@@ -38,7 +38,7 @@ class Query(Reading):
 
     def read(self, wanted: ShardRange, client: Any = None) -> list[Row]:
         self.calls.repeats(wanted)
-        (fetcher,) = self.runtime._call(self.runtime.whole.placed([wanted], 0.0, ""))
+        (fetcher,) = self.runtime.call(self.runtime.whole.placed([wanted], 0.0, ""))
         planner = self.runtime.whole.planner_address
         assert planner is not None
         reader = RangeReader(self.runtime.secret, planner, 60.0)

@@ -87,5 +87,5 @@ def test_failed_run_cannot_be_joined(world: MakeWorld) -> None:
 
     with hosting(world({"orders": 1})) as (runtime, told):
         assert told == []
-        runtime._call(fail())
+        runtime.call(fail())
         assert told == [{}]

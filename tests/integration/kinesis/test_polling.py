@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
+from kinesis_efo.kinesis.polling import Pace, PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.kinesis.topology import Topology
@@ -101,11 +101,11 @@ async def test_ten_megabytes_in_one_answer(local: Local) -> None:
     for _ in range(3):
         bench.put(*"abcde", data=b"x" * 900_000)
     async with bench.client() as client:
-        polling = transport(client)
+        pace = Pace()
+        polling = PollingTransport(client, SystemClock(), 0.2, lambda: pace)
         events = await polling.subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
         event = await anext(aiter(events))
         events.close()
         assert (event.head.records, len(event.payload) > 13_000_000) == (11, True)
-        (pace,) = polling._paces.values()
         assert 4.5 < pace.next_call - time.monotonic() < 5.2, "the next call has to wait for what this one took"
         assert pace.limit == 1

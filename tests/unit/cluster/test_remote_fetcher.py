@@ -225,8 +225,8 @@ def test_answered_report_permits_subscriptions_to_current_shards(newer: int) -> 
         await asyncio.sleep(1.5)
         host.planner.reply = lambda _report: ReportReply(True, revision=host.planner.revision + newer)
         asked = len(host.planner.reports)
-        host.stream._events[FIRST.shard].close()  # it is to be opened again
-        host.stream._grow()
+        host.stream.events[FIRST.shard].close()  # it is to be opened again
+        host.stream.grow()
         await asyncio.sleep(10)
         assert len(host.planner.reports) > asked, "it asks, with a report"
         assert host.read == (set() if newer else {FIRST})

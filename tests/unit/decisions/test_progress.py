@@ -139,12 +139,12 @@ class Table:
 
     def commit(self, query: str, **positions: int | Position) -> None:
         self.queries[query] = offset(positions)
-        self._move(self.queries[query])
+        self.move(self.queries[query])
 
     def leave(self, query: str) -> None:
-        self._move(self.queries.pop(query, ()))
+        self.move(self.queries.pop(query, ()))
 
-    def _move(self, shards: Iterable[ShardKey]) -> None:
+    def move(self, shards: Iterable[ShardKey]) -> None:
         queries = self.queries.values()
         self.rows |= lease_positions(shards, queries, self.rows.get, lambda key: self.parents.get(key, []))
 
@@ -252,7 +252,7 @@ def test_rows_only_move_forward_and_wait_for_counted_queries(steps: list[tuple[s
         at = table.queries.setdefault(query, offset({"a": order[ahead], "b": order[ahead]}))
         further = order[min(order.index(at[key]) + ahead, len(order) - 1)]
         table.queries[query] = Offset({**at, key: further})
-        table._move([key])
+        table.move([key])
         for row, position in before.items():
             assert order.index(table.rows[row]) >= order.index(position)
         for name, positions in table.queries.items():

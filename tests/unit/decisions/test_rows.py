@@ -48,7 +48,7 @@ def test_each_decision_serves_and_retains_for_all_queries(
     after = shared if found.stand is None else RowView(EventIndex(found.stand), None, 0.0, 0.0)
     assert after is not None
     assert all(rank(found.keep) <= rank(kept) and after.has(kept) for kept in found.kept.values())
-    kept = after._replace(keep=found.keep)
+    kept = RowView(*after[:-1], keep=found.keep)
     for name, need in who.items():
         if may_poll:
             assert kept.is_within(need) or name in found.separate

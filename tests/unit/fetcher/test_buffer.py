@@ -139,7 +139,8 @@ def test_event_admitted_for_a_reader_goes_after_its_reading() -> None:
 # Shows 18.
 def test_a_range_larger_than_the_budget_is_streamed_through() -> None:
     async def main() -> None:
-        b = buffer(limit=3 * SIZE)
+        budget = Budget(3 * SIZE)
+        b = buffer(budget=budget)
 
         async def subscription() -> None:
             for end in range(10, 1010, 10):
@@ -150,7 +151,7 @@ def test_a_range_larger_than_the_budget_is_streamed_through() -> None:
             taken = 0
             while not cursor.done:
                 taken += len(cursor.take(NO_LIMIT))
-                assert b._budget.used <= 3 * SIZE
+                assert budget.used <= 3 * SIZE
                 await asyncio.sleep(0)
         await filling
         assert taken == 100

@@ -11,6 +11,7 @@ from kinesis_efo.errors import DataLossError, KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.feed import FetchCounts, ShardFeed
 from kinesis_efo.positions import TRIM_HORIZON, ShardKey
+from tests.support.fetched import settle
 
 KEY = ShardKey("orders", "shardId-0")
 
@@ -77,9 +78,8 @@ def test_accepted_loss_is_logged_before_the_shard_ends() -> None:
         feed.begin(TRIM_HORIZON)
         buffer = feed.buffer
         assert buffer is not None
-        assert feed._task is not None
-        await feed._task
-        assert told == [("it is gone", False)]
+        await settle()
         assert buffer.ended
+        assert told == [("it is gone", False)]
 
     asyncio.run(run())

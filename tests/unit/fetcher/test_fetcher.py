@@ -74,10 +74,10 @@ class Query:
         self._collectors: dict[int, tuple[FetcherCollector, Values]] = {}
         access = Stream(ref, transport, stream, RetrySettings(), "manifest.json", clock, limits)
         keys = LeaseKeys({"orders": "dev-orders"})
-        self._streams = {"orders": access}
+        self.streams = {"orders": access}
         self.leases = RunLease(self.store, f"w{id(self)}", keys, Timing(10.0), clock, Random(1), application="lake")
         budget = Budget(buffer_bytes, now=clock.monotonic)
-        streams = Streams(self._streams)
+        streams = Streams(self.streams)
         self.fetcher = Fetcher(streams, budget, FetcherSettings(fail_on_data_loss, patience=660.0), clock)
         self.run = Run(streams, self.fetcher, self.leases, self.store, keys, 25.0, 660.0, clock)
         self.planner = Planning(self.run, ends)
@@ -123,7 +123,7 @@ class Query:
         if shards not in self._collectors:
             about = {"application": "lake", "environment": "dev"}
             clock = LoopClock()
-            source = FetcherCollector(self.fetcher, self._streams, self.leases, about, shards, clock.monotonic)
+            source = FetcherCollector(self.fetcher, self.streams, self.leases, about, shards, clock.monotonic)
             self._collectors[shards] = (source, {})
         source, before = self._collectors[shards]
         now = merge({}, source())

@@ -127,7 +127,7 @@ async def test_accepted_loss_of_a_trimmed_record_is_awaited_briefly() -> None:
         async def is_past(shard: str, number: int) -> bool:
             return (shard, number) == (KEY.shard, wanted.last)
 
-        query._streams["orders"].is_past = is_past  # type: ignore[method-assign]
+        query.streams["orders"].is_past = is_past  # type: ignore[method-assign]
         began = LoopClock().monotonic()
         assert await query.read(wanted) == []
         assert LoopClock().monotonic() - began < 20

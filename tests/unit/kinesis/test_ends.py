@@ -103,7 +103,7 @@ def test_search_gives_up_only_before_the_last_start(
 
 
 def test_answers_that_prove_nothing_end_in_an_error() -> None:
-    stuck = event(20, still=True)._replace(head=EventHead(20, 1000, 0, still=True, stuck=True))
+    stuck = Event(b"", EventHead(20, 1000, 0, still=True, stuck=True))
     with pytest.raises(TimeoutError, match="is not known"):
         found(*[stuck] * 9, patience=10.0)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from kinesis_efo.calls.address import Listening
@@ -21,6 +22,7 @@ from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner import run_process
 from kinesis_efo.planner.program import Program
 from kinesis_efo.processes import Process
+from tests.support.world import wait_until
 
 HEAVY = {"aiobotocore", "aiohttp", "boto3", "botocore", "cryptography", "h2"}
 
@@ -58,7 +60,7 @@ def stay(runtime: Any, jvm: Process, touched: list[bool] | None = None, planner:
     touch = [] if touched is None else touched
     file: Any = SimpleNamespace(touch=lambda: touch.append(True), restore=lambda: None)
     planner = os.getppid() if planner is None else planner
-    thread = threading.Thread(target=run_process._stay, args=(runtime, jvm, planner, file))
+    thread = threading.Thread(target=run_process.stay, args=(runtime, jvm, planner, file))
     thread.start()
     return thread
 
@@ -97,58 +99,54 @@ def test_starting_run_ends_with_its_jvm_or_planner(gone: str) -> None:
 
 
 def test_unneeded_prepared_process_ends() -> None:
-    run_process.start_ahead()
-    (process,) = run_process._ahead
-    run_process.start_ahead()
-    assert run_process._ahead == [process], "one is enough"
+    before = set(psutil.Process().children())
+    for _ in range(2):
+        run_process.start_ahead()
+    (process,) = set(psutil.Process().children()) - before
     run_process.end_ahead()
-    assert process.returncode is not None
-    assert not run_process._ahead
+    assert not process.is_running()
 
 
-def started(monkeypatch: pytest.MonkeyPatch, program: str) -> run_process.RunProcess:
+def started(program: str) -> tuple[run_process.RunProcess, subprocess.Popen[bytes]]:
     """A process that runs a program in place of a run's."""
     command = [sys.executable, "-c", f"import os, sys; order = sys.stdin.buffer.read(); {program}"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    monkeypatch.setattr(run_process, "_ahead", [process])
     options = SourceOptions.parse({"manifest": "m.json", "retryTimeout": "2s"})
     order = SimpleNamespace(name="the order", options=options, manifest=SimpleNamespace(streams={"orders": None}))
-    return run_process.RunProcess(order)  # type: ignore[arg-type]
+    return run_process.RunProcess(order, process), process  # type: ignore[arg-type]
+
+
+def ended(process: run_process.RunProcess) -> str:
+    """How it has ended, once it has."""
+    wait_until(process.end, 60, "the end of the process")
+    return process.end()
 
 
 @pytest.mark.slow
-def test_ready_run_has_its_order_and_reports_its_end(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ready_run_has_its_order_and_reports_its_end(caplog: pytest.LogCaptureFixture) -> None:
     ready = "assert b'the order' in order; os.write(1, b'ready'); os.close(1); import time; time.sleep(600)"
-    process = started(monkeypatch, ready)
+    process, run = started(ready)
     process.start(lambda: None)
     assert process.end() == ""
-    process._process.terminate()
-    process._thread.join(60)
-    assert process.end().startswith("signal SIGTERM, its largest memory ")
+    run.terminate()
+    assert ended(process).startswith("signal SIGTERM, its largest memory ")
     assert process.end().endswith(" MiB")
     assert "the process of the run has ended: signal SIGTERM" in caplog.text
 
 
-def test_a_run_that_cannot_begin_is_its_error(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    process = started(monkeypatch, f"os.write(1, {pack_error(DataLossError('gone'))!r})")
+def test_a_run_that_cannot_begin_is_its_error(caplog: pytest.LogCaptureFixture) -> None:
+    process, _ = started(f"os.write(1, {pack_error(DataLossError('gone'))!r})")
     with pytest.raises(DataLossError, match="gone"):
         process.start(lambda: None)
-    process._thread.join(60)
-    assert process.end().startswith("exit code 0, ")
+    assert ended(process).startswith("exit code 0, ")
     assert caplog.messages == []
 
 
 @pytest.mark.slow
-def test_run_stopped_during_its_start_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_run_stopped_during_its_start_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
     beats = "import time; [(os.write(1, b'\\0'), time.sleep(0.5)) for _ in range(28)]; "
-    process = started(monkeypatch, f"{beats} import signal; os.kill(os.getpid(), signal.SIGSTOP)")
-    pid, began = process._process.pid, time.monotonic()
+    process, run = started(f"{beats} import signal; os.kill(os.getpid(), signal.SIGSTOP)")
+    pid, began = run.pid, time.monotonic()
     with pytest.raises(
         FetcherError, match=rf"fetches orders \(pid {pid}, state T: stopped\) has not answered for 12 s"
     ):
@@ -156,14 +154,12 @@ def test_run_stopped_during_its_start_is_an_error(
     assert time.monotonic() - began > 13 + 12, "a start may take long if the process goes on"
     (warning,) = [message for message in caplog.messages if "has not answered" in message]
     assert f"(pid {pid}, state T: stopped) has not answered for 10 s" in warning
-    process._thread.join(60)
-    assert process.end().startswith("signal SIGKILL, ")
+    assert ended(process).startswith("signal SIGKILL, ")
 
 
 @pytest.mark.slow
 def test_process_with_a_dead_starter_ends() -> None:
-    run_process.start_ahead()
-    process = run_process._ahead.pop()
+    process = run_process.started()
     assert process.communicate(timeout=60)[0] == b""
     assert process.returncode == 0
 

@@ -173,6 +173,5 @@ def test_task_without_an_answer_learns_the_runs_error(programs: Programs) -> Non
     run.queries[0].error = DataLossError("records are gone")
     assert where(reader).fetchers == [run.address], "nobody asked the run itself"
     where(reader, doubts=True)
-    wait_until(lambda: reader._error is not None)
     with pytest.raises(DataLossError, match="records are gone"):
-        where(reader)
+        wait_until(lambda: not where(reader))

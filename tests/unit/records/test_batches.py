@@ -59,9 +59,9 @@ def rows(batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def whole(number: int, events: list[bytes]) -> Range:
+def whole(number: int, events: list[bytes], hash_range: tuple[int, int] | None = None) -> Range:
     key = ShardKey(f"stream-{number % 2}", f"shardId-{number:012d}")
-    return Range(ShardRange(key, TRIM_HORIZON, SHARD_END), events)
+    return Range(ShardRange(key, TRIM_HORIZON, SHARD_END), events, hash_range)
 
 
 @st.composite
@@ -125,10 +125,10 @@ def test_warnings_name_each_shard(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     other, broken = KINDS["of another shard"], KINDS["broken"]
     given = [
-        whole(0, [event(record(1, other), record(2, broken))])._replace(hash_range=(0, 9)),
+        whole(0, [event(record(1, other), record(2, broken))], (0, 9)),
         whole(1, [event(record(1, broken), record(2, broken))]),
         whole(2, [event(record(1))]),
-        whole(4, [event(record(1, other))])._replace(hash_range=(0, 9)),
+        whole(4, [event(record(1, other))], (0, 9)),
     ]
     together(given)
     assert [line.message.split(";")[0] for line in caplog.records] == [

@@ -58,7 +58,7 @@ def test_call_ends_with_its_loop() -> None:
 
     def call() -> None:
         try:
-            runtime._call(asyncio.sleep(3600))
+            runtime.call(asyncio.sleep(3600))
         except BaseException as error:
             ended.append(error)
 

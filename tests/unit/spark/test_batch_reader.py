@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from typing import Any
 
 import pytest
@@ -10,15 +11,36 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from kinesis_efo.batch import planning, reading
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.options import BatchOptions
+from kinesis_efo.options import BatchOptions, SourceOptions
 from kinesis_efo.options.source import CORES, LOADED
 from kinesis_efo.spark import source
 from kinesis_efo.spark.source import SCHEMA, KinesisBatchReader, KinesisEfoSource, StretchPartition
+from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from kinesis_efo.tasks import latency
 from kinesis_efo.tasks.left_out import LEFT_OUT
 from tests.support.shared_runs import manifest
 
 pytestmark = pytest.mark.spark
+
+
+class Planned:
+    """Plans so many ranges, and records what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.ranges = 0
+
+    async def plan(self, *given: object, here: bool) -> list[int]:
+        self.asked.append((*given, here))
+        return list(range(self.ranges))
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> Planned:
+    planned = Planned()
+    monkeypatch.setattr(planning, "plan", planned.plan)
+    monkeypatch.setattr(source, "resolve_manifest", lambda *_: manifest("orders"))
+    return planned
 
 
 @pytest.mark.parametrize(
@@ -35,20 +57,14 @@ pytestmark = pytest.mark.spark
     ],
 )
 def test_ranges_are_dealt_to_at_least_one_task(
-    ranges: int, each: int | str, tasks: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+    ranges: int, each: int | str, tasks: list[tuple[int, ...]], planned: Planned
 ) -> None:
-    asked: list[Any] = []
-
-    async def plan(*given: object, here: bool) -> list[int]:
-        asked.append((*given, here))
-        return list(range(ranges))
-
-    monkeypatch.setattr(planning, "plan", plan)
+    planned.ranges = ranges
     options = BatchOptions.parse({"manifest": "m.json", "shardsPerTask": str(each), CORES: "4"})
     reader = KinesisBatchReader(options, manifest("orders"), 1_700_000_000.0, here=False)
     partitions: list[Any] = pickle.loads(pickle.dumps(reader.partitions()))
     assert [partition.stretches for partition in partitions] == tasks
-    assert asked == [(manifest("orders"), options, planning.tip_at(1_700_000_000.0), False)]
+    assert planned.asked == [(manifest("orders"), options, planning.tip_at(1_700_000_000.0), False)]
 
 
 def test_a_task_without_ranges_reads_nothing() -> None:
@@ -60,18 +76,20 @@ def test_worker_installs_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     installed: list[None] = []
     monkeypatch.setattr(latency, "install", lambda: installed.append(None))
     options = BatchOptions.parse({"manifest": "m.json"})
-    again = pickle.loads(pickle.dumps(KinesisBatchReader(options, manifest("orders"), 0.0)))
-    assert again._options == options
+    reader = KinesisBatchReader(options, manifest("orders"), 0.0)
+    assert vars(pickle.loads(pickle.dumps(reader))) == vars(reader)
     assert len(installed) == 1
 
 
 @pytest.mark.parametrize(("loaded", "here"), [({}, True), ({LOADED: "1700000000000"}, False)])
-def test_a_read_ends_at_its_load(loaded: dict[str, str], here: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "resolve_manifest", lambda *_: manifest("orders"))
+def test_a_read_ends_at_its_load(
+    loaded: dict[str, str], here: bool, planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_700_000_123.0)
     made = KinesisEfoSource({"manifest": "m.json", "maxShardRate": "1m", **loaded})
-    reader: Any = made.reader(SCHEMA)
-    assert reader._here is here
-    assert reader._loaded == (made._loaded if here else 1_700_000_000.0)
+    made.reader(SCHEMA).partitions()
+    ((*_, tip, asked_here),) = planned.asked
+    assert (tip, asked_here) == (planning.tip_at(1_700_000_123.0 if here else 1_700_000_000.0), here)
     assert made.schema() == SCHEMA
 
 
@@ -102,7 +120,8 @@ def test_a_task_reads_its_ranges_and_counts_omissions(monkeypatch: pytest.Monkey
     assert (left_out.func, left_out.keywords) == (LEFT_OUT.note, {"settings": options.source.metrics})
 
 
-def test_a_query_gets_a_reader_of_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "resolve_manifest", lambda *_: manifest("orders"))
-    reader: Any = KinesisEfoSource({"manifest": "m.json", "pollTimeout": "3s"}).streamReader(SCHEMA)
-    assert (reader._options.poll_timeout, reader._manifest) == (3.0, manifest("orders"))
+@pytest.mark.usefixtures("planned")
+def test_a_query_gets_a_reader_of_its_options() -> None:
+    reader = KinesisEfoSource({"manifest": "m.json", "pollTimeout": "3s"}).streamReader(SCHEMA)
+    options = SourceOptions.parse({"manifest": "m.json", "pollTimeout": "3s"})
+    assert vars(reader) == vars(KinesisStreamReader(options, manifest("orders")))

@@ -74,7 +74,8 @@ def test_a_failed_join_is_retried_by_the_next_call(monkeypatch: pytest.MonkeyPat
     query.begin(START)
     query.begin(START)
     assert run.did == ["start", "start"]
-    assert run.asked == [Begin(mark=query._mark, resumed=START)], "told once"
+    (begin,) = run.asked
+    assert begin == Begin(mark=begin.mark, resumed=START)
     assert len(ended) == 2
 
 
@@ -83,7 +84,7 @@ def test_the_start_of_a_query_is_chosen_once() -> None:
     run = Run(lambda _call: next(replies))
     query = query_of(run)
     assert query.initial() is START is query.initial()
-    assert run.asked == [Begin(new=True, mark=query._mark, wait=OPTIONS.poll_timeout)] * 2
+    assert run.asked == [Begin(new=True, mark=run.asked[0].mark, wait=OPTIONS.poll_timeout)] * 2
     query.begin(START)
     assert len(run.asked) == 2, "a new query has begun with its start"
 
@@ -130,7 +131,7 @@ def test_after_a_signal_the_query_leaves_when_quiet() -> None:
     run = Run(reply)
     query = query_of(run, replace(OPTIONS, lease_timeout=0.5))
     query.begin(START)
-    leaving = threading.Thread(target=query._leave_when_quiet)
+    leaving = threading.Thread(target=query.leave_when_quiet)
     leaving.start()
     wait_until(lambda: len(run.asked) > 8, 60, "questions for longer than the quiet may last")
     assert run.did == ["start"]
@@ -139,9 +140,9 @@ def test_after_a_signal_the_query_leaves_when_quiet() -> None:
     leaving.join(60)
     assert run.did == ["start", "last word", "stop"]
     assert time.monotonic() - quiet >= 0.3
-    gone = query_of(Run())
-    gone._leave_when_quiet()
-    assert gone._shared is None
+    never_joined = Run()
+    query_of(never_joined).leave_when_quiet()
+    assert never_joined.did == []
 
 
 def test_the_last_offsets_are_not_parsed_again() -> None:
@@ -161,11 +162,12 @@ def test_the_last_offsets_are_not_parsed_again() -> None:
     assert offsets.read(data) is new
 
 
-def test_a_stopped_reader_removes_its_notes_and_leaves(tmp_path: Path) -> None:
+def test_a_stopped_reader_removes_its_notes_and_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_planner, "notes_directory", lambda: tmp_path / "notes")
     run: Any = Run(lambda call: Step(START, behind=[(key(0), 7)]) if isinstance(call, Next) else None)
-    reader = KinesisStreamReader(replace(OPTIONS, listens=False), ORDERS)
-    planner = reader.__dict__["_planner"] = StreamPlanner(reader._options, ORDERS, lambda: run)
-    planner.lag._directory = lambda: tmp_path / "notes"
+    options = replace(OPTIONS, listens=False)
+    reader = KinesisStreamReader(options, ORDERS)
+    planner = reader.__dict__["_planner"] = StreamPlanner(options, ORDERS, lambda: run)
     reader.latestOffset(Offset({key(0): Position.after(0)}).to_dict())
     assert reader.reportLatestOffset() == {
         "millisBehindLatest": {"orders": {"shardId-000000000000": 7}}, "bytes": 0, "dataBytes": 0
@@ -193,11 +195,10 @@ def test_repeated_ranges_skip_accepted_losses() -> None:
 
 def test_a_planner_is_made_lazily() -> None:
     reader = KinesisStreamReader(OPTIONS, ORDERS)
-    assert "_planner" not in reader.__dict__
+    assert "_planner" not in vars(reader)
     reader.prepareForTriggerAvailableNow()
-    assert "_planner" not in reader.__dict__, "the streams are not chosen yet"
+    assert "_planner" not in vars(reader), "the streams are not chosen yet"
     assert reader.reportLatestOffset() is None
-    assert reader._planner._run._shared is None
     assert reader._planner is reader._planner
     if SPARK_VERSION >= (4, 2):
         assert reader.getDefaultReadLimit().max_bytes == 1 << 62

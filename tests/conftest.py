@@ -25,10 +25,7 @@ from tests.support.examples import EXAMPLES
 from tests.support.missing import pytest_terminal_summary as pytest_terminal_summary
 
 settings.register_profile(
-    "kinesis-efo",
-    settings.get_profile("ci" if "CI" in os.environ else "default"),
-    deadline=None,
-    max_examples=EXAMPLES,
+    "kinesis-efo", settings.get_profile("ci" if "CI" in os.environ else "default"), deadline=None, max_examples=EXAMPLES
 )
 settings.load_profile("kinesis-efo")
 

@@ -54,16 +54,7 @@ from kinesis_efo.tasks.client import SILENT_SECONDS, RangePayloads
 from kinesis_efo.tasks.ranges import RangeReader
 from kinesis_efo_local import Settings
 from kinesis_efo_local.fault_injection import FaultInjection
-from tests.emulator.machine import (
-    Loops,
-    Machine,
-    MachineClock,
-    SimulatedProcess,
-    System,
-    Threads,
-    Time,
-    process_type,
-)
+from tests.emulator.machine import Loops, Machine, MachineClock, SimulatedProcess, System, Threads, Time, process_type
 from tests.emulator.memory import MemoryClient, MemoryKinesis
 from tests.support.lease_store import MemoryLeaseStore, Network
 

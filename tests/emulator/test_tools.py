@@ -266,8 +266,7 @@ async def test_number_of_another_shard_is_refused() -> None:
     number = stage.records[SECOND][0].number
     await stage.ours.create(Lease.new(f"orders:{FIRST}", LeaseInfo()))
     with raises(
-        UsageError,
-        "--to ...: the number is of another shard than shardId-000000000000; give one of its own records",
+        UsageError, "--to ...: the number is of another shard than shardId-000000000000; give one of its own records"
     ):
         await reset(stage, f"AFTER:{number}", [FIRST])
     stage.kinesis.call("MergeShards", StreamName=STREAM, ShardToMerge=FIRST, AdjacentShardToMerge=SECOND)

@@ -321,6 +321,5 @@ def unpacked(entry: dict[str, str], data: bytes) -> list[tuple[str, str | None, 
 
 def refusal(code: str, status: int) -> ClientError:
     return ClientError(
-        {"Error": {"Code": code, "Message": "x"}, "ResponseMetadata": {"HTTPStatusCode": status}},
-        "PutRecords",
+        {"Error": {"Code": code, "Message": "x"}, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutRecords"
     )

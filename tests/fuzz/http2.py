@@ -35,12 +35,7 @@ MOST_PIECES: Final = 64
 DATA, HEADERS, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 5, 6, 7, 8, 9
 END_STREAM, ACK, END_HEADERS, PADDED = 0x1, 0x1, 0x4, 0x8
 STREAMS: Final = (1, 3, 5, 0, 2, 7, 9, 0x7FFFFFFF)
-HEAD: Final = (
-    (":method", "POST"),
-    (":scheme", "https"),
-    (":authority", "kinesis.example"),
-    (":path", "/"),
-)
+HEAD: Final = ((":method", "POST"), (":scheme", "https"), (":authority", "kinesis.example"), (":path", "/"))
 RESPONSES: Final = (
     ((":status", "200"), ("content-type", "application/vnd.amazon.eventstream")),
     ((":status", "200"), ("content-length", "3000")),

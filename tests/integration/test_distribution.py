@@ -70,14 +70,7 @@ def constructs(built_constructs: Path) -> Path:
     return wheel
 
 
-@pytest.mark.parametrize(
-    "beside",
-    [
-        ("s3fs", "awswrangler"),
-        ("s3fs", "awswrangler", "boto3==1.43.115"),
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("beside", [("s3fs", "awswrangler"), ("s3fs", "awswrangler", "boto3==1.43.115")], ids=" ".join)
 def test_the_wheel_installs_with_common_packages(wheel: Path, beside: Sequence[str]) -> None:
     wanted = [f"kinesis-efo[emr,local] @ {wheel.as_uri()}", *beside]
     command = [find_uv(), "pip", "compile", "-", "--no-header", "--no-annotate", "--python-version", "3.11", "--quiet"]

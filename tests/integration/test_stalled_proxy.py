@@ -56,11 +56,7 @@ def manifest(tmp_path: Path) -> Path:
         "region": "us-east-1",
         "leaseTable": {"name": "leases", "arn": "arn:aws:dynamodb:us-east-1:123456789012:table/leases"},
         "streams": {
-            "orders": {
-                "streamName": "orders",
-                "streamArn": STREAM,
-                "consumerArn": f"{STREAM}/consumer/lake:1700000000",
-            }
+            "orders": {"streamName": "orders", "streamArn": STREAM, "consumerArn": f"{STREAM}/consumer/lake:1700000000"}
         },
     }
     file = tmp_path / "manifest.json"

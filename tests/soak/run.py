@@ -101,10 +101,7 @@ class Soak:
         self._oracle = Oracle(plan.directory)
         self._load = Load(
             world.streams["orders"],
-            AwsSettings(
-                region=aws.settings.region,
-                endpoint_url=aws.endpoint_url,
-            ),
+            AwsSettings(region=aws.settings.region, endpoint_url=aws.endpoint_url),
             plan.rate,
             Random(plan.seed + 2),
         )

@@ -27,11 +27,7 @@ class ConnectProxy:
 
 @contextlib.asynccontextmanager
 async def connect_proxy(
-    *,
-    login: str | None = None,
-    answer: bytes | None = None,
-    hangs_up: bool = True,
-    tls: ssl.SSLContext | None = None,
+    *, login: str | None = None, answer: bytes | None = None, hangs_up: bool = True, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[ConnectProxy]:
     """Run a proxy.
 

@@ -223,11 +223,7 @@ def _step(run: FakeRun) -> dict[str, Any]:
         "Id": run.id,
         "Name": run.name,
         "Config": step,
-        "Status": {
-            "State": run.state,
-            "StateChangeReason": reason,
-            "Timeline": {"CreationDateTime": run.created},
-        },
+        "Status": {"State": run.state, "StateChangeReason": reason, "Timeline": {"CreationDateTime": run.created}},
     }
 
 

@@ -285,10 +285,7 @@ class Hosts:
         me = _Card(network, 254)
         # Names of devices have at most 15 characters.
         device = self._prefix.rstrip("-")
-        _ip(
-            *("link", "add", device, "address", me.mac),
-            *("type", "veth", "peer", "name", _OUTSIDE, "netns", switch),
-        )
+        _ip(*("link", "add", device, "address", me.mac), *("type", "veth", "peer", "name", _OUTSIDE, "netns", switch))
         _ip("-n", switch, "link", "set", _OUTSIDE, "master", _SWITCH, "up")
         known = [line for host in self for line in host.card.neighbours(device)]
         _ip("-batch", "-", lines=(f"link set {device} up", *me.addresses(device), *known))

@@ -59,8 +59,7 @@ class World:
         count = 0
         for batch in _batches(records, 500):
             response = self.kinesis.put_records(
-                StreamName=self.streams[stream],
-                Records=[{"PartitionKey": key, "Data": data} for key, data in batch],
+                StreamName=self.streams[stream], Records=[{"PartitionKey": key, "Data": data} for key, data in batch]
             )
             assert response["FailedRecordCount"] == 0, response
             count += len(batch)

@@ -532,12 +532,7 @@ def test_subscribing_needs_to_list_shards(cli: Cli) -> None:
     assert _lines(found)["subscribing to orders"]["fix"].startswith("allow kinesis:ListShards")
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--subscribe", "--polling"), "--subscribe goes without --polling"),
-    ],
-)
+@pytest.mark.parametrize(("options", "said"), [(("--subscribe", "--polling"), "--subscribe goes without --polling")])
 def test_contradicting_options_are_refused(cli: Cli, options: tuple[str, ...], said: str) -> None:
     found = cli.world().run("doctor", *options)
     assert (found.code, found.out) == (2, "")

@@ -91,10 +91,7 @@ def test_archive_has_only_locked_packages(locked: Path, tmp_path: Path) -> None:
 def test_refusal_of_uv_is_shown(tmp_path: Path) -> None:
     project = _project(tmp_path / "project")
     (project / "uv.lock").write_text("version = 1\nrequires-python = '>=3.11'\n")
-    with raises(
-        PackagingError,
-        "`uv export --quiet` failed:\n...lock...",
-    ):
+    with raises(PackagingError, "`uv export --quiet` failed:\n...lock..."):
         package(project, tmp_path / "out", PythonPlatform())
     assert not list((tmp_path / "out").glob("*"))
 

@@ -568,10 +568,7 @@ def test_query_begins_at_the_start_of_each_shard(world: Callable[..., World]) ->
     )["ShardIterator"]
     there = w.kinesis.get_records(ShardIterator=iterator)["Records"]
     # The shard that is told where to begin ends, and its children follow it; the other one begins at the horizon.
-    begin = {
-        "orders": {second: f"AFTER:{there[2]['SequenceNumber']}", "*": "TRIM_HORIZON"},
-        "*": "LATEST",
-    }
+    begin = {"orders": {second: f"AFTER:{there[2]['SequenceNumber']}", "*": "TRIM_HORIZON"}, "*": "LATEST"}
     w.kinesis.split_shard(StreamName=w.streams["orders"], ShardToSplit=second, NewStartingHashKey=str(3 * 2**126))
     w.wait_active()
     skipped = {int(record["Data"]) for record in there[:3]}
@@ -596,8 +593,5 @@ def test_query_begins_at_the_start_of_each_shard(world: Callable[..., World]) ->
 def test_start_that_names_a_missing_shard_is_refused(
     world: Callable[..., World], begin: dict[str, Any], message: str
 ) -> None:
-    with (
-        pytest.raises(ConfigurationError, match=message),
-        reading(world(), startingPosition=json.dumps(begin)),
-    ):
+    with pytest.raises(ConfigurationError, match=message), reading(world(), startingPosition=json.dumps(begin)):
         pass

@@ -338,10 +338,7 @@ def test_stream_created_again_before_the_first_record_is_refused(
     with reading(w, clock=calendar, startingPosition=start) as r:
         offset = Offset.from_json(r.offset.to_json())
     created_again(w, calendar, shards=2)
-    with (
-        reading(w, at=offset, clock=calendar) as r,
-        pytest.raises(StreamReplacedError, match="the checkpoint is of"),
-    ):
+    with reading(w, at=offset, clock=calendar) as r, pytest.raises(StreamReplacedError, match="the checkpoint is of"):
         r.runtime.ask(Begin(resumed=offset))
 
 

@@ -86,10 +86,7 @@ def test_five_queries_ask_kinesis_for_as_much_as_one(faulty: MakeFaulty) -> None
 def test_slow_query_polls_separately_or_delays_the_others(faulty: MakeFaulty, slow: str, goes_apart: bool) -> None:
     asked = Asked()
     w = faulty(asked)
-    with (
-        reading(w, leaseTimeout="60s", bufferBytes="1m", slowQueries=slow) as r,
-        beside(r, "slow", r.offset) as second,
-    ):
+    with reading(w, leaseTimeout="60s", bufferBytes="1m", slowQueries=slow) as r, beside(r, "slow", r.offset) as second:
         for each in (r, second):
             each.poll()  # both share the buffer from its beginning on
         w.put(FILLING)

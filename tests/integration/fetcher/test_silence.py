@@ -220,9 +220,7 @@ def test_overlong_call_announces_its_end(serve: Callable[..., Serving]) -> None:
 
 
 # Shows task frozen.
-def test_frozen_task_without_data_releases_its_hold(
-    serve: Callable[..., Serving],
-) -> None:
+def test_frozen_task_without_data_releases_its_hold(serve: Callable[..., Serving]) -> None:
     fetcher = Slow(60)
     serving = serve(fetcher)
     with socket.create_connection(("127.0.0.1", serving.service.address.port)) as sock:

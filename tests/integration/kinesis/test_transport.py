@@ -179,11 +179,7 @@ BROKEN = (aiohttp.ClientError, ConnectionError)
         (lambda _: [encode_frame({":message-type": "news"}, b"")], FrameError, "unknown :message-type 'news'"),
         (lambda _: [encode_frame({}, b"")], FrameError, "unknown :message-type None"),
         (lambda _: [ERROR_FRAME], EventStreamError, "InternalError"),
-        (
-            lambda _: [exception_frame(AwsError("InternalFailureException", "oops")), Finish()],
-            EventStreamError,
-            "oops",
-        ),
+        (lambda _: [exception_frame(AwsError("InternalFailureException", "oops")), Finish()], EventStreamError, "oops"),
     ],
 )
 async def test_what_breaks_a_stream_raises_and_counts_as_transient(

@@ -178,8 +178,7 @@ def test_tls_accepts_versions_of_sdks_and_local_names(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("begins", "answer"),
-    [(PREFACE, rb"...\x04\x00"), (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", rb"HTTP/1\.1 ")],
+    ("begins", "answer"), [(PREFACE, rb"...\x04\x00"), (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", rb"HTTP/1\.1 ")]
 )
 def test_first_bytes_decide_the_version_without_alpn(run: Run, begins: bytes, answer: bytes) -> None:
     """The SDK for Java speaks HTTP/2 so, the KCL and Flink with it."""

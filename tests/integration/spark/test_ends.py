@@ -91,16 +91,7 @@ def interrupt_group(driver: Driver) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "end",
-    [
-        stop_spark,
-        kill_jvm,
-        terminate_jvm,
-        terminate_group,
-        interrupt_group,
-    ],
-)
+@pytest.mark.parametrize("end", [stop_spark, kill_jvm, terminate_jvm, terminate_group, interrupt_group])
 def test_nothing_is_left_of_a_program(
     end: Callable[[Driver], None], world: MakeWorld, mark: str, tmp_path: Path, temporary: Path
 ) -> None:

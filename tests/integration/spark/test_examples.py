@@ -24,13 +24,7 @@ Run = Callable[[str, Mapping[str, object], Callable[[], bool]], dict[str, Any]]
 
 
 def test_all_are_here() -> None:
-    tested = {
-        "copy_stream.py",
-        "json_to_columns.py",
-        "several_tables.py",
-        "upsert.py",
-        "windowed_sums.py",
-    }
+    tested = {"copy_stream.py", "json_to_columns.py", "several_tables.py", "upsert.py", "windowed_sums.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
     for path in EXAMPLES.glob("*.py"):
         assert 20 <= len(path.read_text().splitlines()) <= 50, "short enough to be copied"
@@ -100,11 +94,7 @@ def distribute(w: World) -> None:
 @pytest.mark.spark43
 @pytest.mark.parametrize("prepare", [distribute, lambda _: None], ids=["AUTO", "late"])
 def test_upsert_by_version_keeps_newest_of_unordered_records(
-    spark: SparkSession,
-    prepare: Callable[[World], None],
-    world: Callable[..., World],
-    tmp_path: Path,
-    example: Run,
+    spark: SparkSession, prepare: Callable[[World], None], world: Callable[..., World], tmp_path: Path, example: Run
 ) -> None:
     w, database = world({"orders": 4}), tmp_path / "newest.db"
     prepare(w)

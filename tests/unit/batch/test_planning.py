@@ -176,10 +176,7 @@ def test_an_end_before_the_start_is_refused() -> None:
     assert "the end 2023-11-14T20:13:20.000Z lies before the start 2023-11-14T21:13:20.000Z" in refused(
         startingPosition=at(-1), endingPosition=at(-2)
     )
-    both = {
-        "startingPosition": in_orders(LEFT, "AFTER:9"),
-        "endingPosition": in_orders(LEFT, "AFTER:8"),
-    }
+    both = {"startingPosition": in_orders(LEFT, "AFTER:9"), "endingPosition": in_orders(LEFT, "AFTER:8")}
     assert f"shard {LEFT}, the end AFTER:8 lies before the start AFTER:9" in refused(**both)
     assert plan(startingPosition=at(-1), endingPosition=at(-1)) == {}
 

@@ -155,9 +155,7 @@ BEGAN = QuickClock().now
 UNTIL = Position.at_timestamp(round(BEGAN * 1000))
 
 
-def test_read_ends_by_the_clock_of_kinesis(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_read_ends_by_the_clock_of_kinesis(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = QuickClock()
     answers = 0
 

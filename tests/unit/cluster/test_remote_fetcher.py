@@ -175,9 +175,7 @@ class Host:
         return self.planner.requests[-1][1]
 
 
-def scenario(
-    shards: int = 2,
-) -> Callable[[Callable[[Host], Coroutine[Any, Any, None]]], Callable[[], None]]:
+def scenario(shards: int = 2) -> Callable[[Callable[[Host], Coroutine[Any, Any, None]]], Callable[[], None]]:
     """Run a test in virtual time, with a fetcher that runs."""
 
     def wrap(test: Callable[[Host], Coroutine[Any, Any, None]]) -> Callable[[], None]:

@@ -51,12 +51,7 @@ class Fetcher:
 def event(end: int, *numbers: int) -> Event:
     records = [{"SequenceNumber": str(number), "Data": ""} for number in numbers]
     payload = json.dumps(
-        {
-            "ContinuationSequenceNumber": str(end),
-            "MillisBehindLatest": 0,
-            "Records": records,
-            "ChildShards": [],
-        }
+        {"ContinuationSequenceNumber": str(end), "MillisBehindLatest": 0, "Records": records, "ChildShards": []}
     ).encode()
     return Event(payload, read_head(payload))
 

@@ -92,9 +92,7 @@ def test_share_of_the_shard_ahead_goes_to_the_slowest() -> None:
     assert (portions[key(0)].records, portions[key(1)].records) == (50, 0)
 
 
-def test_silent_shard_holds_the_others_for_bounded_time(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_silent_shard_holds_the_others_for_bounded_time(caplog: pytest.LogCaptureFixture) -> None:
     query = Query(shard(0, timed(1, 0.0, 1.0)), unread=[1])
     assert query.plan()[key(0)] == Portion(TRIM_HORIZON, 0, 0)
     assert caplog.text == ""

@@ -254,9 +254,7 @@ def test_a_signal_that_ended_hadoop_too_is_no_failure() -> None:
     assert run(Session(query), work) == 0
 
 
-def test_without_a_query_a_signal_stops_spark(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_without_a_query_a_signal_stops_spark(capfd: pytest.CaptureFixture[str]) -> None:
     session = Session()
 
     def count() -> None:

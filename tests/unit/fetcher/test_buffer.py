@@ -13,18 +13,7 @@ from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.positions import LastRecord, ShardKey
 from kinesis_efo.records.events import Event, EventHead
-from tests.support.fetched import (
-    EVENT_OVERHEAD,
-    SHARD_END,
-    TRIM_HORIZON,
-    after,
-    buffer,
-    event,
-    fill,
-    idle,
-    run,
-    settle,
-)
+from tests.support.fetched import EVENT_OVERHEAD, SHARD_END, TRIM_HORIZON, after, buffer, event, fill, idle, run, settle
 
 SIZE = EVENT_OVERHEAD + 100
 KEY = ShardKey("orders", "shardId-000000000000")

@@ -8,9 +8,7 @@ import pytest
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.tls import make_certificate
-from kinesis_efo.fetcher.status import (
-    StatusAccess,
-)
+from kinesis_efo.fetcher.status import StatusAccess
 
 NAMESPACE = "0b6f2c1b-2daa-4abb-9ccc-1234567890ab net:[4026531836]"
 

@@ -22,9 +22,7 @@ def dialed(port: int) -> None:
     asyncio.run(dial(Origin("http", "localhost", port), None, None, NoConnection))  # type: ignore[arg-type]
 
 
-def test_reused_file_number_is_a_connection_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_reused_file_number_is_a_connection_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async def start(addresses: Sequence[Any], **_: Any) -> socket.socket:
         assert addresses
         raise RuntimeError("File descriptor 7 is used by transport")

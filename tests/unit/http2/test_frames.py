@@ -118,10 +118,7 @@ def test_frames_are_those_of_hyperframe_at_any_cut(sent: list[Frame], data: st.D
     assert split(wire, *cuts) == split(wire) == as_hyperframe_reads(wire)
 
 
-@given(
-    st.lists(st.tuples(st.binary(max_size=200), st.none() | st.integers(0, 255)), min_size=1, max_size=8),
-    st.data(),
-)
+@given(st.lists(st.tuples(st.binary(max_size=200), st.none() | st.integers(0, 255)), min_size=1, max_size=8), st.data())
 def test_h2_finds_the_same_data_in_a_response(sent: list[tuple[bytes, int | None]], data: st.DataObject) -> None:
     client = H2Connection(H2Configuration(client_side=True))
     client.initiate_connection()

@@ -44,8 +44,7 @@ def respond(share: Callable[[], int] = lambda: 64 << 10, silence: float | None =
 
 
 @pytest.mark.parametrize(
-    ("share", "window"),
-    [(0, LEAST_WINDOW), (1000, LEAST_WINDOW), (64 << 10, 32 << 10), (1 << 62, LARGEST_WINDOW)],
+    ("share", "window"), [(0, LEAST_WINDOW), (1000, LEAST_WINDOW), (64 << 10, 32 << 10), (1 << 62, LARGEST_WINDOW)]
 )
 def test_a_window_is_half_of_the_share_within_limits(share: int, window: int) -> None:
     _, carrier = respond(lambda: share)
@@ -101,9 +100,7 @@ async def test_what_is_expected_may_come_at_once() -> None:
         max_size=40,
     )
 )
-def test_allowed_and_unread_bytes_stay_within_the_window(
-    steps: list[tuple[str, int, int]],
-) -> None:
+def test_allowed_and_unread_bytes_stay_within_the_window(steps: list[tuple[str, int, int]]) -> None:
     async def main() -> None:
         share = 128 << 10
         response, carrier = respond(lambda: share)

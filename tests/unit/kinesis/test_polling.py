@@ -10,11 +10,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.errors import (
-    AccessRefusedError,
-    FrameError,
-    RetriesExhaustedError,
-)
+from kinesis_efo.errors import AccessRefusedError, FrameError, RetriesExhaustedError
 from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, Pace, PollingTransport, apart_pace, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
 from kinesis_efo.kinesis.stats import State
@@ -223,10 +219,7 @@ async def test_the_end_is_delivered_once_with_its_children() -> None:
         world.client.end_with_records = together
         world.stream.split(0)
         await world.subscribe().run()
-        assert [event.through for event in world.events] == [
-            Position.after(world.stream[0].records[-1][0]),
-            SHARD_END,
-        ]
+        assert [event.through for event in world.events] == [Position.after(world.stream[0].records[-1][0]), SHARD_END]
         assert [child.shard_id[-1] for child in world.events[-1].head.children] == ["1", "2"]
 
 

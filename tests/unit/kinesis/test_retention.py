@@ -280,9 +280,7 @@ def test_position_of_an_earlier_stream_predates_the_shard() -> None:
     assert not predates(Position.after(old), Shard(SHARD, (), (0, 9), first=1))
 
 
-async def test_loss_that_resumes_later_is_logged_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_loss_that_resumes_later_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
     clock = LoopClock()
     retention = Retention(STREAM, Lister(), clock, not_listed, fail=False, shortest=24 * HOUR)  # type: ignore[arg-type]
     assert await retention.check(SHARD, after(30 * HOUR)), "when its range is planned again"

@@ -47,8 +47,7 @@ async def test_transport_is_opened_once_when_needed() -> None:
     await asyncio.sleep(10)
     assert opening.times == 0
     first, second = await asyncio.gather(
-        transport.subscribe(REF, "1", TRIM_HORIZON, room),
-        transport.subscribe(REF, "2", Position.after(7), room),
+        transport.subscribe(REF, "1", TRIM_HORIZON, room), transport.subscribe(REF, "2", Position.after(7), room)
     )
     assert first == ("events", REF, "1", TRIM_HORIZON, room)  # type: ignore[comparison-overlap]
     assert second == ("events", REF, "2", Position.after(7), room)  # type: ignore[comparison-overlap]

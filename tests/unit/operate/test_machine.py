@@ -38,11 +38,7 @@ class Answering:
 
 @pytest.mark.parametrize(
     ("ahead", "status", "said"),
-    [
-        (0.0, Status.PASSED, "within 1 s"),
-        (-3.5, Status.FAILED, "ahead of AWS"),
-        (3.5, Status.FAILED, "behind AWS"),
-    ],
+    [(0.0, Status.PASSED, "within 1 s"), (-3.5, Status.FAILED, "ahead of AWS"), (3.5, Status.FAILED, "behind AWS")],
 )
 def test_clock_skew_is_measured(ahead: float, status: Status, said: str) -> None:
     path, skew = asyncio.run(machine.path_and_clock(Answering(ahead), SystemClock()))

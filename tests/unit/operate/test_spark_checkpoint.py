@@ -73,11 +73,7 @@ ARN = "arn:aws:kinesis:eu-west-1:111111111111:stream/orders"
             [(RATE, "-", KAFKA, at(1).to_json()), (RATE, at(7, "clicks").to_json(), "-", at(2).to_json())],
             [(None, at(7, "clicks")), (at(1), at(2))],
         ),
-        (
-            "v2",
-            [(f"0:{RATE}", f"1:{at(1).to_json()}", f"orders:{at(2).to_json()}")],
-            [(at(1), at(1)), (at(2), at(2))],
-        ),
+        ("v2", [(f"0:{RATE}", f"1:{at(1).to_json()}", f"orders:{at(2).to_json()}")], [(at(1), at(1)), (at(2), at(2))]),
     ],
 )
 def test_other_sources_of_the_query_are_left_out(

@@ -9,11 +9,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.errors import (
-    DataLossError,
-    FetcherError,
-    OptionsError,
-)
+from kinesis_efo.errors import DataLossError, FetcherError, OptionsError
 from kinesis_efo.fetcher.work import PlannerClient, WhereRequest
 from kinesis_efo.marks import Mark
 from kinesis_efo.planner import run_process, shared_run

@@ -45,8 +45,7 @@ def streams(draw: st.DrawFn) -> bytes:
     sizes = st.sampled_from([1_000, 20_000, (128 << 10) - 60, 128 << 10, 300_000])
     bodies = st.one_of(st.binary(max_size=40), st.binary(max_size=40), st.builds(bytes.__mul__, st.just(b"x"), sizes))
     framed = st.one_of(
-        st.builds(encode_frame, headers, bodies),
-        st.builds(raw_frame, st.binary(max_size=30), st.binary(max_size=10)),
+        st.builds(encode_frame, headers, bodies), st.builds(raw_frame, st.binary(max_size=30), st.binary(max_size=10))
     )
     sent = draw(st.lists(framed, max_size=4))
     stream = bytearray(b"".join(sent + draw(st.sampled_from([[], sent[:1], sent[-1:]]))))

@@ -34,9 +34,7 @@ def query(notes: RunNotes | None = None) -> tuple[Run, Query]:
     return made, Query(made)
 
 
-def test_joining_query_is_compared_with_the_runs_rows(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_joining_query_is_compared_with_the_runs_rows(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         held, _ = query()
         held.lease_taken("orders", {KEY: Lease(KEY, checkpoint=Position.after(30))})

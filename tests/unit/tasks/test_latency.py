@@ -52,9 +52,7 @@ def test_zip_directory_is_read_again_after_changes_only(tmp_path: Path, monkeypa
     assert importer.find_spec("one") is None
 
 
-def test_garbage_collector_ignores_objects_before_the_first_task(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_garbage_collector_ignores_objects_before_the_first_task(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.unfreeze()
     monkeypatch.setattr(latency, "_frozen_in", 0)
     leave_imports_alone()

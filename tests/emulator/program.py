@@ -156,7 +156,7 @@ class Planner(Service):
 class Where:
     """In the place of `WhereService`: answers as it does, and is the call as well."""
 
-    _answer_where = WhereService._answer_where
+    answer_where = WhereService.answer_where
 
     def __init__(
         self,
@@ -653,7 +653,7 @@ class TaskPlanner(PlannerClient):
         if where.secret != self._secret:
             raise FetcherRefusedError("the secret belongs to another run")
         try:
-            reply: WhereReply = where._answer_where(where, request)
+            reply: WhereReply = where.answer_where(where, request)
         except KinesisEfoError as error:
             raise unpack_error(pack_error(error)) from None
         return reply

@@ -292,7 +292,7 @@ async def _converse(pieces: Sequence[bytes], *, deaf: bool, pause: bool) -> None
     assert connection.closed
     assert connection.active == 0
     assert connection.places == 0
-    assert not connection._responses
+    assert not connection.responses
     sent = _sent(b"".join(pieces))
     for reader in readers[: len(tasks)]:
         _compare(reader, sent)
@@ -303,8 +303,8 @@ async def _converse(pieces: Sequence[bytes], *, deaf: bool, pause: bool) -> None
 
 
 def _hold_little(connection: Connection) -> None:
-    for response in connection._responses.values():
-        sizes = [len(chunk) for chunk in response._chunks]
+    for response in connection.responses.values():
+        sizes = [len(chunk) for chunk in response.chunks]
         assert sum(sizes) <= max(USUAL_WINDOW, EXPECTED)
         assert len(sizes) <= MOST_PIECES or PIECE_OVERHEAD * len(sizes) <= USUAL_WINDOW, f"{len(sizes)} pieces"
 

@@ -256,6 +256,7 @@ class Programs:
         runs: The queries' sides of them.
         change: Is called with each run before it begins.
         end: What is known of how a run's process has ended.
+        starter: Starts a run's process in place of this.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -265,6 +266,7 @@ class Programs:
         self.change: Callable[[FakeRun], None] = lambda _: None
         self.end = ""
         self.clock = time.monotonic
+        self.starter: Callable[[str, Callable[[], None]], Callable[[], str]] | None = None
 
     def reader(self, *streams: str, **options: str) -> SharedRun:
         """The shared run of one more reader, not started yet."""
@@ -279,14 +281,14 @@ class Programs:
             begun.begin(program, check)
             return lambda: self.end
 
-        run = SharedRun(program, what, parsed, Listening(), start_process, self.clock)
+        run = SharedRun(program, what, parsed, Listening(), self.starter or start_process, self.clock)
         self.runs.append(run)
         return run
 
     def close(self) -> None:
         """End all of them."""
         for run in self.runs:
-            run._left.set()
+            run.left.set()
         for begun in self.begun:
             begun.stop()
             begun.die()

@@ -79,7 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(_CONNECTION_WINDOW)
         self._splitter = FrameSplitter(self, _LARGEST_FRAME)
-        self._responses: dict[int, Response] = {}
+        self.responses: dict[int, Response] = {}
         self._unreturned = 0
         self._ceiling = MOST_STREAMS
         self._draining = False
@@ -149,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 stream_id = self._h2.get_next_available_stream_id()
                 self._h2.send_headers(stream_id, headers, end_stream=not body)
-                response = self._responses[stream_id] = Response(self, stream_id, share, silence)
+                response = self.responses[stream_id] = Response(self, stream_id, share, silence)
             except H2Error as wrong:
                 raise NotProcessed(f"the connection takes no more requests: {wrong!r}") from wrong
             await self._outbox.send(response, body)
@@ -242,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
         """Take the next bytes of a stream, valid only during the call, and the number of bytes of padding, which use the window, too."""
-        response = self._responses.get(stream_id)
+        response = self.responses.get(stream_id)
         if response is None:
             if stream_id > self._h2.highest_outbound_stream_id:
                 raise MalformedFrame(f"data of stream {stream_id}, which was never opened")
@@ -257,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def ended(self, stream_id: int) -> None:
         """Note that a DATA frame was the stream's last one."""
-        if stream_id in self._responses:
+        if stream_id in self.responses:
             # End the stream in `h2`, too, because `h2` counts the open streams.
             # Use empty trailers, because `h2` would otherwise check the content-length against data that it has not seen.
             self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
@@ -295,7 +295,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._outbox.room.set()
 
     def _begin(self, stream_id: int, headers: Sequence[tuple[str, str]]) -> None:
-        response = self._responses.get(stream_id)
+        response = self.responses.get(stream_id)
         if response is None:
             return
         found = dict(headers)
@@ -305,20 +305,20 @@ class Connection(asyncio.BufferedProtocol):
         response.begin(int(status), found)
 
     def _refused(self, stream_id: int, why: NotProcessed) -> None:
-        if stream_id in self._responses:
+        if stream_id in self.responses:
             # Take no more requests here than those under way, whatever the SETTINGS say, so that the next try uses another connection.
-            self._ceiling = len(self._responses) - 1
+            self._ceiling = len(self.responses) - 1
             self._draining = self._draining or not self._ceiling
             self._end(stream_id, why)
 
     def _end(self, stream_id: int, fault: Exception | None) -> None:
-        response = self._responses.get(stream_id)
+        response = self.responses.get(stream_id)
         if response is not None:
             response.end(fault)
             self._forget(stream_id)
 
     def _forget(self, stream_id: int) -> None:
-        if self._responses.pop(stream_id, None) is not None:
+        if self.responses.pop(stream_id, None) is not None:
             with suppress(H2Error):
                 # The stream may be half open, if the service responded before it had the whole request. This fails if both sides ended it.
                 self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
@@ -332,7 +332,7 @@ class Connection(asyncio.BufferedProtocol):
         why = _name(said.error_code)
         logger.debug("the service closes a connection: %s %r", why, said.additional_data[:200])
         self._draining = True
-        for stream_id in [each for each in self._responses if each > said.last_stream_id]:
+        for stream_id in [each for each in self.responses if each > said.last_stream_id]:
             self._end(stream_id, NotProcessed(f"the service closes the connection: {why}"))
         self._part()
 
@@ -369,7 +369,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._lost = why
         self._never_ready(why)
-        for stream_id in list(self._responses):
+        for stream_id in list(self.responses):
             # Each response gets its own exception, because raising an exception writes a traceback into it.
             self._end(stream_id, ConnectionLost(str(why)))
         self._outbox.close()

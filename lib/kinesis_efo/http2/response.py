@@ -82,7 +82,7 @@ class Response:
         self._share = share
         self._silence = silence
         self._window = LEAST_WINDOW
-        self._chunks: deque[bytes] = deque()
+        self.chunks: deque[bytes] = deque()
         self._unread = 0
         self._received = 0
         self._length: int | None = None
@@ -110,12 +110,12 @@ class Response:
 
     async def readany(self) -> bytes:
         """Wait for bytes, return all that have arrived (none after the end), and reopen the window. Raises the same errors as `opened`."""
-        while not self._chunks and not self._ended:
+        while not self.chunks and not self._ended:
             await self._more()
-        if not self._chunks:
+        if not self.chunks:
             return b""
-        read = self._chunks.popleft() if len(self._chunks) == 1 else b"".join(self._chunks)
-        self._chunks.clear()
+        read = self.chunks.popleft() if len(self.chunks) == 1 else b"".join(self.chunks)
+        self.chunks.clear()
         self._unread = 0
         self.widen()
         return read
@@ -144,7 +144,7 @@ class Response:
             self._ended = True
             self._connection.cancel(self.stream_id)
             self._wake()
-        self._chunks.clear()
+        self.chunks.clear()
         self._unread = 0
 
     # -- for the connection
@@ -165,10 +165,10 @@ class Response:
         if size:
             # Copy the bytes, because the next ones are received into the same buffer.
             # Join small chunks, because each has an overhead in memory, which the window does not bound.
-            if self._chunks and len(self._chunks[-1]) + size <= _CRUMBS:
-                self._chunks[-1] += bytes(piece)
+            if self.chunks and len(self.chunks[-1]) + size <= _CRUMBS:
+                self.chunks[-1] += bytes(piece)
             else:
-                self._chunks.append(bytes(piece))
+                self.chunks.append(bytes(piece))
             self._unread += size
             self._received += size
             self._wake()

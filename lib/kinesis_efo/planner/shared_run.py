@@ -83,7 +83,7 @@ class SharedRun:
         self._link: RunLink | None = None
         self._where: WhereService | None = None
         self._error: KinesisEfoError | None = None
-        self._left = threading.Event()
+        self.left = threading.Event()
         self._attaching = threading.RLock()
         self._stopping = threading.RLock()
         self._known = Begin()
@@ -151,7 +151,7 @@ class SharedRun:
 
     def stop(self) -> None:
         """End the query. If it was the last query of the run, the run ends, too. May be called again."""
-        self._left.set()
+        self.left.set()
         with self._stopping:
             with self._attaching:  # wait for a run that is being started
                 link = self._link
@@ -255,7 +255,7 @@ class SharedRun:
             link = self._link
             if self._error is not None:
                 raise self._error
-            if link is None or self._left.is_set():
+            if link is None or self.left.is_set():
                 raise stopped()
             try:
                 return link.ask(call)
@@ -263,12 +263,12 @@ class SharedRun:
                 self._attach_again(link)
 
     def _check(self) -> None:
-        if self._left.is_set() or not self._program.jvm.lives():
+        if self.left.is_set() or not self._program.jvm.lives():
             raise stopped()
         self._silence.check()
 
     def _measure(self) -> None:
-        while not self._left.wait(_LOOK_SECONDS):
+        while not self.left.wait(_LOOK_SECONDS):
             self._silence.tick()
 
     def _attach_again(self, lost: RunLink) -> None:
@@ -297,7 +297,7 @@ class SharedRun:
 
         If a task has had no answer, ask the run for one: if it is stopped, that fails in time, and says so.
         """
-        while not self._left.wait(_LOOK_SECONDS):
+        while not self.left.wait(_LOOK_SECONDS):
             if (link := self._link) is None:
                 return
             logged = None
@@ -341,7 +341,7 @@ class SharedRun:
         if self._error is not None:
             raise self._error
         link = self._link
-        if link is None or self._left.is_set() or not link.file.lives:
+        if link is None or self.left.is_set() or not link.file.lives:
             return None
         return link.joined
 
@@ -364,9 +364,9 @@ class WhereService(Service):
         super().__init__(None, secret, *arguments)
 
     def act(self, call: TaskCall, name: str, body: bytes) -> msgspec.Struct | None:
-        return self._answer_where(call, decoded(body, WhereRequest)) if name == WHERE else super().act(call, name, body)
+        return self.answer_where(call, decoded(body, WhereRequest)) if name == WHERE else super().act(call, name, body)
 
-    def _answer_where(self, call: TaskCall, request: WhereRequest) -> WhereReply:
+    def answer_where(self, call: TaskCall, request: WhereRequest) -> WhereReply:
         """Reply with the fetchers of the shards. If there is no run, reply that no shard has one yet, so that the task asks again."""
         give_up_at = time.monotonic() + request.wait
         if request.doubts:

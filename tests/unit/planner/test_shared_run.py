@@ -89,13 +89,14 @@ def test_other_options_are_refused_with_their_names(programs: Programs) -> None:
 
 
 def test_run_process_that_always_ends_early_is_an_error(programs: Programs) -> None:
-    run, started = programs.reader(), []
+    started = []
 
     def start_process(secret: str, check: Callable[[], None]) -> Callable[[], str]:
         started.append(secret)
         return lambda: "exit code 1"
 
-    run._start_process = start_process
+    programs.starter = start_process
+    run = programs.reader()
     with pytest.raises(FetcherError, match=r"ended as it was started, 4 times \(exit code 1\)"):
         run.start()
     assert len(started) == 4

@@ -258,7 +258,9 @@ class Watched:
 def test_usual_payloads_are_decoded_by_the_core_alone(native: Any) -> None:
     batch = Watched(native.Batch(True))
     payloads = [event(record(1), record(2)), event(record(3))]
-    found, error, _ = outcome(CORE._replace(new_batch=lambda _: batch), [part(payloads)] * 2, deaggregate=True)
+    found, error, _ = outcome(
+        core.Choice(lambda _: batch, CORE.detail, CORE.fix, CORE.events), [part(payloads)] * 2, deaggregate=True
+    )
     assert (len(found), error) == (1, "")
     assert batch.calls == ["begin", "add", "add", "begin", "add", "add", "take", "floor"]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from types import SimpleNamespace
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -13,59 +15,77 @@ from kinesis_efo.calls.address import Listening
 from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
+from kinesis_efo.run import thread
 from kinesis_efo.run.thread import RunThread
 
 MANIFEST = Manifest("lake", "test", "eu-west-1", "leases", {}, "manifest.json", {})
 OPTIONS = SourceOptions.parse({"manifest": "manifest.json"})
 
 
-class Service:
-    """Notes that it was shut down."""
+def fails() -> None:
+    raise RuntimeError("planted")
 
-    def __init__(self) -> None:
+
+class Whole:
+    """A run that does nothing, of which one part cannot be ended."""
+
+    def __init__(self, part: str = "") -> None:
+        self.part = part
         self.ended = False
+        self.service = self
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def __call__(self, *_: object) -> Whole:
+        return self
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        self.loop = asyncio.get_running_loop()
+        if self.part == "an exit callback":
+            stack.callback(fails)
+
+    def end_report(self) -> None:
+        if self.part == "the report":
+            fails()
 
     def shutdown(self) -> None:
         self.ended = True
 
 
-def fails() -> None:
-    raise RuntimeError("planted")
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> Callable[[Whole], RunThread]:
+    """Starts the thread of a run."""
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(f"AWS_{name}", "test")
+
+    def begin(whole: Whole) -> RunThread:
+        monkeypatch.setattr(thread, "WholeRun", whole)
+        runtime = RunThread(MANIFEST, OPTIONS, Listening(), "secret")
+        runtime.start()
+        return runtime
+
+    return begin
 
 
 @pytest.mark.parametrize("part", ["an exit callback", "the report"])
-def test_stop_continues_after_a_failed_part(part: str, caplog: pytest.LogCaptureFixture) -> None:
-    runtime = RunThread(MANIFEST, OPTIONS, Listening(), "secret")
-    service = Service()
-    report = fails if part == "the report" else lambda: None
-    runtime._whole = SimpleNamespace(service=service, end_report=report)  # type: ignore[assignment]
-    runtime._thread.start()
-    if part == "an exit callback":
-        runtime._stack.callback(fails)
+def test_stop_continues_after_a_failed_part(
+    begun: Callable[[Whole], RunThread], part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, whole = set(threading.enumerate()), Whole(part)
+    runtime = begun(whole)
     runtime.stop()
-    assert service.ended
-    assert not runtime._thread.is_alive()
-    assert runtime._loop.is_closed()
+    assert whole.ended
+    assert whole.loop is not None
+    assert whole.loop.is_closed()
+    assert not {each for each in set(threading.enumerate()) - before if each.name.startswith("kinesis-efo")}
     assert "planted" in caplog.text
     runtime.stop()
 
 
 @pytest.mark.slow
-def test_call_ends_with_its_loop() -> None:
-    runtime = RunThread(MANIFEST, OPTIONS, Listening(), "secret")
-    runtime._thread.start()
-    ended: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            runtime.call(asyncio.sleep(3600))
-        except BaseException as error:
-            ended.append(error)
-
-    caller = threading.Thread(target=call, daemon=True)
-    caller.start()
-    time.sleep(0.05)  # either way: a call that comes later finds the loop stopped
-    runtime.stop()
-    caller.join(60)
-    assert not caller.is_alive()
-    assert isinstance(ended[0], FetcherUnreachableError)
+def test_call_ends_with_its_loop(begun: Callable[[Whole], RunThread]) -> None:
+    runtime = begun(Whole())
+    with ThreadPoolExecutor(1) as caller:
+        call = caller.submit(runtime.call, asyncio.sleep(3600))
+        time.sleep(0.05)  # either way: a call that comes later finds the loop stopped
+        runtime.stop()
+        assert isinstance(call.exception(60), FetcherUnreachableError)

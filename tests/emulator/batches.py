@@ -330,7 +330,7 @@ class BatchScenario:
                     and other.rows[: len(read.rows)] != read.rows
                 ):
                     self._fail(f"another attempt in {stretch} has other rows: {read.rows[:5]}, {other.rows[:5]}")
-                read = other._replace(began=read.began if other.error is None else other.began)
+                read = Read(stretch, read.began if other.error is None else other.began, *other[2:])
             reads.append(read)
         return None if self.recreate else reads
 

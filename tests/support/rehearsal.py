@@ -222,7 +222,7 @@ class LocalAccount:
                 self._new_stream(Names(environment).stream_name(key), stream)
         for key, application in environment.applications.items():
             if application.import_lease_table:
-                self._lease_table(Names(environment).lease_table_name(key))
+                self.lease_table(Names(environment).lease_table_name(key))
         for arn in self._given_policies():
             self._policy(arn)
         if (bucket := environment.manifest_bucket) is not None:
@@ -269,7 +269,7 @@ class LocalAccount:
         with _already_there():
             self.client("iam").create_policy(PolicyName=name, Path=f"{path}/", PolicyDocument=document)
 
-    def _lease_table(self, name: str) -> None:
+    def lease_table(self, name: str) -> None:
         with _already_there():
             self.client("dynamodb").create_table(
                 TableName=name,

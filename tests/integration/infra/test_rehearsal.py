@@ -102,7 +102,7 @@ def test_leftover_resource_is_an_error(declare: Declare, tmp_path: Path, monkeyp
     def messy(stack: Any) -> None:
         destroy(stack)
         # As a provider that forgets a table.
-        LocalAccount(declare(), stack.terraform._variables["AWS_ENDPOINT_URL"])._lease_table("forgotten")
+        LocalAccount(declare(), stack.terraform._variables["AWS_ENDPOINT_URL"]).lease_table("forgotten")
 
     destroy = Rehearsal.end
     monkeypatch.setattr(Rehearsal, "end", messy)

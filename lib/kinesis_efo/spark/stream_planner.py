@@ -55,7 +55,7 @@ class StreamPlanner:
         self.available_now = False
         self._options = options
         self._offsets = SparkOffsets(manifest, drop=options.drop_removed_streams)
-        self._run = QueryRun(options, join, self._warn_of_rest)
+        self._run = QueryRun(options, join, self.warn_of_rest)
         self._triggers = Triggers()
         self._last: dict[str, Any] | None = None
         self._has_planned = False
@@ -165,7 +165,7 @@ class StreamPlanner:
         if step.ending is not None:
             self._triggers.ends_known = not step.ending.wanted
 
-    def _warn_of_rest(self, at_most: float = _REPORT_SECONDS) -> None:
+    def warn_of_rest(self, at_most: float = _REPORT_SECONDS) -> None:
         """Wait for the driver's report of the last micro-batch, and warn if the query may have left records unread."""
         options, finished = self._options, self._run.finishes_last(at_most)
         limited = options.max_bytes_per_trigger or options.max_records_per_trigger

@@ -14,10 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc"),
-]
+pytestmark = [pytest.mark.spark, pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")]
 
 
 class Worker(NamedTuple):

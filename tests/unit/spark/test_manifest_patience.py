@@ -48,11 +48,7 @@ def fails(handler: BaseHTTPRequestHandler) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("location", "silent", "role"),
-    [
-        ("s3://bucket/app.json", False, False),
-        ("ssm:///app", True, True),
-    ],
+    ("location", "silent", "role"), [("s3://bucket/app.json", False, False), ("ssm:///app", True, True)]
 )
 def test_the_manifest_is_awaited_no_longer_than_asked(
     location: str, silent: bool, role: bool, monkeypatch: pytest.MonkeyPatch

@@ -105,9 +105,6 @@ def progress(key: ShardKey, through: str, records: int = 1) -> ShardProgress:
 ONE = Offset({FIRST: TRIM_HORIZON})
 
 
-# -- polls
-
-
 @scenario()
 async def test_first_failure_ends_every_call(centre: Centre) -> None:
     failure, query = centre.run.failure, centre.query
@@ -160,7 +157,7 @@ async def test_row_is_read_again_after_a_late_renewal(centre: Centre) -> None:
 
 
 @scenario()
-async def test_order_that_comes_while_the_lease_is_not_held_is_carried_out_later(centre: Centre) -> None:
+async def test_order_without_the_lease_is_carried_out_later(centre: Centre) -> None:
     row, fetcher = RowKey(None, FIRST), centre.run.fetcher
     centre.stream.put(0, 10)
     centre.network.cut = True
@@ -172,9 +169,6 @@ async def test_order_that_comes_while_the_lease_is_not_held_is_carried_out_later
     assert (feed := fetcher.feed(row)) is not None
     assert feed.buffer is not None
     assert feed.buffer.records == 1
-
-
-# -- checkpoints
 
 
 @scenario()
@@ -205,12 +199,6 @@ async def test_losses_are_checked_at_new_shards_and_listings(centre: Centre) -> 
     assert entered[2:] == [FIRST.shard], "another query has looked at nothing yet"
 
 
-# -- the run's lease
-
-
-# -- what else is asked
-
-
 @scenario()
 async def test_tools_see_the_progress_of_each_shard(centre: Centre) -> None:
     assert await centre.run.status() == []
@@ -219,9 +207,6 @@ async def test_tools_see_the_progress_of_each_shard(centre: Centre) -> None:
     finish(centre.query, Offset({FIRST: Position.after(20)}))
     centre.query.progress.plan(Offset({FIRST: Position.after(40)}))
     assert [(each.key, each.done) for each in await centre.run.status()] == [(FIRST, "AFTER:20")]
-
-
-# -- where a query ends
 
 
 # -- a new query, where the application has read before

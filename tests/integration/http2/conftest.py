@@ -79,14 +79,6 @@ class HandClock:
         self._now = end
         await self.settle()
 
-    def stand_still(self, seconds: float) -> None:
-        """Let time pass for everyone but this process, which wakes up behind it."""
-        self._now += seconds
-        while self._sleepers and self._sleepers[0][0] <= self._now:
-            _, _, sleeper = heapq.heappop(self._sleepers)
-            if not sleeper.done():
-                sleeper.set_result(None)
-
     async def settle(self) -> None:
         # Bytes on loopback are there at once, but each has to be read and answered.
         for _ in range(20):

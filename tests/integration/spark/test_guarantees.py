@@ -14,7 +14,6 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from kinesis_efo.positions import Offset
 from kinesis_efo.tasks.compat import SPARK_VERSION
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_for_rows, wait_until
@@ -56,11 +55,6 @@ class Rows:
 
         wait_until(enough, seconds, f"{count} rows")
         return self.all
-
-
-def end_offset(query: StreamingQuery) -> Offset:
-    # Spark 4.0 shows it as Python would print it.
-    return Offset.from_json(query.lastProgress["sources"][0]["endOffset"].replace("'", '"'))  # type: ignore[index]
 
 
 # Shows 76.

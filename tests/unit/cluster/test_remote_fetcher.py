@@ -170,10 +170,6 @@ class Host:
         """The shards whose subscription is open."""
         return {ShardKey("orders", shard) for shard, number in self.stream.open.items() if number}
 
-    @property
-    def last_request(self) -> WorkRequest:
-        return self.planner.requests[-1][1]
-
 
 def scenario(shards: int = 2) -> Callable[[Callable[[Host], Coroutine[Any, Any, None]]], Callable[[], None]]:
     """Run a test in virtual time, with a fetcher that runs."""

@@ -50,6 +50,11 @@ class Result:
         """The JSON that was printed."""
         return json.loads(self.out)
 
+    def ends(self, code: int, *texts: str, out: str | None = None) -> None:
+        """Check how it ended, texts on stderr, and what it printed if that is given."""
+        missing = [text for text in texts if text not in self.err]
+        assert (self.code, missing, self.out if out is not None else None) == (code, [], out), self.err
+
 
 class Switch(NoFaults):
     """Misbehaves as the test that runs just now says."""

@@ -58,9 +58,7 @@ def test_remote_manifest_is_found(cli: Cli) -> None:
     ],
 )
 def test_missing_manifest_is_named(cli: Cli, aws: Any, location: str, said: str) -> None:
-    found = cli.run("manifest", "check", "--manifest", location)
-    assert (found.code, found.out) == (1, "")
-    assert said in found.err
+    cli.run("manifest", "check", "--manifest", location).ends(1, said, out="")
 
 
 def test_check_passes_existing_resources(cli: Cli) -> None:

@@ -58,10 +58,9 @@ def test_one_of_several_consumers_must_be_named(cli: Cli) -> None:
     here = cli.world()
     audit = another_consumer(here, "audit")
     stream = f"orders={here.streams['orders']}"
-    asked = cli.run(*wish(here, stream))
-    assert (asked.code, asked.out) == (1, "")
-    assert f"{here.streams['orders']} has 2 consumers: 'audit', 'lake'; say which" in asked.err
-    assert "--consumer" in asked.err
+    cli.run(*wish(here, stream)).ends(
+        1, f"{here.streams['orders']} has 2 consumers: 'audit', 'lake'; say which", "--consumer", out=""
+    )
     assert cli.run(*wish(here, stream), "--consumer", "audit").data["streams"]["orders"]["consumerArn"] == audit
 
 
@@ -86,15 +85,15 @@ def test_all_missing_resources_are_named_with_a_remedy(cli: Cli) -> None:
     here = cli.world({"orders": 1, "clicks": 1})
     here.kinesis.deregister_stream_consumer(ConsumerARN=here.consumers["clicks"])
     streams = [f"orders={here.streams['orders']}", f"clicks={here.streams['clicks']}", "visits=nowhere"]
-    found = cli.run(*wish(here, *streams, table="no-such-table"), "--consumer", "audit")
-    assert (found.code, found.out) == (1, "")
-    assert "no manifest for application 'lake' in us-east-1:" in found.err
-    assert (
-        f"consumer of orders: {here.streams['orders']} has no consumer 'audit': it has 'lake'; nothing is" in found.err
+    cli.run(*wish(here, *streams, table="no-such-table"), "--consumer", "audit").ends(
+        1,
+        "no manifest for application 'lake' in us-east-1:",
+        f"consumer of orders: {here.streams['orders']} has no consumer 'audit': it has 'lake'; nothing is",
+        f"consumer of clicks: {here.streams['clicks']} has no consumer 'audit': it has none; nothing is",
+        "stream visits: 'nowhere' does not exist; correct the name",
+        "lease table: 'no-such-table' does not exist; correct the name, deploy the table, or make it",
+        out="",
     )
-    assert f"consumer of clicks: {here.streams['clicks']} has no consumer 'audit': it has none; nothing is" in found.err
-    assert "stream visits: 'nowhere' does not exist; correct the name" in found.err
-    assert "lease table: 'no-such-table' does not exist; correct the name, deploy the table, or make it" in found.err
     still = here.kinesis.list_stream_consumers(StreamARN=here.consumers["clicks"].partition("/consumer/")[0])
     assert still["Consumers"] == [], "nothing is registered"
     assert "no-such-table" not in here.dynamodb.list_tables()["TableNames"]
@@ -116,9 +115,9 @@ def test_replaced_consumer_is_named(cli: Cli) -> None:
     here = cli.world()
     gone = here.consumers["orders"]
     here.kinesis.deregister_stream_consumer(ConsumerARN=gone)
-    found = cli.run(*wish(here, f"orders={gone}"))
-    assert found.code == 1
-    assert f"consumer of orders: {gone} does not exist (any more); name the consumer that exists" in found.err
+    cli.run(*wish(here, f"orders={gone}")).ends(
+        1, f"consumer of orders: {gone} does not exist (any more); name the consumer that exists"
+    )
 
 
 def test_other_table_is_no_lease_table(cli: Cli) -> None:
@@ -129,18 +128,17 @@ def test_other_table_is_no_lease_table(cli: Cli) -> None:
         AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
         BillingMode="PAY_PER_REQUEST",
     )
-    found = cli.run(*wish(here, f"orders={here.streams['orders']}", table=f"{here.lease_table}-other"))
-    assert found.code == 1
-    assert "has the key schema HASH id (S), a lease table has HASH leaseKey (S)" in found.err
+    cli.run(*wish(here, f"orders={here.streams['orders']}", table=f"{here.lease_table}-other")).ends(
+        1, "has the key schema HASH id (S), a lease table has HASH leaseKey (S)"
+    )
 
 
 def test_missing_permission_is_named(cli: Cli) -> None:
     here = cli.world()
     cli.refuse("ListStreamConsumers")
-    found = cli.run(*wish(here, f"orders={here.streams['orders']}"))
-    assert found.code == 1
-    assert "consumer of orders: AccessDeniedException" in found.err
-    assert "allow kinesis:ListStreamConsumers to the role" in found.err
+    cli.run(*wish(here, f"orders={here.streams['orders']}")).ends(
+        1, "consumer of orders: AccessDeniedException", "allow kinesis:ListStreamConsumers to the role"
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,9 +155,7 @@ def test_missing_permission_is_named(cli: Cli) -> None:
     ],
 )
 def test_contradictions_are_refused_before_any_call(cli: Cli, aws: Any, arguments: list[str], said: str) -> None:
-    found = cli.run("manifest", "init", "--app", "lake", "--table", "leases", *arguments)
-    assert (found.code, found.out) == (1, "")
-    assert said in found.err
+    cli.run("manifest", "init", "--app", "lake", "--table", "leases", *arguments).ends(1, said, out="")
 
 
 def test_either_variable_sets_the_region(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,9 +176,7 @@ def test_missing_region_is_named(cli: Cli, aws: LocalAws, monkeypatch: pytest.Mo
 def test_file_is_never_overwritten_without_force(cli: Cli, tmp_path: Path) -> None:
     here, file = cli.world(), tmp_path / "lake.json"
     asked = [*wish(here, f"orders={here.streams['orders']}"), "--out", file]
-    written = cli.run(*asked)
-    assert (written.code, written.out) == (0, "")
-    assert f"wrote {file}: 1 stream, lease table {here.lease_table}" in written.err
+    cli.run(*asked).ends(0, f"wrote {file}: 1 stream, lease table {here.lease_table}", out="")
     assert parse_manifest(file.read_bytes(), "").streams["orders"].consumer_arn == here.consumers["orders"]
     assert cli.run("manifest", "check", "--manifest", file).code == 0
 
@@ -196,6 +190,6 @@ def test_file_is_never_overwritten_without_force(cli: Cli, tmp_path: Path) -> No
 
 def test_unwritable_file_is_named(cli: Cli, tmp_path: Path) -> None:
     here = cli.world()
-    found = cli.run(*wish(here, f"orders={here.streams['orders']}"), "--out", tmp_path / "none" / "lake.json")
-    assert found.code == 1
-    assert "lake.json cannot be written: No such file or directory" in found.err
+    cli.run(*wish(here, f"orders={here.streams['orders']}"), "--out", tmp_path / "none" / "lake.json").ends(
+        1, "lake.json cannot be written: No such file or directory"
+    )

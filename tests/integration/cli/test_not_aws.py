@@ -70,10 +70,9 @@ def test_doctor_names_the_proxy_first(cli: Cli, portal: str) -> None:
     checked = here.run("manifest check", "--endpoint-url", portal, "--json")
     assert checked.data["passed"] == 0
     assert all("proxy" in each["detail"] + each["fix"] and each["fix"] for each in checked.data["findings"])
-    remote = cli.run("manifest", "show", "--manifest", "ssm:///kinesis-efo/test/lake", "--endpoint-url", portal)
-    assert remote.code == 1
-    assert "manifest ssm:///kinesis-efo/test/lake cannot be loaded" in remote.err
-    assert "proxy" in remote.err
+    cli.run("manifest", "show", "--manifest", "ssm:///kinesis-efo/test/lake", "--endpoint-url", portal).ends(
+        1, "manifest ssm:///kinesis-efo/test/lake cannot be loaded", "proxy"
+    )
 
 
 @pytest.mark.parametrize(

@@ -157,8 +157,7 @@ def test_page_is_for_browsers_on_this_machine(cli: Cli) -> None:
         wait_until(lambda: (look := json.loads(get("/look.json")[1])) and len(look["streams"]) == 1)
         with pytest.raises(urllib.error.HTTPError, match="403"):
             get("/look.json", host=f"elsewhere.example:{port}")
-        taken = here.run("top", "--web", "--port", port)
-        assert (taken.code, f"--port {port}: the page cannot be served there" in taken.err) == (1, True)
+        here.run("top", "--web", "--port", port).ends(1, f"--port {port}: the page cannot be served there")
 
 
 @pytest.mark.long

@@ -443,6 +443,7 @@ def test_micro_batch_expired_before_its_repetition_is_an_error(fetchers: int) ->
         assert "acceptDataLoss" in query.fails(DataLossError, within=200)
 
 
+# Shows invariant 14, position behind retention.
 @both_modes
 @pytest.mark.parametrize("given", ["{}", '{{"orders": "{}"}}', '{{"orders": {{"shardId-000000000000": "{}"}}}}'])
 def test_start_at_a_time_before_retention_is_an_error(given: str, mode: str) -> None:
@@ -458,7 +459,7 @@ def test_start_at_a_time_before_retention_is_an_error(given: str, mode: str) -> 
 
 
 @both_modes
-def test_start_from_leases_of_an_idle_shard_is_an_error_if_records_expired_since(mode: str) -> None:
+def test_start_from_leases_after_expired_records_is_an_error(mode: str) -> None:
     with world(options={"readMode": mode}) as w:
         w.warns("are gone")
         before = w.query()
@@ -472,7 +473,7 @@ def test_start_from_leases_of_an_idle_shard_is_an_error_if_records_expired_since
 
 
 @both_modes
-def test_children_start_while_the_list_of_shards_is_older_than_the_offset(mode: str) -> None:
+def test_children_start_although_the_list_is_outdated(mode: str) -> None:
     with world(shards=2, options={"readMode": mode, "maxShardSkew": "10s"}) as w:
         w.warns("maxShardSkew")
         query = w.query()
@@ -491,7 +492,7 @@ def test_children_start_while_the_list_of_shards_is_older_than_the_offset(mode: 
 
 
 @both_modes
-def test_start_at_the_horizon_of_an_old_stream_says_nothing(mode: str) -> None:
+def test_start_at_the_horizon_of_an_old_stream_succeeds(mode: str) -> None:
     with world(options={"readMode": mode}) as w:
         w.put(10)
         w.later(26 * 3600)

@@ -58,7 +58,7 @@ def test_query_with_an_end_time_ends_without_get_records(fetchers: int) -> None:
 
 # Shows invariant 6.
 @everywhere
-def test_without_get_records_queries_at_a_time_and_at_the_horizon_share_an_idle_shard(fetchers: int) -> None:
+def test_queries_share_an_idle_shard_without_get_records(fetchers: int) -> None:
     with world(fetchers=fetchers) as w:
         w.refuse_get_records()
         w.warns("kinesis:GetRecords")
@@ -456,7 +456,7 @@ def test_repeated_micro_batch_needs_no_get_records(fetchers: int) -> None:
 @pytest.mark.parametrize("mode", ["efo", "polling"])
 @pytest.mark.parametrize("joins", [True, False])
 @pytest.mark.parametrize("splits", [True, False])
-def test_loss_that_one_query_accepts_is_an_error_for_another(splits: bool, joins: bool, mode: str) -> None:
+def test_accepted_loss_is_an_error_for_another_query(splits: bool, joins: bool, mode: str) -> None:
     with world(options={"readMode": mode}) as w:
         w.warns("are gone", "LimitExceeded", "not renewed")
         w.put(10)

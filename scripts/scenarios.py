@@ -1,4 +1,4 @@
-"""Writes tests/SCENARIOS.md: the tests of each scenario, of each row of the reliability page and of each invariant.
+"""Writes tests/SCENARIOS.md: the tests of each scenario, of each row of the page on failures and of each invariant.
 
 A test names what it shows in a comment above it, `# Shows 16, keys change, invariant 4.`; tests/scenarios.toml has the names.
 """
@@ -14,10 +14,10 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 TESTS: Final = ROOT / "tests"
-RELIABILITY: Final = ROOT / "docs" / "reliability.md"
-SECTIONS: Final = ("What retention took", "Clocks", "Going on")
-"""The sections of the reliability page whose rows have tests."""
-EXACTNESS: Final = ROOT / "docs" / "exactness.md"
+FAILURES: Final = ROOT / "docs" / "failures.md"
+SECTIONS: Final = ("Records that retention removed", "Clocks", "Outages, kills and restarts")
+"""The sections of that page whose rows have tests."""
+WHY: Final = ROOT / "docs" / "why-it-holds.md"
 _LINE: Final = re.compile(r"^class (\w+)|^ *# Shows (.+)\.$|^( *)(?:async )?def (test_\w+)", re.MULTILINE)
 
 
@@ -51,9 +51,9 @@ def scenarios() -> Mapping[str, Mapping[str, str]]:
     return areas
 
 
-def reliability() -> Mapping[str, Mapping[str, str]]:
-    """The rows of the reliability page, in its sections, by the name that tests use; a row without a name stands for itself."""
-    text, names = RELIABILITY.read_text(), _declared()["reliability"]
+def failures() -> Mapping[str, Mapping[str, str]]:
+    """The rows of the page on failures, in its sections, by the name that tests use; a row without a name stands for itself."""
+    text, names = FAILURES.read_text(), _declared()["failures"]
     sections = {}
     for title in SECTIONS:
         section = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
@@ -63,8 +63,8 @@ def reliability() -> Mapping[str, Mapping[str, str]]:
 
 
 def invariants() -> Mapping[str, str]:
-    """The invariants of the exactness page."""
-    headings = re.findall(r"^### ((\d+)\. .+)$", EXACTNESS.read_text(), re.MULTILINE)
+    """The invariants of the page on why it holds."""
+    headings = re.findall(r"^### ((\d+)\. .+)$", WHY.read_text(), re.MULTILINE)
     return {f"invariant {number}": text for text, number in headings}
 
 
@@ -86,7 +86,7 @@ def page() -> str:
         lines += [
             f"| {each} | {text} | {_cell(found[each])} | {remarks.get(each, '')} |" for each, text in rows.items()
         ]
-    promises = {f"Reliability: {title}": rows for title, rows in reliability().items()} | {"Exactness": invariants()}
+    promises = {f"Failures: {title}": rows for title, rows in failures().items()} | {"Why it holds": invariants()}
     for title, rows in promises.items():
         lines += ["", f"## {title}", "", "| | tests |", "|---|---|"]
         lines += [f"| {text} | {_cell(found[name])} |" for name, text in rows.items()]

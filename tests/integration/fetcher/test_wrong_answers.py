@@ -52,7 +52,7 @@ def numbered(count: int) -> list[tuple[str, bytes]]:
     return [("k", b"%d" % number) for number in range(count)]
 
 
-# Shows answers without records, invariant 4.
+# Shows invariant 4.
 @pytest.mark.parametrize("kinds", ["quiet", "all"])
 @pytest.mark.parametrize("mode", ["efo", "polling"])
 def test_repeated_micro_batch_keeps_its_rows_despite_empty_answers(

@@ -354,7 +354,7 @@ async def test_stored_checkpoint_that_is_further_stays(f: Fixture) -> None:
     assert f.at() == Position.after(501)
 
 
-# Shows rows deleted by hand.
+# Shows lease rows changed.
 async def test_row_deleted_by_hand_is_written_again(f: Fixture) -> None:
     checkpoints = await f.begin()
     checkpoints.want({shard("p"): LeaseInfo(TRIM_HORIZON, frozenset({"o"}), "0", "9")})

@@ -557,7 +557,7 @@ async def test_late_answer_to_an_acquiring_write_is_no_lease(f: Fixture, frozen:
     assert f.events == [("a", "p", "taken")]
 
 
-# Shows rows deleted by hand.
+# Shows lease rows changed.
 async def test_row_deleted_by_hand_is_written_again(f: Fixture) -> None:
     lease = await f.held()
     await asyncio.sleep(20)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Self
+from typing import ClassVar, Final, Self
 
 logger = logging.getLogger(__name__)
+
+NOTE: Final = "kinesis-efo: "
+"""Begins the line of a traceback with an error's data, because Spark passes errors on as tracebacks."""
 
 
 def visible(text: str, keep: str = "", most: int = 10_000) -> str:
@@ -45,13 +49,42 @@ class KinesisEfoError(Exception):
     Attributes:
         exit_code: The exit code of a `kinesis_efo.job` that fails with this error. 1: starting it again may help; 2: it does not, until
             somebody has put something right; 3: another run reads; 6: records are gone; 7: AWS refuses the credentials.
+        retriable: Whether starting again can succeed although nobody has changed anything.
+        stream: The stream that the error is about, as the options name it; None if it is not about one stream.
+        shard_id: The shard that the error is about; None if it is not about one shard.
+        remedy: The end of the message, which says what to do; None if that is not a separate part.
     """
 
     exit_code = 1
+    retriable: ClassVar[bool] = False
     _keep = ""
 
-    def __init__(self, *args: object) -> None:
+    def __init__(self, *args: object, remedy: str | None = None) -> None:
         super().__init__(*(visible(each, self._keep) if isinstance(each, str) else each for each in args))
+        self.stream: str | None = None
+        self.shard_id: str | None = None
+        self.remedy: str | None = None
+        if remedy:
+            remedy = visible(remedy)
+            self.args = (f"{self}{'. ' if remedy[0].isupper() else '; '}{remedy}",)
+            self.restore({"remedy": remedy})
+
+    @property
+    def data(self) -> dict[str, str]:
+        """The attributes that are not None, for `restore`."""
+        return {name: value for name in ("stream", "shard_id", "remedy") if (value := getattr(self, name)) is not None}
+
+    def about(self, stream: str, shard_id: str | None = None) -> Self:
+        """Set stream and shard, unless they are set."""
+        known = {"stream": stream} if shard_id is None else {"stream": stream, "shard_id": shard_id}
+        return self if self.stream is not None else self.restore(known)
+
+    def restore(self, data: Mapping[str, str]) -> Self:
+        """Set attributes to what `data` of another error was."""
+        self.__dict__ |= {name: value for name, value in data.items() if name in ("stream", "shard_id", "remedy")}
+        others = [note for note in getattr(self, "__notes__", ()) if not note.startswith(NOTE)]
+        self.__notes__ = [*others, f"{NOTE}{json.dumps(self.data)}"] if self.data else others
+        return self
 
     @classmethod
     def of_lines(cls, *lines: str) -> Self:
@@ -59,6 +92,16 @@ class KinesisEfoError(Exception):
         error = cls("")
         error.args = ("\n".join(map(visible, lines)),)
         return error
+
+
+@contextmanager
+def about(stream: str, shard_id: str | None = None) -> Iterator[None]:
+    """Set stream and shard of an error in this context, unless they are set."""
+    try:
+        yield
+    except KinesisEfoError as error:
+        error.about(stream, shard_id)
+        raise
 
 
 class ConfigurationError(KinesisEfoError):
@@ -120,6 +163,8 @@ class RetriesExhaustedError(StreamError):
     The message names the first fault.
     """
 
+    retriable = True
+
 
 class SubscriptionError(StreamError):
     """A shard cannot be read any more, for a reason specific to reading."""
@@ -178,11 +223,18 @@ class DataLossError(KinesisEfoError):
     exit_code = 6
 
     def __init__(
-        self, *args: object, causes: Sequence[str] = (), lost: Mapping[str, Mapping[str, str]] | None = None
+        self,
+        *args: object,
+        causes: Sequence[str] = (),
+        lost: Mapping[str, Mapping[str, str]] | None = None,
+        remedy: str | None = None,
     ) -> None:
-        super().__init__(*args)
+        super().__init__(*args, remedy=remedy)
         self.causes = causes
         self.lost = lost or {}
+        if len(self.lost) == 1:
+            [(stream, shards)] = self.lost.items()
+            self.about(stream, next(iter(shards)) if len(shards) == 1 else None)
 
 
 class LeaseError(KinesisEfoError):
@@ -197,6 +249,8 @@ class LeaseTableError(LeaseError):
 
 class TableUnavailableError(LeaseError):
     """The lease table cannot be reached, or throttles; a later try may succeed."""
+
+    retriable = True
 
 
 class LeaseLostError(LeaseError):
@@ -214,6 +268,8 @@ class AlreadyRunningError(LeaseError):
 class FetcherError(KinesisEfoError):
     """A call to the fetcher failed."""
 
+    retriable = True
+
 
 class FetcherUnreachableError(FetcherError):
     """No fetcher responds at any of its addresses."""
@@ -225,6 +281,8 @@ class NotFetchedHereError(FetcherUnreachableError):
 
 class FetcherRefusedError(FetcherError):
     """The fetcher refused a call, because the run's secret is missing or wrong."""
+
+    retriable = False
 
 
 class EmrError(KinesisEfoError):
@@ -257,6 +315,8 @@ class StillRunningError(EmrError):
 
 class FrameError(KinesisEfoError):
     """Bytes from the network are not a valid event-stream frame, or the payload of a frame is not a valid event."""
+
+    retriable = True
 
 
 def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -35,13 +35,14 @@ def test_exit_codes_are_those_of_the_page() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not OptionsError])
 def test_errors_cross_the_wire_with_their_type(kind: type[Exception]) -> None:
-    again = unpack_error(pack_error(kind("what happened: ä")))  # type: ignore[arg-type]
-    assert (type(again), str(again)) == (kind, "what happened: ä")
+    again = unpack_error(pack_error(kind("what happened: ä", remedy="wait").about("orders")))  # type: ignore[call-arg, attr-defined]
+    assert (type(again), str(again)) == (kind, "what happened: ä; wait")
+    assert (again.stream, again.shard_id, again.remedy) == ("orders", None, "wait")
 
 
 def test_an_unreadable_error_is_still_an_error() -> None:
     assert "without saying why" in str(unpack_error(b"\x00garbage"))
-    assert str(unpack_error(b'["SystemExit","m"]')) == "m"
+    assert str(unpack_error(b'["SystemExit","m",{}]')) == "m"
 
 
 def test_several_faults_survive_pickling() -> None:

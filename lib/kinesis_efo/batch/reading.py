@@ -23,7 +23,7 @@ from kinesis_efo.batch.ending import Completion, first_position, rows_of
 from kinesis_efo.batch.stretches import Stretch, trimmed, unlisted
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.losses import Known, written_at
-from kinesis_efo.errors import DataLossError, StreamReplacedError, first_of
+from kinesis_efo.errors import DataLossError, StreamReplacedError, about, first_of
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, Pace, PollingTransport, polling_limits
@@ -233,9 +233,7 @@ async def check_planned(
     if lost.tolerated:
         logger.warning("%s", what)
     else:
-        report_loss(
-            what, fail=fail, remedy="; a start (`since`) some hours after the trim horizon gives the tasks time"
-        )
+        report_loss(what, fail=fail, remedy="A start (`since`) some hours after the trim horizon gives the tasks time")
 
 
 class Reading:
@@ -297,7 +295,9 @@ class Reading:
             hash_range=stretch.hash_range,
             left_out=self._left_out,
         ):
-            if (rows := rows_of(stretch, batch)).num_rows:
+            with about(*stretch.key):
+                rows = rows_of(stretch, batch)
+            if rows.num_rows:
                 self._progress[stretch.key].rows += rows.num_rows
                 yield rows
 
@@ -360,6 +360,7 @@ class Reading:
         clock = KinesisClock(self._clock, warns=False)  # the planning has warned already
         ref = self._manifest.streams[stretch.key.stream]
         async with AsyncExitStack() as stack:
+            stack.enter_context(about(*stretch.key))
             control = await stack.enter_async_context(await clients.open("kinesis"))
             listed_at = KinesisClock(self._clock, warns=False)
             listed_at.watch(control)

@@ -251,16 +251,16 @@ def _proof(secret: str, role: bytes, of_service: bytes, of_caller: bytes, channe
 
 def pack_error(error: KinesisEfoError) -> bytes:
     """Encode an error of this library."""
-    return msgspec.json.encode((type(error).__name__, str(error)))
+    return msgspec.json.encode((type(error).__name__, str(error), error.data))
 
 
 def unpack_error(data: bytes) -> KinesisEfoError:
     """Decode the result of `pack_error`, to an error of the same type."""
     try:
-        name, message = msgspec.json.decode(data, type=tuple[str, str])
+        name, message, known = msgspec.json.decode(data, type=tuple[str, str, dict[str, str]])
     except msgspec.MsgspecError:
         return FetcherError(f"the fetcher failed without saying why: {data[:200]!r}")
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, KinesisEfoError) and kind is not OptionsError:
-        return kind(message)
+        return kind(message).restore(known)
     return FetcherError(message.replace("\n", "; "))

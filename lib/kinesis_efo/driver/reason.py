@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import traceback
 from pathlib import Path
@@ -11,11 +12,11 @@ from py4j.protocol import Py4JNetworkError
 
 from kinesis_efo import errors
 from kinesis_efo.driver.java import find_java
-from kinesis_efo.errors import KinesisEfoError, OptionsError
+from kinesis_efo.errors import NOTE, KinesisEfoError, OptionsError
 
 _OURS: Final = re.compile(
-    # The message may have several lines, because each wrong option has a line.
-    r"^[ \t]*(?:[\w.]*\.)?kinesis_efo\.[\w.]*\.(?P<message>\w+: .*(?:\n(?!\s|={3} ).+)*)",
+    # The message may have several lines, because each wrong option has a line. The data may be behind it.
+    rf"^[ \t]*(?:[\w.]*\.)?kinesis_efo\.[\w.]*\.(?P<message>\w+: .*(?:\n(?!\s|={{3}} |{NOTE}).+)*)(?:\n{NOTE}(?P<data>.*}}))?",
     re.MULTILINE,
 )
 _RAISED: Final = re.compile(
@@ -58,10 +59,15 @@ def own_message(error: BaseException | str) -> str | None:
     >>> own_message(ValueError("Traceback ...\\nkinesis_efo.errors.OptionsError: 'a' is wrong\\n'b' is, too\\n SQLSTATE: 38000"))
     "OptionsError: 'a' is wrong\\n'b' is, too"
     """
+    found = _found(error)
+    return _SQL_STATES.sub("", found["message"]) if found else None
+
+
+def _found(error: BaseException | str) -> re.Match[str] | None:
     # The text of an error that did not come through Spark has no traceback, so add the name of its class.
     text = error if isinstance(error, str) else f"{type(error).__module__}.{type(error).__qualname__}: {error}"
-    found = [match["message"] for match in _OURS.finditer(text)]
-    return _SQL_STATES.sub("", found[-1]) if found else None
+    found = list(_OURS.finditer(text))
+    return found[-1] if found else None
 
 
 def cause(error: BaseException | str | None) -> KinesisEfoError | None:
@@ -74,7 +80,7 @@ def cause(error: BaseException | str | None) -> KinesisEfoError | None:
         error: The caught error, or the text in `event.exception` of a listener's `onQueryTerminated`.
 
     Returns:
-        An error with the original class and message; None if the error is not this library's.
+        An error with the original class, message and data; None if the error is not this library's.
 
     >>> cause("Traceback ...\\nkinesis_efo.errors.DataLossError: shard orders:shardId-0: gone\\n SQLSTATE: 38000")
     DataLossError('shard orders:shardId-0: gone')
@@ -86,11 +92,12 @@ def cause(error: BaseException | str | None) -> KinesisEfoError | None:
         if isinstance(seen, KinesisEfoError):
             return seen
         seen = seen.__cause__ or seen.__context__
-    if error is None or (found := own_message(error)) is None:
+    if error is None or (found := _found(error)) is None:
         return None
-    name, _, message = found.partition(": ")
+    name, _, message = _SQL_STATES.sub("", found["message"]).partition(": ")
     kind = getattr(errors, name, KinesisEfoError)
-    return OptionsError(message.splitlines()) if kind is OptionsError else kind(message)
+    restored: KinesisEfoError = OptionsError(message.splitlines()) if kind is OptionsError else kind(message)
+    return restored.restore(json.loads(found["data"])) if found["data"] else restored
 
 
 def explanation(error: BaseException) -> str | None:

@@ -184,7 +184,7 @@ class ShardFeed:
 
     def _fail(self, error: KinesisEfoError) -> None:
         self.has_failed = True
-        self._failed(error)
+        self._failed(error.about(*self.key))
 
     def _announce(self) -> None:
         self.signal.notify()

@@ -176,37 +176,42 @@ def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, row: Back
     where = f"stream {stream.name!r}, shard {shard_id}, {stream.reader} (from {source})"
     match fault.verdict:
         case Verdict.REFUSED | Verdict.EXPIRED:
-            return AccessRefusedError(f"{where} cannot be read: {describe(error)}. {_access_remedy(fault, stream)}")
+            return AccessRefusedError(
+                f"{where} cannot be read: {describe(error)}", remedy=_access_remedy(fault, stream)
+            )
         case Verdict.INVALID:
             return InvalidRequestError(
                 f"{where}: {_operation(error, stream)} was refused as invalid: {describe(error)}. A position of another stream, or of one "
                 "that was deleted and created again, is the usual cause: check that checkpoint and ARN belong together"
             )
         case Verdict.KEY:
-            return KeyUnusableError(f"{where} cannot be read: the stream is encrypted with {_key(error)}, which cannot be used: "
-                                    f"{describe(error)}. To go on, {key_remedy(fault.code, 'Decrypt')}")  # fmt: skip
+            return KeyUnusableError(
+                f"{where} cannot be read: the stream is encrypted with {_key(error)}, which cannot be used: {describe(error)}",
+                remedy=f"To go on, {key_remedy(fault.code, 'Decrypt')}",
+            )
         case Verdict.TAKEN_OVER | Verdict.TOO_SOON:
             return ConsumerTakenOverError(
-                f"{where}: consumer {stream.consumer_arn} is read by someone else: {describe(error)}. Every application "
-                "needs a consumer of its own; look for another query, Flink job or KCL worker that uses this one"
+                f"{where}: consumer {stream.consumer_arn} is read by someone else: {describe(error)}",
+                remedy="Every application needs a consumer of its own; look for another query, Flink job or KCL worker that uses this one",
             )
         case Verdict.NOT_ACTIVE:
             return RetriesExhaustedError(
-                f"{where} cannot be read: the consumer has not become ACTIVE within 5 minutes: {describe(error)}. "
-                "Look at it with `aws kinesis describe-stream-consumer`"
+                f"{where} cannot be read: the consumer has not become ACTIVE within 5 minutes: {describe(error)}",
+                remedy="Look at it with `aws kinesis describe-stream-consumer`",
             )
         case Verdict.FOREIGN:
             return SequenceNumberError(f"{where} cannot be read: {error}")
         case Verdict.UNEXPECTED:
             return SubscriptionError(
-                f"{where}: unexpected {describe(error)}. This is a bug: report it with the stack trace"
+                f"{where}: unexpected {describe(error)}",
+                remedy="This is a bug: report it with the stack trace",
             )
     first = row.first if row is not None else None
     since = f"; the first in the row was {describe(first)}" if first and describe(first) != describe(error) else ""
     often = f", {row.failures} in {row.seconds:.0f} s" if row is not None else ""
     return RetriesExhaustedError(
-        f"{where} cannot be read: too many failures in a row without any progress{often}. The last was {describe(error)}{since}. "
-        "Restart the query once the cause is gone; kinesis-efo option 'retryTimeout' allows more"
+        f"{where} cannot be read: too many failures in a row without any progress{often}. The last was {describe(error)}{since}",
+        remedy="Restart the query once the cause is gone; kinesis-efo option 'retryTimeout' allows more",
     )
 
 
@@ -217,9 +222,9 @@ def _operation(error: Exception, stream: StreamRef) -> str:
 def replaced(stream: StreamRef, what: str, source: str) -> StreamReplacedError:
     """Make the exception for a checkpoint of a former stream of the same name. `what` shows that."""
     return StreamReplacedError(
-        f"stream {stream.name!r}{what}: {stream.stream_arn} (from {source}) was deleted and created again since. What was not read of the earlier one is "
-        "gone; start the query with a new checkpoint, and startingPosition TRIM_HORIZON to read all of the new one"
-    )
+        f"stream {stream.name!r}{what}: {stream.stream_arn} (from {source}) was deleted and created again since. What was not read of the earlier one is gone",
+        remedy="start the query with a new checkpoint, and startingPosition TRIM_HORIZON to read all of the new one",
+    ).about(stream.name)
 
 
 def stands(shard_id: str, position: Position) -> str:
@@ -232,7 +237,7 @@ def report_loss(
 ) -> None:
     """Report records that are gone: an error with a remedy if `fail`, else a warning."""
     if fail:
-        raise DataLossError(f"{message}. {remedy}")
+        raise DataLossError(message, remedy=remedy)
     logger.warning("%s; going on without it, as options allow", message)
 
 
@@ -248,7 +253,8 @@ def _data_loss(causes: Sequence[str], lost: Mapping[str, Mapping[str, str]]) -> 
     few = sum(map(len, lost.values())) <= _MOST_POSITIONS
     value = msgspec.json.encode(lost).decode() if few else "the value that `kinesis-efo doctor --checkpoint` prints"
     return DataLossError(
-        f"{said}. To go on without them once, set kinesis-efo option 'acceptDataLoss' to {value}"
+        said,
+        remedy=f"To go on without them once, set kinesis-efo option 'acceptDataLoss' to {value}"
         f"{' (`kinesis-efo doctor --checkpoint` prints it for all shards)' * few}; option 'failOnDataLoss=false' accepts every loss. A longer "
         "retention period of the stream gives more time",
         causes=causes,

@@ -215,12 +215,14 @@ class Recovery:
             if found.verdict is Verdict.MISSING:
                 raise StreamNotFoundError(
                     f"{where}: stream {self._stream.stream_arn} (from {source}) does not exist (any more): "
-                    f"{describe(error)}. Deploy it again, and start from a new checkpoint: its records are gone"
+                    f"{describe(error)}",
+                    remedy="Deploy it again, and start from a new checkpoint: its records are gone",
                 ) from fault.error
             if found.verdict is Verdict.REFUSED and isinstance(error, ClientError):
                 raise AccessRefusedError(
                     f"{where}: {fault}. Whether the stream, the shard or {self._stream.reader} is missing "
-                    f"cannot be told, because kinesis:ListShards was refused: {describe(error)}. Allow it to the job's role"
+                    f"cannot be told, because kinesis:ListShards was refused: {describe(error)}",
+                    remedy="Allow it to the job's role",
                 ) from fault.error
             return self._count(found)
         if self._shard_id not in listed:

@@ -230,9 +230,9 @@ class Stream:
         # Kinesis refuses such a number itself, except behind the end of a closed shard, where it is not asked. A continuation is before that.
         if shard.last is not None and position.reaches(Position.after(shard.last)) and names_another(position, shard):
             raise InvalidRequestError(
-                f"stream {self.ref.name!r}, shard {shard_id}: the position {position} is of another shard; give each shard a number of its "
-                "own records"
-            )
+                f"stream {self.ref.name!r}, shard {shard_id}: the position {position} is of another shard",
+                remedy="give each shard a number of its own records",
+            ).about(self.ref.name, shard_id)
 
     async def check_position(self, shard_id: str, position: Position, known: Known, *, planned: bool = False) -> None:
         """Report records that are gone after a position, of which no query has committed a record in the shard if it is `TRIM_HORIZON`.

@@ -306,20 +306,21 @@ async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
         cause = cause_of(error)
         if cause is Cause.MISSING:
             raise StreamNotFoundError(
-                f"{where} does not exist (any more): {describe(error)}. Was it deployed to this account and region?"
-            ) from error
+                f"{where} does not exist (any more): {describe(error)}",
+                remedy="Was it deployed to this account and region?",
+            ).about(ref.name) from error
         if cause is Cause.NO_CREDENTIALS:
             raise AccessRefusedError(
-                f"{where}: there are no AWS credentials to ask for its shards with: {describe(error)}; "
-                f"{credentials_remedy(error)}"
-            ) from error
+                f"{where}: there are no AWS credentials to ask for its shards with: {describe(error)}",
+                remedy=credentials_remedy(error),
+            ).about(ref.name) from error
         if cause.refused or cause is Cause.EXPIRED:
             raise AccessRefusedError(
-                f"{where}: its shards or its retention cannot be asked for: {describe(error)}. "
-                f"The role needs {action_of(error, 'ListShards')} on it, and valid credentials"
-            ) from error
+                f"{where}: its shards or its retention cannot be asked for: {describe(error)}",
+                remedy=f"The role needs {action_of(error, 'ListShards')} on it, and valid credentials",
+            ).about(ref.name) from error
         raise SubscriptionError(
             f"{where}: its shards or its retention cannot be asked for: {describe(error)}. "
             "What passes was waited for, as long as kinesis-efo option 'retryTimeout' says; look at the "
             "stream's status and at the network path to the endpoint, and start the query again: nothing was lost"
-        ) from error
+        ).about(ref.name) from error

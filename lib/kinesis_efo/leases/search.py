@@ -121,7 +121,7 @@ class Search:
             raise LeaseLostError(
                 f"{self.subject}: another run held the lease on stream {stream} while this one could not renew it, "
                 "and has ended since. Nothing was lost: start this query again, and run one query per application"
-            )
+            ).about(stream)
 
     def _already_running(self, stream: str, rival: Heartbeat, now: float) -> AlreadyRunningError:
         owner = rival.lease.owner or ""
@@ -134,5 +134,6 @@ class Search:
             )
         return AlreadyRunningError(
             f"{self.subject}, stream {stream}, is already read by {whose}, "
-            f"last seen {now - rival.changed_at:.0f} s ago renewing lease {rival.lease.key}; {remedy}"
-        )
+            f"last seen {now - rival.changed_at:.0f} s ago renewing lease {rival.lease.key}",
+            remedy=remedy,
+        ).about(stream)

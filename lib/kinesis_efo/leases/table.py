@@ -124,13 +124,14 @@ class LeaseTable(LeaseStore):
 
     def _fatal(self, action: str, cause: Cause, error: Exception) -> LeaseTableError:
         if cause is Cause.MISSING:
-            return LeaseTableError(f"{self.label} does not exist; {self._remedy}")
+            return LeaseTableError(f"{self.label} does not exist", remedy=self._remedy)
         meta = self._client.meta
         if cause is Cause.DENIED:
             by_name = f"arn:{meta.partition}:dynamodb:{meta.region_name}:*:table/{self._name}"
             return LeaseTableError(
                 f"not allowed: dynamodb:{action} on {self._name if self._name.startswith('arn:') else by_name} ({self.label}): "
-                f"{describe(error)}; attach the runtime policy of the application to the role that runs the query"
+                f"{describe(error)}",
+                remedy="attach the runtime policy of the application to the role that runs the query",
             )
         if cause is Cause.NO_CREDENTIALS:
             remedy = credentials_remedy(error)
@@ -145,7 +146,7 @@ class LeaseTable(LeaseStore):
             remedy = "check the AWS credentials of the process, and the region"
         else:
             remedy = self._remedy
-        return LeaseTableError(f"{self.label}: {action} failed: {describe(error)}; {remedy}")
+        return LeaseTableError(f"{self.label}: {action} failed: {describe(error)}", remedy=remedy)
 
     @property
     def _remedy(self) -> str:

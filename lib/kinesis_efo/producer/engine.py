@@ -407,7 +407,7 @@ class Engine:
         if self._failure is not None:
             return
         failure.__cause__ = cause
-        self._failure = failure
+        self._failure = failure.about(self._stream)
         self._end_waits(failure)
         self._end_flushes(failure)
         self._loop.call_soon_threadsafe(self._log_failure, failure, self._records)

@@ -43,7 +43,7 @@ class WriteFault:
 
     def error(self, what: str) -> StreamError:
         """Make the exception; `what` begins its message."""
-        return self.kind(f"{what}: {self.text}{f'. To do: {self.remedy}' if self.remedy else ''}")
+        return self.kind(f"{what}: {self.text}", remedy=self.remedy and f"To do: {self.remedy}")
 
 
 def judge(error: Exception, action: str = "kinesis:PutRecords") -> WriteFault:

@@ -98,7 +98,7 @@ class Producer:
             if isinstance(error, KinesisEfoError) or not isinstance(error, Exception):
                 raise
             opened = f"stream {self.stream} cannot be opened for writing"
-            raise judge(error, "kinesis:ListShards").error(opened) from error
+            raise judge(error, "kinesis:ListShards").error(opened).about(self.stream) from error
         engine = Engine(self.stream, service, shards, traits, self.settings, self._clock, self._random)
         self._engine = engine
         self._end_report = report(producer_collector(self.stream, lambda: engine.metrics), self._metrics_settings)

@@ -418,8 +418,8 @@ class RecordQueue:
         if lasts > self._settings.retry_timeout and settled.failure is None:
             what = f"every record for {lane.shard}" if self._map.predicts else "every record"
             settled.failure = RetriesExhaustedError(
-                f"stream {self._stream} cannot be written to: {what} failed for {lasts:.0f} s, beginning with {lane.failing.cause}. "
-                f"Remove the cause, or raise the limit (retry_timeout is {self._settings.retry_timeout:g} s)"
+                f"stream {self._stream} cannot be written to: {what} failed for {lasts:.0f} s, beginning with {lane.failing.cause}",
+                remedy=f"Remove the cause, or raise the limit (retry_timeout is {self._settings.retry_timeout:g} s)",
             )
 
     def _name_stuck(self, shard: str, outcome: _LaneOutcome, now: float, settled: RequestOutcome) -> None:

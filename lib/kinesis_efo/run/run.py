@@ -283,8 +283,9 @@ class Run(LeaseListener):
             self.failure.set(
                 LeaseLostError(
                     f"{readable(owner)} took the lease on stream {stream} while this query was reading: the application has a second "
-                    "query, or this one was stopped for longer than leaseTimeout. Nothing was lost; run one query per application"
-                )
+                    "query, or this one was stopped for longer than leaseTimeout. Nothing was lost",
+                    remedy="run one query per application",
+                ).about(stream)
             )
 
     def _settle(self, stream: str) -> None:

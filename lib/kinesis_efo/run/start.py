@@ -44,9 +44,9 @@ async def start_offset(
             if not any(key.stream == name for key in positions):
                 raise LeaseTableError(
                     f"kinesis-efo option 'startingPosition' is LEASES, but {table.label} has no readable rows for stream {name!r}"
-                    f"{_unreadable(scan.unreadable)}. Copy them from the KCL application's table with `kinesis-efo leases "
-                    "import-kcl`, or start at TRIM_HORIZON or LATEST"
-                )
+                    f"{_unreadable(scan.unreadable)}",
+                    remedy="Copy them from the KCL application's table with `kinesis-efo leases import-kcl`, or start at TRIM_HORIZON or LATEST",
+                ).about(name)
     else:
         positions = await _from_bounds(start.bounds or Bounds(start.position), streams, clock)
     logger.debug("new query: %d shards from %s", len(positions), start.bounds or start.position or now)
@@ -149,8 +149,9 @@ async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
                 return found
             raise StreamError(
                 f"stream {stream.ref.name!r}: ListShards does not show {', '.join(new)} after {_LISTED_SECONDS:.0f} s, so where the query "
-                "begins is not known; start it again"
-            )
+                "begins is not known",
+                remedy="start it again",
+            ).about(stream.ref.name)
         await clock.sleep(LIST_AGAIN_SECONDS)
         await stream.refresh(patient=True)
 
@@ -192,10 +193,10 @@ async def _from_leases(
         if found.left_out:
             raise LeaseTableError(
                 f"kinesis-efo option 'startingPosition' or 'newStreamPosition' is LEASES, but {table.label} has no readable row for "
-                f"{', '.join(found.left_out)} of stream {name!r}{_unreadable(scan.unreadable)}, nor for a parent or child. Copy the row from "
-                "the KCL application's table with `kinesis-efo leases import-kcl`, or give each shard its position in JSON; "
-                "`kinesis-efo leases list` shows those in the table"
-            )
+                f"{', '.join(found.left_out)} of stream {name!r}{_unreadable(scan.unreadable)}, nor for a parent or child",
+                remedy="Copy the row from the KCL application's table with `kinesis-efo leases import-kcl`, or give each shard its position in "
+                "JSON; `kinesis-efo leases list` shows those in the table",
+            ).about(name)
     return positions, scan
 
 
@@ -207,9 +208,10 @@ def _refuse_foreign(scan: Scan, table: LeaseStore, streams: Collection[str], lea
         if shard.stream in streams and foreign and (":" in lease.key or numbered):
             raise LeaseTableError(
                 f"kinesis-efo option 'startingPosition' is LEASES, but row {lease.key} of {table.label} is a KCL application's: a query "
-                "never uses a KCL's table. Give the application a table of its own, and copy the positions with "
-                "`kinesis-efo leases import-kcl --from-table <the KCL's table>`"
-            )
+                "never uses a KCL's table",
+                remedy="Give the application a table of its own, and copy the positions with "
+                "`kinesis-efo leases import-kcl --from-table <the KCL's table>`",
+            ).about(*shard)
 
 
 def _refuse_strays(scan: Scan, table: LeaseStore, streams: Mapping[str, Stream], lease_keys: LeaseKeys) -> None:
@@ -217,9 +219,10 @@ def _refuse_strays(scan: Scan, table: LeaseStore, streams: Mapping[str, Stream],
     for name, stream in streams.items():
         if what := strays((row for shard, row in rows.items() if shard.stream == name), stream.identity):
             raise StreamReplacedError(
-                f"kinesis-efo option 'startingPosition' is LEASES, but in {table.label} {what}. Start at TRIM_HORIZON to read all that the "
-                "present stream has; or write its checkpoints anew first, with `kinesis-efo leases reset --to TRIM_HORIZON`"
-            )
+                f"kinesis-efo option 'startingPosition' is LEASES, but in {table.label} {what}",
+                remedy="Start at TRIM_HORIZON to read all that the present stream has; or write its checkpoints anew first, with "
+                "`kinesis-efo leases reset --to TRIM_HORIZON`",
+            ).about(name)
 
 
 def _held_back(

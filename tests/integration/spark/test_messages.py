@@ -44,6 +44,8 @@ def test_a_missing_lease_table_fails_the_query(world: MakeWorld, queries: Querie
     found = kinesis_efo.cause(query.exception())
     assert isinstance(found, LeaseTableError)
     assert w.lease_table in str(found)
+    assert found.remedy is not None
+    assert str(found).endswith(found.remedy)
 
 
 @pytest.mark.long

@@ -1,14 +1,16 @@
 """Read Amazon Kinesis with Enhanced Fan-Out from PySpark; streams, consumers and leases are declared as code.
 
-Names of this module are public; modules below are not (docs/versioning.md). Names that need PySpark or the AWS SDK are loaded when they
+Names of this module and of `kinesis_efo.errors` are public; other modules are not (docs/versioning.md). Names that need PySpark or the AWS SDK are loaded when they
 are first used, so that producers and tools work without Spark, and importing the version costs nothing.
 """
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from kinesis_efo import errors
 from kinesis_efo.errors import (
     AccessRefusedError,
     AlreadyRunningError,
@@ -16,11 +18,7 @@ from kinesis_efo.errors import (
     ConsumerNotFoundError,
     ConsumerTakenOverError,
     DataLossError,
-    EmrError,
     FetcherError,
-    FetcherRefusedError,
-    FetcherUnreachableError,
-    FrameError,
     InvalidRequestError,
     KeyUnusableError,
     KinesisEfoError,
@@ -28,23 +26,15 @@ from kinesis_efo.errors import (
     LeaseLostError,
     LeaseTableError,
     ManifestError,
-    NotFetchedHereError,
     OptionsError,
-    PackagingError,
-    PlatformError,
     ProducerClosedError,
     RecordRefusedError,
     RetriesExhaustedError,
-    RunFailedError,
-    SequenceNumberError,
-    StillRunningError,
     StreamError,
     StreamNotFoundError,
     StreamReplacedError,
-    SubmissionRefusedError,
     SubscriptionError,
     TableUnavailableError,
-    UsageError,
     WriteError,
 )
 
@@ -70,11 +60,7 @@ __all__ = [
     "ConsumerNotFoundError",
     "ConsumerTakenOverError",
     "DataLossError",
-    "EmrError",
     "FetcherError",
-    "FetcherRefusedError",
-    "FetcherUnreachableError",
-    "FrameError",
     "InvalidRequestError",
     "KeyUnusableError",
     "KinesisEfoError",
@@ -85,26 +71,18 @@ __all__ = [
     "LowLatency",
     "ManifestError",
     "MetricsSettings",
-    "NotFetchedHereError",
     "OptionsError",
-    "PackagingError",
-    "PlatformError",
     "Producer",
     "ProducerClosedError",
     "ProducerMetrics",
     "ProducerSettings",
     "RecordRefusedError",
     "RetriesExhaustedError",
-    "RunFailedError",
-    "SequenceNumberError",
-    "StillRunningError",
     "StreamError",
     "StreamNotFoundError",
     "StreamReplacedError",
-    "SubmissionRefusedError",
     "SubscriptionError",
     "TableUnavailableError",
-    "UsageError",
     "WriteError",
     "__version__",
     "await_stop",
@@ -140,6 +118,9 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> Any:
+    if name.endswith("Error") and hasattr(errors, name):
+        warnings.warn(f"kinesis_efo.{name} is now kinesis_efo.errors.{name}", DeprecationWarning, stacklevel=2)
+        return getattr(errors, name)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOMES[name]), name)

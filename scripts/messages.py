@@ -98,6 +98,10 @@ def places(folder: Path = ROOT / "lib") -> list[Origin]:
                     message, fields = _text(node.args[0])
                     for line in node.args[1:] if _last(node.func) == "of_lines" else ():
                         message, fields = f"{message}\n{FIELD}", [*fields, ast.unparse(line)]
+                    for remedy, more in (_text(each.value) for each in node.keywords if each.arg == "remedy"):
+                        # As KinesisEfoError joins them; a remedy from elsewhere begins in either way.
+                        joint = "" if remedy[0] == FIELD[0] else ". " if remedy[0].isupper() else "; "
+                        message, fields = f"{message}{joint}{remedy}", [*fields, *more]
                     place = Origin(kind, str(path.relative_to(ROOT)), name, message, tuple(fields))
                     if place.own >= _SHORTEST:
                         found.append(place)

@@ -26,7 +26,9 @@ from pyspark.sql.streaming.listener import (
     QueryStartedEvent,
     QueryTerminatedEvent,
     StreamingQueryListener,
+    StreamingQueryProgress,
 )
+from pyspark.sql.streaming.query import StreamingQuery
 
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.marks import Mark
@@ -174,14 +176,18 @@ class LagListener(ProgressListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Write a line about the micro-batch, or pass it to `then`."""
-        for progress in kinesis_progress(event.progress):
-            self._then(progress)
+        for each in progress(event.progress):
+            self._then(each)
 
 
-def kinesis_progress(progress: Any) -> list[BatchProgress]:
-    """The progress of each `kinesis-efo` source in the progress of a query."""
+def progress(query: StreamingQuery | StreamingQueryProgress) -> list[BatchProgress]:
+    """The progress of each `kinesis-efo` source in a query's last micro-batch, or in the progress that a listener gets.
+
+    Empty before the first micro-batch, and for queries with other sources only.
+    """
+    last: Any = getattr(query, "lastProgress", query)
     found = []
-    for source in progress.sources:
+    for source in last.sources if last is not None else ():
         try:
             end = Offset.from_json(offset_json(source.endOffset))
         except ValueError:
@@ -192,11 +198,11 @@ def kinesis_progress(progress: Any) -> list[BatchProgress]:
             report = read_note(notes_directory(), end)
         found.append(
             BatchProgress(
-                query=progress.name or str(progress.id),
-                batch=progress.batchId,
+                query=last.name or str(last.id),
+                batch=last.batchId,
                 rows=source.numInputRows,
-                seconds=progress.batchDuration / 1000,
-                millis_behind={key: lag + int(progress.batchDuration) for key, lag in report.millis_behind.items()},
+                seconds=last.batchDuration / 1000,
+                millis_behind={key: lag + int(last.batchDuration) for key, lag in report.millis_behind.items()},
                 shards=sum(not position.is_end for position in end.values()),
                 bytes=report.bytes,
                 data_bytes=report.data,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Group
@@ -53,6 +54,15 @@ def lag(given: Lag) -> None:
         raise CommandExit(output.ExitCode.BEHIND, f"more than {given.above} behind, or not known to be less")
     if missing := [name for report in reports for name in report.missing]:
         raise CommandExit(output.ExitCode.INCOMPLETE, f"not all is shown: {', '.join(missing)} could not be asked for")
+
+
+def measured(
+    aws: AwsSettings, location: str, streams: list[str] | None, lease_timeout: float, count: int
+) -> dict[str, Any]:
+    """Measure the lag of one application once, as plain data."""
+    look = _ApplicationLag(aws, location, streams, lease_timeout, count)
+    (found,) = data([asyncio.run(look.look(lease_timeout))])["applications"]
+    return dict(found)
 
 
 class _ApplicationLag:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import kinesis_efo_tools
 from kinesis_efo.calls.address import FetcherAddress, network_namespace
 from kinesis_efo.fetcher.status import StatusAccess
 from kinesis_efo.leases.keys import run_key
@@ -124,6 +125,9 @@ def test_records_and_seconds_behind_are_shown(cli: Cli) -> None:
     all_of_them = here.run("lag", "--count", "1000", "--stream", "orders", "--json")
     [row] = _shards(all_of_them).values()
     assert (row["recordsBehind"], row["recordsExact"], row["state"]) == (150, True, "free")
+    (here_too,) = kinesis_efo_tools.lag(str(here.manifest), streams=["orders"], count=1000, lease_timeout=0.1)["shards"]
+    assert here_too.keys() == row.keys()
+    assert (here_too["recordsBehind"], here_too["state"]) == (150, "free")
     shown = here.run("lag")
     assert " 100+ " in shown.out
     assert "orders: 1 shard, " in shown.out

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kinesis_efo.driver import listener
-from kinesis_efo.driver.listener import LagListener, kinesis_progress
+from kinesis_efo.driver.listener import LagListener
+from kinesis_efo.driver.listener import progress as kinesis_progress
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo.spark.lag import Lag, Report, read_note
 

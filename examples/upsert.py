@@ -17,7 +17,7 @@ from contextlib import closing
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kinesis_efo import job, read_stream
+from kinesis_efo import job, position, read_stream
 
 TABLE = "create table if not exists newest (key text not null primary key, data blob, place text not null)"
 UPSERT = """
@@ -32,8 +32,7 @@ key, version = options.pop("key", "partitionKey"), options.pop("version", None)
 
 def upsert(rows: DataFrame, batch_id: int) -> None:
     """Write a micro-batch in one transaction."""
-    # Sequence numbers are long: as texts of one length they compare as numbers do.
-    place = F.concat(F.lpad("sequenceNumber", 129, "0"), F.lpad(F.col("subSequenceNumber").cast("string"), 20, "0"))
+    place = position()
     if version is not None:
         place = F.expr(f"if(string({version}) rlike '^[0-9]{{1,38}}$', lpad(string({version}), 38, '0'), null)")
     of_one_key = rows.withColumns({"key": F.expr(key), "place": place}).groupBy("key")

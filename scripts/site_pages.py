@@ -33,7 +33,8 @@ OUTSIDE: Final = {
 }
 """Pages outside of docs/, and what they are called on the site."""
 GROUPS: Final = {
-    "Reading": ("read_stream", "read"),
+    "Reading": ("read_stream", "read", "register", "SCHEMA"),
+    "Rows": ("from_json", "position", "write_once"),
     "Jobs": (
         "job",
         "keep_alive",
@@ -44,6 +45,8 @@ GROUPS: Final = {
         "await_stop",
         "LagListener",
         "BatchProgress",
+        "progress",
+        "ShardKey",
     ),
     "Writing without Spark": ("BlockingProducer", "Producer", "ProducerSettings", "ProducerMetrics"),
     "Settings": ("AwsSettings", "MetricsSettings"),
@@ -198,8 +201,10 @@ def python_api() -> str:
         lines += [f"## {title}", "", *(line for name in names for line in (f"::: kinesis_efo.{name}", ""))]
     errors = ROOT / "lib" / "kinesis_efo" / "errors.py"
     names = re.findall(r"^class (\w+)", errors.read_text(), re.MULTILINE)
+    public = (ROOT / "lib" / "kinesis_efo" / "__init__.py").read_text()
     lines += ["## Exceptions", "", "[Errors](errors.md) says what to do about each.", ""]
-    lines += [line for name in names for line in (f"::: kinesis_efo.{name}", "")]
+    homes = {name: "kinesis_efo" if f'"{name}",' in public else "kinesis_efo.errors" for name in names}
+    lines += [line for name, home in homes.items() for line in (f"::: {home}.{name}", "")]
     return "\n".join(lines)
 
 

@@ -39,18 +39,22 @@ from kinesis_efo.errors import (
 )
 
 if TYPE_CHECKING:
-    from kinesis_efo.driver.facade import keep_alive, read, read_stream
+    from kinesis_efo.driver.columns import from_json, position, write_once
+    from kinesis_efo.driver.facade import keep_alive, read, read_stream, register
     from kinesis_efo.driver.graceful import await_stop, stop_signals
     from kinesis_efo.driver.job import job
-    from kinesis_efo.driver.listener import BatchProgress, LagListener
+    from kinesis_efo.driver.listener import BatchProgress, LagListener, progress
     from kinesis_efo.driver.reason import cause
     from kinesis_efo.driver.tuning import LowLatency, low_latency
     from kinesis_efo.metrics import MetricsSettings
     from kinesis_efo.options import AwsSettings
+    from kinesis_efo.positions import ShardKey
     from kinesis_efo.producer import BlockingProducer, Producer, ProducerMetrics, ProducerSettings
+    from kinesis_efo.spark.source import SCHEMA
 
 __version__ = "0.2.0"
 __all__ = [
+    "SCHEMA",
     "AccessRefusedError",
     "AlreadyRunningError",
     "AwsSettings",
@@ -78,6 +82,7 @@ __all__ = [
     "ProducerSettings",
     "RecordRefusedError",
     "RetriesExhaustedError",
+    "ShardKey",
     "StreamError",
     "StreamNotFoundError",
     "StreamReplacedError",
@@ -87,12 +92,17 @@ __all__ = [
     "__version__",
     "await_stop",
     "cause",
+    "from_json",
     "job",
     "keep_alive",
     "low_latency",
+    "position",
+    "progress",
     "read",
     "read_stream",
+    "register",
     "stop_signals",
+    "write_once",
 ]
 
 _HOMES: Final = {
@@ -105,14 +115,21 @@ _HOMES: Final = {
     "Producer": "kinesis_efo.producer",
     "ProducerMetrics": "kinesis_efo.producer",
     "ProducerSettings": "kinesis_efo.producer",
+    "SCHEMA": "kinesis_efo.spark.source",
+    "ShardKey": "kinesis_efo.positions",
     "await_stop": "kinesis_efo.driver.graceful",
     "cause": "kinesis_efo.driver.reason",
+    "from_json": "kinesis_efo.driver.columns",
     "job": "kinesis_efo.driver.job",
     "keep_alive": "kinesis_efo.driver.facade",
     "low_latency": "kinesis_efo.driver.tuning",
+    "position": "kinesis_efo.driver.columns",
+    "progress": "kinesis_efo.driver.listener",
     "read": "kinesis_efo.driver.facade",
     "read_stream": "kinesis_efo.driver.facade",
+    "register": "kinesis_efo.driver.facade",
     "stop_signals": "kinesis_efo.driver.graceful",
+    "write_once": "kinesis_efo.driver.columns",
 }
 """The module of each name that is loaded when it is first used."""
 

@@ -17,7 +17,8 @@ from kinesis_efo import errors
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = {
     "AwsSettings", "BatchProgress", "BlockingProducer", "LagListener", "LowLatency", "MetricsSettings", "Producer", "ProducerMetrics",
-    "ProducerSettings", "__version__", "await_stop", "cause", "job", "keep_alive", "low_latency", "read", "read_stream", "stop_signals",
+    "ProducerSettings", "SCHEMA", "ShardKey", "__version__", "await_stop", "cause", "from_json", "job", "keep_alive", "low_latency", "position",
+    "progress", "read", "read_stream", "register", "stop_signals", "write_once",
 }  # fmt: skip
 ERRORS = {name for name, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__}
 INNER = {

@@ -170,7 +170,7 @@ def read(
 
 
 def register(spark: SparkSession) -> None:
-    """Register the source with a session, unless Spark has it already."""
+    """Register the source with a session, unless Spark has it already: for `format("kinesis-efo")` where Spark's discovery is off."""
     try:
         spark.dataSource.register(KinesisEfoSource)
     except AnalysisException as error:

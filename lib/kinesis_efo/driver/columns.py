@@ -1,0 +1,171 @@
+"""What jobs do with the rows: JSON into columns, a sortable position, and writes that a repeated micro-batch does not double."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from operator import and_
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, DataFrameWriter
+from pyspark.sql import functions as F  # noqa: N812 - the name that everyone uses
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    FractionalType,
+    IntegralType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from kinesis_efo.errors import ConfigurationError
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+"""The local property with which Spark names the query of a micro-batch."""
+
+_DATE: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_TIME: Final = rf"{_DATE}[T ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}([.][0-9]{{1,6}})?"
+_NUMBER: Final = "-?[0-9]+([.][0-9]+)?"
+# The exact texts of each type. Spark's conversions accept more, and change it: "1,50" to 150.00, a date to midnight somewhere.
+_FORMS: Final[tuple[tuple[type[DataType], str], ...]] = (
+    (BooleanType, "true|false"),
+    (IntegralType, "-?[0-9]+"),
+    # Spark reads a JSON number as a double: exact to 15 digits, and written with an exponent from ten million on.
+    (DecimalType, rf"{_NUMBER}|-?[0-9][.][0-9]{{1,14}}E-?[0-9]+"),
+    (FractionalType, rf"{_NUMBER}(E-?[0-9]+)?"),
+    (DateType, _DATE),
+    (TimestampType, rf"{_TIME}(Z|[+-][0-9]{{2}}:?[0-9]{{2}})"),
+    (TimestampNTZType, _TIME),
+)
+
+
+def from_json(records: DataFrame, schema: str | StructType, *, malformed: str = "malformed") -> DataFrame:
+    """Turn records with JSON objects in column `data` into columns, and keep the bytes of each record that does not fit.
+
+    A record does not fit if it is not one JSON object in UTF-8, or if a value is not exactly one of its type: `"1,50"` or `1.505` for a
+    `decimal(9, 2)`, `2027-01-31` or a time without a zone for a `timestamp`. Such a value is null. So is a missing field, which fits.
+    Decimals may be strings in JSON, and should be if they have more than 15 digits.
+
+    Args:
+        records: Rows of this library's source, or any with `data`.
+        schema: The fields, such as `"id string, amount decimal(12, 2), lines array<struct<sku: string, count: int>>"`.
+        malformed: Name of the column with the bytes of a record that does not fit, and null for others.
+
+    Returns:
+        The fields of `schema`, the other columns of `records`, and `malformed`.
+
+    Raises:
+        ConfigurationError: A type is not possible here, or two columns have the same name.
+
+    ```python
+    orders = kinesis_efo.from_json(records, "id string, amount decimal(12, 2), placed timestamp")
+    ```
+    """
+    wanted = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(wanted, StructType):
+        raise ConfigurationError(f"from_json: schema must be fields such as 'id string, count int'; got {schema!r}")
+    others = [name for name in records.columns if name != "data"]
+    if twice := sorted(({malformed} | set(others)) & set(wanted.names)):
+        raise ConfigurationError(
+            f"from_json: {', '.join(map(repr, twice))} would be there twice; rename it in `records`"
+        )
+    text = F.col("data").cast("string")
+    parsed = records.select("data", *others, _objects(text, wanted).alias("_objects"))
+    parts = [(field.name, _exactly(F.get("_objects", F.lit(0))[field.name], field.dataType)) for field in wanted]
+    whole = (F.size("_objects") == 1) & F.get("_objects", F.lit(0)).isNotNull()
+    # Spark stops silently after the first JSON value, and replaces bytes that are not UTF-8.
+    whole &= F.expr("is_valid_utf8(string(data))") & text.rlike(r"\}\s*$")
+    fits = F.coalesce(_all([whole, *(each for _, (_, each) in parts)]), F.lit(False))
+    columns = [value.alias(name) for name, (value, _) in parts]
+    return parsed.select(*columns, *others, F.when(~fits, F.col("data")).alias(malformed))
+
+
+def _objects(text: Column, schema: StructType) -> Column:
+    """The JSON objects in a text, with all fields as text. In brackets, a second object or other text behind the first is visible."""
+    fields = StructType([StructField(name, StringType()) for name in schema.names])
+    return F.from_json(F.concat(F.lit("["), text, F.lit("]")), ArrayType(fields))
+
+
+def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
+    """A value from its JSON text, and whether it fits."""
+    value, fits = text, F.lit(True)
+    match kind:
+        case StructType():
+            found = _objects(text, kind)
+            one = F.get(found, F.lit(0))
+            parts = [(field.name, _exactly(one[field.name], field.dataType)) for field in kind]
+            value = F.when(one.isNotNull(), F.struct(*(each.alias(name) for name, (each, _) in parts)))
+            fits = _all([F.size(found) == 1, one.isNotNull(), *(each for _, (_, each) in parts)])
+        case ArrayType():
+            found = F.from_json(text, ArrayType(StringType()))
+            value = F.transform(found, lambda each: _exactly(each, kind.elementType)[0])
+            fits = found.isNotNull() & F.forall(found, lambda each: _exactly(each, kind.elementType)[1])
+        case StringType():
+            pass
+        case _:
+            form = next((form for each, form in _FORMS if isinstance(kind, each)), None)
+            if form is None:
+                raise ConfigurationError(
+                    f"from_json: the type {kind.simpleString()} is not possible; read it as a string"
+                )
+            good = text.rlike(f"^({form})$")
+            if isinstance(kind, DecimalType):
+                # The same digits before the point, and all places behind it: a difference would be rounded away.
+                wide = DecimalType(38, 38 - kind.precision + kind.scale)
+                good &= text.try_cast(wide) == text.try_cast(kind)
+                digits = F.length(F.regexp_replace(text, "[^0-9]", ""))
+                good &= ~(text.rlike("^-?[0-9]{1,7}[.]") & digits.between(16, 18))
+            value = F.when(good, text.try_cast(kind))
+            fits = value.isNotNull()
+    return value, text.isNull() | F.coalesce(fits, F.lit(False))
+
+
+def _all(conditions: Iterable[Column]) -> Column:
+    return reduce(and_, conditions)
+
+
+def position() -> Column:
+    """A row's position in its shard, as a text that sorts like the records: for the newest record of each partition key, and for MERGE.
+
+    Positions of one partition key compare across splits and merges, if the key's hash selects the shard.
+
+    ```python
+    newest = rows.groupBy("partitionKey").agg(F.max_by("data", kinesis_efo.position()))
+    ```
+    """
+    # Sequence numbers are long: as texts of one length they compare as numbers do.
+    return F.concat(F.lpad("sequenceNumber", 129, "0"), F.lpad(F.col("subSequenceNumber").cast("string"), 20, "0"))
+
+
+def write_once(rows: DataFrame, batch_id: int, name: str = "") -> DataFrameWriter:
+    """A writer that appends a micro-batch to a Delta table in `foreachBatch`, and does nothing if the table has it already.
+
+    It sets `txnAppId` to the query's id, so that a query with a new checkpoint, which counts from 0 again, does not skip records.
+
+    Args:
+        rows: The rows to write; any that come from those that `foreachBatch` passes.
+        batch_id: The number that `foreachBatch` passes.
+        name: Tells several writes of one query to the same table apart; a second one without a name would be skipped.
+
+    Raises:
+        ConfigurationError: There is no query: this was not called in `foreachBatch`, or in one of Spark Connect.
+
+    ```python
+    def append(rows, batch_id):
+        kinesis_efo.write_once(rows, batch_id).save("s3://lake/orders")
+    ```
+    """
+    context = getattr(rows.sparkSession, "_sc", None)
+    if context is None or (query := context.getLocalProperty(_QUERY_ID)) is None:
+        raise ConfigurationError(
+            "write_once: the query is not known here; call it in foreachBatch of a classic session, or set Delta's options txnAppId and "
+            "txnVersion yourself"
+        )
+    writer = rows.write.format("delta").mode("append").option("txnAppId", f"{query}-{name}" if name else query)
+    return writer.option("txnVersion", batch_id)

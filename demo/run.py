@@ -76,7 +76,7 @@ def run(plan: Plan, say: Callable[[str], None]) -> bool:
     directory, tallies = plan.directory, {FLIGHTS: Tally(), LATE: Tally()}
     manifest = str(directory / "manifest.json")
     with ExitStack() as stack:
-        declared = [f"--stream={FLIGHTS}:4", f"--stream={LATE}:1", "--app=lake", f"--manifest-out={manifest}"]
+        declared = [f"--stream={FLIGHTS}:4", f"--stream={LATE}:1", "--application=lake", f"--manifest-out={manifest}"]
         try:
             aws, log = local_process.start(["--port=0", *declared], directory)
         except local_process.ChildFailed as failed:

@@ -105,33 +105,22 @@ __all__ = [
     "write_once",
 ]
 
-_HOMES: Final = {
-    "AwsSettings": "kinesis_efo.options",
-    "BatchProgress": "kinesis_efo.driver.listener",
-    "BlockingProducer": "kinesis_efo.producer",
-    "LagListener": "kinesis_efo.driver.listener",
-    "LowLatency": "kinesis_efo.driver.tuning",
-    "MetricsSettings": "kinesis_efo.metrics",
-    "Producer": "kinesis_efo.producer",
-    "ProducerMetrics": "kinesis_efo.producer",
-    "ProducerSettings": "kinesis_efo.producer",
-    "SCHEMA": "kinesis_efo.spark.source",
-    "ShardKey": "kinesis_efo.positions",
-    "await_stop": "kinesis_efo.driver.graceful",
-    "cause": "kinesis_efo.driver.reason",
-    "from_json": "kinesis_efo.driver.columns",
-    "job": "kinesis_efo.driver.job",
-    "keep_alive": "kinesis_efo.driver.facade",
-    "low_latency": "kinesis_efo.driver.tuning",
-    "position": "kinesis_efo.driver.columns",
-    "progress": "kinesis_efo.driver.listener",
-    "read": "kinesis_efo.driver.facade",
-    "read_stream": "kinesis_efo.driver.facade",
-    "register": "kinesis_efo.driver.facade",
-    "stop_signals": "kinesis_efo.driver.graceful",
-    "write_once": "kinesis_efo.driver.columns",
+_NAMES: Final = {
+    "driver.columns": "from_json position write_once",
+    "driver.facade": "keep_alive read read_stream register",
+    "driver.graceful": "await_stop stop_signals",
+    "driver.job": "job",
+    "driver.listener": "BatchProgress LagListener progress",
+    "driver.reason": "cause",
+    "driver.tuning": "LowLatency low_latency",
+    "metrics": "MetricsSettings",
+    "options": "AwsSettings",
+    "positions": "ShardKey",
+    "producer": "BlockingProducer Producer ProducerMetrics ProducerSettings",
+    "spark.source": "SCHEMA",
 }
-"""The module of each name that is loaded when it is first used."""
+"""The names of each module that are loaded when they are first used."""
+_HOMES: Final = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
@@ -140,7 +129,7 @@ def __getattr__(name: str) -> Any:
         return getattr(errors, name)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    value = globals()[name] = getattr(import_module(f"kinesis_efo.{_HOMES[name]}"), name)
     return value
 
 

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import reduce
 from operator import and_
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, DataFrameWriter
 from pyspark.sql import functions as F  # noqa: N812 - the name that everyone uses
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    FractionalType,
-    IntegralType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.types import DataType, StructType
 
 from kinesis_efo.errors import ConfigurationError
 
@@ -34,14 +21,14 @@ _TIME: Final = rf"{_DATE}[T ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}([.][0-9]{{1,6}})?"
 _NUMBER: Final = "-?[0-9]+([.][0-9]+)?"
 # The exact texts of each type. Spark's conversions accept more, and change it: "1,50" to 150.00, a date to midnight somewhere.
 _FORMS: Final[tuple[tuple[type[DataType], str], ...]] = (
-    (BooleanType, "true|false"),
-    (IntegralType, "-?[0-9]+"),
+    (T.BooleanType, "true|false"),
+    (T.IntegralType, "-?[0-9]+"),
     # Spark reads a JSON number as a double: exact to 15 digits, and written with an exponent from ten million on.
-    (DecimalType, rf"{_NUMBER}|-?[0-9][.][0-9]{{1,14}}E-?[0-9]+"),
-    (FractionalType, rf"{_NUMBER}(E-?[0-9]+)?"),
-    (DateType, _DATE),
-    (TimestampType, rf"{_TIME}(Z|[+-][0-9]{{2}}:?[0-9]{{2}})"),
-    (TimestampNTZType, _TIME),
+    (T.DecimalType, rf"{_NUMBER}|-?[0-9][.][0-9]{{1,14}}E-?[0-9]+"),
+    (T.FractionalType, rf"{_NUMBER}(E-?[0-9]+)?"),
+    (T.DateType, _DATE),
+    (T.TimestampType, rf"{_TIME}(Z|[+-][0-9]{{2}}:?[0-9]{{2}})"),
+    (T.TimestampNTZType, _TIME),
 )
 
 
@@ -81,53 +68,47 @@ def from_json(records: DataFrame, schema: str | StructType, *, malformed: str = 
     whole = (F.size("_objects") == 1) & F.get("_objects", F.lit(0)).isNotNull()
     # Spark stops silently after the first JSON value, and replaces bytes that are not UTF-8.
     whole &= F.expr("is_valid_utf8(string(data))") & text.rlike(r"\}\s*$")
-    fits = F.coalesce(_all([whole, *(each for _, (_, each) in parts)]), F.lit(False))
+    fits = F.coalesce(reduce(and_, (each for _, (_, each) in parts), whole), F.lit(False))
     columns = [value.alias(name) for name, (value, _) in parts]
     return parsed.select(*columns, *others, F.when(~fits, F.col("data")).alias(malformed))
 
 
 def _objects(text: Column, schema: StructType) -> Column:
     """The JSON objects in a text, with all fields as text. In brackets, a second object or other text behind the first is visible."""
-    fields = StructType([StructField(name, StringType()) for name in schema.names])
-    return F.from_json(F.concat(F.lit("["), text, F.lit("]")), ArrayType(fields))
+    fields = StructType([T.StructField(name, T.StringType()) for name in schema.names])
+    return F.from_json(F.concat(F.lit("["), text, F.lit("]")), T.ArrayType(fields))
 
 
 def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
     """A value from its JSON text, and whether it fits."""
-    value, fits = text, F.lit(True)
+    value, fits = text, F.lit(True)  # of a string
     match kind:
         case StructType():
             found = _objects(text, kind)
             one = F.get(found, F.lit(0))
             parts = [(field.name, _exactly(one[field.name], field.dataType)) for field in kind]
             value = F.when(one.isNotNull(), F.struct(*(each.alias(name) for name, (each, _) in parts)))
-            fits = _all([F.size(found) == 1, one.isNotNull(), *(each for _, (_, each) in parts)])
-        case ArrayType():
-            found = F.from_json(text, ArrayType(StringType()))
+            fits = reduce(and_, (each for _, (_, each) in parts), (F.size(found) == 1) & one.isNotNull())
+        case T.ArrayType():
+            found = F.from_json(text, T.ArrayType(T.StringType()))
             value = F.transform(found, lambda each: _exactly(each, kind.elementType)[0])
             fits = found.isNotNull() & F.forall(found, lambda each: _exactly(each, kind.elementType)[1])
-        case StringType():
-            pass
-        case _:
+        case _ if not isinstance(kind, T.StringType):
             form = next((form for each, form in _FORMS if isinstance(kind, each)), None)
             if form is None:
                 raise ConfigurationError(
                     f"from_json: the type {kind.simpleString()} is not possible; read it as a string"
                 )
             good = text.rlike(f"^({form})$")
-            if isinstance(kind, DecimalType):
+            if isinstance(kind, T.DecimalType):
                 # The same digits before the point, and all places behind it: a difference would be rounded away.
-                wide = DecimalType(38, 38 - kind.precision + kind.scale)
+                wide = T.DecimalType(38, 38 - kind.precision + kind.scale)
                 good &= text.try_cast(wide) == text.try_cast(kind)
                 digits = F.length(F.regexp_replace(text, "[^0-9]", ""))
                 good &= ~(text.rlike("^-?[0-9]{1,7}[.]") & digits.between(16, 18))
             value = F.when(good, text.try_cast(kind))
             fits = value.isNotNull()
     return value, text.isNull() | F.coalesce(fits, F.lit(False))
-
-
-def _all(conditions: Iterable[Column]) -> Column:
-    return reduce(and_, conditions)
 
 
 def position() -> Column:

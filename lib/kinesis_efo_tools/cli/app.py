@@ -6,7 +6,9 @@ A command's module has its Typer app, `app`. It is imported late, so that help a
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,6 +60,11 @@ _METAVARS: Final = {"bool": "FLAG", "int": "NUMBER", "float": "NUMBER", "str": "
 """The names of types in help, instead of Python's."""
 
 
+_FORMER: Final = {"--app": "--application"}
+"""Options' former names, which go on working, with a warning."""
+_HELP: Final = ["-h", "--help"]
+
+
 class LazyGroup(TyperGroup):
     """A command group that imports a command when it is called, not when it is listed."""
 
@@ -83,6 +90,7 @@ class LazyGroup(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the group from the summaries, without importing the commands."""
         with self._summaries():
+            _name_values(self)
             super().format_help(ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
@@ -110,13 +118,20 @@ def readable(command: Any) -> Any:
     """Set missing names of options' values in the help of a command and its subcommands. Returns the command."""
     if command.help:
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in command.help.split("\n\n"))
-    options = [each for each in command.params if each.param_type_name == "option"]
-    for parameter in [*options, command.get_help_option(typer.Context(command))]:
-        if parameter.metavar is None and (name := _METAVARS.get(_type_of(parameter))):
-            parameter.metavar = name
+    _name_values(command)
     for below in getattr(command, "commands", {}).values():
         readable(below)
     return command
+
+
+def _name_values(command: Any) -> None:
+    for parameter in [*command.params, command.get_help_option(typer.Context(command, help_option_names=_HELP))]:
+        if (name := _METAVARS.get(_type_of(parameter))) is None:
+            continue
+        if parameter.param_type_name == "argument":
+            parameter.bare_type = lambda name=name: name
+        elif parameter.metavar is None:
+            parameter.metavar = name
 
 
 def _type_of(parameter: Any) -> str:
@@ -129,6 +144,7 @@ app = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": _HELP},
 )
 
 
@@ -143,6 +159,9 @@ def _root(
     _version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    _debug: Annotated[
+        bool, typer.Option("--debug", help="Log details to standard error, and print the traceback of an error.")
+    ] = False,
 ) -> None:
     """Amazon Kinesis with Enhanced Fan-Out for PySpark."""
 
@@ -154,10 +173,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     name_standard_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    as_json = wants_json(words)
+    own = words.index("--") if "--" in words else len(words)
+    for at, (name, mark, value) in enumerate(word.partition("=") for word in words[:own]):
+        if name in _FORMER:
+            typer.echo(f"kinesis-efo: {name} is {_FORMER[name]} now", err=True)
+            words[at] = f"{_FORMER[name]}{mark}{value}"
+    as_json, debug = wants_json(words), "--debug" in words[:own]
+    if debug:
+        words.remove("--debug")
+        logging.basicConfig(level=logging.DEBUG)
     try:
         with ended_by_interrupt():
             # In standalone mode, typer prints usage errors in a box.
             sys.exit(app(args=words, standalone_mode=not as_json) or 0)
     except Exception as error:
+        if debug:
+            traceback.print_exc()
         fail(error, as_json=as_json)

@@ -108,25 +108,22 @@ TimeoutOption: TypeAlias = Annotated[
 ]
 
 
+def _aws_option(name: str, metavar: str, text: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=text, rich_help_panel="AWS")
+
+
 def aws_settings(
     *,
-    region: Annotated[
-        str | None, typer.Option("--region", metavar="REGION", help="AWS region; the manifest's by default.")
-    ] = None,
-    role_arn: Annotated[
-        str | None, typer.Option("--role-arn", metavar="ARN", help="Role to assume, such as the job's own.")
-    ] = None,
-    external_id: Annotated[
-        str | None, typer.Option("--external-id", metavar="ID", help="External ID for --role-arn.")
-    ] = None,
+    profile: Annotated[str | None, _aws_option("--profile", "NAME", "Profile of ~/.aws, like AWS_PROFILE.")] = None,
+    region: Annotated[str | None, _aws_option("--region", "REGION", "AWS region; the manifest's by default.")] = None,
+    role_arn: Annotated[str | None, _aws_option("--role-arn", "ARN", "Role to assume, such as the job's own.")] = None,
+    external_id: Annotated[str | None, _aws_option("--external-id", "ID", "External ID for --role-arn.")] = None,
     endpoint_url: Annotated[
         str | None,
-        typer.Option(
-            "--endpoint-url", metavar="URL", help="One endpoint for every AWS service, like AWS_ENDPOINT_URL."
-        ),
+        _aws_option("--endpoint-url", "URL", "One endpoint for every AWS service, like AWS_ENDPOINT_URL."),
     ] = None,
 ) -> AwsSettings:
-    """Make the AWS settings from the options.
+    """Make the AWS settings from the options. `profile` is set for the whole process.
 
     Raises UsageError if the options contradict each other, or one is not valid.
     """
@@ -137,6 +134,11 @@ def aws_settings(
             raise UsageError(f"{name} must be a URL such as http://127.0.0.1:4566; got {url!r}")
     if region and not re.fullmatch(r"[a-z]+(-[a-z0-9]+)+", region):
         raise UsageError(f"--region must be a region such as eu-west-1; got {region!r}")
+    if profile:
+        # As in the AWS CLI, a profile that is named is preferred to keys in the environment.
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+            os.environ.pop(name, None)
+        os.environ["AWS_PROFILE"] = profile
     return AwsSettings(region=region, endpoint_url=endpoint_url, role_arn=role_arn, external_id=external_id)
 
 
@@ -153,6 +155,18 @@ def seconds(option: str, text: str) -> float:
         return parse_duration(text) / 1000
     except ValueError:
         raise UsageError(f"{option} must be a duration such as 10s; got {text!r}") from None
+
+
+def whole_seconds(name: str, text: str, default: str) -> Any:
+    """Make an option with a duration. A number, as until 0.2, means seconds, with a warning."""
+
+    def parse(value: int | str) -> int:
+        if isinstance(value, str) and value.isdecimal() and value != "0":
+            typer.echo(f"kinesis-efo: {name} {value} is {name} {value}s now", err=True)
+            value = f"{value}s"
+        return value if isinstance(value, int) else round(seconds(name, value))
+
+    return typer.Option(name, parser=parse, metavar="DURATION", help=text, show_default=default)
 
 
 def load(

@@ -26,7 +26,7 @@ def serve(given: Serve) -> None:
     pairs = list(given.setting or [])
     if given.max_concurrent_streams is not None:
         pairs.append(f"max_concurrent_streams={given.max_concurrent_streams}")
-    asked = wanted(given.stream or [], given.app, given.manifest, given.manifest_out)
+    asked = wanted(given.stream or [], given.application, given.manifest, given.manifest_out)
     settings = merged(asked, parse_settings(pairs), given.region)
     say: Callable[[str], None] = (lambda _: None) if given.env else output.remark
     if given.detach:
@@ -36,7 +36,7 @@ def serve(given: Serve) -> None:
             "tls-port": [] if given.tls_port is None else [given.tls_port],
             "region": [settings.region],
             "stream": given.stream or [],
-            "app": [] if given.app is None else [given.app],
+            "application": [] if given.application is None else [given.application],
             "manifest": [] if given.manifest is None else [given.manifest],
             "manifest-out": [] if given.manifest_out is None else [given.manifest_out],
             "data-dir": [] if given.data_dir is None else [given.data_dir],

@@ -128,17 +128,19 @@ def wanted(
     shards = parse_streams(streams)
     if manifest is not None:
         if app is not None:
-            raise typer.BadParameter("--app and --manifest exclude each other: the manifest names the application")
+            raise typer.BadParameter(
+                "--application and --manifest exclude each other: the manifest names the application"
+            )
         found = _of_manifest(manifest, shards, manifest_out)
     elif shards:
         name = app or "app"
         if not STREAM_NAME.fullmatch(name):
-            raise typer.BadParameter(f"--app must be a name of letters, digits, '_', '.' and '-'; got {name!r}")
+            raise typer.BadParameter(f"--application must be a name of letters, digits, '_', '.' and '-'; got {name!r}")
         declared = [LocalStream(stream, stream, count) for stream, count in shards.items()]
         out = manifest_out or Path(f"{name}-{ENVIRONMENT}.json")
         found = Declaration(LocalApplication(name, declared, ENVIRONMENT), {}, out)
     elif app is not None or manifest_out is not None:
-        raise typer.BadParameter("--app and --manifest-out go with --stream NAME:SHARDS, or --manifest FILE")
+        raise typer.BadParameter("--application and --manifest-out go with --stream NAME:SHARDS, or --manifest FILE")
     else:
         return None
     _check_installed()

@@ -32,7 +32,9 @@ def init(given: Init) -> None:
     streams = [StreamSpec.parse(each) for each in given.stream]
     _refuse_repeated(each.name for each in streams)
     _refuse_repeated(each.stream_name for each in streams)
-    wanted = Search(given.app, given.environment, _region(given.aws, streams), streams, given.consumer, given.table)
+    wanted = Search(
+        given.application, given.environment, _region(given.aws, streams), streams, given.consumer, given.table
+    )
 
     async def look() -> SearchResult:
         async with Access(given.aws, wanted.region) as access:

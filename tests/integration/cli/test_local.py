@@ -70,7 +70,7 @@ def test_a_first_hour_in_the_background(
         0,
         "--stream",
         "flights:4",
-        "--app",
+        "--application",
         "lake",
         "--ready-file",
         ready,

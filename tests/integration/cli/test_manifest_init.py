@@ -19,7 +19,7 @@ from tests.support.world import World, wait_until
 def wish(here: World, *streams: str, table: str | None = None) -> list[str]:
     """The arguments that ask for a manifest of a world."""
     named = [argument for each in streams for argument in ("--stream", each)]
-    return ["manifest", "init", "--app", "lake", "--table", table or here.lease_table, *named]
+    return ["manifest", "init", "--application", "lake", "--table", table or here.lease_table, *named]
 
 
 def another_consumer(here: Here, name: str) -> str:
@@ -100,7 +100,7 @@ def test_all_missing_resources_are_named_with_a_remedy(cli: Cli) -> None:
 
 
 def test_printed_lines_create_the_missing_resources(cli: Cli, aws: LocalAws) -> None:
-    arguments = ["manifest", "init", "--app", "lake", "--table", "leases-by-hand", "--stream", "by-hand"]
+    arguments = ["manifest", "init", "--application", "lake", "--table", "leases-by-hand", "--stream", "by-hand"]
     # Without a stream, nobody knows the ARN that its consumer needs.
     for services in (["dynamodb", "kinesis"], ["kinesis"]):
         lines = re.findall(r"make it: (aws .*)", cli.run(*arguments).err)
@@ -155,7 +155,7 @@ def test_missing_permission_is_named(cli: Cli) -> None:
     ],
 )
 def test_contradictions_are_refused_before_any_call(cli: Cli, aws: Any, arguments: list[str], said: str) -> None:
-    cli.run("manifest", "init", "--app", "lake", "--table", "leases", *arguments).ends(1, said, out="")
+    cli.run("manifest", "init", "--application", "lake", "--table", "leases", *arguments).ends(1, said, out="")
 
 
 def test_either_variable_sets_the_region(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_either_variable_sets_the_region(cli: Cli, monkeypatch: pytest.MonkeyPat
 def test_missing_region_is_named(cli: Cli, aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(variable, raising=False)
-    found = cli.run("manifest", "init", "--app", "lake", "--table", "leases", "--stream", "orders")
+    found = cli.run("manifest", "init", "--application", "lake", "--table", "leases", "--stream", "orders")
     assert (found.code, found.err) == (1, "kinesis-efo: no AWS region: give --region, or set AWS_REGION\n")
 
 

@@ -443,7 +443,7 @@ WRONG = [
     (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "-j", "jobs/a.jar"], 2, "--job must be a Python program"),
     (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "--conf", "a"], 2, "--conf must be NAME=VALUE"),
     (["package", "--python", "3.9"], 2, "--python must be one that EMR has with Spark 4"),
-    (["submit", "--grace", "-1"], 2, "greater than or equal to 0"),
+    (["submit", "--grace", "-1"], 2, "-1 of what?"),
 ]
 
 
@@ -502,7 +502,7 @@ def test_stop_writes_the_marker(cli: Cli) -> None:
             looked.state = "CANCELLED"
 
     cli.place.emr.on_look = heed
-    answer = cli.json("stop", *_named(STEP), "--artifacts", f"s3://{BUCKET}/jobs", "--grace", "5")
+    answer = cli.json("stop", *_named(STEP), "--artifacts", f"s3://{BUCKET}/jobs", "--grace", "5s")
     (stopped,) = answer["stopped"]
     assert (stopped["id"], stopped["graceful"], stopped["state"]) == (run.id, True, "succeeded")
     assert (answer["leaseOwners"], run.cancelled) == ([], [])
@@ -524,7 +524,7 @@ def test_marker_of_a_foreign_run_is_not_written(cli: Cli, where: str) -> None:
         run.state = "CANCELLED" if run.cancelled else "RUNNING"
 
     cli.place.emr.on_look = look
-    (stopped,) = cli.json("stop", "-e", "test", "-a", "lake", "--grace", "1")["stopped"]
+    (stopped,) = cli.json("stop", "-e", "test", "-a", "lake", "--grace", "1s")["stopped"]
     assert (stopped["graceful"], cli.place.s3) == (False, before)
     assert looks == [False, False, True], "it is found, looked up, and ended at once"
     assert (

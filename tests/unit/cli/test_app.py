@@ -13,6 +13,7 @@ import pytest
 
 from kinesis_efo import __version__
 from kinesis_efo_tools.cli import app as cli
+from kinesis_efo_tools.cli.arguments import aws_settings, whole_seconds
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -103,11 +104,35 @@ def test_epoch_seconds_are_answered_with_milliseconds(
 def test_help_names_values_and_no_types(capsys: pytest.CaptureFixture[str], name: str) -> None:
     command = cli.load(name, cli.COMMANDS[name])
     for words in [[name], *([name, each] for each in getattr(command, "commands", {}))]:
-        code, out, _ = _run(capsys, *words, "--help")
+        code, out, _ = _run(capsys, *words, "-h")
         assert code == 0
+        assert len(words) == 1 or f"Example: kinesis-efo {' '.join(words)} " in " ".join(out.split())
         options = out.partition("Options")[2].partition("Commands")[0]
         assert "FLAG" in options
-        assert not re.search(r"<(bool|int|str|float|path|list|Path)", options)
+        assert not re.search(r"<(bool|int|str|float|path|list|Path)", out)
+
+
+def test_former_names_work_with_a_warning(command: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command.write_text(PROBE.format("print(self.label)").replace("--label", "--application"))
+    code, out, err = _run(capsys, "probe", "--app=ab")
+    assert (code, out, err) == (0, "abab\n", "kinesis-efo: --app is --application now\n")
+    assert whole_seconds("--grace", "", "").parser("60") == 60
+    assert capsys.readouterr().err == "kinesis-efo: --grace 60 is --grace 60s now\n"
+
+
+def test_debug_prints_the_traceback(command: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command.write_text(PROBE.format("raise ManifestError('no manifest')"))
+    code, _, err = _run(capsys, "probe", "--debug")
+    assert code == 1
+    assert err.startswith("Traceback")
+    assert err.endswith("kinesis-efo: no manifest\n")
+
+
+def test_profile_is_preferred_to_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA")
+    monkeypatch.setenv("AWS_PROFILE", "default")
+    aws_settings(profile="lake")
+    assert (os.environ["AWS_PROFILE"], os.environ.get("AWS_ACCESS_KEY_ID")) == ("lake", None)
 
 
 @pytest.mark.slow

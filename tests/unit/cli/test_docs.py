@@ -29,7 +29,7 @@ def test_every_exit_code_is_there(code: ExitCode) -> None:
 
 
 def test_every_option_that_the_page_names_exists() -> None:
-    known = {"--install-completion", "--help"}
+    known = {"--install-completion", "--help", "--debug"}
 
     def gather(command: typer.core.TyperCommand | typer.core.TyperGroup) -> None:
         known.update(option for parameter in command.params for option in parameter.opts)

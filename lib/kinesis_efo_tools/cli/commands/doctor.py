@@ -13,7 +13,7 @@ from kinesis_efo_tools.cli.measuring_options import MeasuringOption
 app = typer.Typer(add_completion=False)
 
 
-@command(app.command())
+@command(app.command(epilog="Example: kinesis-efo doctor -m ssm:///kinesis-efo/dev/lake"))
 class Doctor:
     """Check everything a query needs: credentials, manifest, streams, consumers, leases, quotas, clock, Spark and Java.
 

@@ -28,10 +28,7 @@ ArtifactsOption: TypeAlias = Annotated[
 ]
 
 GraceOption: TypeAlias = Annotated[
-    int,
-    typer.Option(
-        "--grace", min=0, metavar="SECONDS", help="Time for a run to end by itself before EMR ends it; 0 for none."
-    ),
+    int, arguments.whole_seconds("--grace", "Time for a run to end by itself before EMR ends it; 0 for none.", "10m")
 ]
 
 
@@ -103,7 +100,7 @@ class PackTarget(StrEnum):
     GLUE = "glue"
 
 
-@command(app.command())
+@command(app.command(epilog="Example: kinesis-efo emr package -e dev -a lake"))
 class Package(PackOptions):
     """Pack a project and its locked dependencies for the cluster's Python, as an archive for --archives, or as wheels for Glue.
 
@@ -131,7 +128,12 @@ class Package(PackOptions):
         package(self)
 
 
-@command(app.command(context_settings={"allow_interspersed_args": True}))
+@command(
+    app.command(
+        context_settings={"allow_interspersed_args": True},
+        epilog="Example: kinesis-efo emr submit -e dev -a lake --if-changed",
+    )
+)
 class Submit(PackOptions, TargetOptions):
     """Submit a job: upload its files where they are missing, start it, and wait until it runs.
 
@@ -185,7 +187,7 @@ class Submit(PackOptions, TargetOptions):
         ),
     ] = False
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until the job runs.")] = True
-    patience: Annotated[float, typer.Option("--patience", metavar="SECONDS", help="How long --follow waits.")] = 900.0
+    patience: Annotated[int, arguments.whole_seconds("--patience", "How long --follow waits.", "15m")] = 900
     as_json: output.JsonFlag = False
 
     def __call__(self) -> None:
@@ -194,7 +196,7 @@ class Submit(PackOptions, TargetOptions):
         submit(self)
 
 
-@command(app.command())
+@command(app.command(epilog="Example: kinesis-efo emr stop -e dev -a lake --grace 5m"))
 class Stop(TargetOptions):
     """Stop an application's runs: each finishes its micro-batch and releases its leases. EMR ends one that takes too long.
 
@@ -213,7 +215,7 @@ class Stop(TargetOptions):
         stop(self)
 
 
-@command(app.command())
+@command(app.command(epilog="Example: kinesis-efo emr status -e dev -a lake"))
 class Status(TargetOptions):
     """Show an application's runs, newest first, and where their logs are. Exit code 1 if none is live."""
 
@@ -225,7 +227,7 @@ class Status(TargetOptions):
         status(self)
 
 
-@command(app.command())
+@command(app.command(epilog="Example: kinesis-efo emr logs -e dev -a lake --lines 500"))
 class Logs(TargetOptions):
     """Show the end of the driver's log of a run, as EMR stored it in S3, and the error with which the driver failed."""
 

@@ -13,7 +13,7 @@ from kinesis_efo_tools.cli.declaring import command
 app = typer.Typer(add_completion=False)
 
 
-@command(app.command())
+@command(app.command(epilog="Example: kinesis-efo lag -m lake.json --watch"))
 class Lag:
     """Show how far each shard is behind: position, unread records and seconds, and whether it moves; the furthest behind first.
 

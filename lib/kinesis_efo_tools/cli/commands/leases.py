@@ -17,7 +17,7 @@ app = typer.Typer(
 )
 
 
-@command(app.command("list"))
+@command(app.command("list", epilog="Example: kinesis-efo leases list -m lake.json"))
 class List:
     """List the holder of the lease on each stream, and how far each shard was read. `lag` shows whether an owner is alive."""
 
@@ -33,7 +33,7 @@ class List:
         list_leases(self)
 
 
-@command(app.command())
+@command(app.command(epilog="Example: kinesis-efo leases release -m lake.json --dry-run"))
 class Release:
     """Free the leases of dead runs, so that a restart need not wait until they expire."""
 
@@ -48,7 +48,7 @@ class Release:
         release(self)
 
 
-@command(app.command())
+@command(app.command(epilog="Example: kinesis-efo leases reset -m lake.json -s orders --to LATEST"))
 class Reset:
     """Move leases to a position: where a new query with startingPosition=LEASES, or a KCL application, begins.
 
@@ -76,7 +76,7 @@ class Reset:
         reset(self)
 
 
-@command(app.command())
+@command(app.command(epilog="Example: kinesis-efo leases export -m lake.json -o leases.json"))
 class Export:
     """Export the checkpoints of all shards as JSON, in the form of `aws dynamodb scan`; `import-kcl --from-file` reads it."""
 
@@ -90,7 +90,7 @@ class Export:
         export(self)
 
 
-@command(app.command("import-kcl"))
+@command(app.command("import-kcl", epilog="Example: kinesis-efo leases import-kcl -m lake.json --from-table kcl-app"))
 class ImportKcl:
     """Take over the positions of a KCL application. Stop it first; then start the query with startingPosition=LEASES."""
 
@@ -129,7 +129,7 @@ class ImportKcl:
         import_kcl(self)
 
 
-@command(app.command("export-kcl"))
+@command(app.command("export-kcl", epilog="Example: kinesis-efo leases export-kcl -m lake.json --table kcl-app"))
 class ExportKcl:
     """Write positions to a KCL application's table, so that it goes on exactly where the query stopped. Stop the query first."""
 

@@ -13,7 +13,7 @@ from kinesis_efo_tools.cli.extras import needed_by
 app = typer.Typer(invoke_without_command=True, add_completion=False)
 
 
-@command(app.callback())
+@command(app.callback(epilog="Example: kinesis-efo local --stream orders:2 --application lake"))
 class Serve:
     """Serve Kinesis with Enhanced Fan-Out, and every other AWS service, on this machine until interrupted.
 
@@ -44,10 +44,14 @@ class Serve:
             help="Declare this stream, a consumer on it, a lease table and a manifest; may be repeated.",
         ),
     ] = None
-    app: Annotated[
+    application: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="The application that reads the streams; its consumers' name.", show_default="app"
+            "--application",
+            "-a",
+            metavar="NAME",
+            help="The application that reads the streams; its consumers' name.",
+            show_default="app",
         ),
     ] = None
     manifest: Annotated[
@@ -61,7 +65,7 @@ class Serve:
     ] = None
     manifest_out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where the manifest is written.", show_default="<app>-local.json"),
+        typer.Option(metavar="FILE", help="Where the manifest is written.", show_default="<application>-local.json"),
     ] = None
     data_dir: Annotated[
         Path | None,
@@ -110,7 +114,7 @@ class Serve:
         serve(self)
 
 
-@command(app.command())
+@command(app.command(epilog="Example: kinesis-efo local stop --all"))
 class Stop:
     """End a local AWS that runs in the background, started with --detach. What it holds is lost, unless it has a data directory."""
 

@@ -18,12 +18,12 @@ app = typer.Typer(
 )
 
 
-@command(app.command())
+@command(app.command(epilog="Example: kinesis-efo manifest init -a lake -s orders --table leases"))
 class Init:
     """Write a manifest from the resources in an account. Creates and registers nothing."""
 
     aws: arguments.Aws
-    app: Annotated[str, typer.Option("--app", metavar="NAME", help="The application.")]
+    application: Annotated[str, typer.Option("--application", "-a", metavar="NAME", help="The application.")]
     stream: Annotated[
         list[str],
         typer.Option(
@@ -52,7 +52,7 @@ class Init:
         init(self)
 
 
-@command(app.command())
+@command(app.command(epilog="Example: kinesis-efo manifest show -m lake.json --json"))
 class Show:
     """Validate a manifest, and show its contents."""
 
@@ -66,7 +66,7 @@ class Show:
         show(self)
 
 
-@command(app.command())
+@command(app.command(epilog="Example: kinesis-efo manifest check -m lake.json"))
 class Check:
     """Check that AWS has every stream, consumer and table that a manifest names. Exit code 1 if a check failed."""
 
@@ -80,7 +80,7 @@ class Check:
         check(self)
 
 
-@app.command()
+@app.command(epilog="Example: kinesis-efo manifest schema > manifest.schema.json")
 def schema() -> None:
     """Print the JSON Schema of manifests, for editors and validators."""
     from kinesis_efo_tools.cli.manifest import schema as run

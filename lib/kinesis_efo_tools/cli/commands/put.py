@@ -13,7 +13,7 @@ from kinesis_efo_tools.cli.declaring import command
 app = typer.Typer(add_completion=False)
 
 
-@command(app.command())
+@command(app.command(epilog="Example: kinesis-efo put -s orders --key-field customer orders.jsonl"))
 class Put:
     """Write each line, or each file, as one record. Without a key, records are spread over the shards.
 

@@ -12,7 +12,7 @@ from kinesis_efo_tools.cli.extras import needed_by
 app = typer.Typer(add_completion=False)
 
 
-@command(app.command())
+@command(app.command(epilog="Example: kinesis-efo quickstart --rate 100"))
 class Quickstart:
     """Read a stream of flights with Spark, on this machine alone: needs Java, and no AWS account.
 

@@ -12,7 +12,7 @@ from kinesis_efo_tools.cli.declaring import command
 app = typer.Typer(add_completion=False)
 
 
-@command(app.command())
+@command(app.command(epilog="Example: kinesis-efo shards -m lake.json --open"))
 class Shards:
     """Show the shards of an application's streams, each below its parent.
 

@@ -14,7 +14,7 @@ from kinesis_efo_tools.operate.record_format import Format
 app = typer.Typer(add_completion=False)
 
 
-@command(app.command())
+@command(app.command(epilog="Example: kinesis-efo tail -s orders --since 10m --grep refund"))
 class Tail:
     """Print a stream's records until interrupted. On a terminal, a status line shows rate and lag.
 
@@ -36,6 +36,7 @@ class Tail:
         str | None,
         typer.Option(
             "--from",
+            "--since",
             metavar="POSITION",
             help="LATEST, TRIM_HORIZON, a TIME (AT_TIMESTAMP:TIME as well), or a duration ago, such as 10m. A TIME is ISO 8601 "
             "with a time zone (Z is UTC), or epoch milliseconds.",

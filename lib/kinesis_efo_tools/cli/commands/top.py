@@ -12,7 +12,7 @@ from kinesis_efo_tools.cli.declaring import command
 app = typer.Typer(add_completion=False)
 
 
-@command(app.command())
+@command(app.command(epilog="Example: kinesis-efo top -m lake.json --web"))
 class Top:
     """Watch a live run: lag, rates, buffers and subscriptions of each shard, the worst first, and what is slow.
 

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import AwsProcess, serve
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.producer import BlockingProducer, ProducerSettings
+from kinesis_efo.producer import Producer, ProducerSettings
 from kinesis_efo_local import NoFaults, Request, Settings
 
 ROUNDS = 5
@@ -130,7 +130,7 @@ def _at_the_limit(target: Target) -> Figure:
     ideal = (LIMITED - 2_000) / 2_000
     runs = []
     for _ in range(ROUNDS):
-        with BlockingProducer(target.stream(2), aws=target.settings()) as producer:
+        with Producer(target.stream(2), aws=target.settings()) as producer:
             begin = time.perf_counter()
             for number in range(LIMITED):
                 producer.put(b"x" * 500, str(number), (number % 2) * HALF)
@@ -184,20 +184,20 @@ def _aggregating(target: Target, stream: str) -> AbstractContextManager[Write]:
     return _produce(target, stream, ProducerSettings(aggregate=True), _put_many)
 
 
-def _put_many(producer: BlockingProducer, data: bytes, count: int) -> None:
+def _put_many(producer: Producer, data: bytes, count: int) -> None:
     producer.put_many((data, str(number)) for number in range(count))
 
 
-def _put_each(producer: BlockingProducer, data: bytes, count: int) -> None:
+def _put_each(producer: Producer, data: bytes, count: int) -> None:
     for number in range(count):
         producer.put(data, str(number))
 
 
 @contextmanager
 def _produce(
-    target: Target, stream: str, settings: ProducerSettings, put: Callable[[BlockingProducer, bytes, int], None]
+    target: Target, stream: str, settings: ProducerSettings, put: Callable[[Producer, bytes, int], None]
 ) -> Iterator[Write]:
-    with BlockingProducer(stream, settings=settings, aws=target.settings()) as producer:
+    with Producer(stream, settings=settings, aws=target.settings()) as producer:
 
         def write(data: bytes, count: int) -> None:
             put(producer, data, count)

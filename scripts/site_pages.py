@@ -42,13 +42,13 @@ GROUPS: Final = {
         "low_latency",
         "LowLatency",
         "stop_signals",
-        "await_stop",
+        "wait_for_stop",
         "LagListener",
         "BatchProgress",
         "progress",
         "ShardKey",
     ),
-    "Writing without Spark": ("BlockingProducer", "Producer", "ProducerSettings", "ProducerMetrics"),
+    "Writing without Spark": ("Producer", "AsyncProducer", "Written", "ProducerSettings", "ProducerMetrics"),
     "Settings": ("AwsSettings", "MetricsSettings"),
 }
 """The public names on the page of the Python API; exceptions follow."""

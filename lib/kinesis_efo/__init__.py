@@ -41,7 +41,7 @@ from kinesis_efo.errors import (
 if TYPE_CHECKING:
     from kinesis_efo.driver.columns import from_json, position, write_once
     from kinesis_efo.driver.facade import keep_alive, read, read_stream, register
-    from kinesis_efo.driver.graceful import await_stop, stop_signals
+    from kinesis_efo.driver.graceful import stop_signals, wait_for_stop
     from kinesis_efo.driver.job import job
     from kinesis_efo.driver.listener import BatchProgress, LagListener, progress
     from kinesis_efo.driver.reason import cause
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from kinesis_efo.metrics import MetricsSettings
     from kinesis_efo.options import AwsSettings
     from kinesis_efo.positions import ShardKey
-    from kinesis_efo.producer import BlockingProducer, Producer, ProducerMetrics, ProducerSettings
+    from kinesis_efo.producer import AsyncProducer, Producer, ProducerMetrics, ProducerSettings, Written
     from kinesis_efo.spark.source import SCHEMA
 
 __version__ = "0.2.0"
@@ -57,9 +57,9 @@ __all__ = [
     "SCHEMA",
     "AccessRefusedError",
     "AlreadyRunningError",
+    "AsyncProducer",
     "AwsSettings",
     "BatchProgress",
-    "BlockingProducer",
     "ConfigurationError",
     "ConsumerNotFoundError",
     "ConsumerTakenOverError",
@@ -89,8 +89,8 @@ __all__ = [
     "SubscriptionError",
     "TableUnavailableError",
     "WriteError",
+    "Written",
     "__version__",
-    "await_stop",
     "cause",
     "from_json",
     "job",
@@ -102,13 +102,14 @@ __all__ = [
     "read_stream",
     "register",
     "stop_signals",
+    "wait_for_stop",
     "write_once",
 ]
 
 _NAMES: Final = {
     "driver.columns": "from_json position write_once",
     "driver.facade": "keep_alive read read_stream register",
-    "driver.graceful": "await_stop stop_signals",
+    "driver.graceful": "wait_for_stop stop_signals",
     "driver.job": "job",
     "driver.listener": "BatchProgress LagListener progress",
     "driver.reason": "cause",
@@ -116,17 +117,23 @@ _NAMES: Final = {
     "metrics": "MetricsSettings",
     "options": "AwsSettings",
     "positions": "ShardKey",
-    "producer": "BlockingProducer Producer ProducerMetrics ProducerSettings",
+    "producer": "AsyncProducer Producer ProducerMetrics ProducerSettings Written",
     "spark.source": "SCHEMA",
 }
 """The names of each module that are loaded when they are first used."""
 _HOMES: Final = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+_FORMER: Final = {"BlockingProducer": "Producer", "await_stop": "wait_for_stop"}
+"""Former names, which go on working for one minor version."""
 
 
 def __getattr__(name: str) -> Any:
     if name.endswith("Error") and hasattr(errors, name):
         warnings.warn(f"kinesis_efo.{name} is now kinesis_efo.errors.{name}", DeprecationWarning, stacklevel=2)
         return getattr(errors, name)
+    if name in _FORMER:
+        warnings.warn(f"kinesis_efo.{name} is now kinesis_efo.{_FORMER[name]}", DeprecationWarning, stacklevel=2)
+        name = _FORMER[name]
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f"kinesis_efo.{_HOMES[name]}"), name)

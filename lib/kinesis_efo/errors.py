@@ -94,16 +94,6 @@ class KinesisEfoError(Exception):
         return error
 
 
-@contextmanager
-def about(stream: str, shard_id: str | None = None) -> Iterator[None]:
-    """Set stream and shard of an error in this context, unless they are set."""
-    try:
-        yield
-    except KinesisEfoError as error:
-        error.about(stream, shard_id)
-        raise
-
-
 class ConfigurationError(KinesisEfoError):
     """Options, command line or manifest are wrong; nothing was started."""
 

@@ -31,10 +31,11 @@ from kinesis_efo.errors import (
     StreamNotFoundError,
     WriteError,
 )
-from kinesis_efo.producer import BlockingProducer, Producer, ProducerSettings
+from kinesis_efo.producer import AsyncProducer, Producer, ProducerSettings
 from kinesis_efo.producer.service import KinesisService, Service
 from tests.emulator.strands import BEGIN, Loop, World, fork, threads_of
 from tests.emulator.written_stream import WrittenStream
+from tests.support.producers import with_parts
 
 TRACED = ("producer/blocking.py", "producer/queue.py", "producer/engine.py")
 PATIENCE = 20.0
@@ -374,16 +375,14 @@ class Run:
         yield KinesisService(self.stream, self.stream, "orders")
 
     def play(self) -> Outcome:
-        common: dict[str, Any] = {
-            "settings": self.settings, "clock": self.world, "random": Random(self.random.random()), "connect": self.connect,
-        }  # fmt: skip
+        parts: dict[str, Any] = {"clock": self.world, "random": Random(self.random.random()), "connect": self.connect}
         self.faults: list[BaseException] = []
         with threads_of(self.world):
             if self.blocking:
-                self.producer: Any = BlockingProducer("orders", **common)
+                self.producer: Any = with_parts(Producer("orders", settings=self.settings), **parts)
                 self.play_threads()
             else:
-                self.producer = Producer("orders", **common)
+                self.producer = with_parts(AsyncProducer("orders", settings=self.settings), **parts)
                 loop = Loop(self.world)
                 loop.run_until_complete(self.play_tasks())
                 loop.close()

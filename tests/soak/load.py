@@ -8,7 +8,7 @@ from random import Random
 from typing import Self
 
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.producer import BlockingProducer, ProducerSettings
+from kinesis_efo.producer import Producer, ProducerSettings
 from tests.soak.oracle import encode
 
 KEYS = 500
@@ -59,12 +59,12 @@ class Load:
 
     def _run(self) -> None:
         try:
-            with BlockingProducer(self._stream, settings=ProducerSettings(ordered=True), aws=self._aws) as producer:
+            with Producer(self._stream, settings=ProducerSettings(ordered=True), aws=self._aws) as producer:
                 self._produce(producer)
         except Exception as error:
             self.error = error
 
-    def _produce(self, producer: BlockingProducer) -> None:
+    def _produce(self, producer: Producer) -> None:
         burst_at = time.monotonic() + self._random.uniform(5, 20)
         before, owed = time.monotonic(), 0.0
         while not self._stop.wait(TICK):
@@ -79,7 +79,7 @@ class Load:
                 self._put_one(producer)
             owed -= int(owed)
 
-    def _put_one(self, producer: BlockingProducer) -> None:
+    def _put_one(self, producer: Producer) -> None:
         key = self._random.randrange(KEYS)
         data = encode(key, self._numbers[key], round(time.time() * 1000), self._random.randrange(40, 800))
         self._numbers[key] += 1

@@ -16,9 +16,9 @@ from kinesis_efo import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = {
-    "AwsSettings", "BatchProgress", "BlockingProducer", "LagListener", "LowLatency", "MetricsSettings", "Producer", "ProducerMetrics",
-    "ProducerSettings", "SCHEMA", "ShardKey", "__version__", "await_stop", "cause", "from_json", "job", "keep_alive", "low_latency", "position",
-    "progress", "read", "read_stream", "register", "stop_signals", "write_once",
+    "AsyncProducer", "AwsSettings", "BatchProgress", "LagListener", "LowLatency", "MetricsSettings", "Producer", "ProducerMetrics",
+    "ProducerSettings", "SCHEMA", "ShardKey", "Written", "__version__", "cause", "from_json", "job", "keep_alive", "low_latency", "position",
+    "progress", "read", "read_stream", "register", "stop_signals", "wait_for_stop", "write_once",
 }  # fmt: skip
 ERRORS = {name for name, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__}
 INNER = {
@@ -36,6 +36,9 @@ def test_public_names_are_these() -> None:
         _ = kinesis_efo.reed_stream
     with pytest.warns(DeprecationWarning, match="kinesis_efo.FrameError is now kinesis_efo.errors.FrameError"):
         assert kinesis_efo.FrameError is errors.FrameError
+    for former, name in (("BlockingProducer", "Producer"), ("await_stop", "wait_for_stop")):
+        with pytest.warns(DeprecationWarning, match=f"kinesis_efo.{former} is now kinesis_efo.{name}"):
+            assert getattr(kinesis_efo, former) is getattr(kinesis_efo, name)
 
 
 def test_lazy_names_match_the_type_checkers_view() -> None:
@@ -52,7 +55,7 @@ def test_importing_the_package_loads_no_slow_module() -> None:
     program = """
 import sys, kinesis_efo
 assert not {"pyspark", "aiobotocore", "botocore", "pyarrow", "asyncio"} & set(sys.modules)
-from kinesis_efo import BlockingProducer, DataLossError
+from kinesis_efo import Producer, DataLossError
 import kinesis_efo.run.thread
 assert "pyspark" not in sys.modules
 """

@@ -78,7 +78,7 @@ def rows_of(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
         raise SubscriptionError(
             f"shard {stretch.key} is not in the plan of the read, because Kinesis did not list it yet, and comes from a merge with a shard that "
             "may not be read: load the read again in a minute"
-        )
+        ).about(*stretch.key)
     return rows
 
 
@@ -90,7 +90,7 @@ def _within(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
         raise FrameError(
             f"a record of shard {stretch.key} does not say when it arrived, so it is not known whether it belongs to the read. "
             "Read the shard between sequence numbers instead"
-        )
+        ).about(*stretch.key)
     since = _LEAST if stretch.since is None else stretch.since * 1000
     until = _MOST if stretch.until is None else stretch.until * 1000
     times = arrived.cast(pa.int64())

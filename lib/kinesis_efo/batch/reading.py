@@ -23,7 +23,7 @@ from kinesis_efo.batch.ending import Completion, first_position, rows_of
 from kinesis_efo.batch.stretches import Stretch, trimmed, unlisted
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.losses import Known, written_at
-from kinesis_efo.errors import DataLossError, StreamReplacedError, about, first_of
+from kinesis_efo.errors import DataLossError, KinesisEfoError, StreamReplacedError, first_of
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, Pace, PollingTransport, polling_limits
@@ -182,9 +182,9 @@ async def read_stretch(
         await subscription.run()
     except _Complete:
         pass
-    except DataLossError as error:
-        if fail_on_data_loss:
-            raise
+    except KinesisEfoError as error:
+        if fail_on_data_loss or not isinstance(error, DataLossError):
+            raise error.about(*stretch.key)  # noqa: B904 - the same error
         logger.warning("%s; going on without it, as option failOnDataLoss=false asks", error)
         return await children_of_gone(stream, stretch, server_time())
     return unlisted(stretch, sink.children)
@@ -295,9 +295,7 @@ class Reading:
             hash_range=stretch.hash_range,
             left_out=self._left_out,
         ):
-            with about(*stretch.key):
-                rows = rows_of(stretch, batch)
-            if rows.num_rows:
+            if (rows := rows_of(stretch, batch)).num_rows:
                 self._progress[stretch.key].rows += rows.num_rows
                 yield rows
 
@@ -360,7 +358,6 @@ class Reading:
         clock = KinesisClock(self._clock, warns=False)  # the planning has warned already
         ref = self._manifest.streams[stretch.key.stream]
         async with AsyncExitStack() as stack:
-            stack.enter_context(about(*stretch.key))
             control = await stack.enter_async_context(await clients.open("kinesis"))
             listed_at = KinesisClock(self._clock, warns=False)
             listed_at.watch(control)

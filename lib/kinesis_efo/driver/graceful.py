@@ -58,7 +58,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
 
     ```python
     with stop_signals(spark) as stopping:
-        await_stop(frame.writeStream.start(), stopping)
+        wait_for_stop(frame.writeStream.start(), stopping)
     ```
     """
     stopping = threading.Event()
@@ -126,7 +126,7 @@ if hasattr(os, "register_at_fork"):  # Windows has no such function, and does no
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
-def await_stop(query: StreamingQuery, stopping: threading.Event, *, patience: float = 600.0) -> bool:
+def wait_for_stop(query: StreamingQuery, stopping: threading.Event, *, patience: float = 600.0) -> bool:
     """Wait until a query ends. If `stopping` is set before, stop the query between two micro-batches.
 
     Args:

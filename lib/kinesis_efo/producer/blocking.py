@@ -9,18 +9,16 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from random import Random
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
-from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ProducerClosedError, StreamError
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.processes import Home
 from kinesis_efo.producer.metrics import ProducerMetrics
-from kinesis_efo.producer.producer import Connect, Producer
-from kinesis_efo.producer.record import Data, PutArguments, Record
+from kinesis_efo.producer.producer import AsyncProducer
+from kinesis_efo.producer.record import Data, PutArguments, Record, Written
 from kinesis_efo.producer.settings import ProducerSettings
 
 T = TypeVar("T")
@@ -30,26 +28,28 @@ EXIT_SECONDS = 60.0
 """How long a producer that was not closed may delay the end of the process."""
 
 
-class BlockingProducer:
-    """Writes records to one stream from any number of threads. A context manager.
+_NOT_ASYNC = "kinesis_efo.Producer is for threads since 0.3, not for asyncio: use kinesis_efo.AsyncProducer"
 
-    It works like `Producer`, but `put` blocks while too much is outstanding. Close it: a producer that is still open when the
-    process ends is closed then, but only the log says whether that succeeded.
+
+class Producer:
+    """Writes records to one stream, from any number of threads. A context manager.
+
+    It delivers at least once, because it repeats a request whose response was lost. It does not drop records because of their age, and
+    counts a record as written only after Kinesis has acknowledged it. Close it: a producer that is still open when the process ends is
+    closed then, but only the log says whether that succeeded.
 
     Args:
-        stream: Name or ARN.
+        stream: Name or ARN. The role needs `kinesis:PutRecords` and `kinesis:ListShards` on it, and
+            `kinesis:DescribeStreamSummary` to aggregate, or if the stream accepts records above 1 MiB.
         settings: Bounds, batching, order, aggregation and retries.
         aws: Region, endpoint and role.
         metrics: Where to send metrics.
-        clock: Source of the time; replaced in tests.
-        random: Source of the jitter and random keys; replaced in tests.
-        connect: Opens the service; replaced in tests.
 
     Example:
         >>> def copy(lines):
-        ...     with BlockingProducer("orders") as producer:
+        ...     with Producer("orders") as producer:
         ...         for line in lines:
-        ...             producer.put(line, partition_key=line[:8])
+        ...             producer.put(line)
     """
 
     def __init__(
@@ -59,13 +59,8 @@ class BlockingProducer:
         settings: ProducerSettings | None = None,
         aws: AwsSettings | None = None,
         metrics: MetricsSettings | None = None,
-        clock: Clock | None = None,
-        random: Random | None = None,
-        connect: Connect | None = None,
     ) -> None:
-        self._producer = Producer(
-            stream, settings=settings, aws=aws, metrics=metrics, clock=clock, random=random, connect=connect
-        )
+        self._producer = AsyncProducer(stream, settings=settings, aws=aws, metrics=metrics)
         self._end_lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -93,7 +88,7 @@ class BlockingProducer:
         atexit.register(self._close_at_exit)
         return self
 
-    def put(self, data: Data, partition_key: str | None, explicit_hash_key: str | int | None = None) -> None:
+    def put(self, data: Data, partition_key: str | None = None, explicit_hash_key: str | int | None = None) -> None:
         """Queue a record; blocks while too much is outstanding. The record is certainly written once a later `flush` or `close` returns.
 
         Args:
@@ -109,6 +104,17 @@ class BlockingProducer:
         record = self._producer.engine.make_record(data, partition_key, explicit_hash_key)
         if record is not None:
             self._queue((record,))
+
+    def send(
+        self, data: Data, partition_key: str | None = None, explicit_hash_key: str | int | None = None
+    ) -> Future[Written]:
+        """Queue a record like `put`, and return a future with its shard and sequence number, for more CPU than `put` takes.
+
+        The future fails if the record is not written. Its callbacks run on the producer's thread, and must return soon.
+        """
+        record, written = self._producer.engine.make_sent(data, partition_key, explicit_hash_key)
+        self._queue((record,))
+        return written
 
     def put_many(self, records: Iterable[PutArguments], positions: Iterable[int] | None = None) -> None:
         """Queue records in order, with less CPU per record than `put`. Reads `records` only as fast as there is capacity.
@@ -153,6 +159,15 @@ class BlockingProducer:
     def metrics(self) -> ProducerMetrics:
         """The current counters and gauges."""
         return self._producer.metrics
+
+    async def __aenter__(self) -> NoReturn:
+        raise TypeError(_NOT_ASYNC)
+
+    async def __aexit__(self, *_: object) -> None:
+        """For `async with`, which looks for it before it enters."""
+
+    def __await__(self) -> NoReturn:
+        raise TypeError(_NOT_ASYNC)  # `await Producer(...).open()`
 
     def __enter__(self) -> Self:
         return self.open()

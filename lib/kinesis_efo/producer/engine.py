@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count, islice
 from random import Random
+from typing import Any
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ProducerClosedError, RecordRefusedError, StreamError, WriteError
@@ -23,7 +24,7 @@ from kinesis_efo.patience import Patience
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import Counts, ProducerMetrics, StallWatch
 from kinesis_efo.producer.queue import PutRecordsRequest, RecordQueue, RequestOutcome, Result
-from kinesis_efo.producer.record import Data, Epoch, PutArguments, Record, SizeLimit, make_record
+from kinesis_efo.producer.record import Data, Epoch, PutArguments, Record, SizeLimit, Written, make_record
 from kinesis_efo.producer.routing import ShardMap, StreamTraits, shard_map, warn_of_consequences
 from kinesis_efo.producer.service import Service
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
@@ -87,6 +88,7 @@ class Engine:
         self._positions = count()
         self._epoch = Epoch()
         self._flushes: deque[tuple[Epoch, Future[None]]] = deque()
+        self._sent: set[Future[Written]] = set()
         self._unpumped_records = self._unpumped_bytes = 0
         self._due: set[Callable[[], None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -144,6 +146,16 @@ class Engine:
                 self._counts.records_refused += 1
             self._log_left_out(refused)
             return None
+
+    def make_sent(self, data: Data, key: str | None, hash_key: str | int | None) -> tuple[Record, Future[Written]]:
+        """Check a record, and make a future of its place. Raises `RecordRefusedError` whatever `fail_on_error` is."""
+        self.check()
+        key = f"{self._random.getrandbits(64):016x}" if key is None else key
+        record = make_record(data, key, hash_key, self._limit, next(self._positions))
+        record.sent = written = Future[Written]()
+        self._sent.add(written)
+        written.add_done_callback(self._sent.discard)
+        return record, written
 
     def make_records(
         self, given: Iterable[PutArguments], positions: Iterable[int] | None = None
@@ -217,6 +229,7 @@ class Engine:
         with self._lock:
             self._end_flushes(self.closed_error())
             self._stopped = True
+        self._end_sent(self._failure or self.closed_error())
 
     @property
     def full(self) -> bool:
@@ -411,6 +424,7 @@ class Engine:
         self._end_waits(failure)
         self._end_flushes(failure)
         self._loop.call_soon_threadsafe(self._log_failure, failure, self._records)
+        self._loop.call_soon_threadsafe(self._end_sent, failure)
 
     def _break(self, cause: BaseException) -> None:
         text = f"the producer for {self._stream} failed: {type(cause).__name__}: {cause}"
@@ -522,7 +536,19 @@ class Engine:
 
     # -- messages, without the lock, because a handler may put them into this producer
 
+    def _end_sent(self, error: StreamError) -> None:
+        """Fail the futures of `send`. Without the lock, because their callbacks may call the producer."""
+        for written in [*self._sent]:
+            _end(written, error)
+
     def _report(self, settled: RequestOutcome) -> None:
+        if self._sent:
+            for parcel, result in settled.placed:
+                for written in [record.sent for record in parcel.records if record.sent is not None]:
+                    _end(written, result=Written(result.shard or "", result.sequence_number or ""))
+            for record, error in settled.refused:
+                if record.sent is not None:
+                    _end(record.sent, error)
         if settled.acknowledged:
             self._stall.progress()
         if settled.retried:
@@ -541,10 +567,10 @@ class Engine:
         logger.error("producer for %s failed with %d records outstanding: %s", self._stream, records, failure)
 
 
-def _end(future: Future[None], error: StreamError | None = None) -> None:
+def _end(future: Future[Any], error: StreamError | None = None, result: object = None) -> None:
     if future.done():
         return
     if error is None:
-        future.set_result(None)
+        future.set_result(result)
     else:
         future.set_exception(error)

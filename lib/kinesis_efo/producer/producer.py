@@ -19,7 +19,7 @@ from kinesis_efo.processes import Home
 from kinesis_efo.producer.engine import Engine
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import ProducerMetrics, producer_collector
-from kinesis_efo.producer.record import Data, PutArguments, Record
+from kinesis_efo.producer.record import Data, PutArguments, Record, Written
 from kinesis_efo.producer.routing import shard_map
 from kinesis_efo.producer.service import Service, connect
 from kinesis_efo.producer.settings import ProducerSettings
@@ -29,27 +29,14 @@ logger = logging.getLogger(__name__)
 Connect = Callable[[], AbstractAsyncContextManager[Service]]
 
 
-class Producer:
-    """Writes records to one stream. An async context manager; for one event loop.
-
-    It delivers at least once, because it repeats a request whose response was lost. It does not drop records because of their age, and
-    counts a record as written only after Kinesis has acknowledged it.
-
-    Args:
-        stream: Name or ARN. The role needs `kinesis:PutRecords` and `kinesis:ListShards` on it, and
-            `kinesis:DescribeStreamSummary` to aggregate, or if the stream accepts records above 1 MiB.
-        settings: Bounds, batching, order, aggregation and retries.
-        aws: Region, endpoint and role.
-        metrics: Where to send metrics.
-        clock: Source of the time; replaced in tests.
-        random: Source of the jitter and of random keys; replaced in tests.
-        connect: Opens the service; replaced in tests.
+class AsyncProducer:
+    """Writes records to one stream, for asyncio: what `Producer` is for threads, with the same arguments. An async context manager; for one event loop.
 
     Example:
         >>> async def copy(lines):
-        ...     async with Producer("orders") as producer:
+        ...     async with AsyncProducer("orders") as producer:
         ...         for line in lines:
-        ...             await producer.put(line, partition_key=line[:8])
+        ...             await producer.put(line)
         ...         await producer.flush()
     """
 
@@ -60,18 +47,16 @@ class Producer:
         settings: ProducerSettings | None = None,
         aws: AwsSettings | None = None,
         metrics: MetricsSettings | None = None,
-        clock: Clock | None = None,
-        random: Random | None = None,
-        connect: Connect | None = None,
     ) -> None:
         self.stream = stream
         self.settings = settings or ProducerSettings()
         self._aws = aws or AwsSettings()
         self._metrics_settings = metrics or MetricsSettings()
         self._end_report: Callable[[], None] = lambda: None
-        self._clock = clock or SystemClock()
-        self._random = random or Random()
-        self._connect = connect or self._connect_kinesis
+        # Tests replace the next three.
+        self._clock: Clock = SystemClock()
+        self._random = Random()
+        self._connect: Connect = self._connect_kinesis
         self._stack = AsyncExitStack()
         self._engine: Engine | None = None
         self._closed = False
@@ -80,12 +65,7 @@ class Producer:
     # -- opening and closing
 
     async def open(self) -> Self:
-        """Connect and load the shard map. Entering the context does this.
-
-        Raises:
-            ConfigurationError: The stream's name or ARN is not valid, or no region is known.
-            StreamError: The stream does not exist, or credentials or policy refuse it.
-        """
+        """Connect and load the shard map, like `Producer.open`. Entering the context does this."""
         if self._engine is not None:
             raise ProducerClosedError(f"the producer for {self.stream} was opened before; create another one")
         self.home = self.home or Home.here()
@@ -105,11 +85,7 @@ class Producer:
         return self
 
     async def close(self) -> None:
-        """Write all records, then disconnect. Leaving the context does this. Further puts, and those that wait, raise an error.
-
-        Raises:
-            StreamError: The same as for `flush`; the producer is closed even then. Raised again by each further call.
-        """
+        """Write all records, then disconnect, like `Producer.close`. Leaving the context does this."""
         if self._engine is None:
             return
         engine = self._engine_here()
@@ -157,44 +133,29 @@ class Producer:
 
     # -- writing
 
-    async def put(self, data: Data, partition_key: str | None, explicit_hash_key: str | int | None = None) -> None:
-        """Queue a record; waits while too much is outstanding. The record is certainly written once a later `flush` or `close` returns.
-
-        A put that is cancelled while it waits may have queued its record.
-
-        Args:
-            data: The record; text is encoded as UTF-8.
-            partition_key: 1 to 256 characters; selects the shard. With `ordered`, records with the same key keep their order. None: a
-                random key.
-            explicit_hash_key: 0 to 2**128-1; selects the shard instead of the partition key.
-
-        Raises:
-            RecordRefusedError: The record can never be written. Other records are not affected.
-            StreamError: An earlier record could not be written; unacknowledged records may not have been written.
-        """
+    async def put(
+        self, data: Data, partition_key: str | None = None, explicit_hash_key: str | int | None = None
+    ) -> None:
+        """Queue a record like `Producer.put`; waits while too much is outstanding. If that is cancelled, the record may be queued."""
         record = self._engine_here().make_record(data, partition_key, explicit_hash_key)
         if record is not None:
             await self._queue((record,))
 
+    async def send(
+        self, data: Data, partition_key: str | None = None, explicit_hash_key: str | int | None = None
+    ) -> asyncio.Future[Written]:
+        """Queue a record like `put`, and return a future with its place, as `Producer.send` does."""
+        record, written = self._engine_here().make_sent(data, partition_key, explicit_hash_key)
+        await self._queue((record,))
+        return asyncio.wrap_future(written)
+
     async def put_many(self, records: Iterable[PutArguments]) -> None:
-        """Queue records in order, with less CPU per record than `put`. Reads `records` only as fast as there is capacity.
-
-        Args:
-            records: `(data, partition_key)` or `(data, partition_key, explicit_hash_key)` each.
-
-        Raises:
-            RecordRefusedError: A record can never be written. The records before it are queued, those after it are not.
-            StreamError: The same as for `put`.
-        """
+        """Queue records in order, like `Producer.put_many`."""
         for batch in self._engine_here().make_records(records):
             await self._queue(batch)
 
     async def flush(self) -> None:
-        """Wait until Kinesis has acknowledged all records that were put before.
-
-        Raises:
-            StreamError: The first failure; unacknowledged records may not have been written.
-        """
+        """Wait until Kinesis has acknowledged all records that were put before. Raises like `Producer.flush`."""
         done = self._engine_here().flush()
         if done is not None:
             await asyncio.wrap_future(done)
@@ -211,7 +172,7 @@ class Producer:
 
     @property
     def engine(self) -> Engine:
-        """The engine of the open producer, for `BlockingProducer`."""
+        """The engine of the open producer, for `Producer`."""
         if self._engine is None:
             raise ProducerClosedError(f"the producer for {self.stream} is not open: enter its context or call open()")
         if self.home is not None and self.home.left:
@@ -245,7 +206,7 @@ class Producer:
         if (engine := self.engine).loop is not asyncio.get_running_loop():
             raise ProducerClosedError(
                 f"the producer for {self.stream} was opened {self.home} and belongs to the event loop that ran there; open another "
-                "one, or use BlockingProducer"
+                "one, or use Producer"
             )
         return engine
 

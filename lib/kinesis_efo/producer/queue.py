@@ -39,6 +39,7 @@ class Result(msgspec.Struct, gc=False):
     shard: str | None = msgspec.field(name="ShardId", default=None)
     code: str | None = msgspec.field(name="ErrorCode", default=None)
     message: str | None = msgspec.field(name="ErrorMessage", default=None)
+    sequence_number: str | None = msgspec.field(name="SequenceNumber", default=None)
 
 
 class Backoff:
@@ -122,6 +123,7 @@ class RequestOutcome:
 
     Attributes:
         acknowledged: Records that are written.
+        placed: Their parcels, with their results.
         refused: Records that can never be written.
         retried: Parcels that will be sent again, counted by error code.
         misrouted: Whether the response showed that the shard map is out of date.
@@ -130,6 +132,7 @@ class RequestOutcome:
     """
 
     acknowledged: list[Record] = field(default_factory=list)
+    placed: list[tuple[Parcel, Result]] = field(default_factory=list)
     refused: list[tuple[Record, StreamError]] = field(default_factory=list)
     retried: Counter[str] = field(default_factory=Counter)
     misrouted: bool = False
@@ -239,6 +242,7 @@ class RecordQueue:
                 settled.misrouted |= request.keyed and result.shard != shard and self.shards.predicts
                 outcome.taken += 1
                 settled.acknowledged += parcel.records
+                settled.placed.append((parcel, result))
             else:
                 # The KCL and strict readers drop an aggregate with records of other shards, so its records count as not written.
                 settled.misrouted |= self.shards.predicts

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -39,6 +41,13 @@ class SizeLimit:
     remedy: str = "the stream's maximum record size (at most 10 MiB)"
 
 
+class Written(NamedTuple):
+    """Where Kinesis has stored a record. Records of one aggregate have one sequence number."""
+
+    shard_id: str
+    sequence_number: str
+
+
 class Record(msgspec.Struct, gc=False, eq=False):
     """One record that was put.
 
@@ -49,6 +58,7 @@ class Record(msgspec.Struct, gc=False, eq=False):
         put_at: Time of the put, monotonic seconds.
         refused_at: The same of the first time that Kinesis refused it.
         epoch: Counts it until it is acknowledged.
+        sent: The future of `send`.
     """
 
     data: bytes
@@ -60,6 +70,7 @@ class Record(msgspec.Struct, gc=False, eq=False):
     put_at: float = 0.0
     refused_at: float | None = None
     epoch: Epoch | None = None
+    sent: Future[Written] | None = None
 
     @property
     def records(self) -> tuple[Record, ...]:

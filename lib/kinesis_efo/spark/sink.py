@@ -33,7 +33,7 @@ from kinesis_efo.options import readers as read
 from kinesis_efo.options.settings import AWS_OPTIONS, MANIFEST_OPTION, METRICS_OPTIONS
 from kinesis_efo.options.table import Option, OptionTable
 from kinesis_efo.patience import Patience
-from kinesis_efo.producer import BlockingProducer, ProducerMetrics, ProducerSettings, PutArguments
+from kinesis_efo.producer import Producer, ProducerMetrics, ProducerSettings, PutArguments
 from kinesis_efo.producer.service import region_of
 from kinesis_efo.producer.settings import BOUNDS
 from kinesis_efo.units import parse_size
@@ -255,7 +255,7 @@ class OpenProducer:
     """A producer with its key in the pool, the monotonic time when it was opened, and its metrics before the present task."""
 
     key: Hashable
-    producer: BlockingProducer
+    producer: Producer
     opened: float
     before: ProducerMetrics
 
@@ -270,7 +270,7 @@ class ProducerPool:
     seconds: float = 300.0
     most: int = 8
     clock: Callable[[], float] = time.monotonic
-    producer: Any = BlockingProducer
+    producer: Any = Producer
     _kept: dict[Hashable, OpenProducer] = field(default_factory=dict)
 
     def take(self, target: str, options: SinkOptions) -> OpenProducer:
@@ -307,7 +307,7 @@ class Producers:
         self._options = options
         self._targets = targets
         self._in_use: dict[str, OpenProducer] = {}
-        self._by_name: dict[str | None, BlockingProducer] = {}
+        self._by_name: dict[str | None, Producer] = {}
         self._missing: set[str] = set()
         self._rows = 0
         self._left_out = 0
@@ -320,9 +320,9 @@ class Producers:
             columns.get(name, nothing) for name in ("partitionKey", "explicitHashKey", "stream")
         )
         # Group by producer, not by name, because rows with null and with the default's name go to one stream, in their order.
-        rows: dict[BlockingProducer, list[PutArguments]] = defaultdict(list)
+        rows: dict[Producer, list[PutArguments]] = defaultdict(list)
         # Positions of rows in the task, for messages. A producer does not know them: it outlives the task and has rows of one stream.
-        positions: dict[BlockingProducer, list[int]] = defaultdict(list)
+        positions: dict[Producer, list[int]] = defaultdict(list)
         for data, key, hash_key, stream in zip(columns["data"], keys, hash_keys, streams, strict=True):
             producer = self._by_name.get(stream) or self._producer(stream)
             if producer is not None:
@@ -355,7 +355,7 @@ class Producers:
         for used in self._in_use.values():
             used.producer.abort()
 
-    def _producer(self, name: str | None) -> BlockingProducer | None:
+    def _producer(self, name: str | None) -> Producer | None:
         """The producer for rows with `name` in column `stream`; None if such rows are left out."""
         try:
             target = self._targets.target_of(name)

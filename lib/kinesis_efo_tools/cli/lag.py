@@ -32,7 +32,7 @@ from kinesis_efo_tools.operate.lag import ShardLag, Sightings
 from kinesis_efo_tools.operate.live import ask, brought_up_to_date
 
 
-def lag(given: Lag) -> None:
+def show_lag(given: Lag) -> None:
     timeout, pause = (
         arguments.seconds("--lease-timeout", given.lease_timeout),
         arguments.seconds("--interval", given.interval),
@@ -56,11 +56,27 @@ def lag(given: Lag) -> None:
         raise CommandExit(output.ExitCode.INCOMPLETE, f"not all is shown: {', '.join(missing)} could not be asked for")
 
 
-def measured(
-    aws: AwsSettings, location: str, streams: list[str] | None, lease_timeout: float, count: int
+def lag(
+    manifest: str,
+    *,
+    streams: list[str] | None = None,
+    count: int = 100,
+    lease_timeout: float = 10.0,
+    aws: AwsSettings | None = None,
 ) -> dict[str, Any]:
-    """Measure the lag of one application once, as plain data."""
-    look = _ApplicationLag(aws, location, streams, lease_timeout, count)
+    """How far an application is behind, shard by shard: what `kinesis-efo lag --json` prints of it. Not for use in an event loop.
+
+    Args:
+        manifest: A path, `ssm:///name` or `s3://bucket/key`.
+        streams: Logical names of streams; None for all of the manifest.
+        count: Count up to so many unread records per shard with GetRecords; 0 makes no such calls.
+        lease_timeout: The query's `leaseTimeout` in seconds. The call watches the leases for up to so long.
+        aws: Region, endpoint and role.
+
+    Raises:
+        KinesisEfoError: The manifest, the lease table or all streams cannot be read.
+    """
+    look = _ApplicationLag(aws or AwsSettings(), manifest, streams, lease_timeout, count)
     (found,) = data([asyncio.run(look.look(lease_timeout))])["applications"]
     return dict(found)
 

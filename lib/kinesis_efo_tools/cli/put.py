@@ -25,7 +25,7 @@ from kinesis_efo.errors import (
     naming,
 )
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.producer import BlockingProducer, ProducerSettings
+from kinesis_efo.producer import Producer, ProducerSettings
 from kinesis_efo_tools.cli import arguments, output
 from kinesis_efo_tools.cli.commands.put import Put
 from kinesis_efo_tools.cli.ending import forced_end
@@ -55,7 +55,7 @@ def put(given: Put) -> None:
     pieces = _whole_files(given.files or []) if given.whole else _lines(given.files or [])
     in_region = replace(given.aws, region=given.aws.region or chosen.region)
     _require_answer(in_region, chosen)
-    producer = BlockingProducer(chosen.ref.stream_arn, settings=settings, aws=in_region)
+    producer = Producer(chosen.ref.stream_arn, settings=settings, aws=in_region)
     began = SystemClock().monotonic()
     try:
         complete = _put_all(producer, pieces, _partition_key(given.key, given.key_field))
@@ -111,7 +111,7 @@ def _require_answer(aws: AwsSettings, chosen: Choice) -> None:
         ) from error
 
 
-def _put_all(producer: BlockingProducer, pieces: Iterator[_Piece], key_of: Callable[[_Piece], str]) -> bool:
+def _put_all(producer: Producer, pieces: Iterator[_Piece], key_of: Callable[[_Piece], str]) -> bool:
     """Put every piece, and wait until Kinesis has acknowledged them. Returns False if it was interrupted."""
     status, clock = StatusLine(), SystemClock()
     shown = clock.monotonic()
@@ -182,7 +182,7 @@ def _partition_key(key: str | None, field: str | None) -> Callable[[_Piece], str
     return of_field
 
 
-def _remark_written(producer: BlockingProducer, event: str) -> None:
+def _remark_written(producer: Producer, event: str) -> None:
     metrics = producer.metrics
     if metrics.requests:
         written = output.count(metrics.records_written, "record")

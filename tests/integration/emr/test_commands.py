@@ -443,7 +443,7 @@ WRONG = [
     (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "-j", "jobs/a.jar"], 2, "--job must be a Python program"),
     (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "--conf", "a"], 2, "--conf must be NAME=VALUE"),
     (["package", "--python", "3.9"], 2, "--python must be one that EMR has with Spark 4"),
-    (["submit", "--grace", "-1"], 2, "-1 of what?"),
+    (["submit", "--grace", "-1"], 2, "must be a duration such as 10s; got '-1'"),
 ]
 
 

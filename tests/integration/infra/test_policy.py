@@ -37,7 +37,7 @@ from kinesis_efo.leases.table import LeaseTable, client_config
 from kinesis_efo.manifest import Manifest, load_manifest
 from kinesis_efo.options import AwsSettings, BatchOptions
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
-from kinesis_efo.producer import BlockingProducer
+from kinesis_efo.producer import Producer
 from kinesis_efo_infra.iam import POLL_STREAM
 from kinesis_efo_infra.pipeline.local import LocalStack
 from kinesis_efo_local import LocalAws, Settings
@@ -316,7 +316,7 @@ def test_batch_read_needs_exactly_its_policy(world: World) -> None:
 
 def write(world: World) -> int:
     """Make all calls of a producer; returns the number of records written."""
-    with BlockingProducer(next(iter(world.writer.keys)), aws=world.settings) as producer:
+    with Producer(next(iter(world.writer.keys)), aws=world.settings) as producer:
         producer.put_many([(b"click", "k"), (b"click", "l")])
         producer.flush()
         return producer.metrics.records_written

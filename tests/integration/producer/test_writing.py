@@ -20,7 +20,7 @@ from aws_kinesis_agg.deaggregator import deaggregate_records
 
 from kinesis_efo.errors import AccessRefusedError, RecordRefusedError, StreamNotFoundError
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.producer import BlockingProducer, ProducerSettings
+from kinesis_efo.producer import Producer, ProducerSettings
 from kinesis_efo.records.aggregation import deaggregate
 from kinesis_efo_local import AwsError, NoFaults, Request
 from tests.support.cutting_proxy import CuttingProxy
@@ -52,18 +52,25 @@ class Scripted(NoFaults):
 
 def test_records_are_stored_as_they_were_put(target: Start) -> None:
     kinesis = target(shards=3)
-    with BlockingProducer("orders") as producer:
+    with Producer("orders") as producer:
         producer.put(b"", "empty")
         producer.put("text: é\n", "tëxt")
         producer.put(bytes(range(256)), "bytes", HALF)
         for number in range(1_000):
             producer.put(str(number), f"key-{number}")
         producer.put_many((str(number), f"key-{number}") for number in range(1_000, 2_000))
+        written = [producer.send("sent", f"sent-{number}") for number in range(10)]
         producer.flush()
-        assert producer.metrics.records_written == 2_003
+        assert producer.metrics.records_written == 2_013
         assert producer.metrics.retries == {}
     found = {record["PartitionKey"]: record["Data"] for record in kinesis.records()}
-    assert len(found) == 2_003
+    assert len(found) == 2_013
+    places = {
+        (each["ShardId"], record["SequenceNumber"])
+        for each in kinesis.shards()
+        for record in kinesis.read(each["ShardId"])
+    }
+    assert len({each.result() for each in written} & places) == 10
     assert (found["empty"], found["tëxt"]) == (b"", "text: é\n".encode())
     assert all(found[f"key-{number}"] == str(number).encode() for number in range(2_000))
     assert b"bytes" not in found
@@ -77,7 +84,7 @@ def test_any_data_and_key_arrive_unchanged(target: Start) -> None:
     kinesis = target()
     noise = Random(5).randbytes(2_000)
     given = {f'"{size}\\é\n': noise[:size] for size in (*range(380, 420), 1_999, 2_000)}
-    with BlockingProducer("orders") as producer:
+    with Producer("orders") as producer:
         producer.put_many((data, key) for key, data in given.items())
     assert {record["PartitionKey"]: record["Data"] for record in kinesis.records()} == given
 
@@ -88,7 +95,7 @@ def test_stream_is_given_by_arn_with_explicit_settings(target: Start, monkeypatc
     arn = kinesis.client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]["StreamARN"]
     for name in ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name)
-    with BlockingProducer(arn, aws=AwsSettings(endpoint_url=kinesis.aws.endpoint_url)) as producer:
+    with Producer(arn, aws=AwsSettings(endpoint_url=kinesis.aws.endpoint_url)) as producer:
         producer.put(b"x", "k")
     assert len(kinesis.records()) == 1
 
@@ -98,7 +105,7 @@ def test_ten_times_the_limit_loses_nothing_within_bounds(target: Start) -> None:
     kinesis = target(shards=2, write_limit=True)
     settings = ProducerSettings(max_outstanding_records=1_000, max_outstanding_bytes=1 << 20)
     most_records = most_bytes = 0
-    with BlockingProducer("orders", settings=settings) as producer:
+    with Producer("orders", settings=settings) as producer:
         began = time.monotonic()
         # 10,000 records of 500 bytes for two shards that take 1,000 a second each, and 1,000 at once.
         for number in range(10_000):
@@ -124,7 +131,7 @@ def test_order_per_key_survives_throttling_and_a_split(target: Start, aggregate:
     kinesis = target(shards=1, write_limit=True)
     settings = ProducerSettings(ordered=True, aggregate=aggregate, aggregate_bytes=2_048, backoff_base=0.01)
     count = 2_000 if not aggregate else 20_000
-    with BlockingProducer("orders", settings=settings) as producer:
+    with Producer("orders", settings=settings) as producer:
         for number in range(count):
             producer.put(str(number), f"key-{number % 100}")
             if number == count // 2:
@@ -153,7 +160,7 @@ def users(kinesis: Any) -> Iterator[tuple[str, bytes]]:
 def test_aggregates_reach_readers_and_exceed_the_record_limit(target: Start) -> None:
     kinesis = target(shards=2, write_limit=True)
     began = time.monotonic()
-    with BlockingProducer("orders", settings=ProducerSettings(aggregate=True)) as producer:
+    with Producer("orders", settings=ProducerSettings(aggregate=True)) as producer:
         for number in range(20_000):
             producer.put(str(number), f"key-{number}")
     assert time.monotonic() - began < 8, "20,000 records at 2,000 a second would take 9 s"
@@ -188,7 +195,7 @@ def test_resharding_while_writing_loses_and_duplicates_nothing(target: Start, ag
         kinesis.client.update_shard_count(StreamName="orders", TargetShardCount=3, ScalingType="UNIFORM_SCALING")
         stop.set()
 
-    with BlockingProducer("orders", settings=ProducerSettings(aggregate=aggregate, linger=0.01)) as producer:
+    with Producer("orders", settings=ProducerSettings(aggregate=aggregate, linger=0.01)) as producer:
         thread = threading.Thread(target=reshard)
         thread.start()
         while not stop.is_set() or put % 1_000:
@@ -213,7 +220,7 @@ def test_bursts_of_transient_faults_pass(target: Start) -> None:
     ]
     kinesis = target(faults=Scripted(*faults, None, *faults))
     settings = ProducerSettings(max_in_flight=1, backoff_base=0.01, backoff_max=0.02, linger=0)
-    with BlockingProducer("orders", settings=settings) as producer:
+    with Producer("orders", settings=settings) as producer:
         for number in range(600):
             producer.put(str(number), "k")
         producer.flush()
@@ -229,7 +236,7 @@ def test_resets_in_the_middle_lose_nothing(target: Start, answer: bool) -> None:
     limit = 200 if answer else 30_000
     with CuttingProxy(kinesis.aws.port, lambda number: limit if 2 <= number < 8 else None, answer=answer) as proxy:
         aws = AwsSettings(endpoint_url=f"http://127.0.0.1:{proxy.port}")
-        with BlockingProducer("orders", settings=settings, aws=aws) as producer:
+        with Producer("orders", settings=settings, aws=aws) as producer:
             for number in range(5_000):
                 producer.put(b"%09d" % number + b"x" * 91, str(number))
             producer.flush()
@@ -245,7 +252,7 @@ def test_resets_in_the_middle_lose_nothing(target: Start, answer: bool) -> None:
 
 def test_stream_deleted_while_writing_is_an_error(target: Start) -> None:
     kinesis = target()
-    producer = BlockingProducer("orders").open()
+    producer = Producer("orders").open()
     producer.put(b"x", "k")
     producer.flush()
     kinesis.client.delete_stream(StreamName="orders")
@@ -264,9 +271,9 @@ def test_refused_or_missing_stream_fails_at_open(target: Start, monkeypatch: pyt
     faults = Scripted(denied, operation="ListShards")
     target(faults=faults)
     with pytest.raises(AccessRefusedError, match="the role needs kinesis:ListShards on the stream"):
-        BlockingProducer("orders").open()
+        Producer("orders").open()
     with pytest.raises(StreamNotFoundError, match="stream nowhere cannot be opened for writing"):
-        BlockingProducer("nowhere").open()
+        Producer("nowhere").open()
 
 
 def test_without_describe_permission_defaults_apply(target: Start, caplog: pytest.LogCaptureFixture) -> None:
@@ -275,7 +282,7 @@ def test_without_describe_permission_defaults_apply(target: Start, caplog: pytes
     kinesis = target(
         faults=Scripted(for_ever=denied, operation="DescribeStreamSummary"), create={"MaxRecordSizeInKiB": 10_240}
     )
-    with BlockingProducer("orders", settings=ProducerSettings(aggregate=True)) as producer:
+    with Producer("orders", settings=ProducerSettings(aggregate=True)) as producer:
         producer.put(b"x" * ((1 << 20) - 1), "k")
         producer.put_many((b"%d" % n, f"key-{n}") for n in range(300))
         with raises(
@@ -292,7 +299,7 @@ def test_without_describe_permission_defaults_apply(target: Start, caplog: pytes
 
 def test_stream_may_allow_records_of_ten_mebibytes(target: Start) -> None:
     kinesis = target(create={"MaxRecordSizeInKiB": 10_240})
-    with BlockingProducer("orders") as producer:
+    with Producer("orders") as producer:
         for _ in range(3):
             producer.put(b"x" * ((10 << 20) - 1), "k")
         with pytest.raises(RecordRefusedError, match=r"10485761 bytes\) is larger than the 10485760 bytes"):
@@ -302,8 +309,8 @@ def test_stream_may_allow_records_of_ten_mebibytes(target: Start) -> None:
 
 CLAIMS = """
     import sys
-    from kinesis_efo.producer import BlockingProducer, ProducerSettings
-    producer = BlockingProducer("orders", settings=ProducerSettings(linger=0.005)).open()
+    from kinesis_efo.producer import Producer, ProducerSettings
+    producer = Producer("orders", settings=ProducerSettings(linger=0.005)).open()
     number = 0
     while True:
         for _ in range(137):
@@ -342,8 +349,8 @@ def test_acknowledged_records_survive_a_kill(target: Start) -> None:
 def test_producer_left_open_is_closed_at_exit(target: Start, end: str, status: int) -> None:
     kinesis = target()
     code = f"""
-        from kinesis_efo.producer import BlockingProducer
-        producer = BlockingProducer("orders").open()
+        from kinesis_efo.producer import Producer
+        producer = Producer("orders").open()
         for number in range(1_000):
             producer.put(str(number), str(number))
         {end}
@@ -366,7 +373,7 @@ def test_distributed_stream_is_written_without_listing_shards(target: Start, agg
     def calls() -> list[int]:
         return [counted(each) for each in ("ListShards", "DescribeStreamSummary", "PutRecords")]
 
-    with BlockingProducer("orders", settings=ProducerSettings(aggregate=aggregate)) as producer:
+    with Producer("orders", settings=ProducerSettings(aggregate=aggregate)) as producer:
         producer.put_many((f"before-{n}", f"key-{n}") for n in range(2_000))
         producer.flush()
         RawKinesis(kinesis.aws).update_stream_record_distribution_strategy(

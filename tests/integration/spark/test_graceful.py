@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from kinesis_efo.driver.graceful import await_stop
+from kinesis_efo.driver.graceful import wait_for_stop
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World
 
@@ -31,4 +31,4 @@ def test_a_signal_that_ends_hadoops_program_is_a_stop(
         context._jvm.org.apache.hadoop.util.Shell.execCommand(command)  # type: ignore[union-attr]
 
     query = queries.start(queries.load(w), hit)
-    assert await_stop(query, stopping) is True
+    assert wait_for_stop(query, stopping) is True

@@ -21,7 +21,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from kinesis_efo.driver.facade import register
 from kinesis_efo.driver.reason import reason
 from kinesis_efo.errors import ConfigurationError, ManifestError, OptionsError, RecordRefusedError, StreamNotFoundError
-from kinesis_efo.producer import BlockingProducer
+from kinesis_efo.producer import Producer
 from kinesis_efo.spark.sink import KinesisWriter, ProducerPool, WriteCounts
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.messages import raises
@@ -227,10 +227,10 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalAws]:
     with LocalAws(settings=Settings(read_limit=False, write_limit=True)) as running:
         for name, value in running.environment.items():
             monkeypatch.setenv(name, value)
-        made: list[BlockingProducer] = []
+        made: list[Producer] = []
 
-        def producer(*given: Any, **more: Any) -> BlockingProducer:
-            made.append(BlockingProducer(*given, **more))
+        def producer(*given: Any, **more: Any) -> Producer:
+            made.append(Producer(*given, **more))
             return made[-1]
 
         monkeypatch.setattr("kinesis_efo.spark.sink._pool", ProducerPool(producer=producer))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.driver.graceful import SIGNALS, await_stop, stop_signals
+from kinesis_efo.driver.graceful import SIGNALS, stop_signals, wait_for_stop
 from tests.support.world import wait_until
 
 
@@ -77,7 +77,7 @@ def _shows(message: str) -> Callable[[Query], None]:
 def test_a_query_ending_by_itself_was_not_stopped() -> None:
     query = Query()
     query.isActive = False
-    assert await_stop(query, threading.Event()) is False  # type: ignore[arg-type]
+    assert wait_for_stop(query, threading.Event()) is False  # type: ignore[arg-type]
     assert query.stopped_at is None
 
 
@@ -86,20 +86,20 @@ def test_a_query_ending_by_itself_was_not_stopped() -> None:
 )
 def test_a_query_is_stopped_between_micro_batches(message: str) -> None:
     query = Query(_nothing, _nothing, _shows(message))
-    assert await_stop(query, _asked()) is True  # type: ignore[arg-type]
+    assert wait_for_stop(query, _asked()) is True  # type: ignore[arg-type]
     assert query.stopped_at == (7, message)
     assert query.looks == 3
 
 
 def test_under_load_a_new_batch_number_marks_the_boundary() -> None:
     query = Query(_nothing, lambda query: setattr(query, "batch", 8))
-    assert await_stop(query, _asked()) is True  # type: ignore[arg-type]
+    assert wait_for_stop(query, _asked()) is True  # type: ignore[arg-type]
     assert query.stopped_at == (8, "Processing new data")
 
 
 def test_a_micro_batch_is_cut_after_the_patience() -> None:
     query = Query()
-    assert await_stop(query, _asked(), patience=0.1) is True  # type: ignore[arg-type]
+    assert wait_for_stop(query, _asked(), patience=0.1) is True  # type: ignore[arg-type]
     assert query.stopped_at == (7, "Processing new data")
 
 
@@ -108,7 +108,7 @@ def test_a_failure_while_stopping_is_not_hidden() -> None:
         query.isActive, query.failure = False, RuntimeError("the micro-batch failed")
 
     with pytest.raises(RuntimeError, match="the micro-batch failed"):
-        await_stop(Query(_nothing, fail), _asked())  # type: ignore[arg-type]
+        wait_for_stop(Query(_nothing, fail), _asked())  # type: ignore[arg-type]
 
 
 class Captured(Exception):
@@ -136,7 +136,7 @@ def test_a_hadoop_program_ended_by_signal_is_no_failure(failure: Exception) -> N
     def hit(query: Query) -> None:
         query.isActive, query.failure = False, failure
 
-    assert await_stop(Query(_nothing, hit), _asked()) is True  # type: ignore[arg-type]
+    assert wait_for_stop(Query(_nothing, hit), _asked()) is True  # type: ignore[arg-type]
 
 
 def test_a_foreign_signal_handler_becomes_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

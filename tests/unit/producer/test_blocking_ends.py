@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 from kinesis_efo.errors import ProducerClosedError
-from kinesis_efo.producer import BlockingProducer, Producer, ProducerSettings
+from kinesis_efo.producer import AsyncProducer, Producer, ProducerSettings
 from tests.support.messages import raises
+from tests.support.producers import with_parts
 from tests.unit.producer.test_producer import SOON, Opened, blocking, until
 
 FORK = multiprocessing.get_context("fork")
@@ -64,7 +65,7 @@ def paused(work: Callable[[], object], before: str) -> Iterator[tuple[Call, thre
 
 
 @contextmanager
-def waiting() -> Iterator[tuple[BlockingProducer, Opened]]:
+def waiting() -> Iterator[tuple[Producer, Opened]]:
     """A producer that has sent a record, which is not acknowledged."""
     producer = blocking(opened := Opened(), linger=0).open()
     opened.loop.call_soon_threadsafe(opened.service.gate.clear)
@@ -192,7 +193,9 @@ def test_flush_after_an_interrupted_abort_waits_for_earlier_records() -> None:
 def test_waiting_put_raises_when_another_task_closes() -> None:
     async def main() -> None:
         opened = Opened()
-        producer = await Producer("orders", connect=opened, settings=ProducerSettings(max_outstanding_records=1)).open()
+        producer = await with_parts(
+            AsyncProducer("orders", settings=ProducerSettings(max_outstanding_records=1)), connect=opened
+        ).open()
         opened.service.gate.clear()
         await producer.put(b"first", "k")
         waiting = asyncio.create_task(producer.put(b"second", "k"))
@@ -250,7 +253,7 @@ def in_child(work: Callable[[], list[str]], way: str) -> list[str]:
 @pytest.mark.parametrize("way", ["multiprocessing", "os.fork"])
 def test_call_in_a_forked_process_names_the_opening(way: str) -> None:
     opened = Opened()
-    with BlockingProducer("orders", connect=opened) as producer:
+    with with_parts(Producer("orders"), connect=opened) as producer:
         producer.put(b"x", "k")
         calls = [
             lambda: producer.put(b"y", "k"), lambda: producer.put_many([(b"y", "k")]), producer.flush, producer.close,
@@ -266,7 +269,7 @@ def test_call_in_a_forked_process_names_the_opening(way: str) -> None:
 
 def test_asyncio_call_in_a_forked_process_raises() -> None:
     async def main() -> list[str]:
-        async with Producer("orders", connect=Opened()) as producer:
+        async with with_parts(AsyncProducer("orders"), connect=Opened()) as producer:
 
             def step(make: Callable[[], Any]) -> Callable[[], object]:
                 return lambda: make().send(None)
@@ -282,23 +285,23 @@ def test_asyncio_call_in_a_forked_process_raises() -> None:
 
 
 def test_pickling_a_producer_raises() -> None:
-    with BlockingProducer("orders", connect=Opened()) as producer, pytest.raises(ProducerClosedError) as caught:
+    with with_parts(Producer("orders"), connect=Opened()) as producer, pytest.raises(ProducerClosedError) as caught:
         pickle.dumps(producer)
     assert f"cannot be pickled (this one was opened in process {os.getpid()}, at {Path(__file__)}:" in str(caught.value)
     with raises(ProducerClosedError, "the producer for orders cannot be pickled; open one where it is used"):
-        pickle.dumps(Producer("orders"))
+        pickle.dumps(AsyncProducer("orders"))
 
 
 def test_call_on_another_event_loop_raises() -> None:
     async def main() -> None:
-        producer = await Producer("orders", connect=Opened()).open()
+        producer = await with_parts(AsyncProducer("orders"), connect=Opened()).open()
 
         def elsewhere() -> None:
             for call in (producer.flush, producer.close, lambda: producer.put(b"x", "k")):
                 with raises(
                     ProducerClosedError,
                     "the producer for orders was opened in process ..., at ... and belongs to the event loop that ran "
-                    "there; open another one, or use BlockingProducer",
+                    "there; open another one, or use Producer",
                 ):
                     asyncio.run(call())
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.producer import Producer, ProducerSettings
+from kinesis_efo.producer import AsyncProducer, ProducerSettings
 from kinesis_efo.producer.aggregation import Parcel
 from kinesis_efo.producer.engine import REPLACED_SECONDS
 from kinesis_efo.producer.routing import HashRange
 from kinesis_efo.producer.service import Service
 from tests.support import virtual_time
+from tests.support.producers import with_parts
 from tests.support.write_model import RING, THROTTLE, Answer, ModelService, ModelStream, even_shards
 
 PUT_SECONDS = 0.02
@@ -55,14 +56,16 @@ class LimitedService(ModelService):
         return self.stream.store(parcel)
 
 
-def run(scenario: Callable[[Producer], Awaitable[Any]], service: ModelService, **wanted: Any) -> None:
+def run(scenario: Callable[[AsyncProducer], Awaitable[Any]], service: ModelService, **wanted: Any) -> None:
     @asynccontextmanager
     async def connect() -> AsyncIterator[Service]:
         yield service
 
     async def main() -> None:
         settings, clock = ProducerSettings(**wanted), virtual_time.LoopClock()
-        async with Producer("orders", settings=settings, connect=connect, clock=clock, random=Random(1)) as producer:
+        async with with_parts(
+            AsyncProducer("orders", settings=settings), connect=connect, clock=clock, random=Random(1)
+        ) as producer:
             await scenario(producer)
 
     virtual_time.run(main())
@@ -81,14 +84,14 @@ def test_neighbors_of_a_hot_shard_are_written_soon(callers: str, aggregate: bool
         put_at[data] = asyncio.get_running_loop().time()
         return data.ljust(900, b"x"), f"{shard}-{number % 1_000}", RING * shard // shards + number % 1_000
 
-    async def call(producer: Producer, its_shards: list[int]) -> None:
+    async def call(producer: AsyncProducer, its_shards: list[int]) -> None:
         for _ in range(round(25 / PUT_SECONDS)):
             await asyncio.sleep(PUT_SECONDS)
             come = [shard for shard in its_shards for _ in range(round(rates[shard] * PUT_SECONDS))]
             random.shuffle(come)
             await producer.put_many([record(shard) for shard in come])
 
-    async def scenario(producer: Producer) -> None:
+    async def scenario(producer: AsyncProducer) -> None:
         its_shards = [list(range(shards))] if callers == "one for all" else [[shard] for shard in range(shards)]
         await asyncio.gather(*(call(producer, its) for its in its_shards))
         assert producer.metrics.backpressure_seconds > 1, "the hot shard must have filled the bound"
@@ -103,7 +106,7 @@ def test_neighbors_of_a_hot_shard_are_written_soon(callers: str, aggregate: bool
 
 
 def test_small_put_does_not_wait_for_a_large_one() -> None:
-    async def scenario(producer: Producer) -> None:
+    async def scenario(producer: AsyncProducer) -> None:
         many = asyncio.create_task(producer.put_many((b"many", str(number)) for number in range(400)))
         await asyncio.sleep(0)
         await producer.put_many([(b"few", "a"), (b"few", "b")])
@@ -116,7 +119,7 @@ def test_small_put_does_not_wait_for_a_large_one() -> None:
 def test_small_records_do_not_starve_a_large_one() -> None:
     service = ModelService(ModelStream(even_shards(1)))
 
-    async def scenario(producer: Producer) -> None:
+    async def scenario(producer: AsyncProducer) -> None:
         async def small(number: int) -> None:
             for _ in range(20):
                 await producer.put(b"x" * 400, str(number))
@@ -135,7 +138,7 @@ def test_small_records_do_not_starve_a_large_one() -> None:
 def test_room_of_a_cancelled_put_goes_to_the_next() -> None:
     service = ModelService(ModelStream(even_shards(1)))
 
-    async def scenario(producer: Producer) -> None:
+    async def scenario(producer: AsyncProducer) -> None:
         service.gate.clear()
         await producer.put(b"x" * 1_500, "k")
         large = asyncio.create_task(producer.put(b"x" * 1_500, "k"))
@@ -154,7 +157,7 @@ def test_room_of_a_cancelled_put_goes_to_the_next() -> None:
 def test_seconds_of_a_wait_are_counted_while_it_lasts() -> None:
     service = ModelService(ModelStream(even_shards(1)))
 
-    async def scenario(producer: Producer) -> None:
+    async def scenario(producer: AsyncProducer) -> None:
         service.gate.clear()
         await producer.put(b"x", "k")
         assert (producer.metrics.backpressure_waits, producer.metrics.backpressure_seconds) == (0, 0)
@@ -176,7 +179,7 @@ def test_record_always_refused_is_named_once_a_minute(caplog: pytest.LogCaptureF
         failure = Answer(code="InternalFailure", message="x")
         return [failure if poisoned and parcel.key == "poison" else service.stream.store(parcel) for parcel in parcels]
 
-    async def scenario(producer: Producer) -> None:
+    async def scenario(producer: AsyncProducer) -> None:
         nonlocal poisoned
         service.script = script
         await producer.put(b"secret", "poison")
@@ -213,7 +216,7 @@ def test_backoff_of_a_shard_delays_no_other() -> None:
                 answers.append(service.stream.store(parcel))
         return answers
 
-    async def scenario(producer: Producer) -> None:
+    async def scenario(producer: AsyncProducer) -> None:
         nonlocal fails
         await producer.put(b"hot", "k", 0)
         await asyncio.sleep(8)
@@ -242,7 +245,7 @@ def test_idle_producer_finds_the_shards_of_a_recreated_stream(fails: int) -> Non
             raise TimeoutError("LimitExceededException")
         return await lists()
 
-    async def scenario(producer: Producer) -> None:
+    async def scenario(producer: AsyncProducer) -> None:
         await producer.put(b"first", "k")
         await producer.flush()
         assert service.lists == 1

@@ -12,9 +12,10 @@ import pytest
 
 from kinesis_efo.metrics import METRICS, MetricsSettings
 from kinesis_efo.metrics import catalog as metrics
-from kinesis_efo.producer import BlockingProducer, Producer, ProducerMetrics
+from kinesis_efo.producer import AsyncProducer, Producer, ProducerMetrics
 from kinesis_efo.producer.metrics import producer_collector
 from kinesis_efo.producer.service import Service
+from tests.support.producers import with_parts
 from tests.support.write_model import ModelService, ModelStream, even_shards
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
@@ -50,11 +51,11 @@ def test_both_producers_report_until_they_are_closed(tmp_path: Path) -> None:
     settings = MetricsSettings("emf", str(tmp_path / "emf.log"), emf_interval=3600)
 
     async def write() -> None:
-        async with Producer("orders", metrics=settings, connect=opened) as producer:
+        async with with_parts(AsyncProducer("orders", metrics=settings), connect=opened) as producer:
             await producer.put(b"one", "k")
 
     asyncio.run(write())
-    with BlockingProducer("orders", metrics=settings, connect=opened) as blocking:
+    with with_parts(Producer("orders", metrics=settings), connect=opened) as blocking:
         blocking.put(b"two", "k")
         blocking.put(b"three", "k")
     lines = [json.loads(line) for line in (tmp_path / "emf.log").read_text().splitlines()]

@@ -20,10 +20,11 @@ from kinesis_efo.errors import (
     StreamNotFoundError,
     WriteError,
 )
-from kinesis_efo.producer import BlockingProducer, Producer, ProducerMetrics, ProducerSettings
+from kinesis_efo.producer import AsyncProducer, Producer, ProducerMetrics, ProducerSettings
 from kinesis_efo.producer.service import Service
 from tests.support import virtual_time
 from tests.support.messages import raises
+from tests.support.producers import with_parts
 from tests.support.write_model import Answer, ModelService, ModelStream, even_shards
 
 SOON = 10.0
@@ -68,13 +69,16 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-Scenario = Callable[[Producer, Opened], Awaitable[Any]]
+Scenario = Callable[[AsyncProducer, Opened], Awaitable[Any]]
 
 
 def run(scenario: Scenario, shards: int = 1, **wanted: Any) -> None:
     async def main() -> None:
         opened = Opened(shards)
-        async with asyncio.timeout(30), Producer("orders", settings=ProducerSettings(**wanted), connect=opened) as made:
+        async with (
+            asyncio.timeout(30),
+            with_parts(AsyncProducer("orders", settings=ProducerSettings(**wanted)), connect=opened) as made,
+        ):
             await scenario(made, opened)
 
     asyncio.run(main())
@@ -92,7 +96,7 @@ def numbered(count: int, key: str = "k") -> Iterator[tuple[str, str]]:
 
 # Shows 87.
 def test_put_waits_for_room_and_continues_afterwards() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         opened.service.gate.clear()
         await producer.put_many(numbered(10))
         waiting = asyncio.create_task(producer.put(b"x", "late"))
@@ -114,7 +118,7 @@ def test_put_waits_for_room_and_continues_afterwards() -> None:
 
 
 def test_record_is_sent_after_the_linger() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         await producer.put(b"x", "k")
         assert not opened.service.requests
         await until(lambda: producer.metrics.records_written == 1)
@@ -125,7 +129,7 @@ def test_record_is_sent_after_the_linger() -> None:
 
 # Shows 87.
 def test_flush_waits_only_for_records_put_before() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         opened.service.gate.clear()
         await producer.put(b"first", "k")
         flush = asyncio.create_task(producer.flush())
@@ -144,7 +148,7 @@ def test_flush_waits_only_for_records_put_before() -> None:
 
 # Shows 89.
 def test_requests_in_flight_are_bounded() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         opened.service.gate.clear()
         await producer.put_many(numbered(5_000))
         await until(lambda: opened.service.in_flight == 3)
@@ -158,7 +162,7 @@ def test_requests_in_flight_are_bounded() -> None:
 
 # Shows 88.
 def test_first_failure_is_raised_by_every_later_call() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         opened.service.script = gone
         await producer.put(b"x", "k")
         with pytest.raises(StreamNotFoundError, match="stream orders cannot be written to: ResourceNotFoundException"):
@@ -183,7 +187,9 @@ def test_outage_longer_than_the_retry_timeout_fails(fail_on_error: bool) -> None
     async def scenario() -> None:
         opened = Opened()
         settings = ProducerSettings(fail_on_error=fail_on_error)
-        producer = await Producer("orders", settings=settings, connect=opened, clock=virtual_time.LoopClock()).open()
+        producer = await with_parts(
+            AsyncProducer("orders", settings=settings), connect=opened, clock=virtual_time.LoopClock()
+        ).open()
         opened.service.script = lambda parcels: [Answer(code="InternalFailure", message="x") for _ in parcels]
         await producer.put_many(numbered(100))
         with raises(
@@ -199,7 +205,7 @@ def test_outage_longer_than_the_retry_timeout_fails(fail_on_error: bool) -> None
 
 # Shows 88.
 def test_failure_ends_a_put_that_waits() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         opened.service.gate.clear()
         opened.service.script = gone
         await producer.put(b"x", "k")
@@ -215,7 +221,7 @@ def test_failure_ends_a_put_that_waits() -> None:
 
 
 def test_bug_of_the_library_fails_the_producer() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         opened.service.script = lambda parcels: [None] * len(parcels)  # type: ignore[list-item]
         await producer.put(b"x", "k")
         with pytest.raises(WriteError, match="AttributeError"):
@@ -227,7 +233,7 @@ def test_bug_of_the_library_fails_the_producer() -> None:
 def test_put_many_writes_every_record_with_little_room() -> None:
     outstanding = [0]
 
-    async def scenario(producer: Producer, opened: Opened) -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         opened.service.script = lambda _: outstanding.append(producer.metrics.outstanding_records)
         await producer.put_many(numbered(1_700))
         await producer.put_many([("last", "k0", 7), ("empty", "k1", None)])
@@ -251,7 +257,7 @@ def test_put_many_reads_few_large_records_ahead() -> None:
             taken[0] += 1
             yield b"x" * 100_000, str(number)
 
-    async def scenario(producer: Producer, opened: Opened) -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         opened.service.gate.clear()
         putting = asyncio.create_task(producer.put_many(given()))
         await until(lambda: producer.metrics.backpressure_waits)
@@ -267,7 +273,7 @@ def test_put_many_reads_few_large_records_ahead() -> None:
 
 
 def test_order_of_a_key_survives_waits() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         async with asyncio.TaskGroup() as tasks:
             for number in range(200):
                 tasks.create_task(producer.put(str(number), "k"))
@@ -290,7 +296,7 @@ def test_put_many_writes_the_records_before_an_error(kind: type[Exception]) -> N
             yield LARGE, "large"
         raise ZeroDivisionError
 
-    async def scenario(producer: Producer, opened: Opened) -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         with pytest.raises(kind):
             await producer.put_many(given())
         await producer.flush()
@@ -300,7 +306,7 @@ def test_put_many_writes_the_records_before_an_error(kind: type[Exception]) -> N
 
 
 def test_refused_records_are_counted_and_logged_on_request(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         opened.service.script = lambda parcels: [
             Answer(code="ValidationException", message="bad") if parcel.data == b"bad" else Answer(parcel.key)
             for parcel in parcels
@@ -321,7 +327,7 @@ def test_refused_records_are_counted_and_logged_on_request(caplog: pytest.LogCap
 
 
 def test_record_above_a_setting_names_the_setting() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         with raises(
             RecordRefusedError,
             "record 0 (partition key 'k', 8001 bytes) is larger than the 8000 bytes that 'max_outstanding_bytes' allows "
@@ -336,7 +342,7 @@ def test_leaving_the_context_after_an_error_writes_everything() -> None:
     opened = Opened()
 
     async def main() -> None:
-        async with Producer("orders", connect=opened) as producer:
+        async with with_parts(AsyncProducer("orders"), connect=opened) as producer:
             await producer.put(b"x", "k")
             raise ZeroDivisionError
 
@@ -349,7 +355,7 @@ def test_cancelled_program_ends_at_once_and_names_losses(caplog: pytest.LogCaptu
     opened = Opened()
 
     async def main() -> None:
-        async with Producer("orders", connect=opened) as producer:
+        async with with_parts(AsyncProducer("orders"), connect=opened) as producer:
             opened.service.gate.clear()
             await producer.put(b"x", "k")
             await producer.flush()
@@ -368,7 +374,7 @@ def test_cancelled_program_ends_at_once_and_names_losses(caplog: pytest.LogCaptu
 
 
 def test_flush_after_a_cancelled_one_waits_for_its_records() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         opened.service.gate.clear()
         await producer.put(b"x", "k")
         flush = asyncio.create_task(producer.flush())
@@ -386,7 +392,7 @@ def test_flush_after_a_cancelled_one_waits_for_its_records() -> None:
 
 def test_producer_that_is_not_open_names_the_remedy() -> None:
     async def main() -> None:
-        producer = Producer("orders", connect=Opened())
+        producer = with_parts(AsyncProducer("orders"), connect=Opened())
         assert producer.metrics == ProducerMetrics()
         with raises(ProducerClosedError, "the producer for orders is not open: enter its context or call open()"):
             await producer.put(b"x", "k")
@@ -404,7 +410,7 @@ def test_producer_that_is_not_open_names_the_remedy() -> None:
 
 
 def test_unexpected_shard_refreshes_the_map_once() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         opened.stream.split(0)
         for round_ in range(5):
             await producer.put_many(numbered(20, f"{round_}-"))
@@ -419,7 +425,7 @@ def test_unexpected_shard_refreshes_the_map_once() -> None:
 
 
 def test_aggregate_that_missed_a_split_is_written_again() -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         opened.stream.split(0)
         await producer.put_many(numbered(50))
         await producer.flush()
@@ -433,7 +439,7 @@ def test_aggregate_that_missed_a_split_is_written_again() -> None:
 def test_stall_is_logged_when_it_begins_and_ends(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
 
-    async def scenario(producer: Producer, opened: Opened) -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         opened.service.gate.clear()
         await producer.put(b"x", "k")
         waiting = asyncio.create_task(producer.put(b"x", "k"))
@@ -451,7 +457,7 @@ def test_stall_is_logged_when_it_begins_and_ends(caplog: pytest.LogCaptureFixtur
 
 
 def test_backpressure_with_progress_is_no_stall(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(producer: Producer, opened: Opened) -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         async def slow() -> None:
             for _ in range(30):
                 opened.service.gate.clear()
@@ -468,8 +474,8 @@ def test_backpressure_with_progress_is_no_stall(caplog: pytest.LogCaptureFixture
     assert caplog.messages == []
 
 
-def blocking(opened: Opened, **wanted: Any) -> BlockingProducer:
-    return BlockingProducer("orders", connect=opened, settings=ProducerSettings(**wanted))
+def blocking(opened: Opened, **wanted: Any) -> Producer:
+    return with_parts(Producer("orders", settings=ProducerSettings(**wanted)), connect=opened)
 
 
 def has_thread() -> bool:
@@ -533,7 +539,7 @@ class TestBlocking:
             yield service
 
         with pytest.raises(StreamNotFoundError, match="stream orders cannot be opened for writing"):
-            BlockingProducer("orders", connect=broken).open()
+            with_parts(Producer("orders"), connect=broken).open()
         assert not has_thread()
 
     def test_error_of_the_program_outranks_the_producers(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -549,3 +555,46 @@ class TestBlocking:
             main()
         assert "producer for orders failed when it was closed after another error" in caplog.text
         assert opened.closed
+
+
+def test_sent_record_fails_with_the_producer() -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
+        written = await producer.send(b"x", "k")
+        assert (await written).shard_id == "shardId-000000000000"
+        opened.service.script = gone
+        with pytest.raises(StreamNotFoundError):
+            await (await producer.send(b"y"))
+
+    fail(scenario, linger=0.001)
+
+
+def test_refused_sent_record_fails_alone() -> None:
+    async def scenario(producer: AsyncProducer, _: Opened) -> None:
+        with pytest.raises(RecordRefusedError):
+            await producer.send(LARGE, "k")
+        assert (await (await producer.send(b"x"))).shard_id
+
+    run(scenario, fail_on_error=False)
+
+
+def test_unwritten_sent_record_fails_at_abort() -> None:
+    opened = Opened()
+    producer = with_parts(Producer("orders"), connect=opened).open()
+    opened.loop.call_soon_threadsafe(opened.service.gate.clear)
+    written = producer.send(b"x")
+    producer.abort()
+    with pytest.raises(ProducerClosedError):
+        written.result(SOON)
+
+
+def test_producer_for_threads_refuses_asyncio() -> None:
+    async def enter() -> None:
+        async with Producer("orders"):  # type: ignore[attr-defined]
+            pass
+
+    async def wait() -> None:
+        await with_parts(Producer("orders"), connect=Opened()).open()
+
+    for wrong in (enter, wait):
+        with pytest.raises(TypeError, match=r"use kinesis_efo\.AsyncProducer"):
+            asyncio.run(wrong())

@@ -47,4 +47,4 @@ def test_each_result_is_a_shard_or_an_error() -> None:
     ]
     records = [make_record(b"x", "a", None, SizeLimit(1 << 20), 0)] * 2
     results = asyncio.run(KinesisService(client, client, "orders").put_records(records, keyed=True))
-    assert results == [Result("shardId-7"), Result(None, "Throttled", "later")]
+    assert results == [Result("shardId-7", sequence_number="1"), Result(None, "Throttled", "later")]

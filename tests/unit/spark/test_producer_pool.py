@@ -14,13 +14,13 @@ from tests.support.shared_runs import manifest
 OPTIONS = SinkOptions()
 
 
-class Producer:
+class AsyncProducer:
     metrics = None
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.aborted = False
 
-    def open(self) -> Producer:
+    def open(self) -> AsyncProducer:
         return self
 
     def abort(self) -> None:
@@ -28,7 +28,7 @@ class Producer:
 
 
 def pool(now: list[float] | None = None, **limits: Any) -> ProducerPool:
-    return ProducerPool(clock=lambda: 0.0 if now is None else now[0], producer=Producer, **limits)
+    return ProducerPool(clock=lambda: 0.0 if now is None else now[0], producer=AsyncProducer, **limits)
 
 
 def test_an_old_producer_is_replaced() -> None:

@@ -52,6 +52,6 @@ class Lag:
     as_json: output.JsonFlag = False
 
     def __call__(self) -> None:
-        from kinesis_efo_tools.cli.lag import lag
+        from kinesis_efo_tools.cli.lag import show_lag
 
-        lag(self)
+        show_lag(self)

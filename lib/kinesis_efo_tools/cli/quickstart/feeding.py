@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.producer import BlockingProducer
+from kinesis_efo.producer import Producer
 
 _AHEAD: Final = 0.02
 """Seconds that the thread may be ahead of the rate before it waits."""
@@ -27,7 +27,7 @@ class Feeder:
         self._records, self._aws, self._rate = records, aws, rate
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
-        self._producers: dict[str, BlockingProducer] = {}
+        self._producers: dict[str, Producer] = {}
         self.error: Exception | None = None
         self.done = False
 
@@ -55,7 +55,7 @@ class Feeder:
                     if self._end.wait(ahead) if ahead > _AHEAD else self._end.is_set():
                         return
                     if stream not in self._producers:
-                        self._producers[stream] = opened.enter_context(BlockingProducer(stream, aws=self._aws))
+                        self._producers[stream] = opened.enter_context(Producer(stream, aws=self._aws))
                     self._producers[stream].put(data, key)
             # The producers have waited for every acknowledgement.
             self.done = True

@@ -13,9 +13,6 @@ from pyspark.sql.types import DataType, StructType
 
 from kinesis_efo.errors import ConfigurationError
 
-_QUERY_ID: Final = "sql.streaming.queryId"
-"""The local property with which Spark names the query of a micro-batch."""
-
 _DATE: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TIME: Final = rf"{_DATE}[T ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}([.][0-9]{{1,6}})?"
 _NUMBER: Final = "-?[0-9]+([.][0-9]+)?"
@@ -143,7 +140,7 @@ def write_once(rows: DataFrame, batch_id: int, name: str = "") -> DataFrameWrite
     ```
     """
     context = getattr(rows.sparkSession, "_sc", None)
-    if context is None or (query := context.getLocalProperty(_QUERY_ID)) is None:
+    if context is None or (query := context.getLocalProperty("sql.streaming.queryId")) is None:
         raise ConfigurationError(
             "write_once: the query is not known here; call it in foreachBatch of a classic session, or set Delta's options txnAppId and "
             "txnVersion yourself"

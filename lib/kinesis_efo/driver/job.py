@@ -33,7 +33,7 @@ _LIBRARIES: Final = re.compile(r"[/\\](?:pyspark|py4j|kinesis_efo)[/\\]|[/\\]lib
 
 
 @contextmanager
-def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
+def job(spark: SparkSession | SparkSession.Builder, *, exit: bool = True) -> Iterator[SparkSession]:  # noqa: A002
     """Run the body of a `with` statement as a Spark job: stop it gracefully on request, and print the reason if it fails.
 
     When this process or Spark's JVM gets SIGTERM or Ctrl-C, or the job's stop marker appears, every query of the session is stopped
@@ -48,6 +48,8 @@ def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
     Args:
         spark: A session, or a builder of one. With a builder, `job` makes the session, and can say so if Java is missing. The context
             yields the session.
+        exit: Whether to end the program if the body fails. If not, its error is raised and nothing printed: for notebooks, Airflow and
+            tests. `kinesis_efo.cause` then gives this library's error.
 
     ```python
     with kinesis_efo.job(SparkSession.builder.appName("orders")) as spark:
@@ -56,6 +58,7 @@ def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
     ```
     """
     code, words, name, session, failures, process = 0, "", "the job", None, _Failures(), os.getpid()
+    failure: BaseException | None = None
     try:
         session = spark.getOrCreate() if hasattr(spark, "getOrCreate") else spark
         name = session.conf.get("spark.app.name", None) or name
@@ -66,12 +69,14 @@ def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
             except StreamingQueryException as error:
                 if not is_stop(error, stopping):
                     raise
-    except KeyboardInterrupt:
-        code, words = INTERRUPTED, f"{name} was interrupted"
+    except KeyboardInterrupt as error:
+        code, words, failure = INTERRUPTED, f"{name} was interrupted", error
     except Exception as error:
+        failure = error
         frames = [each for each in traceback.extract_tb(error.__traceback__) if not _LIBRARIES.search(each.filename)]
         # If the reason explains the error, the program's own lines of the traceback are enough.
-        sys.stderr.write("".join(traceback.format_list(frames)) if explanation(error) else traceback.format_exc())
+        if exit:
+            sys.stderr.write("".join(traceback.format_list(frames)) if explanation(error) else traceback.format_exc())
         found = cause(error)
         code, words = (found.exit_code if found else FAILED), f"{name} failed: {reason(error)}"
     finally:
@@ -82,6 +87,8 @@ def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
         except KeyboardInterrupt:
             code, words = INTERRUPTED, f"{name} was interrupted"
     failures.say(but=words)
+    if failure is not None and not exit:
+        raise failure
     if code:
         sys.stderr.write(f"\n{words}\n")
         sys.stderr.flush()

@@ -113,6 +113,16 @@ def test_exit_code_tells_what_failed(text: str, code: int) -> None:
     assert run(Session(), fail) == code
 
 
+@pytest.mark.parametrize("error", [OptionsError(["one is wrong"]), KeyError("field"), KeyboardInterrupt()])
+def test_job_without_exit_raises_quietly(error: BaseException, capfd: pytest.CaptureFixture[str]) -> None:
+    session = Session()
+    with pytest.raises(type(error)) as raised, job(session, exit=False):  # type: ignore[arg-type]
+        raise error
+    assert raised.value is error
+    assert session.stopped.is_set()
+    assert capfd.readouterr() == ("", "")
+
+
 def test_other_errors_have_their_traceback(capfd: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise KeyError("no such field") from ValueError("the cause")

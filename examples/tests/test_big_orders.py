@@ -1,11 +1,10 @@
-"""How to test a job of your own: `pytest` in this folder. The fixtures `kinesis` and `local_aws` come with kinesis-efo[local]."""
+"""How to test a job of your own: `pytest` in this folder. The fixtures `kinesis_efo_streams` and `kinesis_efo_local_aws` come with kinesis-efo[local]."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col, from_json
 
 import kinesis_efo
 from kinesis_efo_local import LocalAws
@@ -14,28 +13,26 @@ from kinesis_efo_local.pytest_plugin import LocalKinesis
 
 def big_orders(records: DataFrame) -> DataFrame:
     """The job: orders of 100 and more."""
-    order = from_json(col("data").cast("string"), "id string, amount string").alias("order")
-    amount = (
-        "if(order.amount rlike '^-?[0-9]+[.]?[0-9]*$', try_to_number(order.amount, 'MI9999999990.99'), null) as amount"
-    )
-    return records.select(order).selectExpr("order.id", amount).where("amount >= 100")
+    return kinesis_efo.from_json(records, "id string, amount decimal(12, 2)").where("amount >= 100")
 
 
 # Spark asks for the local AWS, so that its processes know it.
 @pytest.fixture(scope="session")
-def spark(local_aws: LocalAws) -> Iterator[SparkSession]:
+def spark(kinesis_efo_local_aws: LocalAws) -> Iterator[SparkSession]:
     session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     yield session
     session.stop()
 
 
-@pytest.mark.kinesis(streams={"orders": 2})
-def test_big_orders_arrive_once(spark: SparkSession, kinesis: LocalKinesis, tmp_path: Path) -> None:
-    kinesis.put("orders", [{"id": "1", "amount": 20}, {"id": "2", "amount": 250}, "no JSON"])
+@pytest.mark.kinesis_efo(streams={"orders": 2})
+def test_big_orders_arrive_once(spark: SparkSession, kinesis_efo_streams: LocalKinesis, tmp_path: Path) -> None:
+    kinesis_efo_streams.put("orders", [{"id": "1", "amount": 20}, {"id": "2", "amount": 250}, "no JSON"])
 
     def run() -> list[str]:
         # With `availableNow`, Spark before 4.2 runs one micro-batch of whatever has come by then; `catchUp` has it read everything.
-        frame = kinesis_efo.read_stream(spark, manifest=kinesis.manifest, startingPosition="TRIM_HORIZON", catchUp=True)
+        frame = kinesis_efo.read_stream(
+            spark, manifest=kinesis_efo_streams.manifest, startingPosition="TRIM_HORIZON", catchUp=True
+        )
         query = (
             big_orders(frame)
             .writeStream.format("parquet")
@@ -48,6 +45,6 @@ def test_big_orders_arrive_once(spark: SparkSession, kinesis: LocalKinesis, tmp_
         return sorted(row.id for row in spark.read.parquet(str(tmp_path / "out")).collect())
 
     assert run() == ["2"]
-    kinesis.put("orders", [{"id": "3", "amount": 100}])
+    kinesis_efo_streams.put("orders", [{"id": "3", "amount": 100}])
     # The job starts again, and goes on where it was.
     assert run() == ["2", "3"]

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from kinesis_efo_local.rows import Row
 
 _MARKER: Final = (
-    'kinesis(streams={"orders": 2}, application="lake"): the streams, with their number of shards, and the application '
-    "that the fixture `kinesis` declares"
+    'kinesis_efo(streams={"orders": 2}, application="lake"): the streams, with their number of shards, and the application '
+    "that the fixture `kinesis_efo_streams` declares"
 )
 _FIRST: Final = "kinesis_efo_local_aws"
 _numbers = itertools.count(1)
@@ -30,11 +31,11 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class LocalKinesis:
-    """The streams and the manifest of one test, made by the fixture `kinesis`.
+    """The streams and the manifest of one test, made by the fixture `kinesis_efo_streams`.
 
     Attributes:
         aws: The local AWS.
-        manifest: Path of the manifest file, for `kinesis_efo.read_stream(spark, manifest=kinesis.manifest)`.
+        manifest: Path of the manifest file, for `kinesis_efo.read_stream(spark, manifest=kinesis_efo_streams.manifest)`.
         streams: Names of the streams in Kinesis, by the names in the manifest.
     """
 
@@ -43,21 +44,14 @@ class LocalKinesis:
     streams: Mapping[str, str]
 
     def put(self, stream: str, rows: Iterable[Row]) -> int:
-        """Put rows into a stream, like `LocalAws.put`.
-
-        Args:
-            stream: Its name in the manifest.
-            rows: The rows.
-
-        Returns:
-            The number of rows.
-        """
+        """Put rows into a stream, by its name in the manifest, like `LocalAws.put`. Returns the number of rows."""
         return self.aws.put(self.streams[stream], rows)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     config.addinivalue_line("markers", _MARKER)
+    config.addinivalue_line("markers", "kinesis: the former name of `kinesis_efo`")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -71,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def kinesis_efo_local_aws() -> Iterator[LocalAws]:
-    """The same as `local_aws`, under a name that no other project has, so that the order of a project's own fixtures stays."""
+    """The local AWS. The environment makes every AWS SDK of this process and its children use it."""
     from kinesis_efo_local import LocalAws, Settings
 
     _refuse_running_spark()
@@ -88,29 +82,39 @@ def kinesis_efo_local_aws() -> Iterator[LocalAws]:
 
 @pytest.fixture(scope="session")
 def local_aws(kinesis_efo_local_aws: LocalAws) -> LocalAws:
-    """The local AWS. The environment makes every AWS SDK of this process and its children use it."""
+    """The former name of `kinesis_efo_local_aws`."""
+    warnings.warn("the fixture local_aws is kinesis_efo_local_aws now", DeprecationWarning, stacklevel=1)
     return kinesis_efo_local_aws
 
 
 @pytest.fixture
-def kinesis(request: pytest.FixtureRequest, local_aws: LocalAws, tmp_path: Path) -> Iterator[LocalKinesis]:
-    """Streams, consumers, lease table and manifest of one test, as declared by `@pytest.mark.kinesis`; by default one stream `orders`."""
+def kinesis(kinesis_efo_streams: LocalKinesis) -> LocalKinesis:
+    """The former name of `kinesis_efo_streams`."""
+    warnings.warn("the fixture kinesis is kinesis_efo_streams now", DeprecationWarning, stacklevel=1)
+    return kinesis_efo_streams
+
+
+@pytest.fixture
+def kinesis_efo_streams(
+    request: pytest.FixtureRequest, kinesis_efo_local_aws: LocalAws, tmp_path: Path
+) -> Iterator[LocalKinesis]:
+    """Streams, consumers, lease table and manifest of one test, as `@pytest.mark.kinesis_efo` declares; by default one stream `orders`."""
     from kinesis_efo_local import LocalApplication, LocalStream, declare
 
-    marker = request.node.get_closest_marker("kinesis")
+    marker = request.node.get_closest_marker("kinesis_efo") or request.node.get_closest_marker("kinesis")
     given = {"streams": {"orders": 1}, "application": "lake", **(marker.kwargs if marker else {})}
     if unknown := given.keys() - {"streams", "application"}:
         raise pytest.UsageError(
-            f"@pytest.mark.kinesis has no argument {min(unknown)!r}: it takes streams and application"
+            f"@pytest.mark.kinesis_efo has no argument {min(unknown)!r}: it takes streams and application"
         )
     number = next(_numbers)
     streams = [LocalStream(name, f"test-{number}-{name}", shards) for name, shards in given["streams"].items()]
     table = f"test-{number}-{given['application']}"
-    document = declare(local_aws, LocalApplication(given["application"], streams, lease_table=table))
+    document = declare(kinesis_efo_local_aws, LocalApplication(given["application"], streams, lease_table=table))
     manifest = tmp_path / "manifest.json"
     manifest.write_text(json.dumps(document))
-    yield LocalKinesis(local_aws, str(manifest), {stream.name: stream.stream_name for stream in streams})
-    client = local_aws.client("kinesis")
+    yield LocalKinesis(kinesis_efo_local_aws, str(manifest), {stream.name: stream.stream_name for stream in streams})
+    client = kinesis_efo_local_aws.client("kinesis")
     for stream in streams:
         client.delete_stream(StreamName=stream.stream_name, EnforceConsumerDeletion=True)
 
@@ -119,6 +123,6 @@ def _refuse_running_spark() -> None:
     sql = sys.modules.get("pyspark.sql")
     if sql is not None and sql.SparkSession.getActiveSession() is not None:
         raise pytest.UsageError(
-            "Spark runs already, and its processes do not know the local AWS: let the fixture that starts it ask for `local_aws`, as in "
-            "`def spark(local_aws)`"
+            "Spark runs already, and its processes do not know the local AWS: let the fixture that starts it ask for `kinesis_efo_local_aws`, as in "
+            "`def spark(kinesis_efo_local_aws)`"
         )

@@ -122,7 +122,7 @@ def position() -> Column:
 
 
 def write_once(rows: DataFrame, batch_id: int, name: str = "") -> DataFrameWriter:
-    """A writer that appends a micro-batch to a Delta table in `foreachBatch`, and does nothing if the table has it already.
+    """A writer that appends a micro-batch to a Delta table in `foreachBatch` of a classic session, and does nothing if the table has it already.
 
     It sets `txnAppId` to the query's id, so that a query with a new checkpoint, which counts from 0 again, does not skip records.
 
@@ -130,9 +130,6 @@ def write_once(rows: DataFrame, batch_id: int, name: str = "") -> DataFrameWrite
         rows: The rows to write; any that come from those that `foreachBatch` passes.
         batch_id: The number that `foreachBatch` passes.
         name: Tells several writes of one query to the same table apart; a second one without a name would be skipped.
-
-    Raises:
-        ConfigurationError: There is no query: this was not called in `foreachBatch`, or in one of Spark Connect.
 
     ```python
     def append(rows, batch_id):

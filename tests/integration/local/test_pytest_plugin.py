@@ -22,16 +22,17 @@ def needs_the_environment():
     return os.environ.get("AWS_ENDPOINT_URL")
 
 
-def test_one_stream_without_a_marker(needs_the_environment, kinesis):
-    assert needs_the_environment == kinesis.aws.endpoint_url
+def test_one_stream_without_a_marker(needs_the_environment, kinesis_efo_streams):
+    assert needs_the_environment == kinesis_efo_streams.aws.endpoint_url
     assert os.environ["PYSPARK_PYTHON"]
-    assert kinesis.put("orders", [{"id": 1}, "text", b"bytes", ("k", {"id": 2})]) == 4
-    document = json.load(open(kinesis.manifest))
+    assert kinesis_efo_streams.put("orders", [{"id": 1}, "text", b"bytes", ("k", {"id": 2})]) == 4
+    document = json.load(open(kinesis_efo_streams.manifest))
     assert (document["application"], list(document["streams"])) == ("lake", ["orders"])
 
 
 @pytest.mark.kinesis(streams={"orders": 2, "clicks": 1}, application="shop")
-def test_streams_as_the_marker_says(kinesis):
+def test_former_names_work_with_a_warning(kinesis, local_aws):
+    assert kinesis.aws is local_aws
     client = boto3.client("kinesis")
     assert client.list_streams()["StreamNames"] == sorted(kinesis.streams.values()), "those of other tests are gone"
     shards = {name: len(client.list_shards(StreamName=real)["Shards"]) for name, real in kinesis.streams.items()}
@@ -44,8 +45,8 @@ def test_streams_as_the_marker_says(kinesis):
     assert len(client.get_records(ShardIterator=iterator["ShardIterator"])["Records"]) == 1200
 
 
-@pytest.mark.kinesis(stream="orders")
-def test_a_misspelled_argument(kinesis):
+@pytest.mark.kinesis_efo(stream="orders")
+def test_a_misspelled_argument(kinesis_efo_streams):
     pass
 """
 QUIET = """
@@ -68,8 +69,8 @@ def run(project: Path, text: str) -> str:
 
 def test_each_test_gets_streams_and_a_manifest(tmp_path: Path) -> None:
     said = run(tmp_path, PROJECT)
-    assert "2 passed, 1 error" in said, said
-    assert "@pytest.mark.kinesis has no argument 'stream': it takes streams and application" in said
+    assert "2 passed, 2 warnings, 1 error" in said, said
+    assert "@pytest.mark.kinesis_efo has no argument 'stream': it takes streams and application" in said
 
 
 def test_a_project_without_such_tests_pays_nothing(tmp_path: Path) -> None:
@@ -124,9 +125,9 @@ def test_first():
     pass
 
 
-def test_second(kinesis):
+def test_second(kinesis_efo_streams):
     pass
 """,
     )
     assert "1 passed, 1 error" in said, said
-    assert "let the fixture that starts it ask for `local_aws`" in said
+    assert "let the fixture that starts it ask for `kinesis_efo_local_aws`" in said

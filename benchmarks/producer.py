@@ -20,8 +20,14 @@ from typing import Any
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import AwsProcess, serve
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.producer import Producer, ProducerSettings
+from kinesis_efo.producer import ProducerSettings
 from kinesis_efo_local import NoFaults, Request, Settings
+
+try:
+    # AGAINST= a version up to 0.2, where the other name is that of the producer for asyncio.
+    from kinesis_efo.producer import BlockingProducer as Producer  # type: ignore[attr-defined]
+except ImportError:
+    from kinesis_efo.producer import Producer
 
 ROUNDS = 5
 SHARDS = 4

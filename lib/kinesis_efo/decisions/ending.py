@@ -95,8 +95,7 @@ class Ending:
                 raise RetriesExhaustedError(
                     f"shard {key}: for {waited:.0f} s, Kinesis has sent no records and not said that the shard is over, although the query "
                     f"is at {position[key]} and ends at {target if last is None else f'the record {last}'}. Not a record is known to be "
-                    "missing",
-                    remedy="start the query again, and see whether Kinesis has a problem",
+                    "missing; start the query again, and see whether Kinesis has a problem"
                 ).about(*key)
             if since < self._found_at and waited < _HEARD_AGAIN_SECONDS:
                 continue

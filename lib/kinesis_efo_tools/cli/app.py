@@ -6,6 +6,7 @@ A command's module has its Typer app, `app`. It is imported late, so that help a
 from __future__ import annotations
 
 import importlib
+import re
 import logging
 import sys
 import traceback
@@ -111,6 +112,9 @@ def load(name: str, entry: Entry) -> Any:
     """Import a command."""
     found = typer.main.get_command(importlib.import_module(entry.module).app)
     found.name = name
+    for below in getattr(found, "commands", {}).values():
+        # The commands of emr are those of glue, too.
+        below.epilog = re.sub("kinesis-efo [a-z]+", f"kinesis-efo {name}", below.epilog or "", count=1)
     return readable(found)
 
 

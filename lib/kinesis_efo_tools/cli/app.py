@@ -6,8 +6,8 @@ A command's module has its Typer app, `app`. It is imported late, so that help a
 from __future__ import annotations
 
 import importlib
-import re
 import logging
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence

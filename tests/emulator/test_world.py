@@ -444,6 +444,7 @@ def test_micro_batch_expired_before_its_repetition_is_an_error(fetchers: int) ->
 
 
 # Shows invariant 14, position behind retention.
+# Shows start before the retention.
 @both_modes
 @pytest.mark.parametrize("given", ["{}", '{{"orders": "{}"}}', '{{"orders": {{"shardId-000000000000": "{}"}}}}'])
 def test_start_at_a_time_before_retention_is_an_error(given: str, mode: str) -> None:

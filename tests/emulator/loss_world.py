@@ -80,6 +80,7 @@ _CUTS: Final = 0.06
 _OUTAGES: Final = 0.15
 _STUCK: Final = 0.1
 _TRIMMED: Final = 0.15
+_EXPIRED: Final = "expired"
 _KINESIS: Final = ("ListShards", "GetRecords", "GetShardIterator", "SubscribeToShard", "DescribeStreamSummary")
 _TABLE: Final = ("create", "update", "scan")
 ALL: Final = "*"
@@ -136,6 +137,8 @@ class Faults(NoFaults):
             raise AwsError("AccessDeniedException", f"User is not authorized to perform: kinesis:{request.operation}")
         if self.world.fails_from.get(request.operation, inf) <= self.world.now < self.world.fails_until:
             raise AwsError("InternalFailure", "an outage", 500)
+        if request.params.get("ShardIterator") == _EXPIRED:
+            raise AwsError("ExpiredIteratorException", "Iterator expired")
         if request.operation in ("SubscribeToShard", "GetShardIterator"):
             self.world.check_known(request.params["ShardId"], str(request.params))
 
@@ -154,6 +157,10 @@ class Client(WatchedClient):
         answer = await super()._call(operation, params)
         if operation == "ListShards" and not params.get("ShardFilter"):
             self._world.age(answer, params)  # type: ignore[attr-defined]
+        if operation == "GetRecords" and self._world.expires() and json.loads(answer)["Records"]:  # type: ignore[attr-defined]
+            # On its way to these records, the iterator expires.
+            body = {"Records": [], "NextShardIterator": _EXPIRED, "MillisBehindLatest": 3000}
+            return json.dumps(body).encode()
         if operation == "GetRecords" and self._world.is_stuck:  # type: ignore[attr-defined]
             body = json.loads(answer)
             if not body["Records"] and body.get("NextShardIterator"):
@@ -231,6 +238,7 @@ class LossWorld(ProgramWorld):
         self.fails_until = 0.0
         self.table_fails: frozenset[str] = frozenset()
         self.is_stuck = False
+        self.expires: Callable[[], bool] = lambda: False
         self._wrong = self.kinesis.state.wrong
         self.aggregates: Random | None = None
 

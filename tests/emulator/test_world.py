@@ -563,6 +563,19 @@ def test_generation_trimmed_while_listing_fails_is_reported(fetchers: int) -> No
         query.reads(24, within=900)
 
 
+@pytest.mark.parametrize("mode", ["efo", "polling"])
+def test_search_for_the_tip_survives_expired_iterators(mode: str) -> None:
+    with world(options={"readMode": mode}) as w:
+        w.put(10)
+        query = w.query(available_now=True)
+        query.ends(10)
+        w.put(10)
+        w.later(3600)
+        w.expire_iterators(20.0)
+        query.start()
+        query.ends(20)
+
+
 @pytest.mark.parametrize("how", [{"available_now": True}, {"once": True}])
 def test_tip_that_is_never_found_is_an_error(how: dict[str, bool]) -> None:
     with world(options={"readMode": "polling"}) as w:

@@ -154,6 +154,11 @@ class World:
         """Let each answer without records claim that there are some, and give the same iterator."""
         self.kinesis.is_stuck = True
 
+    def expire_iterators(self, seconds: float) -> None:
+        """Let each iterator of GetRecords expire on its way to the next record, for some seconds."""
+        until = self.kinesis.now + seconds
+        self.kinesis.expires = lambda: self.kinesis.now < until
+
     # -- time and processes
 
     def later(self, seconds: float) -> None:

@@ -86,15 +86,14 @@ async def last_before(
 
     If `timed`, a record without an arrival time raises `FrameError`; else it counts as earlier. `now` returns the monotonic time, seconds.
     The search ends at an event for which `gives_up`, unless records were found and the event reports no lag. Raises `TimeoutError` if events bring no records for
-    `patience` seconds, but do not say credibly that there are none; `FrameError` if the subscription ends before its first event.
+    `patience` seconds, but do not say credibly that there are none; `FrameError` if the events end before any position is known.
     """
     last: Position | None = None
     record: int | None = None
-    heard = False
     quiet = Quiet()
     try:
         async for event in events:
-            head, heard = event.head, True
+            head = event.head
             quiet.heard(head, now())
             if head.records:
                 arrivals = read_arrivals(event.payload, 0)
@@ -121,6 +120,7 @@ async def last_before(
                 raise TimeoutError(f"where the shard ends is not known: {quiet}")
     finally:
         events.close()
-    if not heard:
-        raise FrameError("a subscription ended before its first event")
+    if last is None:
+        # An iterator may expire on its way through a time without records. That proves nothing, so the search begins again.
+        raise FrameError("a subscription or an iterator ended before its first record")
     return LookResult(last, complete=False, record=record)

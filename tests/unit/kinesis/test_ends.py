@@ -108,9 +108,10 @@ def test_answers_that_prove_nothing_end_in_an_error() -> None:
         found(*[stuck] * 9, patience=10.0)
 
 
-def test_subscription_without_events_is_an_error() -> None:
-    with pytest.raises(FrameError, match="before its first event"):
-        found()
+@pytest.mark.parametrize("heard", [[], [event(0, behind=9, still=True)]])
+def test_search_cut_off_before_any_record_is_an_error(heard: list[Event]) -> None:
+    with pytest.raises(FrameError, match="before its first record"):
+        found(*heard, gives_up=is_empty)
 
 
 @pytest.mark.parametrize(

@@ -453,7 +453,7 @@ def test_subscription_without_any_event_is_no_proof() -> None:
     at = Position.after(42)
     found, asked, _ = end_before([Wait(1)], [event((43, 9), to=44), event((45, -1), to=46)], position=at)
     assert (found, asked) == (End(Position.after(44), 43), [SOON, SOON])
-    with pytest.raises(RetriesExhaustedError, match="before its first event"):
+    with pytest.raises(RetriesExhaustedError, match="before its first record"):
         end_before(*[[Wait(1)]] * 300, position=at)
 
 

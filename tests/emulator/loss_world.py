@@ -589,9 +589,7 @@ class SparkQuery:
         for stream, member in self.oracle.streams.items():
             if self.added.get(stream) == self.begun_at:
                 continue  # it is read with the next start
-            for record in self.oracle.unread(
-                stream, before=min(self.begun_at - self.world.list_age - 5, self.ends_before)
-            ):
+            for record in self.oracle.unread(stream, before=min(self.begun_at - 5, self.ends_before)):
                 if member.facts.trimmed_at(record) > now:
                     raise Broken(
                         f"{self.name} has ended at the tips, and has not read {record.key}:{record.number} of {stream}, {record.shard}, "

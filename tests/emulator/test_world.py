@@ -563,6 +563,26 @@ def test_generation_trimmed_while_listing_fails_is_reported(fetchers: int) -> No
         query.reads(24, within=900)
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_query_that_ends_waits_until_its_shards_are_listed(others: int) -> None:
+    with world() as w:
+        w.warns("is not listed yet")
+        queries = [w.query() for _ in range(others)]
+        query = w.query()
+        w.put(10)
+        query.reads(10)
+        w.kinesis.list_age = 60.0
+        w.split()
+        w.put(10)
+        for each in (*queries, query):
+            each.reads(20)
+        query.stop()
+        w.put(10)
+        query.spark.ends_at_tips = True
+        query.start()
+        query.ends(30)
+
+
 @pytest.mark.parametrize("mode", ["efo", "polling"])
 def test_search_for_the_tip_survives_expired_iterators(mode: str) -> None:
     with world(options={"readMode": mode}) as w:

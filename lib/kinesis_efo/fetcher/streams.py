@@ -58,6 +58,10 @@ class Streams:
         """List the shards of every stream, with retries of passing errors if `patient`. Raises `StreamError` if one cannot be listed."""
         await all_of(*(stream.refresh(patient=patient) for stream in self.streams.values()))
 
+    async def list_shards(self, offset: Mapping[ShardKey, Position]) -> None:
+        """Wait until the shards of an offset are listed; see `Stream.list_shards`."""
+        await all_of(*(self.stream(name).list_shards(some) for name, some in by_stream(offset).items()))
+
     async def list_children(self, ended: Iterable[ShardKey]) -> set[ShardKey]:
         """Wait until the children of shards that have ended are listed, and return them. Raises `StreamError` if they cannot be listed."""
         shards: dict[str, list[str]] = {}

@@ -156,18 +156,15 @@ class Stream:
 
         So the result is the same whenever a range is planned again. Raises the same errors as `refresh`.
         """
-
-        async def list_all() -> None:
-            await self.refresh(patient=True)
-            if new := self.lineage.too_new(shard_ids):
-                raise ResponseParserError(f"shard {min(new)} is not listed yet")
-
-        if self.lineage.too_new(shard_ids):
-            await self._listed(self._lists.call(f"ListShards of stream {self.ref.name!r}", list_all))
+        await self._list_until(lambda: self.lineage.too_new(shard_ids), "is not listed yet")
         return {shard_id: self._hash_ranges[shard_id] for shard_id in shard_ids if shard_id in self._hash_ranges}
 
+    async def list_shards(self, shard_ids: Iterable[str]) -> None:
+        """Wait until ListShards, which may be a minute old, shows these shards, unless they were trimmed. A parent's last event may have announced them."""
+        await self._list_until(lambda: [each for each in shard_ids if each > max(self._shards)], "is not listed yet")
+
     async def list_children(self, ended: Iterable[str]) -> None:
-        """Wait until ListShards, which may be a minute old, shows the children of shards that have ended."""
+        """Wait until ListShards shows the children of shards that have ended."""
         ended = list(ended)
 
         def lacks(shard_id: str) -> bool:
@@ -175,12 +172,15 @@ class Stream:
             known = all(child in self._shards for child in children)
             return not known or (shard is not None and shard.last is None and not children)
 
+        await self._list_until(lambda: list(filter(lacks, ended)), "has ended, and its children are not listed yet")
+
+    async def _list_until(self, lacking: Callable[[], list[str]], what: str) -> None:
         async def list_all() -> None:
             await self.refresh(patient=True)
-            if lacking := list(filter(lacks, ended)):
-                raise ResponseParserError(f"shard {lacking[0]} has ended, and its children are not listed yet")
+            if shards := lacking():
+                raise ResponseParserError(f"shard {min(shards)} {what}")
 
-        if any(map(lacks, ended)):
+        if lacking():
             await self._listed(self._lists.call(f"ListShards of stream {self.ref.name!r}", list_all))
 
     def with_descendants(self, shard_ids: Iterable[str]) -> list[Shard]:

@@ -441,6 +441,8 @@ class Query:
         await self._run.clock.sleep(seconds_left(self._ends, self._run.clock))
         await self._run.streams.refresh(patient=True)
         while True:
+            # Without a listing, a shard would have no end, and the query would not read it.
+            await self._run.streams.list_shards(offset)
             await self._losses.check(offset, rows=self._has_rows)
             ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
             # What follows a shard that was trimmed as a whole is read, and may have been trimmed, too.

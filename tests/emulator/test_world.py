@@ -583,10 +583,23 @@ def test_query_that_ends_waits_until_its_shards_are_listed(others: int) -> None:
         query.ends(30)
 
 
+@pytest.mark.parametrize("operation", ["GetRecords", "GetShardIterator"])
+def test_search_for_the_tip_reports_an_outage(operation: str) -> None:
+    with world() as w:
+        w.warns("looking for its end for")
+        w.put(10)
+        w.fail(operation, after=0.0, seconds=100.0)
+        w.query(available_now=True).ends(10)
+        first, *later = [report.at - w.kinesis.fails_until for report in w.kinesis.reports]
+        assert -95.0 <= first < -80.0
+        assert len(later) > 2
+
+
 @pytest.mark.parametrize("mode", ["efo", "polling"])
 def test_search_for_the_tip_survives_expired_iterators(mode: str) -> None:
     with world(options={"readMode": mode}) as w:
         w.put(10)
+        w.warns("looking for its end for")
         query = w.query(available_now=True)
         query.ends(10)
         w.put(10)
@@ -599,6 +612,7 @@ def test_search_for_the_tip_survives_expired_iterators(mode: str) -> None:
 @pytest.mark.parametrize("how", [{"available_now": True}, {"once": True}])
 def test_tip_that_is_never_found_is_an_error(how: dict[str, bool]) -> None:
     with world(options={"readMode": "polling"}) as w:
+        w.warns("looking for its end for")
         w.put(5)
         w.answer_stuck()
         w.query(**how).fails(RetriesExhaustedError, within=1500)  # type: ignore[arg-type]

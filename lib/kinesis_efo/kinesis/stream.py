@@ -27,7 +27,7 @@ from kinesis_efo.kinesis.topology import ShardLister, explained, identified, sta
 from kinesis_efo.kinesis.transport import EventStream, Transport, Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
-from kinesis_efo.patience import Patience
+from kinesis_efo.patience import FIRST_WORD_SECONDS, Patience
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 from kinesis_efo.records.distribution import Distribution
 from kinesis_efo.records.events import ChildShard, EventHead
@@ -397,9 +397,9 @@ class Stream:
         start: Position,
         read: Callable[[EventStream], Awaitable[T]],
     ) -> T:
-        """Subscribe, and let `read` read the events and close them. Both are retried if they fail."""
+        """Subscribe, and let `read` read the events and close them. Both are retried if they fail, with warnings."""
         context, recovery = by.context, by.recovery(shard_id)
-        backoff = Backoff(context.retry, context.random)
+        backoff, since = Backoff(context.retry, context.random), self._clock.monotonic()
         while True:
             await self._clock.sleep(max(0.0, recovery.next_call - self._clock.monotonic()))
             try:
@@ -416,6 +416,9 @@ class Stream:
                 delay = backoff.failed(error, self._clock.monotonic()) if patient else None
                 if delay is None:
                     raise fatal(fault, context.stream, shard_id, self._source, backoff) from error
+                if (seconds := self._clock.monotonic() - since) >= FIRST_WORD_SECONDS:
+                    text = f"{self.ref.name}:{shard_id}: looking for its end for {seconds:.0f} s: {fault}"
+                    context.failures.warn(fault.code, shard_id, text)
                 await self._clock.sleep(delay)
 
     async def _waited(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:

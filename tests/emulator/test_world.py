@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kinesis_efo.errors import (
@@ -13,6 +15,7 @@ from kinesis_efo.errors import (
     RetriesExhaustedError,
 )
 from kinesis_efo.leases.keys import run_key
+from tests.emulator.loss_world import LossWorld
 from tests.emulator.world import world
 
 everywhere = pytest.mark.parametrize("fetchers", [0, 2])
@@ -593,6 +596,21 @@ def test_search_for_the_tip_reports_an_outage(operation: str) -> None:
         first, *later = [report.at - w.kinesis.fails_until for report in w.kinesis.reports]
         assert -95.0 <= first < -80.0
         assert len(later) > 2
+
+
+def test_query_that_ends_reads_children_of_shards_listed_as_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some servers give closed shards a placeholder as their last number, which is ignored."""
+
+    def open_all(_: LossWorld, answer: dict[str, Any], __: object) -> None:
+        for shard in answer["Shards"]:
+            shard["SequenceNumberRange"].pop("EndingSequenceNumber", None)
+
+    monkeypatch.setattr(LossWorld, "age", open_all)
+    with world() as w:
+        w.put(10)
+        w.split()
+        w.put(10)
+        w.query(available_now=True).ends(20)
 
 
 @pytest.mark.parametrize("mode", ["efo", "polling"])

@@ -62,18 +62,15 @@ class Streams:
         """Wait until the shards of an offset are listed; see `Stream.list_shards`."""
         await all_of(*(self.stream(name).list_shards(some) for name, some in by_stream(offset).items()))
 
-    async def list_children(self, ended: Iterable[ShardKey]) -> set[ShardKey]:
+    async def list_children(self, ended: Mapping[ShardKey, Position]) -> set[ShardKey]:
         """Wait until the children of shards that have ended are listed, and return them. Raises `StreamError` if they cannot be listed."""
-        shards: dict[str, list[str]] = {}
-        for key in ended:
-            shards.setdefault(key.stream, []).append(key.shard)
+        shards = by_stream(ended)
         await all_of(*(self.stream(name).list_children(some) for name, some in shards.items()))
-        lineages = {name: self.stream(name).lineage for name in shards}
         return {
             ShardKey(name, child)
             for name, some in shards.items()
             for each in some
-            for child in lineages[name].children(each)
+            for child in self.stream(name).lineage.children(each)
         }
 
     async def watch(self, clock: Clock, listed: Callable[[str], None]) -> None:

@@ -159,13 +159,12 @@ class Stream:
         await self._list_until(lambda: self.lineage.too_new(shard_ids), "is not listed yet")
         return {shard_id: self._hash_ranges[shard_id] for shard_id in shard_ids if shard_id in self._hash_ranges}
 
-    async def list_shards(self, shard_ids: Iterable[str]) -> None:
+    async def list_shards(self, shard_ids: Collection[str]) -> None:
         """Wait until ListShards, which may be a minute old, shows these shards, unless they were trimmed. A parent's last event may have announced them."""
         await self._list_until(lambda: [each for each in shard_ids if each > max(self._shards)], "is not listed yet")
 
-    async def list_children(self, ended: Iterable[str]) -> None:
+    async def list_children(self, ended: Collection[str]) -> None:
         """Wait until ListShards shows the children of shards that have ended."""
-        ended = list(ended)
 
         def lacks(shard_id: str) -> bool:
             shard, children = self._shards.get(shard_id), self.lineage.children(shard_id)

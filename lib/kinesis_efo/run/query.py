@@ -454,7 +454,8 @@ class Query:
             await self._run.leases.wait_held({key.stream for key in ends.asked}, self._run.patience)
             found = await ends.find(self._make_way)
             # ListShards may have been old: children of a shard that has ended can have records from before the end.
-            children = await self._run.streams.list_children(key for key, end in found.ends.items() if end.is_end)
+            ended = {key: end for key, end in found.ends.items() if end.is_end}
+            children = await self._run.streams.list_children(ended)
             if children <= ends.listed | offset.keys():
                 return found
 

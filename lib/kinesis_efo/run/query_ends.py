@@ -114,17 +114,13 @@ class Ends:
             return await self._find(known, apart=False)
 
     async def _find(self, known: Mapping[ShardKey, Position], *, apart: bool) -> EndPositions:
-        found = await all_of(*(self._at_time(key, apart=apart) for key in self._timed))
-        for key, end in zip(self._timed, found, strict=True):
-            self._set(key, end)
-        reachable = self._reachable()
-        asked = [key for key in self._open if key in reachable]
-        tips = await all_of(*(self._tip(key, known.get(key), apart=apart) for key in asked))
-        for key, tip in zip(asked, tips, strict=True):
-            bound = self._bound(key)
-            if bound is None or (not tip.position.is_end and bound.reaches(tip.position)):
-                self._set(key, tip)
-        ends = {key: position for key in reachable if (position := self._ends[key]) is not None}
+        await all_of(*(self._at_time(key, apart=apart) for key in self._timed))
+        left = set(self._open)
+        # A shard that is listed as open may be closed. Then its children are read, too.
+        while asked := sorted(left & self._reachable().keys()):
+            left.difference_update(asked)
+            await all_of(*(self._tip(key, known.get(key), apart=apart) for key in asked))
+        ends = {key: position for key, position in self._reachable().items() if position is not None}
         return EndPositions(ends, {key: self._lasts[key] for key in self._lasts.keys() & ends})
 
     def _set(self, key: ShardKey, end: End) -> None:
@@ -132,11 +128,12 @@ class Ends:
         if end.record is not None:
             self._lasts[key] = end.record
 
-    async def _tip(self, key: ShardKey, known: Position | None, *, apart: bool) -> End:
-        if known is not None:
-            return End(known)
-        position = self._offset.get(key, TRIM_HORIZON)
-        return await self._streams.stream(key.stream).tip(key.shard, position, apart=apart)
+    async def _tip(self, key: ShardKey, known: Position | None, *, apart: bool) -> None:
+        position, bound = self._offset.get(key, TRIM_HORIZON), self._bound(key)
+        stream = self._streams.stream(key.stream)
+        tip = End(known) if known is not None else await stream.tip(key.shard, position, apart=apart)
+        if bound is None or (not tip.position.is_end and bound.reaches(tip.position)):
+            self._set(key, tip)
 
     def _bound(self, key: ShardKey) -> Position | None:
         return self._bounds.shards[key] if key in self._bounds.shards else self._bounds.of(key.stream)
@@ -146,27 +143,23 @@ class Ends:
             return SHARD_END
         return SHARD_END if is_whole(self._streams.stream(key.stream).shard(key.shard), bound) else bound
 
-    async def _at_time(self, key: ShardKey, *, apart: bool) -> End:
-        bound, position, stream = (
-            self._bound(key),
-            self._offset.get(key, TRIM_HORIZON),
-            self._streams.stream(key.stream),
-        )
+    async def _at_time(self, key: ShardKey, *, apart: bool) -> None:
+        position, bound = self._offset.get(key, TRIM_HORIZON), self._bound(key)
+        stream = self._streams.stream(key.stream)
         assert bound is not None
-        if (known := self._without_asking(key, position, bound.value / 1000)) is not None:
-            return End(known)
-        return await stream.end_before(key.shard, bound.value, position, apart=apart)
+        end = self._without_asking(key, position, bound.value / 1000)
+        self._set(key, end or await stream.end_before(key.shard, bound.value, position, apart=apart))
 
-    def _without_asking(self, key: ShardKey, position: Position, time: float) -> Position | None:
+    def _without_asking(self, key: ShardKey, position: Position, time: float) -> End | None:
         """The end of a shard at a time, if the shard was certainly closed before that time or opened after it; else None."""
         if (shard := self._streams.stream(key.stream).shard(key.shard)) is None:
             return None
         if shard.last is not None:
             closed = written_at(shard.last, key.shard, self._clock.time())
             if closed is not None and closed < time - _MARGIN_SECONDS:
-                return SHARD_END
+                return End(SHARD_END)
         opened = written_at(shard.first, key.shard, self._clock.time())
-        return position if opened is not None and opened > time + _MARGIN_SECONDS else None
+        return End(position) if opened is not None and opened > time + _MARGIN_SECONDS else None
 
     def _reachable(self) -> dict[ShardKey, Position | None]:
         """The shards that the query reads, with their ends as far as they are known. The query starts no shard whose parents it does not read to their end."""

@@ -202,7 +202,8 @@ class Clients:
         client = self._clients.get(request.client)
         if client is None or self._closed:
             return CallReply(known=False)
-        if client.calling is None or client.number != request.number:
+        # A call that comes late, over a connection that the client has closed, must not be made again.
+        if client.calling is None or client.number < request.number:
             try:
                 call = client.offsets.decode(request.call, AnyCall)
             except UnknownOffset:

@@ -19,7 +19,7 @@ from kinesis_efo.planner.run_link import RunConnection, RunLink, RunLostError
 from kinesis_efo.positions import SHARD_END, Offset, Position, ShardKey
 from kinesis_efo.processes import Process
 from kinesis_efo.run.access import Begin, Next
-from kinesis_efo.run.messages import FinishedBatches
+from kinesis_efo.run.messages import FinishedBatches, OffsetsOfLink, QueryCall
 from tests.support.shared_runs import BIG, KEY, FakeQuery, FakeRun, manifest
 from tests.support.world import wait_until
 
@@ -87,6 +87,15 @@ def test_many_offsets_one_after_the_other(client: Client) -> None:
     assert [asked.kept for asked in client.query.done(Begin)] == offsets[:-1]
     (member,) = client.own.clients._clients.values()
     assert len(member.offsets) <= 4
+
+
+def test_late_message_does_not_repeat_an_earlier_call(client: Client) -> None:
+    for position in (OFFSET, Offset({KEY: SHARD_END})):
+        client.link.ask(Next(position, 0.1))
+    late = QueryCall(client.joined.client, 1, OffsetsOfLink(0).encode(Next(OFFSET, 0.1)))
+    with RunConnection(client.own.address, client.own.secret) as former:
+        former.ask(late)
+    assert len(client.query.done(Next)) == 2
 
 
 def left_of(number: int) -> dict[ShardKey, Position]:

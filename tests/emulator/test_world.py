@@ -239,6 +239,18 @@ def test_max_shard_skew_holds_shards_to_the_slowest(fetchers: int) -> None:
             assert not times or max(times) - min(times) <= 91
 
 
+def test_query_that_ends_waits_for_no_shard_at_its_end() -> None:
+    with world(shards=2, options={"maxShardSkew": "10s"}) as w:
+        w.put(16)
+        query = w.query(available_now=True)
+        query.ends(16)
+        for _ in range(10):
+            w.put(1, key="key0")
+            w.later(5)
+        query.start()
+        query.ends(26, within=30)
+
+
 @everywhere
 def test_hot_shard_does_not_delay_the_others(fetchers: int) -> None:
     with world(shards=8, fetchers=fetchers, options={"bufferBytes": "1m"}) as w:

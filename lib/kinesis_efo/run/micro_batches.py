@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MicroBatchPlanner:
-    """Plans the micro-batches of one query. `offset` is how far the query has come, according to its last poll; None before.
+    """Plans the micro-batches of one query. `offset` is how far it has come, by its last poll; None before. `left` are the shards that it reads no further.
 
     `row` returns the row of a shard that has everything after a position, `read_until` a time, epoch seconds, before which no record after
     a position arrived; None if there is none. `check` raises if reading has ended. A shard may be `max_skew` seconds of arrival time ahead of the slowest one; None: any.
@@ -38,6 +38,7 @@ class MicroBatchPlanner:
         max_skew: float | None = None,
     ) -> None:
         self.offset: Offset | None = None
+        self.left: frozenset[ShardKey] = frozenset()
         self._row = row
         self._clock = clock
         self._check = check
@@ -68,7 +69,7 @@ class MicroBatchPlanner:
         for key in left:
             self._told.pop(key, None)
         if self._alignment is not None:
-            self._alignment.follow(moved, left, self._clock.monotonic())
+            self._alignment.follow(moved, left | self.left, self._clock.monotonic())
         self.offset = offset
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:

@@ -257,8 +257,9 @@ class Query:
 
     def leave_shards(self, shards: frozenset[ShardKey]) -> None:
         """Stop reading shards that the query has read to its end. What they would receive fills the buffers, and nothing would drop it."""
-        if shards != self._rows.left:
-            changed, self._rows.left = shards ^ self._rows.left, shards
+        planner = self._rows.planner
+        if shards != planner.left:
+            changed, planner.left = shards ^ planner.left, shards
             self._run.table.settle(changed)
 
     async def until_tip(self, at_most: float) -> None:

@@ -517,8 +517,7 @@ class Table:
 class QueryRows:
     """The rows from which one query plans and reads.
 
-    `failure` ends this query only. `left` has the shards that it does not read any more. While it `pauses`, it needs only what it has
-    planned.
+    `failure` ends this query only. While it `pauses`, it needs only what it has planned.
     """
 
     def __init__(
@@ -531,7 +530,6 @@ class QueryRows:
     ) -> None:
         self.name: Final = name
         self.failure = Failure()
-        self.left: frozenset[ShardKey] = frozenset()
         self.pauses = False
         self._table = table
         self._progress = progress
@@ -548,7 +546,7 @@ class QueryRows:
         if (
             finished is None
             or reach is None
-            or key in self.left
+            or key in self.planner.left
             or (self.pauses and finished is reach and asked is None)
         ):
             return None
@@ -565,7 +563,7 @@ class QueryRows:
         if (
             shared is not None
             and key not in self._table._separate
-            and key not in self.left
+            and key not in self.planner.left
             and shared.index.covers(position)
         ):
             return shared  # the usual case

@@ -80,6 +80,7 @@ _CUTS: Final = 0.06
 _OUTAGES: Final = 0.15
 _STUCK: Final = 0.1
 _TRIMMED: Final = 0.15
+_EXPIRES: Final = 0.1
 _EXPIRED: Final = "expired"
 _KINESIS: Final = ("ListShards", "GetRecords", "GetShardIterator", "SubscribeToShard", "DescribeStreamSummary")
 _TABLE: Final = ("create", "update", "scan")
@@ -157,9 +158,10 @@ class Client(WatchedClient):
         answer = await super()._call(operation, params)
         if operation == "ListShards" and not params.get("ShardFilter"):
             self._world.age(answer, params)  # type: ignore[attr-defined]
-        if operation == "GetRecords" and self._world.expires() and json.loads(answer)["Records"]:  # type: ignore[attr-defined]
+        if operation == "GetRecords" and self._world.expires() and (records := json.loads(answer)["Records"]):  # type: ignore[attr-defined]
             # On its way to these records, the iterator expires.
-            body = {"Records": [], "NextShardIterator": _EXPIRED, "MillisBehindLatest": 3000}
+            lag = self._world.now - records[0]["ApproximateArrivalTimestamp"]  # type: ignore[attr-defined]
+            body = {"Records": [], "NextShardIterator": _EXPIRED, "MillisBehindLatest": round(lag * 1000) + 1000}
             return json.dumps(body).encode()
         if operation == "GetRecords" and self._world.is_stuck:  # type: ignore[attr-defined]
             body = json.loads(answer)
@@ -1085,6 +1087,10 @@ class Scenario:
         self.trims = drawn("generations trimmed", _TRIMMED)
         if self.trims is not None:
             self.live = 2.2 * self.retention
+        expires = drawn("iterators expire", _EXPIRES)
+        if expires is not None:
+            world.expires = lambda: expires.random() < 0.5
+        self.ends_resharded = drawn("ends after a reshard", 0.05)
         if world.list_age:
             self.drawn.add(f"lists {world.list_age:g} s old")
 
@@ -1228,6 +1234,7 @@ class Scenario:
             (self._let_fail, self.fails),
             (self._let_stick, self.sticks),
             (self._let_generations_go, self.trims),
+            (self._end_resharded, self.ends_resharded),
         ):
             if random is not None:
                 run(partial(move, random))
@@ -1752,6 +1759,18 @@ class Scenario:
         if self.disturbing and (is_down or random.random() < 0.5):
             operation = "ListShards" if is_down else random.choice(("ListShards", *_KINESIS[:-1]))
             self._fail(operation, random.choice((60.0, 300.0)), "as generations are gone")
+
+    def _end_resharded(self, random: Random) -> None:
+        """Let queries end at the tips when their checkpoints have shards that ListShards does not show yet."""
+        self.machine.sleep(random.uniform(0.1, 0.8) * self.live)
+        self.world.list_age = 60.0
+        for name in self.names:
+            self.world.reshard_most(name, random)
+        self.machine.sleep(random.uniform(20.0, 50.0))
+        for query in self.queries if self.disturbing else ():
+            if not (query.over or query.ends_at_tips or query.once):
+                self._kill_planner_of(query)
+                self._let_end(query)
 
     def _copy_and_go_ahead(self, random: Random) -> None:
         """Let a copy of a checkpoint be planned further than the original in the same program, and then wait for its sink."""

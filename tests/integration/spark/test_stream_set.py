@@ -109,7 +109,7 @@ def test_a_stream_is_dropped_after_its_last_batch(world: Callable[..., World], q
     w, kept = world({"orders": 1, "clicks": 1}), Kept()
     expected = put(w, "orders", "o1") + put(w, "clicks", "c1")
     kept.fails_with = lambda rows: any(row["stream"] == "clicks" for row in rows)
-    query = queries.start(queries.load(w, readMode="polling"), kept)
+    query = queries.start(queries.load(w, streams="*", readMode="polling"), kept)
     wait_until(lambda: query.exception() is not None, 120)
     calls = kept.calls
     query = queries.start(queries.load(w, streams="orders", removedStreams="drop", readMode="polling"), kept)
@@ -119,7 +119,7 @@ def test_a_stream_is_dropped_after_its_last_batch(world: Callable[..., World], q
         assert "let the query finish its last micro-batch first" in told
     assert kept.calls == calls
     kept.fails_with = lambda _rows: False
-    for options in ({}, {"streams": "orders", "removedStreams": "drop"}):
+    for options in ({"streams": "*"}, {"streams": "orders", "removedStreams": "drop"}):
         expected += put(w, "orders", f"o{len(expected)}")
         query = queries.start(queries.load(w, readMode="polling", **options), kept)
         wait_until(partial(lambda query, most: query.exception() or len(kept.all) >= most, query, len(expected)), 120)
@@ -136,8 +136,8 @@ def test_a_query_that_ends_reads_a_new_stream(world: Callable[..., World], queri
     # The runs around the one that begins it poll, which is quicker.
     runs = [
         ({"streams": "orders", "readMode": "polling"}, first),
-        ({}, first + second if SPARK_VERSION >= (4, 2) else first),
-        ({"readMode": "polling"}, first + second),
+        ({"streams": "*"}, first + second if SPARK_VERSION >= (4, 2) else first),
+        ({"streams": "*", "readMode": "polling"}, first + second),
     ]
     for options, expected in runs:
         if kept.all != sorted(first + second):

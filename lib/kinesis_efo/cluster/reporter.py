@@ -78,7 +78,8 @@ class Reporter:
     def _of(self, feed: ShardFeed, buffer: ShardBuffer) -> ShardNews:
         start = None
         told = self._told.get(feed.row)
-        if told is None or told.buffer is not buffer:
+        # Events may be dropped before they are reported. What the run knows then has a gap, so it has to begin anew, behind that.
+        if told is None or told.buffer is not buffer or told.entries < buffer.compacted:
             told = self._told[feed.row] = _PlannerView(buffer)
             start = buffer.start
         events, told.entries = buffer.entries_since(told.entries)

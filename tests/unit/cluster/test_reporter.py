@@ -95,3 +95,25 @@ def test_three_events_fill_a_report_of_three(monkeypatch: pytest.MonkeyPatch) ->
         assert len(made.collect()) == 1
 
     run(main())
+
+
+def test_run_begins_anew_behind_events_that_were_dropped_before_they_were_reported() -> None:
+    async def main() -> None:
+        feed = Feed(0, Position.after(0))
+        buffer, made = feed.buffer, reporter(feed)
+        assert buffer is not None
+        for end in range(1, 1021):
+            await feed.add(end, end)
+        made.touch([feed.row])
+        made.collect()
+        buffer.keep(Position.after(1000), {})
+        for end in range(1021, 1041):
+            await feed.add(end, end)
+        buffer.lose()
+        await feed.add(1050)
+        made.touch([feed.row])
+        (news,) = made.collect()
+        assert news.start == Position.after(1040)
+        assert [event.through for event in news.events] == [Position.after(1050)]
+
+    run(main())

@@ -73,6 +73,8 @@ def command_line(source: str) -> Sequence[Option] | None:
     commands = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and _is_command(each)]
     added = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and _called(each) == "add_argument"]
     others = {_called(each) for each in ast.walk(tree) if isinstance(each, ast.Call)}
+    if "unrecognized arguments" in source:
+        others.discard("parse_known_args")  # it refuses what it does not know by itself
     if len(commands) == 1 and not added:
         found = [_of_typer(*each) for each in _parameters(commands[0])]
     elif added and not commands and not {"parse_known_args", "add_subparsers"} & others:

@@ -94,7 +94,7 @@ def _payloads(begin: int, end: int) -> list[tuple[str, bytes]]:
 def test_sigterm_ends_the_job_after_its_batch(world: World, tmp_path: Path, target: str) -> None:
     world.put(_payloads(0, 2000))
     world.put(_payloads(2000, 2500), "clicks")
-    job = Job(world, tmp_path, "--trigger", "0 seconds")
+    job = Job(world, tmp_path, "--trigger", "0 seconds", "--streams", "*")
     try:
         job.wait_archived(2500)
         # Spark tells its listeners some time after the files are there, and nothing any more once it stops.

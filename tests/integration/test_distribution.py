@@ -169,6 +169,7 @@ def test_the_wheel_holds_the_library_and_nothing_else(wheel: Path) -> None:
     about = {name for name in names if ".dist-info/" in name}
     data = {f"top/page/top.{kind}" for kind in ("css", "html", "js")} | {"quickstart/first.py.txt"}
     data = {f"kinesis_efo_tools/cli/{name}" for name in data} | {"kinesis_efo/py.typed", "kinesis_efo_local/py.typed"}
+    data |= {"kinesis_efo/options/elsewhere.txt"}
     assert names - about == here | data
     assert any(name.endswith("/licenses/LICENSE") for name in about)
 

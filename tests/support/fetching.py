@@ -211,7 +211,9 @@ def reading(
     **options: str,
 ) -> Iterator[Reading]:
     """Read a world with a started fetcher, from an offset, or from the start that the options give."""
-    runtime = prepare(world, limits=limits, clock=clock, listening=listening, retry=retry, start_fetchers=None, **options)
+    runtime = prepare(
+        world, limits=limits, clock=clock, listening=listening, retry=retry, start_fetchers=None, **options
+    )
     runtime.start()
     try:
         with FetcherClient(runtime.address, runtime.secret) as client:

@@ -136,6 +136,7 @@ class Producer:
         Raises:
             StreamError: The first failure; unacknowledged records may not have been written.
         """
+        self._check_thread()
         done = self._producer.engine.flush()
         if done is not None:
             done.result()
@@ -196,6 +197,7 @@ class Producer:
     def _finish(self, end: Callable[[], Coroutine[Any, Any, None]], *, check: bool) -> None:
         if self._thread is None or not self._producer.opened:
             return
+        self._check_thread()
         engine = self._producer.engine
         with self._end_lock:
             if self._thread.is_alive():
@@ -226,9 +228,16 @@ class Producer:
         wait = engine.put(records)
         if wait is not None:
             try:
+                self._check_thread()
                 wait.done.result()
             finally:
                 engine.withdraw(wait)
+
+    def _check_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "a callback of a future of `send` must not wait for the producer, on whose thread it runs"
+            )
 
     def _close_at_exit(self) -> None:
         if self._elsewhere:

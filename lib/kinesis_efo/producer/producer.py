@@ -119,11 +119,13 @@ class AsyncProducer:
             return
         if error is None:
             await self.close()
-        elif isinstance(error, Exception):
+        elif isinstance(error, Exception | SystemExit | GeneratorExit):
             # Records put before the error are still written, and the caller gets its own error, not the producer's.
             try:
                 await self.close()
             except StreamError as failure:
+                if not isinstance(error, Exception):
+                    raise  # `sys.exit(0)` says that all went well
                 if failure is not error:
                     logger.error(
                         "producer for %s failed when it was closed after another error: %s", self.stream, failure

@@ -30,8 +30,10 @@ class StreamingGlueJob(Part):
     Raises:
         ArgumentError: The access has no role.
 
-    >>> access = ReaderAccess(stack, "access", application="lake", policy=policy, trust=Glue(), permissions_boundary=boundary)
-    >>> StreamingGlueJob(stack, "job", name="lake", access=access, script="s3://acme-jobs/lake.py")
+    >>> policy = policy_for(stack)
+    >>> orders.grant_read(policy, lake)
+    >>> access = ReaderAccess(stack, "access", application="lake", policy=policy, trust=Glue())
+    >>> job = StreamingGlueJob(stack, "job", name="lake", access=access, script="s3://acme-jobs/lake.py")
     """
 
     def __init__(

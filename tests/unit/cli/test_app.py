@@ -129,7 +129,8 @@ def test_debug_prints_the_traceback(command: Path, capsys: pytest.CaptureFixture
 
 
 def test_profile_is_preferred_to_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, "AKIA")
     monkeypatch.setenv("AWS_PROFILE", "default")
     aws_settings(profile="lake")
     assert (os.environ["AWS_PROFILE"], os.environ.get("AWS_ACCESS_KEY_ID")) == ("lake", None)

@@ -309,3 +309,31 @@ def test_call_on_another_event_loop_raises() -> None:
         await producer.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("wait", [Producer.flush, Producer.close])
+def test_callback_of_send_may_not_wait_for_its_producer(wait: Callable[[Producer], None]) -> None:
+    errors: list[BaseException] = []
+
+    def called(_: object) -> None:
+        try:
+            wait(producer)
+        except RuntimeError as error:
+            errors.append(error)
+
+    with blocking(Opened(), linger=0) as producer:
+        producer.send(b"one").add_done_callback(called)
+    assert [str(error)[:37] for error in errors] == ["a callback of a future of `send` must"]
+
+
+def test_records_are_written_if_the_program_exits_within_the_context() -> None:
+    opened = Opened()
+
+    def program() -> None:
+        with blocking(opened, linger=60) as producer:
+            producer.put(b"one")
+            sys.exit(0)
+
+    with pytest.raises(SystemExit):
+        program()
+    assert opened.stored == [b"one"]

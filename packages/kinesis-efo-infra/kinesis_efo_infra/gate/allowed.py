@@ -19,6 +19,7 @@ RESOURCES = frozenset(
         "aws_dynamodb_table",
         "aws_eks_pod_identity_association",
         "aws_emrserverless_application",
+        "aws_glue_job",
         "aws_iam_instance_profile",
         "aws_iam_policy",
         "aws_iam_role",

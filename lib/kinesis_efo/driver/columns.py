@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import reduce
+from math import inf
 from operator import and_
 from typing import Final
+from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame, DataFrameWriter
 from pyspark.sql import functions as F  # noqa: N812 - the name that everyone uses
@@ -16,6 +18,8 @@ from kinesis_efo.errors import ConfigurationError
 _DATE: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TIME: Final = rf"{_DATE}[T ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}([.][0-9]{{1,6}})?"
 _NUMBER: Final = "-?[0-9]+([.][0-9]+)?"
+_ROUNDED: Final = r"[:\[,]\s*-?(?=[0-9.]{17})[0-9]+[.][0-9]"
+"""A JSON number of more than 15 digits."""
 # The exact texts of each type. Spark's conversions accept more, and change it: "1,50" to 150.00, a date to midnight somewhere.
 _FORMS: Final[tuple[tuple[type[DataType], str], ...]] = (
     (T.BooleanType, "true|false"),
@@ -62,9 +66,11 @@ def from_json(records: DataFrame, schema: str | StructType, *, malformed: str = 
     text = F.col("data").cast("string")
     parsed = records.select("data", *others, _objects(text, wanted).alias("_objects"))
     parts = [(field.name, _exactly(F.get("_objects", F.lit(0))[field.name], field.dataType)) for field in wanted]
-    whole = (F.size("_objects") == 1) & F.get("_objects", F.lit(0)).isNotNull()
-    # Spark stops silently after the first JSON value, and replaces bytes that are not UTF-8.
-    whole &= F.expr("is_valid_utf8(string(data))") & text.rlike(r"\}\s*$")
+    whole = (F.size("_objects") == 1) & F.get("_objects", F.lit(0)).isNotNull() & _is_one(text)
+    # Spark replaces bytes that are not UTF-8, and rounds JSON numbers of more than 15 digits.
+    whole &= F.expr("is_valid_utf8(string(data))")
+    if "decimal" in wanted.simpleString():
+        whole &= ~text.rlike(_ROUNDED)
     fits = F.coalesce(reduce(and_, (each for _, (_, each) in parts), whole), F.lit(False))
     columns = [value.alias(name) for name, (value, _) in parts]
     return parsed.select(*columns, *others, F.when(~fits, F.col("data")).alias(malformed))
@@ -76,6 +82,13 @@ def _objects(text: Column, schema: StructType) -> Column:
     return F.from_json(F.concat(F.lit("["), text, F.lit("]")), T.ArrayType(fields))
 
 
+def _is_one(text: Column) -> Column:
+    """Whether a text is exactly one JSON value. Spark stops silently after the first, so that a value that nobody knows has to follow."""
+    end = uuid4().hex
+    found = F.from_json(F.concat(F.lit("["), text, F.lit(f',"{end}"]')), T.ArrayType(T.StringType()))
+    return (F.size(found) == 2) & (F.get(found, F.lit(1)) == end)
+
+
 def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
     """A value from its JSON text, and whether it fits."""
     value, fits = text, F.lit(True)  # of a string
@@ -85,11 +98,13 @@ def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
             one = F.get(found, F.lit(0))
             parts = [(field.name, _exactly(one[field.name], field.dataType)) for field in kind]
             value = F.when(one.isNotNull(), F.struct(*(each.alias(name) for name, (each, _) in parts)))
-            fits = reduce(and_, (each for _, (_, each) in parts), (F.size(found) == 1) & one.isNotNull())
+            fits = reduce(
+                and_, (each for _, (_, each) in parts), (F.size(found) == 1) & one.isNotNull() & _is_one(text)
+            )
         case T.ArrayType():
             found = F.from_json(text, T.ArrayType(T.StringType()))
             value = F.transform(found, lambda each: _exactly(each, kind.elementType)[0])
-            fits = found.isNotNull() & F.forall(found, lambda each: _exactly(each, kind.elementType)[1])
+            fits = found.isNotNull() & _is_one(text) & F.forall(found, lambda each: _exactly(each, kind.elementType)[1])
         case _ if not isinstance(kind, T.StringType):
             form = next((form for each, form in _FORMS if isinstance(kind, each)), None)
             if form is None:
@@ -98,11 +113,12 @@ def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
                 )
             good = text.rlike(f"^({form})$")
             if isinstance(kind, T.DecimalType):
-                # The same digits before the point, and all places behind it: a difference would be rounded away.
-                wide = T.DecimalType(38, 38 - kind.precision + kind.scale)
-                good &= text.try_cast(wide) == text.try_cast(kind)
-                digits = F.length(F.regexp_replace(text, "[^0-9]", ""))
-                good &= ~(text.rlike("^-?[0-9]{1,7}[.]") & digits.between(16, 18))
+                # Further places behind the point would be rounded away, unless they are 0.
+                wide = T.DecimalType(38, min(37, 38 - kind.precision + kind.scale))
+                exact = text.rlike("E") & (text.try_cast(wide) == text.try_cast(kind))
+                good &= exact | text.rlike(rf"^-?[0-9]+([.][0-9]{{0,{kind.scale}}}0*)?$")
+            elif isinstance(kind, T.FractionalType):
+                good &= F.abs(text.try_cast(kind)) < F.lit(inf)
             value = F.when(good, text.try_cast(kind))
             fits = value.isNotNull()
     return value, text.isNull() | F.coalesce(fits, F.lit(False))
@@ -136,8 +152,10 @@ def write_once(rows: DataFrame, batch_id: int, name: str = "") -> DataFrameWrite
         kinesis_efo.write_once(rows, batch_id).save("s3://lake/orders")
     ```
     """
-    context = getattr(rows.sparkSession, "_sc", None)
-    if context is None or (query := context.getLocalProperty("sql.streaming.queryId")) is None:
+    context = getattr(rows.sparkSession, "sparkContext", None)
+    query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
+    # A thread of a pool may have these properties of another query.
+    if context is None or query is None or context.getLocalProperty("streaming.sql.batchId") != str(batch_id):
         raise ConfigurationError(
             "write_once: the query is not known here; call it in foreachBatch of a classic session, or set Delta's options txnAppId and "
             "txnVersion yourself"

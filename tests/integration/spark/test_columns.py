@@ -53,6 +53,26 @@ def test_json_becomes_exact_values_or_malformed(spark: SparkSession, ansi: bool)
     assert (third.lines, empty[:8], empty.shardId) == ([], (None,) * 8, "shardId-0")
 
 
+@pytest.mark.parametrize(
+    ("schema", "data"),
+    [
+        ("a decimal(38, 2)", '{"a": "1.505"}'),
+        ("a decimal(38, 0)", '{"a": "1.9"}'),
+        ("a decimal(37, 2)", '{"a": "1.50001"}'),
+        ("a decimal(20, 2)", '{"a": 9999999999999999.99}'),
+        ("a decimal(3, 2)", '{"a": 0.99999999999999999}'),
+        ("a float", '{"a": 1e39}'),
+        ("a double", '{"a": "1E400"}'),
+        ("a int", '{"a": 1}]{"a": 2}'),
+        ("a array<int>", '{"a": "[1] foo"}'),
+        ("a struct<b: int>", r'{"a": "{\"b\": 1}]{\"b\": 2"}'),
+    ],
+)
+def test_value_that_spark_would_change_is_malformed(spark: SparkSession, schema: str, data: str) -> None:
+    (found,) = kinesis_efo.from_json(given(spark, data.encode()), schema).collect()
+    assert found.malformed == data.encode()
+
+
 def test_rounded_json_numbers_are_malformed(spark: SparkSession) -> None:
     data = (
         b'{"a": 0.1234567890123456789}',

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import pytest
 
 from kinesis_efo.arns import StreamIdentity
+from kinesis_efo.decisions.quiet import SETTLED_SECONDS
 from kinesis_efo.errors import ConfigurationError, InvalidRequestError, StreamReplacedError, UsageError
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
@@ -252,9 +253,11 @@ async def test_tail_does_not_end_with_one_empty_answer() -> None:
     )  # fmt: skip
     shown: list[TailRecord] = []
     over = asyncio.Event()
-    tail = Tail(stream, "orders", shown.extend, until=Until(clock.time(), clock, over.set))
+    asked = clock.time()
+    tail = Tail(stream, "orders", shown.extend, until=Until(asked, clock, over.set))
     reading = asyncio.create_task(tail.run(TRIM_HORIZON))
     await asyncio.wait_for(over.wait(), 60)
+    assert clock.time() >= asked + SETTLED_SECONDS, "what came before can be read by then"
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     assert len(shown) == 5

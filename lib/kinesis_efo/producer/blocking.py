@@ -110,7 +110,8 @@ class Producer:
     ) -> Future[Written]:
         """Queue a record like `put`, and return a future with its shard and sequence number, for more CPU than `put` takes.
 
-        The future fails if the record is not written. Its callbacks run on the producer's thread, and must return soon.
+        The future fails if the record is not written. Its callbacks run on the producer's thread, must return soon, and not wait for the
+        producer. In a forked child, it never ends.
         """
         record, written = self._producer.engine.make_sent(data, partition_key, explicit_hash_key)
         self._queue((record,))

@@ -451,9 +451,13 @@ class Engine:
         except StreamError as error:
             with self._lock:
                 self._fail(error)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            # Whoever cancels all tasks of a loop, as at SIGTERM, must not let a later flush wait for ever.
             with self._lock:
-                self._break(error)
+                if not self._stopped:
+                    self._break(error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
         self._pump()
 
     async def _learn(self, request: PutRecordsRequest, results: Sequence[Result]) -> bool:

@@ -41,7 +41,7 @@ def moves(leases: Iterable[Lease], position: Position, listed: Mapping[str, Leas
     edits = []
     for lease in leases:
         complete = lease.completed((listed or {}).get(lease.key, LeaseInfo()))
-        if complete != lease or (lease.reached, lease.sub, lease.owner, lease.stream) != (position, 0, None, None):
+        if complete != lease or (lease.position, lease.sub, lease.owner, lease.stream) != (position, 0, None, None):
             edits.append(Edit(lease.key, lease, complete.moved(position)))
     return edits
 

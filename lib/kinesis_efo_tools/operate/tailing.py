@@ -16,7 +16,7 @@ from aiobotocore.config import AioConfig
 
 from kinesis_efo.aws import COMMAND_SECONDS, AsyncClients
 from kinesis_efo.clock import Clock
-from kinesis_efo.decisions.quiet import Quiet
+from kinesis_efo.decisions.quiet import SETTLED_SECONDS, Quiet
 from kinesis_efo.errors import ConfigurationError, first_of
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, iterator_at, polling_limits
@@ -58,8 +58,8 @@ class Until:
         return record.arrived is None or record.arrived.timestamp() < self.time
 
     def is_behind(self, millis_behind: int) -> bool:
-        """Whether a reader with this lag has passed the time."""
-        return self.clock.time() - millis_behind / 1000 >= self.time
+        """Whether a reader with this lag has passed the time, and whatever arrived before it can be read."""
+        return self.clock.time() - millis_behind / 1000 >= self.time + SETTLED_SECONDS
 
 
 class Tail:

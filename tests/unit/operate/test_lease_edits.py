@@ -65,6 +65,14 @@ def test_moves_end_at_the_position_and_are_planned_once(present: dict[str, Lease
     assert moves(after.values(), position) == []
 
 
+def test_row_within_an_aggregate_is_moved_behind_it() -> None:
+    row = Lease("orders:shardId-000000000000", checkpoint=Position.after(49))
+    assert row.position == Position.inside(49, 0)
+    (edit,) = moves([row], Position.after(49))
+    assert edit.after is not None
+    assert edit.after.position == Position.after(49)
+
+
 @given(rows(), st.dictionaries(st.sampled_from(SHARDS), POSITIONS))
 def test_a_replacement_leaves_exactly_what_is_wanted(present: dict[str, Lease], wanted: dict[str, Position]) -> None:
     infos = {key: LeaseInfo(position, frozenset({"p"}), "0", "9") for key, position in wanted.items()}

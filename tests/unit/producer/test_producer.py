@@ -117,6 +117,23 @@ def test_put_waits_for_room_and_continues_afterwards() -> None:
     run(scenario, max_outstanding_records=10, linger=60)
 
 
+def test_cancelled_request_fails_the_producer() -> None:
+    """Whoever ends a program cancels all tasks of the loop; a flush after that must not wait for ever."""
+
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
+        opened.service.gate.clear()
+        sent = await producer.send(b"x", "k")
+        await until(lambda: opened.service.requests)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        with pytest.raises(WriteError, match="CancelledError"):
+            await asyncio.wait_for(producer.flush(), SOON)
+        assert isinstance(sent.exception(), WriteError)
+
+    with pytest.raises(WriteError):
+        run(scenario, linger=0)
+
+
 def test_record_is_sent_after_the_linger() -> None:
     async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         await producer.put(b"x", "k")

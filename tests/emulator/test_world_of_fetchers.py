@@ -206,3 +206,18 @@ def test_fetcher_cut_off_between_expiry_and_death_reads_on(hosts: tuple[str, ...
         w.cut_off(*hosts, seconds=seconds)
         w.put_for(60, every=1)
         query.reads(100, within=180)
+
+
+def test_fetcher_cut_off_after_it_has_read_much_finds_room_again() -> None:
+    """It must not fetch again what is read already: nobody would drop that."""
+    with world(fetchers=1, options={"bufferBytes": "1m", "readMode": "polling"}) as w:
+        w.warns("has not answered for as long as the run's lease lasts")
+        query = w.query()
+        w.put(20, size=40_000)
+        query.reads(20)
+        w.later(5)
+        w.cut_off("host0", seconds=24)
+        w.split()
+        w.later(54)
+        w.put(3)
+        query.reads(23, within=120)

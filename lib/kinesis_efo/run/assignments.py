@@ -97,6 +97,9 @@ class Assignments:
         if is_new:
             logger.info("fetcher %s has come", member)
             self.share()
+        elif not request.revision:
+            # It was cut off, and has closed its shards. From a row's old start it would fetch what nobody needs and nothing drops.
+            self._table.reopen(member.shards)
         self.changed.notify()
         if member.revision == request.revision and not member.unsent(self._orders(member)):
             await within(self._clock, request.wait, member.changed.wait())

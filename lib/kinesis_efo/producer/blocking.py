@@ -235,7 +235,11 @@ class Producer:
                 engine.withdraw(wait)
 
     def _check_thread(self) -> None:
-        if threading.current_thread() is self._thread:
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # no loop runs on this thread
+        if running is self._loop:
             raise RuntimeError(
                 "a callback of a future of `send` must not wait for the producer, on whose thread it runs"
             )

@@ -361,13 +361,16 @@ class QueryOracle:
         member.missed.append(record)
 
     def _is_reported(self, record: Record, trimmed: float, at: float) -> bool:
-        # What another query of the program accepts is no word to this one.
-        accepted = self.accepts(record.stream, record.shard)
         return any(
-            report.is_loss and report.names(record) and (accepted or "acceptDataLoss accepts" not in report.text)
+            report.is_loss and report.names(record) and self._is_told(report, record.stream)
             for report in self.reports
             if trimmed - TRIM_SECONDS - (MORE_SECONDS if report.goes_on else 0) <= report.at <= at
         )
+
+    def _is_told(self, report: Report, stream: str) -> bool:
+        """Whether a report counts for this query: what another one of the program accepts does not."""
+        accepted = "acceptDataLoss accepts" in report.text
+        return not accepted or any(self.accepts(stream, shard) for shard in _SHARD.findall(report.text))
 
     # -- what is left
 

@@ -118,7 +118,7 @@ class ShardNews(msgspec.Struct, frozen=True):
         behind: Milliseconds by which the last event was behind the tip; None before the first event.
         unseen: An upper bound for the age, in seconds, of records after the last event; None if unknown.
         read_until: A time, epoch seconds, before which no record after the last event arrived; None if unknown.
-        lost: Unless it was lost after the last event, as options allow.
+        lost: Whether records after the last event were lost, as options allow. Then `read_until` holds for this reader only.
         children: The shard's children, if the shard has ended.
         quiet: Seconds for which the shard seems to have had no more records; 0 if it may have some.
         lowest: The lowest sequence number that the buffer is known to cover, if the buffer starts at a time or at the trim horizon.

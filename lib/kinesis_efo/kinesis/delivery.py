@@ -40,8 +40,9 @@ class EventSink(Protocol):
 class ShardDelivery:
     """Delivers the events of a shard, up to `position`, after the last event that the sink admitted.
 
-    `known` is what is known about `position`, for this reader: if it `lost` records there, no other one may rely on it. `heard_at` is when the last event came or was admitted, monotonic seconds; `closing` the last
-    number and the children, once ListShards shows the shard as closed.
+    `known` is what is known about `position`. `lost`: records after it were lost, as options allow, so that no other reader may rely on
+    `known`. `heard_at` is when the last event came or was admitted, monotonic seconds; `closing` the last number and the children, once
+    ListShards shows the shard as closed.
     """
 
     def __init__(

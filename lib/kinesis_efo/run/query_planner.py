@@ -291,7 +291,7 @@ class QueryPlanner:
         query = self.query
         if call.end.mark is not None:
             query.planned(call.end.mark)
-        repeated = call.end not in query.progress.planned
+        repeated = call.first and call.end not in query.progress.planned
         query.plan(call.end)
         ranges = list(filter(self._advance.has_records, call.begin.ranges_to(call.end)))
         if call.first:

@@ -475,7 +475,10 @@ class Table:
         return found
 
     def read_until(self, key: ShardKey, position: Position, *, lost: bool = True) -> float | None:
-        """A time, epoch seconds, before which no record after a position arrived, or (if `lost`) was left to read; None if unknown."""
+        """A time, epoch seconds, before which no record after a position arrived; None if unknown.
+
+        Unless `lost`, rows that have lost records after the position do not count: other queries may not rely on them.
+        """
         rows = (self.shared.get(key), *self._separate.get(key, {}).values())
         found = [
             row.read_until for row in rows if row is not None and row.index.end == position and (lost or not row.lost)

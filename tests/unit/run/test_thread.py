@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -84,8 +83,14 @@ def test_stop_continues_after_a_failed_part(
 @pytest.mark.slow
 def test_call_ends_with_its_loop(begun: Callable[[Whole], RunThread]) -> None:
     runtime = begun(Whole())
+    runs = threading.Event()
+
+    async def wait() -> None:
+        runs.set()
+        await asyncio.sleep(3600)
+
     with ThreadPoolExecutor(1) as caller:
-        call = caller.submit(runtime.call, asyncio.sleep(3600))
-        time.sleep(0.05)  # either way: a call that comes later finds the loop stopped
+        call = caller.submit(runtime.call, wait())
+        assert runs.wait(60)
         runtime.stop()
         assert isinstance(call.exception(60), FetcherUnreachableError)

@@ -474,6 +474,18 @@ def test_start_at_a_time_before_retention_is_an_error(given: str, mode: str) -> 
         query.reads(5)
 
 
+def test_start_before_a_generation_that_is_gone_names_older_shards() -> None:
+    with world(retention_seconds=3600.0) as w:
+        w.put(10)
+        w.later(60)
+        w.split()
+        w.later(4000)
+        w.put(5)
+        w.warns("are gone")
+        query = w.query(startingPosition=f"AT_TIMESTAMP:{int((w.kinesis.now - 4200) * 1000)}")
+        assert "and those of older shards that are not listed any more, are gone" in query.fails(DataLossError)
+
+
 @both_modes
 def test_start_from_leases_after_expired_records_is_an_error(mode: str) -> None:
     with world(options={"readMode": mode}) as w:

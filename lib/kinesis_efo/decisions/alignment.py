@@ -189,7 +189,9 @@ class _UpTo:
 
     def news_since(self, after: Position) -> float | None:
         """Return when the first record arrived in the stream, so that the shard with the oldest record is planned first."""
-        return self._buffer.arrived_behind(after)
+        arrived = self._buffer.arrived_behind(after)
+        # A shard of which only the end is left holds back all others, so it comes first, however small the limits are.
+        return -inf if arrived is None and self._buffer.news_since(after) is not None else arrived
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
         return self._buffer.portion_before(after, max_bytes, max_records, self._horizon, some=some)

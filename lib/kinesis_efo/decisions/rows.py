@@ -35,6 +35,11 @@ class Needs(NamedTuple):
     asked: Position | None = None
 
     @property
+    def begin(self) -> Position:
+        """Where reading begins again if no row has what is needed: tasks read an unfinished micro-batch from `lowest` on."""
+        return self.lowest if self.asked is None else self.asked
+
+    @property
     def now(self) -> Position:
         return self.reach if self.asked is None else self.asked
 
@@ -132,7 +137,7 @@ def _moved(
         if need:
             heard = shared.events.end != shared.events.start and any(each.asked is not None for each in need)
             moves = shared.events.records or heard or shared.age >= IDLE_SECONDS
-            return (lowest(each.now for each in need), "back") if moves else (None, "")
+            return (lowest(each.begin for each in need), "back") if moves else (None, "")
         return (lowest(ends), "all ahead") if far and all(map(shared.events.ends_before, ends)) else (None, "")
     front = max(ends, key=rank)
     if far and not hold and shared.events.ends_before(front):
@@ -172,12 +177,11 @@ def _starves(queries: Mapping[str, Needs], shared: RowView) -> bool:
 def _separate(needs: Needs, shared: RowView, row: RowView | None) -> Position | None:
     """Where a query's separate row begins; None if the query needs none."""
     served = shared.serves(needs.now) or (needs.asked is None and shared.serves(needs.lowest))
-    wanted = needs.lowest if needs.asked is None else needs.asked
     if row is None:
-        return None if served else wanted
+        return None if served else needs.begin
     if served and shared.has(needs.lowest):
         return None
     if row.events.ends_before(needs.lowest):  # nobody reads there any more
-        return wanted
+        return needs.begin
     has = row.is_within(needs) if needs.asked is None else row.has(needs.asked)
-    return wanted if not (served or has) and row.age >= SEPARATE_SECONDS else row.events.start
+    return needs.begin if not (served or has) and row.age >= SEPARATE_SECONDS else row.events.start

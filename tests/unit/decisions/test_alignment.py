@@ -137,7 +137,7 @@ def test_shard_ends_after_its_last_record_was_cut_off() -> None:
     ended = shard(0, timed(1, 10.0, 11.0, 12.0, step=10), event(None, records=0, children=["c"]))
     query = Query(ended, shard(1, timed(1, 100.0)))
     query.take({key(0): Portion(after(30), 100, 3)})
-    assert query.plan(max_records=1)[key(0)].through == SHARD_END
+    assert query.plan(max_bytes=1, max_records=1)[key(0)].through == SHARD_END
 
 
 def test_records_without_arrival_times_stop_nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kinesis_efo.decisions.event_index import EventIndex
@@ -40,6 +40,7 @@ needs = ranges.map(lambda ends: Needs(at(ends[0]), at(ends[1]))) | asked.map(
 queries = st.dictionaries(st.sampled_from("abc"), needs, min_size=1)
 
 
+@example({"a": Needs(at(3), at(5))}, RowView(events(20, 30), 0.0, 0.0, 100.0), {}, False, False)
 @given(queries, st.none() | views, st.dictionaries(st.sampled_from("abc"), views), st.booleans(), st.booleans())
 def test_each_decision_serves_and_retains_for_all_queries(
     who: dict[str, Needs], shared: RowView | None, separate: dict[str, RowView], hold: bool, may_poll: bool
@@ -53,6 +54,8 @@ def test_each_decision_serves_and_retains_for_all_queries(
         if may_poll:
             assert kept.is_within(need) or name in found.separate
             assert need.asked is None or kept.has(need.asked) or name in found.separate
+        if shared is not None and "back" in found.why and not shared.is_within(need):
+            assert after.has(need.asked or need.lowest), "its unfinished micro-batch is read from there"
         if after.has(need.lowest) and "full" not in found.why:
             assert rank(found.keep) <= rank(need.lowest), "a task of it may read there"
     if shared is not None and found.stand is not None:

@@ -6,6 +6,7 @@ A shard gets another fetcher only after its previous one is gone, or has confirm
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from math import inf
 
 from msgspec.structs import replace
 
@@ -20,7 +21,8 @@ class Member:
     """A fetcher that has asked for work, and what was sent to it.
 
     `request` is its last request, received at `heard_at` (monotonic seconds). `number` is the number of the last reply to it, 0 before the
-    first. `revision` grows whenever `shards`, the shards that it may read, changes. `changed` is notified when there is news for it.
+    first. `revision` grows whenever `shards`, the shards that it may read, changes. `changed` is notified when there is news for it. Its next
+    report was made after `replied_at` (monotonic seconds), because it has had the reply to the one before.
     """
 
     def __init__(self) -> None:
@@ -31,6 +33,7 @@ class Member:
         self.changed = Signal()
         self.number = 0
         self._sent: dict[ShardKey, Order] = {}
+        self.replied_at = -inf
         self._reports = 0
 
     def __str__(self) -> str:
@@ -68,6 +71,8 @@ class Member:
         if number not in (1, self._reports + 1):
             return False
         self._reports = number
+        if number == 1:
+            self.replied_at = -inf  # it did not wait for a reply
         return True
 
 

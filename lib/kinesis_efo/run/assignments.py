@@ -139,6 +139,7 @@ class Assignments:
         # Ignore late news of a shard that has moved to another fetcher.
         mine = [news for news in report.shards if self.members.owner(news.key) is member]
         known = [self._note(member, news) for news in mine]
+        member.replied_at = self._clock.monotonic()
         wakes = any(not self._table.shared[news.key].index.idle for news in mine if news.key in self._table.shared)
         self._table.heard({news.key for news in mine}, wakes=wakes)
         if report.failure:
@@ -151,7 +152,7 @@ class Assignments:
 
     def _note(self, member: Member, news: ShardNews) -> bool:
         """Handle the news of one shard; returns False if earlier news is missing."""
-        size = self._table.note(news, member.request.name, member.request.budget)
+        size = self._table.note(news, member.request.name, member.request.budget, member.replied_at)
         if size is None:
             return False
         self._rates.add(news.key, size)

@@ -110,12 +110,12 @@ class Row:
         self._seen_until: float | None = None
         self._quiet_since: float | None = None
 
-    def note(self, news: ShardNews, now: float) -> None:
-        """Note everything in some news except for the events."""
+    def note(self, news: ShardNews, now: float, made_at: float) -> None:
+        """Note everything in some news except for the events. They were made after `made_at`, and may have come late."""
         self.is_heard, self.heard_at = True, now
         self.behind, self.read_until, self.lost = news.behind, news.read_until, news.lost
         self.waits, self.subscription = news.waits, news.subscription
-        self._seen_until = None if news.unseen is None else now - news.unseen
+        self._seen_until = None if news.unseen is None else made_at - news.unseen
         self._quiet_since = now - news.quiet if news.quiet else None
 
     def quiet(self, now: float) -> float:
@@ -273,11 +273,14 @@ class Table:
             if news.version == row.version:
                 row.index = feed.buffer
                 row.room = feed.budget.limit
-                row.note(news, self.clock.monotonic())
+                row.note(news, now := self.clock.monotonic(), now)
         self.heard({key.shard for key in touched}, wakes=wakes)
 
-    def note(self, news: ShardNews, fetcher: str, room: int) -> int | None:
-        """Note what a fetcher in another process reports of a shard. Returns the bytes of new events; None if earlier news is missing."""
+    def note(self, news: ShardNews, fetcher: str, room: int, made_at: float) -> int | None:
+        """Note what a fetcher in another process reports of a shard, at some time after `made_at`, monotonic seconds.
+
+        Returns the bytes of new events; None if earlier news is missing.
+        """
         row, now = self.shared.get(news.key), self.clock.monotonic()
         if row is None or row.version != news.version:
             return 0
@@ -297,7 +300,7 @@ class Table:
         if index.covers(row.keep):
             # The fetcher will drop the events before this position, so nobody must plan from them.
             index.keep(row.keep)
-        row.note(news, now)
+        row.note(news, now, made_at)
         return size
 
     def heard(self, shards: Collection[ShardKey], *, wakes: bool) -> None:

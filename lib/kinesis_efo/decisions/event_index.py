@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 from kinesis_efo.positions import SHARD_END, LastRecord, Position, PositionKind
 from kinesis_efo.records.arrivals import Arrivals
 
-_COMPACT_AFTER: Final = 1024
+COMPACT_AFTER: Final = 1024
+"""The slots of so many dropped events are removed together, because that moves all later ones."""
 _BEHIND_ALL: Final = 10**400
 
 
@@ -39,7 +40,7 @@ class EventIndex:
     Of the dropped events, `gone` still have a slot and `compacted` have none.
     """
 
-    def __init__(self, start: Position) -> None:
+    def __init__(self, start: Position, compact_after: int = COMPACT_AFTER) -> None:
         self.start = start
         self.end = start
         # Where the index began, as long as no record was dropped: it still has everything after that.
@@ -58,6 +59,7 @@ class EventIndex:
         self.lowest = _BEHIND_ALL if start.is_end else start.sequence_number
         self.gone = 0
         self.compacted = 0
+        self._compact_after = compact_after
 
     def __len__(self) -> int:
         """The number of events, including dropped ones that still have a slot."""
@@ -319,7 +321,7 @@ class EventIndex:
 
     def compact(self) -> int:
         """Remove the slots of dropped events, if there are so many that moving the rest is worth it. Returns how many were removed."""
-        if self.gone <= _COMPACT_AFTER or self.gone * 2 <= len(self._ends):
+        if self.gone <= self._compact_after or self.gone * 2 <= len(self._ends):
             return 0
         moved, self.gone = self.gone, 0
         self.compacted += moved

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from math import inf
 from typing import Final, NamedTuple
 
-from kinesis_efo.decisions.event_index import EventIndex
+from kinesis_efo.decisions.event_index import COMPACT_AFTER, EventIndex
 from kinesis_efo.decisions.quiet import Quiet
 from kinesis_efo.decisions.rows import STARVING_SECONDS
 from kinesis_efo.errors import FetcherError
@@ -90,8 +90,9 @@ class ShardBuffer(EventIndex):
         budget: Budget,
         arrived: Callable[[], None],
         arrival_step: int | None = None,
+        compact_after: int = COMPACT_AFTER,
     ) -> None:
-        super().__init__(start)
+        super().__init__(start, compact_after)
         self.key = key
         self.last_record: LastRecord | None = None
         self.committed: Position | None = None

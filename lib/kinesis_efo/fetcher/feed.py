@@ -7,9 +7,11 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.decisions.event_index import COMPACT_AFTER
 from kinesis_efo.errors import DataLossError, KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import ShardBuffer
@@ -70,6 +72,7 @@ class ShardFeed:
         fail_on_data_loss: bool,
         lost: Callable[[str], Awaitable[None]] | None = None,
         arrival_step: int | None = None,
+        compact_after: int = COMPACT_AFTER,
     ) -> None:
         self.row = row
         self.key = row.shard
@@ -87,7 +90,14 @@ class ShardFeed:
         self._counts = counts
         self._clock = clock
         self._fail_on_data_loss = fail_on_data_loss
-        self._arrival_step = arrival_step
+        self._new_buffer = partial(
+            ShardBuffer,
+            self.key,
+            budget=budget,
+            arrived=self._announce,
+            arrival_step=arrival_step,
+            compact_after=compact_after,
+        )
         self._task: asyncio.Task[None] | None = None
         self._subscription: ShardSubscription | None = None
         self._closing: tuple[int, tuple[ChildShard, ...]] | None = None
@@ -107,7 +117,7 @@ class ShardFeed:
         """Start the subscription at a position, with a new buffer."""
         before = self.close()
         self.has_failed = False
-        self.buffer = ShardBuffer(self.key, position, self.budget, self._announce, self._arrival_step)
+        self.buffer = self._new_buffer(position)
         self._task = asyncio.create_task(self._fill(self.buffer, before), name=f"feed {self.key}")
         self._announce()
 

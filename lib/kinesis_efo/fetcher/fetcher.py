@@ -17,6 +17,7 @@ from operator import attrgetter, itemgetter
 from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.decisions.event_index import COMPACT_AFTER
 from kinesis_efo.decisions.losses import Known
 from kinesis_efo.decisions.rows import MOVE_SECONDS, NEAR_SECONDS
 from kinesis_efo.errors import DataLossError, KinesisEfoError, RetriesExhaustedError
@@ -53,13 +54,15 @@ class FetcherSettings:
     """Settings of a fetcher.
 
     A read waits `patience` seconds for permission to read its shard. A range fails after `timeout` seconds without progress, although Kinesis
-    answers. `arrival_step` is the resolution of the noted arrival times, milliseconds; None: they are not noted.
+    answers. `arrival_step` is the resolution of the noted arrival times, milliseconds; None: they are not noted. The slots of `compact_after`
+    dropped events are removed together.
     """
 
     fail_on_data_loss: bool
     patience: float
     arrival_step: int | None = None
     timeout: float = 600.0
+    compact_after: int = COMPACT_AFTER
 
 
 class Coordinator(Protocol):
@@ -263,6 +266,7 @@ class Fetcher:
             fail_on_data_loss=self.settings.fail_on_data_loss,
             lost=partial(self._lost, row.shard),
             arrival_step=self.settings.arrival_step,
+            compact_after=self.settings.compact_after,
         )
 
     def _subscriptions(self, row: RowKey) -> Subscriptions:

@@ -260,6 +260,9 @@ class OpenProducer:
     before: ProducerMetrics
 
 
+_MISSING_PAUSES: Final = (1.0, 3.0, 6.0)
+
+
 @dataclass
 class ProducerPool:
     """Keeps up to `most` producers open for the next task of a Python worker: opening one takes calls that AWS limits per account.
@@ -270,6 +273,7 @@ class ProducerPool:
     seconds: float = 300.0
     most: int = 8
     clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
     producer: Any = Producer
     _kept: dict[Hashable, OpenProducer] = field(default_factory=dict)
 
@@ -281,8 +285,19 @@ class ProducerPool:
             return kept
         if kept is not None:
             kept.producer.abort()
-        made = self.producer(target, settings=options.producer, aws=options.aws, metrics=options.metrics).open()
+        made = self._open(target, options)
         return OpenProducer((target, options), made, self.clock(), made.metrics)
+
+    def _open(self, target: str, options: SinkOptions) -> Producer:
+        """Open a producer. Before rows are left out because a stream does not exist, ask several times: one answer is no proof."""
+        again = iter(() if options.producer.fail_on_error else _MISSING_PAUSES)
+        while True:
+            try:
+                return self.producer(target, settings=options.producer, aws=options.aws, metrics=options.metrics).open()
+            except StreamNotFoundError:
+                if (pause := next(again, None)) is None:
+                    raise
+                self.sleep(pause)
 
     def keep(self, used: OpenProducer) -> None:
         """Put a producer without outstanding records into the pool."""

@@ -233,7 +233,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalAws]:
             made.append(Producer(*given, **more))
             return made[-1]
 
-        monkeypatch.setattr("kinesis_efo.spark.sink._pool", ProducerPool(producer=producer))
+        monkeypatch.setattr("kinesis_efo.spark.sink._pool", ProducerPool(producer=producer, sleep=lambda _: None))
         running.client("kinesis").create_stream(StreamName="orders", ShardCount=1)
         yield running
         for each in made:

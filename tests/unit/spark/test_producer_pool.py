@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
+from kinesis_efo.errors import StreamNotFoundError
+from kinesis_efo.producer import ProducerSettings
 from kinesis_efo.spark.sink import KinesisWriter, ProducerPool, SinkOptions
 from tests.support.shared_runs import manifest
 
@@ -51,6 +55,23 @@ def test_the_oldest_producer_makes_room() -> None:
         producers.keep(each)
     assert [each.producer.aborted for each in taken] == [True, False, False]
     assert producers.take("c", OPTIONS) is taken[2]
+
+
+@pytest.mark.parametrize(("answers", "fail_on_error"), [(3, False), (4, False), (1, True)])
+def test_left_out_stream_is_asked_for_several_times(answers: int, fail_on_error: bool) -> None:
+    refusals, pauses = [StreamNotFoundError("no such stream")] * answers, list[float]()
+
+    class NotFoundYet(AsyncProducer):
+        def open(self) -> AsyncProducer:
+            if refusals:
+                raise refusals.pop()
+            return self
+
+    producers = ProducerPool(producer=NotFoundYet, sleep=pauses.append)
+    options = SinkOptions(producer=ProducerSettings(fail_on_error=fail_on_error))
+    with nullcontext() if answers == 3 else pytest.raises(StreamNotFoundError):
+        producers.take("orders", options)
+    assert sum(pauses) == (0 if fail_on_error else 10)
 
 
 def test_a_forked_process_uses_no_inherited_producer() -> None:

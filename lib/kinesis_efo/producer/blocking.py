@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import contextlib
 import logging
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -86,6 +87,9 @@ class Producer:
             self._end_loop()
             raise
         atexit.register(self._close_at_exit)
+        if (processes := sys.modules.get("multiprocessing.process")) and processes.parent_process() is not None:
+            # Such a process calls no exit handlers, but waits for its threads.
+            threading.Thread(target=self._close_after_main, name="kinesis-efo-producer-close").start()
         return self
 
     def put(self, data: Data, partition_key: str | None = None, explicit_hash_key: str | int | None = None) -> None:
@@ -111,9 +115,10 @@ class Producer:
         """Queue a record like `put`, and return a future with its shard and sequence number, for more CPU than `put` takes.
 
         The future fails if the record is not written. Its callbacks run on the producer's thread, must return soon, and not wait for the
-        producer. In a forked child, it never ends.
+        producer. In a forked process, its result is a `ProducerClosedError`.
         """
-        record, written = self._producer.engine.make_sent(data, partition_key, explicit_hash_key)
+        written = _WrittenFuture(self._producer)
+        record = self._producer.engine.make_sent(data, partition_key, explicit_hash_key, written)
         self._queue((record,))
         return written
 
@@ -244,6 +249,10 @@ class Producer:
                 "a callback of a future of `send` must not wait for the producer, on whose thread it runs"
             )
 
+    def _close_after_main(self) -> None:
+        threading.main_thread().join()
+        self._close_at_exit()
+
     def _close_at_exit(self) -> None:
         if self._elsewhere:
             return
@@ -258,6 +267,22 @@ class Producer:
             self.close()
         except StreamError as error:
             logger.error("some records were not written at the end of the process: %s", error)
+
+
+class _WrittenFuture(Future[Written]):
+    """The future of a record, which only ends in the process of its producer."""
+
+    def __init__(self, producer: AsyncProducer) -> None:
+        super().__init__()
+        self._producer = producer
+
+    def result(self, timeout: float | None = None) -> Written:
+        _ = self._producer.engine
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        _ = self._producer.engine
+        return super().exception(timeout)
 
 
 class _Executor(ThreadPoolExecutor):

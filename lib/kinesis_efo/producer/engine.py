@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -53,6 +55,14 @@ class Wait:
     done: Future[None] = field(default_factory=Future)
 
 
+@dataclass(slots=True)
+class _Left:
+    """The outstanding records and their bytes."""
+
+    records: int = 0
+    bytes: int = 0
+
+
 class Engine:
     """Runs an open producer on the event loop on which it is created. `stream` is the stream's name or ARN, for messages."""
 
@@ -81,7 +91,8 @@ class Engine:
         self._stall = StallWatch(settings.stall_warning, clock, self._loop, self._stalled_on)
         self._counts = Counts()
         self._lock = threading.Lock()
-        self._records = self._bytes = 0
+        self._left = _Left()
+        self._unclosed = weakref.finalize(self, _log_unclosed, stream, os.getpid(), self._left)
         self._waits: deque[Wait] = deque()
         self._failure: StreamError | None = None
         self._closing = self._stopped = False
@@ -116,9 +127,9 @@ class Engine:
         """Raise an error if this closed producer has not written all records."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        if self._records:
+        if self._left.records:
             raise ProducerClosedError(
-                f"the producer for {self._stream} was closed before {self._records} records were acknowledged; put them again"
+                f"the producer for {self._stream} was closed before {self._left.records} records were acknowledged; put them again"
             )
 
     def closed_error(self) -> ProducerClosedError:
@@ -147,15 +158,15 @@ class Engine:
             self._log_left_out(refused)
             return None
 
-    def make_sent(self, data: Data, key: str | None, hash_key: str | int | None) -> tuple[Record, Future[Written]]:
-        """Check a record, and make a future of its place. Raises `RecordRefusedError` whatever `fail_on_error` is."""
+    def make_sent(self, data: Data, key: str | None, hash_key: str | int | None, written: Future[Written]) -> Record:
+        """Check a record, whose place ends `written`. Raises `RecordRefusedError` whatever `fail_on_error` is."""
         self.check()
         key = f"{self._random.getrandbits(64):016x}" if key is None else key
         record = make_record(data, key, hash_key, self._limit, next(self._positions))
-        record.sent = written = Future[Written]()
+        record.sent = written
         self._sent.add(written)
         written.add_done_callback(self._sent.discard)
-        return record, written
+        return record
 
     def make_records(
         self, given: Iterable[PutArguments], positions: Iterable[int] | None = None
@@ -241,7 +252,7 @@ class Engine:
         """The current counters and gauges."""
         with self._lock:
             waiting = sum(self._clock.monotonic() - wait.since for wait in self._waits)
-            return self._counts.snapshot(self._records, self._bytes, waiting)
+            return self._counts.snapshot(self._left.records, self._left.bytes, waiting)
 
     # -- on the loop's thread
 
@@ -253,6 +264,7 @@ class Engine:
     async def stop(self) -> None:
         """End without waiting for outstanding records, and log how many there were."""
         self.halt()
+        self._unclosed.detach()
         for handle in (self._timer, self._recheck):
             if handle is not None:
                 handle.cancel()
@@ -261,12 +273,12 @@ class Engine:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        if self._records:
+        if self._left.records:
             logger.warning(
                 "producer for %s closed with %d records (%d bytes) that were put and not acknowledged",
                 self._stream,
-                self._records,
-                self._bytes,
+                self._left.records,
+                self._left.bytes,
             )
 
     # -- parts, with the lock held
@@ -289,8 +301,8 @@ class Engine:
 
     def _admit(self, records: Sequence[Record]) -> int:
         """Queue as many of the first records as there is room for; returns their number."""
-        room = self._settings.max_outstanding_records - self._records
-        bytes_left = self._settings.max_outstanding_bytes - self._bytes
+        room = self._settings.max_outstanding_records - self._left.records
+        bytes_left = self._settings.max_outstanding_bytes - self._left.bytes
         admitted = size = 0
         for record in records:
             if admitted == room or size + record.size > bytes_left:
@@ -300,8 +312,8 @@ class Engine:
             size += record.size
         self._queue.add(records[:admitted])
         self._epoch.count += admitted
-        self._records += admitted
-        self._bytes += size
+        self._left.records += admitted
+        self._left.bytes += size
         self._unpumped_records += admitted
         self._unpumped_bytes += size
         return admitted
@@ -413,8 +425,8 @@ class Engine:
         for epoch, leaving in Counter([record.epoch for record in records]).items():
             if epoch is not None:
                 epoch.count -= leaving
-        self._records -= len(records)
-        self._bytes -= sum([record.size for record in records])
+        self._left.records -= len(records)
+        self._left.bytes -= sum([record.size for record in records])
 
     def _fail(self, failure: StreamError, cause: BaseException | None = None) -> None:
         if self._failure is not None:
@@ -423,7 +435,7 @@ class Engine:
         self._failure = failure.about(self._stream)
         self._end_waits(failure)
         self._end_flushes(failure)
-        self._loop.call_soon_threadsafe(self._log_failure, failure, self._records)
+        self._loop.call_soon_threadsafe(self._log_failure, failure, self._left.records)
         self._loop.call_soon_threadsafe(self._end_sent, failure)
 
     def _break(self, cause: BaseException) -> None:
@@ -534,9 +546,9 @@ class Engine:
             self._recheck = self._loop.call_later(RECHECK_SECONDS, self._refresh_soon)
 
     def _stalled_on(self) -> str | None:
-        if not self._eager() or not self._records:
+        if not self._eager() or not self._left.records:
             return None
-        return f"producer for {self._stream}: {self._records} records ({self._bytes} bytes) are outstanding"
+        return f"producer for {self._stream}: {self._left.records} records ({self._left.bytes} bytes) are outstanding"
 
     # -- messages, without the lock, because a handler may put them into this producer
 
@@ -569,6 +581,17 @@ class Engine:
     def _log_failure(self, failure: StreamError, records: int) -> None:
         self._stall.stop()
         logger.error("producer for %s failed with %d records outstanding: %s", self._stream, records, failure)
+
+
+def _log_unclosed(stream: str, pid: int, left: _Left) -> None:
+    """Called when an engine is collected, or at the end of its process. A forked process has the records of its parent."""
+    if left.records and os.getpid() == pid:
+        logger.error(
+            "the producer for %s was not closed: %d records (%d bytes) that were put and not acknowledged are lost",
+            stream,
+            left.records,
+            left.bytes,
+        )
 
 
 def _end(future: Future[Any], error: StreamError | None = None, result: object = None) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import weakref
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from random import Random
 from types import TracebackType
@@ -31,6 +33,8 @@ Connect = Callable[[], AbstractAsyncContextManager[Service]]
 
 class AsyncProducer:
     """Writes records to one stream, for asyncio: what `Producer` is for threads, with the same arguments. An async context manager; for one event loop.
+
+    Close it before its loop ends: after that, only the log says how many records are lost.
 
     Example:
         >>> async def copy(lines):
@@ -81,7 +85,12 @@ class AsyncProducer:
             raise judge(error, "kinesis:ListShards").error(opened).about(self.stream) from error
         engine = Engine(self.stream, service, shards, traits, self.settings, self._clock, self._random)
         self._engine = engine
-        self._end_report = report(producer_collector(self.stream, lambda: engine.metrics), self._metrics_settings)
+        # An engine that nobody uses any more must be collected, because that logs the records that it has not written.
+        known = weakref.ref(engine)
+        self._end_report = report(
+            producer_collector(self.stream, lambda: ProducerMetrics() if (it := known()) is None else it.metrics),
+            self._metrics_settings,
+        )
         return self
 
     async def close(self) -> None:
@@ -147,7 +156,8 @@ class AsyncProducer:
         self, data: Data, partition_key: str | None = None, explicit_hash_key: str | int | None = None
     ) -> asyncio.Future[Written]:
         """Queue a record like `put`, and return a future with its place, as `Producer.send` does."""
-        record, written = self._engine_here().make_sent(data, partition_key, explicit_hash_key)
+        written = Future[Written]()
+        record = self._engine_here().make_sent(data, partition_key, explicit_hash_key, written)
         await self._queue((record,))
         return asyncio.wrap_future(written)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
 import os
 import pickle
@@ -254,9 +255,9 @@ def in_child(work: Callable[[], list[str]], way: str) -> list[str]:
 def test_call_in_a_forked_process_names_the_opening(way: str) -> None:
     opened = Opened()
     with with_parts(Producer("orders"), connect=opened) as producer:
-        producer.put(b"x", "k")
-        calls = [
-            lambda: producer.put(b"y", "k"), lambda: producer.put_many([(b"y", "k")]), producer.flush, producer.close,
+        sent = producer.send(b"x", "k")
+        calls: list[Callable[[], object]] = [
+            sent.result, sent.exception, lambda: producer.put(b"y", "k"), lambda: producer.put_many([(b"y", "k")]), producer.flush, producer.close,
             producer.abort, lambda: producer.__exit__(None, None, None), lambda: producer.metrics,
         ]  # fmt: skip
         texts = in_child(lambda: texts_of(calls), way)
@@ -282,6 +283,42 @@ def test_asyncio_call_in_a_forked_process_raises() -> None:
 
     for text in asyncio.run(main()):
         assert f"was opened in process {os.getpid()}, at {Path(__file__)}:" in text
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_open_producer_of_an_ending_subprocess_is_closed(context: str, tmp_path: Path) -> None:
+    process = multiprocessing.get_context(context).Process(target=_put_and_end, args=(tmp_path / "stored",))  # type: ignore[attr-defined]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
+    process.join(SOON)
+    assert process.exitcode == 0 and (tmp_path / "stored").read_text() == "1"
+
+
+def _put_and_end(stored: Path) -> None:
+    opened = Opened()
+    producer = blocking(opened, linger=60).open()
+    producer.put(b"x", "k")
+
+    (loop,) = (each for each in threading.enumerate() if each.name == "kinesis-efo-producer")
+
+    def note() -> None:
+        loop.join(SOON)
+        stored.write_text(str(len(opened.stored)))
+
+    threading.Thread(target=note).start()
+
+
+def test_unclosed_producer_of_an_ended_loop_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        producer = await with_parts(
+            AsyncProducer("orders", settings=ProducerSettings(linger=60)), connect=Opened()
+        ).open()
+        await producer.put(b"x", "k")
+
+    asyncio.run(main())
+    gc.collect()
+    assert "the producer for orders was not closed: 1 records (2 bytes)" in caplog.text
 
 
 def test_pickling_a_producer_raises() -> None:

@@ -21,6 +21,8 @@ TOGETHER = 10
 SEEDS = 200
 
 
+# A simulated Ctrl-C may come while a generator is closed, which ignores it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("first", range(FIRST, LAST, TOGETHER))
 def test_what_is_confirmed_is_stored_or_a_call_raises(first: int) -> None:
     outcomes = [play(seed) for seed in range(first, min(first + TOGETHER, LAST))]

@@ -2,8 +2,8 @@
 
 The oracle: what `flush` or `close` confirmed is stored, in order where that is promised, and exactly once, except where an answer was lost
 or an aggregate went to the wrong shard. For whatever is not stored, `close` raises an error, or, without `fail_on_error`, the producer
-counts it as refused. A record that `put` refuses is not stored. No error comes without a cause, and no call waits for longer than
-`retry_timeout` while Kinesis acknowledges nothing.
+counts it as refused. A record that `put` refuses is not stored. Each future of `send` ends: with the record's shard, or an error if it is
+not stored. No error comes without a cause, and no call waits for longer than `retry_timeout` while Kinesis acknowledges nothing.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ class Outcome:
 class Run:
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
+        self.others = Random(f"sends and timeouts of {seed}")
+        self.sent: list[tuple[Put, Any]] = []
         preempt = random.choice([0.0, 0.01, 0.05])
         self.world = World(random, TRACED, preempt)
         self.stream = WrittenStream(random, self.world.monotonic, BEGIN)
@@ -169,17 +171,25 @@ class Run:
 
     async def put(self, call: Callable[..., Awaitable[Any]], given: list[tuple[Put, str | None]], many: bool) -> None:
         try:
-            if many:
+            if not many and self.others.random() < 0.3:
+                ((put, hash_key),) = given
+                self.sent.append((put, await call("send", put.data, put.key, hash_key)))
+            elif many:
                 await call("put_many", [(put.data, put.key, hash_key) for put, hash_key in given])
             else:
                 ((put, hash_key),) = given
                 await call("put", put.data, put.key, hash_key)
         except KinesisEfoError as error:
+            if not (many or self.settings.fail_on_error) and isinstance(error, RecordRefusedError):
+                given[0][0].refused = given[0][0].size > self.stream.smallest  # `send` refuses it nevertheless
+                return
             self.failed(error)
             if limit := re.search(r"is larger than the (\d+) bytes", str(error)):
                 first = next(number for number, (put, _) in enumerate(given) if put.size > int(limit[1]))
                 for number, (put, _) in enumerate(given):
                     put.returned, put.refused = number < first, number >= first
+        except TimeoutError:
+            pass  # they may be queued
         except KeyboardInterrupt:
             self.interrupted()
         else:
@@ -200,6 +210,8 @@ class Run:
             await call("flush")
         except KinesisEfoError as error:
             self.failed(error)
+        except TimeoutError:
+            pass
         except KeyboardInterrupt:
             self.interrupted()
         else:
@@ -309,6 +321,7 @@ class Run:
             )
         if self.closed_well:
             self.check_counts(stored)
+        self.check_sent()
         for put in self.puts:
             taken = self.stream.taken[put.data]
             if put.refused and stored[put.data]:
@@ -328,6 +341,19 @@ class Run:
                 if order != sorted(order):
                     raise BrokenPromiseError(f"records with key {key} are not in order: {order}")
         return Outcome(len(self.puts), len(stored), [str(error) for error in self.errors], len(self.confirmed))
+
+    def check_sent(self) -> None:
+        """Require that the futures of `send` have ended, and are right."""
+        for put, future in self.sent:
+            if not future.done():
+                raise BrokenPromiseError(f"the future of {put.data[:12]!r} has not ended")
+            if (error := future.exception()) is None:
+                if future.result().shard_id not in self.stream.places[put.data]:
+                    raise BrokenPromiseError(f"{put.data[:12]!r} is not stored in {future.result()}")
+            elif isinstance(error, RecordRefusedError) and self.may_be_left_out(put.data):
+                continue
+            elif self.closed_well and not self.aborted:
+                raise BrokenPromiseError(f"close returned, but {put.data[:12]!r} has {error!r}")
 
     def check_delays(self) -> None:
         """Require that a record is sent once it has lingered, unless its shard or a whole request has failed, or requests are in flight."""
@@ -434,7 +460,11 @@ class Run:
     async def play_tasks(self) -> None:
         async def call(name: str, *arguments: Any) -> Any:
             with self.bounded():
-                return await getattr(self.producer, name)(*arguments)
+                seconds = self.others.choice([0.0, 0.05, 1.0, 8.0]) if self.others.random() < 0.1 else None
+                return await asyncio.wait_for(
+                    getattr(self.producer, name)(*arguments),
+                    seconds if name in ("put", "put_many", "send", "flush") else None,
+                )
 
         await self.producer.open()
         tasks = [asyncio.create_task(self.work(worker, call, asyncio.sleep)) for worker in range(self.workers)]
@@ -445,6 +475,7 @@ class Run:
             if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
                 self.faults.append(result)
         await self.close(call)
+        await asyncio.sleep(0.1)
 
 
 def _queued(put: Put) -> bool:

@@ -9,7 +9,7 @@ import asyncio
 import json
 import re
 from base64 import b64decode
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import md5
@@ -67,6 +67,8 @@ class WrittenStream:
         """How often the answer was lost after a record was written."""
         self.taken: Counter[bytes] = Counter()
         """How often it was acknowledged, and each reader gets it."""
+        self.places: dict[bytes, set[str]] = defaultdict(set)
+        """The shards to which it was written."""
         self.unkeyed_from: int | None = 0 if self.auto else None
         """How many records were written before Kinesis distributed records itself for the first time."""
         self.progress_at: list[float] = []
@@ -283,6 +285,8 @@ class WrittenStream:
         ]
         self.seen += inside
         stored += inside
+        for one in inside:
+            self.places[one].add(shard.name)
         # The producer writes an aggregate of which readers drop a part again, as the page says.
         if len(inside) == len(unpacked(entry, data)):
             readable += inside

@@ -163,9 +163,9 @@ class Engine:
         self.check()
         key = f"{self._random.getrandbits(64):016x}" if key is None else key
         record = make_record(data, key, hash_key, self._limit, next(self._positions))
+        written.set_running_or_notify_cancel()  # a cancellation in another thread would come between two lines here
         record.sent = written
         self._sent.add(written)
-        written.add_done_callback(self._sent.discard)
         return record
 
     def make_records(
@@ -240,7 +240,8 @@ class Engine:
         with self._lock:
             self._end_flushes(self.closed_error())
             self._stopped = True
-        self._end_sent(self._failure or self.closed_error())
+            sent, self._sent = self._sent, set()
+        self._end_sent(sent, self._failure or self.closed_error())
 
     @property
     def full(self) -> bool:
@@ -421,6 +422,17 @@ class Engine:
         self._admit_waiting()
         self._conclude_flushes()
 
+    def _take_sent(self, settled: RequestOutcome) -> list[tuple[Future[Written], StreamError | None, Written | None]]:
+        """The futures of `send` that are decided. A close in another thread must not end them, too."""
+        found: list[tuple[Future[Written], StreamError | None, Written | None]] = []
+        for parcel, result in settled.placed:
+            place = Written(result.shard or "", result.sequence_number or "")
+            found += [(record.sent, None, place) for record in parcel.records if record.sent is not None]
+        found += [(record.sent, error, None) for record, error in settled.refused if record.sent is not None]
+        found = [each for each in found if each[0] in self._sent]
+        self._sent.difference_update([written for written, _, _ in found])
+        return found
+
     def _release(self, records: list[Record]) -> None:
         for epoch, leaving in Counter([record.epoch for record in records]).items():
             if epoch is not None:
@@ -436,7 +448,8 @@ class Engine:
         self._end_waits(failure)
         self._end_flushes(failure)
         self._loop.call_soon_threadsafe(self._log_failure, failure, self._left.records)
-        self._loop.call_soon_threadsafe(self._end_sent, failure)
+        self._loop.call_soon_threadsafe(self._end_sent, self._sent, failure)
+        self._sent = set()
 
     def _break(self, cause: BaseException) -> None:
         text = f"the producer for {self._stream} failed: {type(cause).__name__}: {cause}"
@@ -457,6 +470,9 @@ class Engine:
             with self._lock:
                 settled = settle(self._clock.monotonic())
                 self._conclude(settled)
+                sent = self._take_sent(settled) if self._sent else []
+            for written, refused, place in sent:
+                _end(written, refused, place)
             self._report(settled)
             if settled.misrouted and not unknown:
                 self._refresh_soon()
@@ -552,19 +568,12 @@ class Engine:
 
     # -- messages, without the lock, because a handler may put them into this producer
 
-    def _end_sent(self, error: StreamError) -> None:
-        """Fail the futures of `send`. Without the lock, because their callbacks may call the producer."""
-        for written in [*self._sent]:
+    def _end_sent(self, sent: Iterable[Future[Written]], error: StreamError) -> None:
+        """Fail futures of `send`. Without the lock, because their callbacks may call the producer."""
+        for written in [*sent]:
             _end(written, error)
 
     def _report(self, settled: RequestOutcome) -> None:
-        if self._sent:
-            for parcel, result in settled.placed:
-                for written in [record.sent for record in parcel.records if record.sent is not None]:
-                    _end(written, result=Written(result.shard or "", result.sequence_number or ""))
-            for record, error in settled.refused:
-                if record.sent is not None:
-                    _end(record.sent, error)
         if settled.acknowledged:
             self._stall.progress()
         if settled.retried:

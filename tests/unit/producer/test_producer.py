@@ -599,6 +599,7 @@ def test_unwritten_sent_record_fails_at_abort() -> None:
     producer = with_parts(Producer("orders"), connect=opened).open()
     opened.loop.call_soon_threadsafe(opened.service.gate.clear)
     written = producer.send(b"x")
+    assert not written.cancel(), "the record is on its way"
     producer.abort()
     with pytest.raises(ProducerClosedError):
         written.result(SOON)

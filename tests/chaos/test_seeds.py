@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("first", range(FIRST, LAST, TOGETHER))
-def test_what_is_written_is_read_once_and_in_order_or_the_error_is_named(first: int) -> None:
+def test_written_records_are_read_once_or_an_error_comes(first: int) -> None:
     outcomes = [play(seed) for seed in range(first, min(first + TOGETHER, LAST))]
     # A scenario in which nothing happened would prove nothing.
     assert sum(outcome.records for outcome in outcomes) > 100 * len(outcomes)
@@ -29,7 +29,7 @@ def test_what_is_written_is_read_once_and_in_order_or_the_error_is_named(first: 
 
 
 @pytest.mark.parametrize("first", range(FIRST, MOVING, TOGETHER))
-def test_the_same_holds_for_a_query_that_moves_between_polling_and_subscribing(first: int) -> None:
+def test_query_that_changes_its_read_mode_reads_once(first: int) -> None:
     outcomes = [play(seed, moves=True) for seed in range(first, min(first + TOGETHER, MOVING))]
     assert sum(outcome.records for outcome in outcomes) > 100 * len(outcomes)
     assert sum(sum(outcome.faults.values()) for outcome in outcomes) > 5 * len(outcomes)

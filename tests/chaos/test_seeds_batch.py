@@ -32,7 +32,7 @@ def test_stream_created_again_while_tasks_wait_fails_each_task(kind: str) -> Non
 
 
 @pytest.mark.parametrize("first", range(FIRST, LAST, TOGETHER))
-def test_batch_read_has_each_row_once_or_names_the_loss(first: int) -> None:
+def test_batch_read_has_each_row_or_names_the_loss(first: int) -> None:
     outcomes = [play_batches(seed) for seed in range(first, min(first + TOGETHER, LAST))]
     # Scenarios in which nothing was read, or all reads fail, would prove nothing.
     assert sum(outcome.rows for outcome in outcomes) > 20 * len(outcomes)

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("first", range(FIRST, LAST, TOGETHER))
-def test_whoever_is_killed_every_query_reads_everything_once_and_in_order(first: int) -> None:
+def test_every_query_reads_once_whichever_process_is_killed(first: int) -> None:
     outcomes = [play(seed) for seed in range(first, min(first + TOGETHER, LAST))]
     # A scenario in which nothing happened would prove nothing.
     assert sum(outcome.records for outcome in outcomes) > 100 * len(outcomes)
@@ -115,7 +115,7 @@ def make_a_new_secret(patch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda each: each.__name__ if callable(each) else "",
 )
-def test_a_rule_of_programs_that_is_taken_away_is_missed(
+def test_search_finds_each_rule_of_programs_taken_away(
     without: Callable[[pytest.MonkeyPatch], None], found_by: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The first of them found it when this was written. Another one does once the scenarios have changed.

@@ -59,7 +59,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
             process.wait()
 
 
-def test_a_speculative_attempt_beside_a_slow_one(
+def test_speculative_attempt_of_a_slow_task_reads_the_same(
     cluster: str,
     world: Callable[..., World],
     driver: Callable[..., Driver],

@@ -239,7 +239,7 @@ def test_max_shard_skew_holds_shards_to_the_slowest(fetchers: int) -> None:
             assert not times or max(times) - min(times) <= 91
 
 
-def test_query_that_ends_waits_for_no_shard_at_its_end() -> None:
+def test_ending_query_waits_for_no_shard_at_its_end() -> None:
     with world(shards=2, options={"maxShardSkew": "10s"}) as w:
         w.put(16)
         query = w.query(available_now=True)
@@ -474,7 +474,7 @@ def test_start_at_a_time_before_retention_is_an_error(given: str, mode: str) -> 
         query.reads(5)
 
 
-def test_start_before_a_generation_that_is_gone_names_older_shards() -> None:
+def test_start_before_a_trimmed_generation_names_older_shards() -> None:
     with world(retention_seconds=3600.0) as w:
         w.put(10)
         w.later(60)
@@ -622,7 +622,7 @@ def test_search_for_the_tip_reports_an_outage(operation: str) -> None:
         assert len(later) > 2
 
 
-def test_query_that_ends_reads_children_of_shards_listed_as_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ending_query_reads_children_of_shards_listed_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some servers give closed shards a placeholder as their last number, which is ignored."""
 
     def open_all(_: LossWorld, answer: dict[str, Any], __: object) -> None:

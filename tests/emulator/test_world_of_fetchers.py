@@ -208,7 +208,7 @@ def test_fetcher_cut_off_between_expiry_and_death_reads_on(hosts: tuple[str, ...
         query.reads(100, within=180)
 
 
-def test_fetcher_cut_off_after_it_has_read_much_finds_room_again() -> None:
+def test_fetcher_cut_off_after_much_reading_finds_room() -> None:
     """It must not fetch again what is read already: nobody would drop that."""
     with world(fetchers=1, options={"bufferBytes": "1m", "readMode": "polling"}) as w:
         w.warns("has not answered for as long as the run's lease lasts")

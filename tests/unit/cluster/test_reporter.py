@@ -97,7 +97,7 @@ def test_three_events_fill_a_report_of_three(monkeypatch: pytest.MonkeyPatch) ->
     run(main())
 
 
-def test_run_begins_anew_behind_events_that_were_dropped_before_they_were_reported() -> None:
+def test_run_begins_again_behind_dropped_unreported_events() -> None:
     async def main() -> None:
         feed = Feed(0, Position.after(0))
         buffer, made = feed.buffer, reporter(feed)

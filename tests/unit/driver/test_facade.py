@@ -296,7 +296,7 @@ def test_two_starts_are_refused(name: str) -> None:
         batch(since="2023-11-15T08:00Z", **{name: "TRIM_HORIZON"})
 
 
-def test_classic_session_tells_its_cores(there: str) -> None:
+def test_classic_session_passes_on_its_cores(there: str) -> None:
     found: Any = read(Driver(), manifest=there)
     assert BatchOptions.parse(found).source.cores == 2
 

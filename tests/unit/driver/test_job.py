@@ -106,7 +106,7 @@ def test_the_last_lines_are_all_faults(capfd: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("text", "code"), [(RUNNING, 3), (RUNNING.replace("AlreadyRunning", "DataLoss"), 6), ("out of disk", 1)]
 )
-def test_exit_code_tells_what_failed(text: str, code: int) -> None:
+def test_exit_code_shows_what_failed(text: str, code: int) -> None:
     def fail() -> None:
         raise StreamingQueryException(text)
 

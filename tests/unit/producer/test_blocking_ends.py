@@ -363,7 +363,7 @@ def test_callback_of_send_may_not_wait_for_its_producer(wait: Callable[[Producer
     assert [str(error)[:37] for error in errors] == ["a callback of a future of `send` must"]
 
 
-def test_records_are_written_if_the_program_exits_within_the_context() -> None:
+def test_exit_within_the_context_writes_the_records() -> None:
     opened = Opened()
 
     def program() -> None:

@@ -20,7 +20,7 @@ def test_cells_come_from_the_workflows() -> None:
     assert ROWS.keys() >= NOT_YET | ONCE.keys()
 
 
-def test_row_without_its_workflow_says_never(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_without_its_workflow_is_never(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "targets", dict)
     assert {line.split("|")[2].strip() for line in table().splitlines()[2:]} == {"*never*", "once (2026-11-29)"}
 

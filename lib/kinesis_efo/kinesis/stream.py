@@ -401,6 +401,7 @@ class Stream:
         backoff, since = Backoff(context.retry, context.random), self._clock.monotonic()
         while True:
             await self._clock.sleep(max(0.0, recovery.next_call - self._clock.monotonic()))
+            recovery.next_call = self._clock.monotonic() + context.limits.between_calls
             try:
                 events = await context.transport.subscribe(context.stream, shard_id, start, Unlimited())
                 recovery.next_call = self._clock.monotonic() + context.limits.after_success

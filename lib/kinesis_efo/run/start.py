@@ -141,7 +141,12 @@ async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
     give_up_at = clock.monotonic() + _LISTED_SECONDS
     while True:
         found = beginning(stream.lineage, start)
-        new = stream.lineage.too_new(found.offset)
+        new = stream.lineage.too_new(found.offset) or [
+            # An announced shard, whose parents an old list lacks.
+            shard
+            for shard in found.left_out
+            if not start.named or not all(parent in stream.lineage for parent in stream.lineage[shard].parents)
+        ]
         if not new or not (found.left_out or start.named):
             return found
         if clock.monotonic() >= give_up_at:

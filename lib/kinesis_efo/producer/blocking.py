@@ -17,6 +17,7 @@ from kinesis_efo.errors import ProducerClosedError, StreamError
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.processes import Home
+from kinesis_efo.producer.engine import Wait
 from kinesis_efo.producer.metrics import ProducerMetrics
 from kinesis_efo.producer.producer import AsyncProducer
 from kinesis_efo.producer.record import Data, PutArguments, Record, Written
@@ -231,12 +232,14 @@ class Producer:
 
     def _queue(self, records: Sequence[Record]) -> None:
         engine = self._producer.engine
-        wait = engine.put(records)
-        if wait is not None:
-            try:
+        waits: list[Wait] = []
+        try:
+            engine.put(records, waits)
+            for wait in waits:
                 self._check_thread()
                 wait.done.result()
-            finally:
+        finally:
+            for wait in waits:
                 engine.withdraw(wait)
 
     def _check_thread(self) -> None:

@@ -63,6 +63,27 @@ class _Left:
     bytes: int = 0
 
 
+class _Lock:
+    """A lock that raises an error in a signal handler which interrupts its owner, where another one would wait for ever."""
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._owner = 0
+
+    def __enter__(self) -> None:
+        if self._owner == threading.get_ident():
+            raise RuntimeError(
+                f"a signal handler interrupted a call of the producer for {self._stream}, so it cannot call it"
+            )
+        self._lock.acquire()
+        self._owner = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self._owner = 0
+        self._lock.release()
+
+
 class Engine:
     """Runs an open producer on the event loop on which it is created. `stream` is the stream's name or ARN, for messages."""
 
@@ -90,7 +111,7 @@ class Engine:
         self._queue = RecordQueue(stream, settings, shards, self._limit.bytes, random)
         self._stall = StallWatch(settings.stall_warning, clock, self._loop, self._stalled_on)
         self._counts = Counts()
-        self._lock = threading.Lock()
+        self._lock = _Lock(stream)
         self._left = _Left()
         self._unclosed = weakref.finalize(self, _log_unclosed, stream, os.getpid(), self._left)
         self._waits: deque[Wait] = deque()
@@ -193,12 +214,15 @@ class Engine:
             if refused is not None:
                 raise refused
 
-    def put(self, records: Sequence[Record]) -> Wait | None:
-        """Queue records in order. If there is no room for all of them, returns the wait for the rest."""
+    def put(self, records: Sequence[Record], waits: list[Wait]) -> None:
+        """Queue records in order. If there is no room for all of them, the wait for the rest is added to `waits`.
+
+        The caller withdraws it in the end, even if Ctrl-C comes before this returns.
+        """
         with self._lock:
             self.check()
             try:
-                return self._put(records)
+                self._put(records, waits)
             except BaseException as error:
                 # Ctrl-C between two lines may leave wrong counts, with which a flush could return too early.
                 self._break(error)
@@ -284,21 +308,19 @@ class Engine:
 
     # -- parts, with the lock held
 
-    def _put(self, records: Sequence[Record]) -> Wait | None:
+    def _put(self, records: Sequence[Record], waits: list[Wait]) -> None:
         now = self._clock.monotonic()
         for record in records:
             record.put_at = now
         admitted = 0 if self._waits else self._admit(records)
-        wait = None
         if admitted < len(records):
-            wait = Wait(list(records[admitted:]), now)
-            self._waits.append(wait)
+            waits.append(Wait(list(records[admitted:]), now))
+            self._waits.append(waits[-1])
             self._counts.waits += 1
-        if wait is not None or self.full:
+        if waits or self.full:
             self._call(self._pump)
         elif self._queue.in_flight < self._settings.max_in_flight and self._is_later(self._settings.linger):
             self._call(self._linger)
-        return wait
 
     def _admit(self, records: Sequence[Record]) -> int:
         """Queue as many of the first records as there is room for; returns their number."""
@@ -541,15 +563,15 @@ class Engine:
 
     async def _refresh_later(self) -> None:
         try:
-            async with self._refresh_lock:
-                await self._refresh()
-            self._pump()
-        except Exception as error:
-            logger.warning(
-                "the shard map of %s cannot be refreshed: %s; keeping the old one for now", self._stream, error
-            )
-            self._look_again()
-        try:
+            try:
+                async with self._refresh_lock:
+                    await self._refresh()
+                self._pump()
+            except Exception as error:
+                logger.warning(
+                    "the shard map of %s cannot be refreshed: %s; keeping the old one for now", self._stream, error
+                )
+                self._look_again()
             await asyncio.sleep(self._refresh_pause)
         finally:
             self._refreshing = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from botocore.exceptions import ClientError
 
@@ -17,6 +18,9 @@ from kinesis_efo.errors import (
     StreamNotFoundError,
     WriteError,
 )
+
+_OF_A_RECORD: Final = ("InvalidArgumentException", "ValidationException")
+"""Codes with which Kinesis refuses a request because of one record."""
 
 
 class Retry(Enum):
@@ -83,7 +87,7 @@ def _fault(cause: Cause, code: str, text: str, action: str) -> WriteFault:
         case Cause.MISSING:
             remedy = "check the stream: was it deployed, and to this account and region?"
             return WriteFault(code, text, Retry.NO, StreamNotFoundError, remedy)
-        case Cause.INVALID:
+        case Cause.INVALID if code in _OF_A_RECORD:
             return WriteFault(code, text, Retry.NO, RecordRefusedError)
     # A reader retries unknown codes. A writer must not, because records would pile up, and such a fault most likely stays:
     # transient faults have a status of 500 and above.

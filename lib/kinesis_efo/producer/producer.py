@@ -18,7 +18,7 @@ from kinesis_efo.errors import KinesisEfoError, ProducerClosedError, StreamError
 from kinesis_efo.metrics import MetricsSettings, report
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.processes import Home
-from kinesis_efo.producer.engine import Engine
+from kinesis_efo.producer.engine import Engine, Wait
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import ProducerMetrics, producer_collector
 from kinesis_efo.producer.record import Data, PutArguments, Record, Written
@@ -204,13 +204,15 @@ class AsyncProducer:
 
     async def _queue(self, records: Sequence[Record]) -> None:
         engine = self._engine_here()
-        wait = engine.put(records)
-        if wait is not None:
-            try:
+        waits: list[Wait] = []
+        try:
+            engine.put(records, waits)
+            for wait in waits:
                 await asyncio.wrap_future(wait.done)
-            finally:
+        finally:
+            for wait in waits:
                 engine.withdraw(wait)
-        elif engine.full:
+        if not waits and engine.full:
             # Let the event loop send, because a caller that only puts records would not yield to the loop.
             await asyncio.sleep(0)
 

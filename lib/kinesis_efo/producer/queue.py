@@ -364,8 +364,8 @@ class RecordQueue:
             lane.records.clear()
         self.add(waiting)
         for shard, lane in self._lanes.items():
-            if not lane.records or not self._map.has_same(shard, former):
-                # The records that failed are those of another shard now.
+            if not self._map.has_same(shard, former):
+                # The records that failed are those of another shard now. Those of the same one may be in flight.
                 lane.failing = None
 
     def _give_back(self, records: Sequence[Record]) -> None:

@@ -321,6 +321,18 @@ def test_unclosed_producer_of_an_ended_loop_is_logged(caplog: pytest.LogCaptureF
     assert "the producer for orders was not closed: 1 records (2 bytes)" in caplog.text
 
 
+def test_signal_handler_within_a_put_cannot_call_the_producer() -> None:
+    def handle(frame: FrameType) -> None:
+        if frame.f_code.co_name == "_put":
+            producer.flush()
+
+    producer = blocking(Opened()).open()
+    call = Call(lambda: producer.put(b"x", "k"), handle)
+    call.join(SOON)
+    assert isinstance(call.error, RuntimeError) and "a signal handler interrupted a call" in str(call.error)
+    producer.abort()
+
+
 def test_pickling_a_producer_raises() -> None:
     with with_parts(Producer("orders"), connect=Opened()) as producer, pytest.raises(ProducerClosedError) as caught:
         pickle.dumps(producer)

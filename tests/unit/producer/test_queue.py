@@ -72,6 +72,16 @@ def positions(records: list[Record]) -> list[int]:
     return [each.position for each in records]
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_new_map_of_the_same_shards_ends_no_outage(ordered: bool) -> None:
+    queue, now, settled = queue_of(1, 1, ordered=ordered, retry_timeout=300, backoff_max=1), 0.0, RequestOutcome()
+    while settled.failure is None and now < 1_000:
+        request = send(queue, now)
+        queue.adopt(ShardMap([HashRange(SHARD, 0, MAX_HASH)], Distribution.KEYED))
+        settled, now = queue.settle(request, [Answer(code="InternalFailure")], now), now + 20
+    assert isinstance(settled.failure, RetriesExhaustedError)
+
+
 class Interleaving:
     """Drives an queue against the model, as the engine would, in an order that Hypothesis draws."""
 

@@ -143,6 +143,11 @@ def test_faults_are_classified_by_whether_a_retry_helps(error: Exception, retry:
     assert judge(error).retry is retry
 
 
+@pytest.mark.parametrize("code", ["UnknownOperationException", "SerializationException", "InvalidAction"])
+def test_refusal_of_every_request_is_no_fault_of_a_record(code: str) -> None:
+    assert judge(refused(code)).kind is WriteError and judge(refused("ValidationException")).kind is RecordRefusedError
+
+
 # Shows 85.
 def test_wrong_stream_or_region_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"

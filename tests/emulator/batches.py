@@ -118,6 +118,7 @@ class BatchScenario:
         self.recreate = False
         self.listing_age = random.choice((0.0, 0.0, 60.0))
         self.way_back = 0.0
+        self.disorder = Random(f"{seed}: disorder").choice((0.0, 0.0, 1.5))
         # Cases that the draws above seldom make.
         match Random(f"{seed}: rarely").randrange(20):
             case 0:
@@ -164,6 +165,9 @@ class BatchScenario:
     def _put(self, count: int = 1) -> None:
         for _ in range(count):
             name = f"{len(self.records)}"
+            # Arrival times need not ascend.
+            traits = self.world.kinesis.state.streams[STREAM].traits
+            traits.backdated_seconds = self.random.uniform(0.0, self.disorder) if self.disorder else 0.0
             shard = self.world.kinesis.put(STREAM, f"key{self.random.randrange(50)}", name.encode())
             stored = self.world.kinesis.state.streams[STREAM].shards[shard].keep().records[-1]
             sequence = int(json.loads(stored.json)["SequenceNumber"])

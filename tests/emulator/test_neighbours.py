@@ -11,9 +11,11 @@ import pytest
 from kinesis_efo.kinesis.stats import State
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import Offset, Position, ShardKey, ShardRange
+from kinesis_efo.run.query import Query as Planning
 from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import NO_LIMIT, Query
 from tests.emulator.test_each_fault import virtual
+from tests.support.planned import finish, planned
 
 SHARDS = 4
 EVER = Position.after(10**60)
@@ -113,3 +115,40 @@ async def test_one_hot_shard_of_a_thousand_hardly_delays_others() -> None:
         assert query.fetcher.budget.used <= 64 << 20
     assert len(latencies) == 30 * len(others)
     assert max(latencies) <= 2.0
+
+
+async def read_on(query: Query, planner: Planning, name: str, offset: Offset) -> None:
+    """Plan and read, without an end."""
+    planner.begin(offset)
+    while True:
+        finish(planner, offset)
+        end = planned(offset, await planner.poll(offset, NO_LIMIT, NO_LIMIT, 1.0))
+        for wanted in offset.ranges_to(end):
+            async for _ in query.run.serving.of(name).read(wanted):
+                pass
+        offset = end
+
+
+# Both rows are for one subscription, which Kinesis moves every five seconds: each first event moved it away again.
+@virtual
+async def test_queries_without_getrecords_give_each_other_time_to_plan() -> None:
+    world = MemoryWorld(shards=1)
+    world.put_some(30)
+    async with Query(world.application) as query:
+        begin = await query.begin()
+        (key,) = begin
+        reply = await query.planner.poll(begin, NO_LIMIT, 10, 60.0)
+        behind = Offset(planned(begin, reply))
+    ahead = Offset({key: Position.at_timestamp(int(1000 * world.clock.time()))})
+    world.put_some(30)
+    async with Query(world.application) as query:
+        planners = query.planner, Planning(query.run, name="behind")
+        given = zip(planners, ("query", "behind"), (ahead, behind), strict=True)
+        reading = [asyncio.create_task(read_on(query, *each)) for each in given]
+        begun = ahead[key], behind[key]
+        async with asyncio.timeout(120):
+            while any((each.progress.finished or ahead)[key] in begun for each in planners):  # noqa: ASYNC110
+                await asyncio.sleep(1)
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)

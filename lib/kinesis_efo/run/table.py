@@ -85,6 +85,8 @@ class ReportedIndex(EventIndex):
 class Row:
     """What the run knows of one row. `moved_at`, when its source last moved, is the one fact that nobody else knows.
 
+    It counts from the first event after the move: whoever a subscription moves for must have some seconds to plan from it.
+
     Times are monotonic seconds. `fetcher` is the name of the process that fills it, '' for the run's own. See `ShardNews` and `Order`.
     """
 
@@ -100,7 +102,7 @@ class Row:
         self.index = EventIndex(start)
         self.kept: Mapping[str, Position] = {}
         self.known: Known | None = None
-        self.is_heard = False
+        self.is_heard = self._has_come = False
         self.fetcher, self.room = "", 1
         self.heard_at = now
         self.behind: int | None = None
@@ -112,6 +114,8 @@ class Row:
 
     def note(self, news: ShardNews, now: float, made_at: float) -> None:
         """Note everything in some news except for the events. They were made after `made_at`, and may have come late."""
+        if not self._has_come and len(self.index):
+            self._has_come, self.moved_at = True, now
         self.is_heard, self.heard_at = True, now
         self.behind, self.read_until, self.lost = news.behind, news.read_until, news.lost
         self.waits, self.subscription = news.waits, news.subscription

@@ -41,6 +41,14 @@ def test_query_behind_the_buffer_skips_no_record() -> None:
     assert b.last_record_up_to(after(15)) is None
 
 
+def test_event_that_came_twice_takes_no_room() -> None:
+    b = buffer()
+    fill(b, event(10), event(20))
+    b.keep(after(20), {})
+    fill(b, event(20))
+    assert b.held == 0 and b.covers(after(20))
+
+
 # Shows 48.
 def test_idle_events_move_the_end_and_take_no_room() -> None:
     b = buffer(limit=10)

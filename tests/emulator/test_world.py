@@ -15,6 +15,7 @@ from kinesis_efo.errors import (
     RetriesExhaustedError,
 )
 from kinesis_efo.leases.keys import run_key
+from kinesis_efo.run.losses import Losses
 from tests.emulator.loss_world import LossWorld
 from tests.emulator.world import world
 
@@ -630,6 +631,22 @@ def test_ending_query_reads_children_of_shards_listed_open(monkeypatch: pytest.M
             shard["SequenceNumberRange"].pop("EndingSequenceNumber", None)
 
     monkeypatch.setattr(LossWorld, "age", open_all)
+    with world() as w:
+        w.put(10)
+        w.split()
+        w.put(10)
+        w.query(available_now=True).ends(20)
+
+
+def test_ending_query_waits_for_children_that_cannot_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [False] * 20
+
+    async def checked(losses: Losses, reached: Any) -> bool:
+        ended = any(position.is_end for position in reached.values())
+        return answers.pop() if ended and answers else await check(losses, reached)
+
+    check = Losses.check_starting
+    monkeypatch.setattr(Losses, "check_starting", checked)
     with world() as w:
         w.put(10)
         w.split()

@@ -40,12 +40,14 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
 class PollReply(msgspec.Struct, frozen=True, array_like=True):
     """The reply to a poll: the shards that can advance, children that start, and ended shards whose children are all in the offset.
 
-    Children in `starting` start at the trim horizon: this micro-batch reads their parents to their end.
+    Children in `starting` start at the trim horizon: this micro-batch reads their parents to their end. `undecided`: more could start, but
+    it is not known yet what was lost before them.
     """
 
     shards: list[ShardProgress]
     starting: list[ShardKey] = []
     finished: list[ShardKey] = []
+    undecided: bool = False
 
 
 def is_behind(millis: int | None) -> bool:

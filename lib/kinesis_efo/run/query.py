@@ -220,10 +220,12 @@ class Query:
         if ends := {each.key: each.through for each in shards if each.through.is_end}:
             reached = {**offset, **ends}
             starting = self._run.streams.starting(reached)
-        if starting and not await self._check(self._losses.check_starting(reached)):
+        undecided = bool(starting) and not await self._check(self._losses.check_starting(reached))
+        if undecided:
             # The ended shards stay in the offset, so that what follows them starts later.
             starting = []
-        return PollReply(shards, starting, self._run.streams.finished(offset) if offset.has_ends else [])
+        finished = self._run.streams.finished(offset) if offset.has_ends else []
+        return PollReply(shards, starting, finished, undecided)
 
     def _known(self, key: ShardKey, position: Position) -> Known:
         """What is known about a position of this query. Only its own start and its own options count."""

@@ -256,7 +256,8 @@ class QueryPlanner:
             self._behind = {key: millis for key, millis in self._behind.items() if key in position}
         if waits:
             # The positions of idle shards come only once.
-            reply = PollReply([each for each in reply.shards if not (each.records or each.through.is_end)])
+            idle = [each for each in reply.shards if not (each.records or each.through.is_end)]
+            reply = PollReply(idle, undecided=reply.undecided)
         if (end := self._advance.to(position, reply, self._mark)) is not None:
             # Positions of idle shards alone do not prolong the wait of records that have not been read.
             self._planned_at = self._run.clock.monotonic() if self._advance.sizes else self._planned_at
@@ -267,7 +268,7 @@ class QueryPlanner:
             return self._step(end, size=size, behind=behind, plan=plan if plan.all_served else None)
         if not waits:  # a shard whose records wait is not quiet
             ending.settle(position, self._advance.quiet, self._run.clock.monotonic())
-        unfinished = not (ending.targets is None or ending.reached(position))
+        unfinished = ending.targets is not None and (reply.undecided or not ending.reached(position))
         return self._step(again=unfinished or (waits and self._alone), behind=behind)
 
     async def _wait_for_more(self, call: Next, reply: PollReply, give_up_at: float) -> bool:

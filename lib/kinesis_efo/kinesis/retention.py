@@ -171,7 +171,7 @@ class Retention:
             since = self._low_watermark(shard_id, shard, position, known)
         if since is None or now - since <= self._shortest:
             return None
-        start = own_start(shard, known) if begins else None
+        start = own_start(shard or await self._shard(shard_id), known) if begins else None
         found = gap(since, await self.horizon(), start, least)
         if found is not None and not self._covers(shard_id, found):
             # The retention may have been raised since it was asked for.

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 _SHOWN: Final = 5
 
-_LISTED_SECONDS: Final = 60.0
+_LISTED_SECONDS: Final = 90.0
 """Maximum time to wait until ListShards lists a shard that is known already."""
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -301,6 +302,18 @@ async def test_accepted_loss_does_not_hide_another_querys_loss() -> None:
     assert await retention.check(SHARD, after(30 * HOUR), Known(accepted=after(30 * HOUR)))
     with pytest.raises(DataLossError):
         await retention.check(SHARD, after(29 * HOUR))
+
+
+@pytest.mark.parametrize(("created", "tolerated"), [(400, True), (200, False)])
+async def test_only_shards_of_the_start_may_lose_what_the_horizon_passes(created: int, tolerated: bool) -> None:
+    began = NOW - 24 * 3600
+
+    async def listed(shard_id: str) -> Shard:
+        return Shard(shard_id, (), (0, 9), first=int(Numbering(3, began - created).record(0)))
+
+    retention = Retention(STREAM, Lister(), LoopClock(), listed, fail=True, shortest=24 * HOUR)  # type: ignore[arg-type]
+    with nullcontext() if tolerated else pytest.raises(DataLossError):
+        assert await retention.check(SHARD, after(24 * HOUR + 100), Known(horizon=began - 300), begins=True)
 
 
 def test_idle_shard_needs_no_list_of_shards() -> None:

@@ -165,9 +165,10 @@ class BatchScenario:
     def _put(self, count: int = 1) -> None:
         for _ in range(count):
             name = f"{len(self.records)}"
-            # Arrival times need not ascend.
+            # Arrival times need not ascend. No record arrives before its shard is there.
             traits = self.world.kinesis.state.streams[STREAM].traits
-            traits.backdated_seconds = self.random.uniform(0.0, self.disorder) if self.disorder else 0.0
+            disorder = self.disorder if self.now - self.resharded_at > self.disorder else 0.0
+            traits.backdated_seconds = self.random.uniform(0.0, disorder) if disorder else 0.0
             shard = self.world.kinesis.put(STREAM, f"key{self.random.randrange(50)}", name.encode())
             stored = self.world.kinesis.state.streams[STREAM].shards[shard].keep().records[-1]
             sequence = int(json.loads(stored.json)["SequenceNumber"])
@@ -198,8 +199,10 @@ class BatchScenario:
                 self.burst = False
 
     stop_burst = 0.0
+    resharded_at = 0.0
 
     def _reshard(self) -> None:
+        self.resharded_at = self.now
         count = len(self.world.kinesis.state.streams[STREAM].open_shards)
         if count > 1 and self.random.random() < 0.4:
             self.world.merge(self.random.randrange(count - 1))

@@ -1427,8 +1427,6 @@ class Scenario:
                 query.over = True
             case "FetcherError" | "OptionsError" if self.recreated and "the same manifest" in str(error):
                 pass
-            case "ConfigurationError" if self.world.refused and "grant kinesis:GetRecords" in str(error):
-                query.over = True
             case "ConsumerTakenOverError" if self.world.refused:
                 pass  # what looks for a tip and what reads the shard take it over from each other
             case "LeaseTableError" if query.given["startingPosition"] == "LEASES":

@@ -293,7 +293,10 @@ class ProducerPool:
         again = iter(() if options.producer.fail_on_error else _MISSING_PAUSES)
         while True:
             try:
-                return self.producer(target, settings=options.producer, aws=options.aws, metrics=options.metrics).open()
+                made: Producer = self.producer(
+                    target, settings=options.producer, aws=options.aws, metrics=options.metrics
+                ).open()
+                return made
             except StreamNotFoundError:
                 if (pause := next(again, None)) is None:
                     raise

@@ -18,7 +18,7 @@ from kinesis_efo.errors import ConfigurationError
 _DATE: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TIME: Final = rf"{_DATE}[T ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}([.][0-9]{{1,6}})?"
 _NUMBER: Final = "-?[0-9]+([.][0-9]+)?"
-_ROUNDED: Final = r"[:\[,]\s*-?(?=[0-9.]{17})[0-9]+[.][0-9]"
+_ROUNDED: Final = r"[:\[,]\s*-?(?=[0-9.]{17})[0-9]+([.][0-9]|[eE])"
 """A JSON number of more than 15 digits."""
 # The exact texts of each type. Spark's conversions accept more, and change it: "1,50" to 150.00, a date to midnight somewhere.
 _FORMS: Final[tuple[tuple[type[DataType], str], ...]] = (

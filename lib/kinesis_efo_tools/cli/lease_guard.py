@@ -121,6 +121,12 @@ async def _watch(
 
 
 def _refuse_live(table: LeaseStore, seen: WatchResult, force: bool) -> None:
+    if seen.scan.unreadable and not force:
+        raise CommandExit(
+            output.ExitCode.REFUSED,
+            f"{'; '.join(seen.scan.unreadable.values())}. A live worker may hold it, so nothing was changed. "
+            "Correct or delete the row first; --force changes the others",
+        )
     if not seen.live:
         return
     workers = "; ".join(

@@ -407,6 +407,15 @@ def test_ages_follow_the_clock_of_aws(cli: Cli) -> None:
     assert re.search(r" (\d+m)?[\d.]+s ago", out), out
 
 
+def test_reset_beside_an_unreadable_row_is_refused(cli: Cli) -> None:
+    here = cli.world({"orders": 1})
+    here.rows(Lease(f"orders:{here.shards()[0]['ShardId']}", checkpoint=Position.after(7)))
+    here.dynamodb.put_item(TableName=here.lease_table, Item={"leaseKey": {"S": "broken"}})
+    command = ("leases", "reset", "--to", "TRIM_HORIZON", "--manifest", here.manifest, *AT_ONCE, "--yes")
+    cli.run(*command).ends(3, "lease row 'broken' has no attribute 'leaseCounter'", "Correct or delete the row first")
+    assert cli.run(*command, "--force").code == 0
+
+
 def test_reset_that_a_query_would_ignore_is_refused(cli: Cli) -> None:
     here = cli.world()
     (parent,) = (each["ShardId"] for each in here.shards())

@@ -77,12 +77,13 @@ def test_rounded_json_numbers_are_malformed(spark: SparkSession) -> None:
     data = (
         b'{"a": 0.1234567890123456789}',
         b'{"a": 12345678.901234567891}',
+        b'{"a": 100000000000000001e-2}',
         b'{"a": "0.1234567890123456789"}',
         b'{"a": 0.125}',
     )
     found = kinesis_efo.from_json(given(spark, *data), "a decimal(38, 19)").collect()
-    assert [row.a for row in found[2:]] == [Decimal("0.1234567890123456789"), Decimal("0.1250000000000000000")]
-    assert [row.malformed for row in found] == [*data[:2], None, None]
+    assert [row.a for row in found[3:]] == [Decimal("0.1234567890123456789"), Decimal("0.1250000000000000000")]
+    assert [row.malformed for row in found] == [*data[:3], None, None]
 
 
 def test_impossible_schemas_are_refused(spark: SparkSession) -> None:

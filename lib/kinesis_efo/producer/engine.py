@@ -63,27 +63,6 @@ class _Left:
     bytes: int = 0
 
 
-class _Lock:
-    """A lock that raises an error in a signal handler which interrupts its owner, where another one would wait for ever."""
-
-    def __init__(self, stream: str) -> None:
-        self._stream = stream
-        self._lock = threading.Lock()
-        self._owner = 0
-
-    def __enter__(self) -> None:
-        if self._owner == threading.get_ident():
-            raise RuntimeError(
-                f"a signal handler interrupted a call of the producer for {self._stream}, so it cannot call it"
-            )
-        self._lock.acquire()
-        self._owner = threading.get_ident()
-
-    def __exit__(self, *_: object) -> None:
-        self._owner = 0
-        self._lock.release()
-
-
 class Engine:
     """Runs an open producer on the event loop on which it is created. `stream` is the stream's name or ARN, for messages."""
 
@@ -111,7 +90,9 @@ class Engine:
         self._queue = RecordQueue(stream, settings, shards, self._limit.bytes, random)
         self._stall = StallWatch(settings.stall_warning, clock, self._loop, self._stalled_on)
         self._counts = Counts()
-        self._lock = _Lock(stream)
+        # A signal handler may interrupt its owner; see `_check_signal`.
+        self._lock = threading.RLock()
+        self._puts = False
         self._left = _Left()
         self._unclosed = weakref.finalize(self, _log_unclosed, stream, os.getpid(), self._left)
         self._waits: deque[Wait] = deque()
@@ -156,6 +137,12 @@ class Engine:
     def closed_error(self) -> ProducerClosedError:
         """Make the error for a closed producer."""
         return ProducerClosedError(f"the producer for {self._stream} is closed; create another one")
+
+    def _check_signal(self) -> None:
+        if self._puts:
+            raise RuntimeError(
+                f"a signal handler interrupted a put of the producer for {self._stream}, so it can neither put, flush nor close"
+            )
 
     def make_record(
         self, data: Data, key: str | None, hash_key: str | int | None = None, *, position: int | None = None
@@ -220,13 +207,17 @@ class Engine:
         The caller withdraws it in the end, even if Ctrl-C comes before this returns.
         """
         with self._lock:
+            self._check_signal()
             self.check()
+            self._puts = True
             try:
                 self._put(records, waits)
             except BaseException as error:
                 # Ctrl-C between two lines may leave wrong counts, with which a flush could return too early.
                 self._break(error)
                 raise
+            finally:
+                self._puts = False
 
     def withdraw(self, wait: Wait) -> None:
         """Stop a wait; records of it that were queued meanwhile stay."""
@@ -240,6 +231,7 @@ class Engine:
     def flush(self) -> Future[None] | None:
         """Send without lingering. Returns what is done when all records that were put before are acknowledged; None if they are."""
         with self._lock:
+            self._check_signal()
             if self._failure is not None or self._stopped:
                 self.check()
             if not self._epoch.count and not self._flushes:
@@ -255,6 +247,7 @@ class Engine:
     def begin_closing(self) -> None:
         """Refuse further records, also those whose puts wait for room."""
         with self._lock:
+            self._check_signal()
             self._closing = True
             self._end_waits(self._failure or self.closed_error())
 

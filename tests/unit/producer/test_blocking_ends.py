@@ -329,7 +329,7 @@ def test_signal_handler_within_a_put_cannot_call_the_producer() -> None:
     producer = blocking(Opened()).open()
     call = Call(lambda: producer.put(b"x", "k"), handle)
     call.join(SOON)
-    assert isinstance(call.error, RuntimeError) and "a signal handler interrupted a call" in str(call.error)
+    assert isinstance(call.error, RuntimeError) and "a signal handler interrupted a put" in str(call.error)
     producer.abort()
 
 

@@ -45,7 +45,7 @@ REVERTED: dict[str, tuple[int, list[Edit]]] = {
 """),
     ]),
     "a put does not hold the lock": (17, [
-        (ENGINE, "        with self._lock:\n            self.check()\n            try:", "        if True:\n            self.check()\n            try:"),
+        (ENGINE, "        with self._lock:\n            self._check_signal()\n            self.check()\n", "        if True:\n            self.check()\n"),
     ]),
     "an outage of requests and one of their shard are counted apart": (16, [
         (QUEUE, "                self._fails(lane, fault.text, now, settled)\n", "                pass\n"),
@@ -55,12 +55,12 @@ REVERTED: dict[str, tuple[int, list[Edit]]] = {
         (QUEUE, "not request.keyed or self._is_readable(parcel, result.shard, shard if is_current else None):", "True:"),
     ]),
     "records that are left out are not counted": (6, [(ENGINE, "            self._counts.records_refused += len(settled.refused)\n", "")]),
-    "an interrupted put leaves wrong counts": (92, [(ENGINE, "                self._break(error)\n                raise\n", "                raise\n")]),
-    "a put is accepted after the close": (11, [(ENGINE, "            self.check()\n            try:", "            try:")]),
+    "an interrupted put leaves wrong counts": (356, [(ENGINE, "                self._break(error)\n                raise\n", "                raise\n")]),
+    "a put is accepted after the close": (11, [(ENGINE, "            self.check()\n            self._puts", "            self._puts")]),
     "a put that waits is accepted after the close": (4, [(ENGINE, "            self._end_waits(self._failure or self.closed_error())\n", "")]),
     "close accepts puts until it returns": (3, [("producer/producer.py", "            engine.begin_closing()\n", "")]),
     "a second close reports nothing": (0, [
-        (ENGINE, "        if self._failure is not None:\n            raise self._failure.with_traceback(None)\n        if self._records:", "        if False:"),
+        (ENGINE, "        if self._failure is not None:\n            raise self._failure.with_traceback(None)\n        if self._left.records:", "        if False:"),
     ]),
     "hash keys have leading zeros": (0, [(RECORD, 'plain = text.lstrip("0") or text[-1:]', "plain = text")]),
     "a refused request is not halved": (29, [

@@ -490,7 +490,12 @@ class SparkQuery:
         self.starts = count(1)
         self.checkpoint = Checkpoint()
         self.accepted: dict[tuple[str, str], str] = {}
-        self.oracle = QueryOracle(name, world.reports, lambda *shard: shard in self.accepted)
+        # One warning counts for all queries of a run that go on without what is lost.
+        self.oracle = QueryOracle(
+            name,
+            world.reports,
+            lambda *shard: shard in self.accepted or self.given["failOnDataLoss"] == "false",
+        )
         self.scans = 1
         self.trigger = self.slow = 0.0
         self.down_until = self.held_until = -inf
@@ -824,6 +829,7 @@ class SparkQuery:
     def copied(self, name: str) -> SparkQuery:
         """A query with a copy of the checkpoint and of the sink."""
         other = SparkQuery(self.world, name, Random(self.random.random()), self.names, dict(self.given), self.spark)
+        other.accepted.update(self.accepted)
         self.keep()
         _, other.checkpoint, other.oracle.streams = self.snapshots.pop()
         for name in ("catchUp", "endingPosition"):

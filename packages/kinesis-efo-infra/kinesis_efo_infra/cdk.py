@@ -44,6 +44,7 @@ from cdktf_cdktf_provider_aws.iam_policy import IamPolicy
 from cdktf_cdktf_provider_aws.iam_role import IamRole
 from cdktf_cdktf_provider_aws.iam_role_policy import IamRolePolicy
 from cdktf_cdktf_provider_aws.iam_role_policy_attachment import IamRolePolicyAttachment
+from cdktf_cdktf_provider_aws.kinesis_resource_policy import KinesisResourcePolicy
 from cdktf_cdktf_provider_aws.kinesis_stream import KinesisStream, KinesisStreamStreamModeDetails
 from cdktf_cdktf_provider_aws.kinesis_stream_consumer import KinesisStreamConsumer
 from cdktf_cdktf_provider_aws.kms_alias import KmsAlias
@@ -56,53 +57,3 @@ from cdktf_cdktf_provider_aws.s3_object import (
 from cdktf_cdktf_provider_aws.ssm_parameter import SsmParameter
 from constructs import Construct, IConstruct, IValidation
 from jsii import implements
-
-__all__ = [
-    "ENGINE",
-    "CloudwatchDashboard",
-    "CloudwatchMetricAlarm",
-    "Construct",
-    "DataAwsCallerIdentity",
-    "DataAwsIamPolicyDocument",
-    "DataAwsIamPolicyDocumentStatement",
-    "DataAwsIamPolicyDocumentStatementCondition",
-    "DataAwsIamPolicyDocumentStatementPrincipals",
-    "DataAwsPartition",
-    "DataAwsRegion",
-    "DefaultTokenResolver",
-    "DynamodbTable",
-    "DynamodbTableAttribute",
-    "DynamodbTablePointInTimeRecovery",
-    "DynamodbTableServerSideEncryption",
-    "EksPodIdentityAssociation",
-    "Fn",
-    "GlueJob",
-    "GlueJobCommand",
-    "GlueJobExecutionProperty",
-    "IConstruct",
-    "IValidation",
-    "IamInstanceProfile",
-    "IamPolicy",
-    "IamRole",
-    "IamRolePolicy",
-    "IamRolePolicyAttachment",
-    "KinesisStream",
-    "KinesisStreamConsumer",
-    "KinesisStreamStreamModeDetails",
-    "KmsAlias",
-    "KmsKey",
-    "Op",
-    "Precondition",
-    "S3Object",
-    "S3ObjectOverrideProvider",
-    "S3ObjectOverrideProviderDefaultTags",
-    "SsmParameter",
-    "StringConcat",
-    "TerraformProvider",
-    "TerraformResource",
-    "TerraformResourceLifecycle",
-    "TerraformStack",
-    "Token",
-    "Tokenization",
-    "implements",
-]

@@ -62,7 +62,7 @@ def _config(section: str, kind: str) -> type:
     """The class of a type's arguments."""
     base = {"resource": "TerraformResource", "data": "TerraformDataSource", "provider": "TerraformProvider"}[section]
     for module in (kinesis_efo_infra.cdk, infra.stacks.cdk):
-        for name in module.__all__:
+        for name in vars(module):
             each = getattr(module, name)
             bases = [parent.__name__ for parent in getattr(each, "__mro__", ())]
             if base in bases and getattr(each, "TF_RESOURCE_TYPE", None) == kind:

@@ -23,7 +23,8 @@ AWS = "registry.terraform.io/hashicorp/aws"
 
 def declared(base: str) -> set[str]:
     """The types of the classes that constructs and stacks import."""
-    classes = {getattr(module, name) for module in (infra.stacks.cdk, kinesis_efo_infra.cdk) for name in module.__all__}
+    modules = (infra.stacks.cdk, kinesis_efo_infra.cdk)
+    classes = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
     return {
         each.TF_RESOURCE_TYPE
         for each in classes

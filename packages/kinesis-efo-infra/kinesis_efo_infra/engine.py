@@ -25,7 +25,10 @@ def find_engine() -> str:
     chosen = os.environ.get("KINESIS_EFO_CDK", "")
     if chosen not in ("", "cdktf", "cdktn"):
         raise MissingError(f"KINESIS_EFO_CDK must be cdktf or cdktn; got {chosen!r}")
-    wanted = (chosen,) if chosen else ("cdktf", "cdktn")
+    if chosen == "cdktn" and "cdktf" in sys.modules:
+        raise MissingError("KINESIS_EFO_CDK is cdktn, but cdktf was imported: import kinesis_efo_infra before it")
+    # What a program has imported before is what it uses.
+    wanted = [chosen] if chosen else sorted(("cdktf", "cdktn"), key=lambda engine: engine not in sys.modules)
     for engine in wanted:
         if importlib.util.find_spec(engine):
             return engine

@@ -17,7 +17,7 @@ from infra.stacks.cdk import (
     Construct,
 )
 from infra.stacks.constructs.stream import FanOutStream
-from kinesis_efo_infra.alarms import AT_RISK, ConsumerAlarms, Rule, declare, described
+from kinesis_efo_infra.alarms import AT_RISK, ConsumerAlarms, Metric, Rule, declare, described
 from kinesis_efo_infra.base import put
 from kinesis_efo_infra.places import Place
 from kinesis_efo_infra.table import LeaseTable
@@ -201,10 +201,8 @@ class Alarms(Construct):
             description=f"Something that polls {name}, as {reader} may, is more than {settings.lag_threshold_seconds} s "
             "behind.",
             rule=Rule(
-                ITERATOR_AGE,
-                "Maximum",
+                Metric(ITERATOR_AGE, {"StreamName": stream.name}, "Maximum", 60),
                 threshold=settings.lag_threshold_seconds * 1000,
-                dimensions={"StreamName": stream.name},
                 periods=5,
                 datapoints=5,
             ),
@@ -219,21 +217,19 @@ class Alarms(Construct):
             place.join("reads"),
             name=self._name(name, "reads-throttled"),
             description=f"GetRecords on {name} is throttled all the time: too many applications poll it.",
-            rule=Rule(READS_THROTTLED, "Sum", threshold=0, dimensions=dimensions, periods=5, datapoints=5),
+            rule=Rule(Metric(READS_THROTTLED, dimensions, "Sum", 60), threshold=0, periods=5, datapoints=5),
         )
-        self._retention(place, name, f"Something that polls {name}", key, ITERATOR_AGE, dimensions)
+        self._retention(
+            place, name, f"Something that polls {name}", key, Metric(ITERATOR_AGE, dimensions, "Maximum", 60)
+        )
 
-    def _retention(
-        self, place: Place, subject: str, who: str, key: str, metric: str, dimensions: Mapping[str, str]
-    ) -> None:
+    def _retention(self, place: Place, subject: str, who: str, key: str, metric: Metric) -> None:
         hours = self._retention_hours(key)
         self._alarm(
             place.join("retention"),
             name=self._name(subject, "retention"),
             description=f"{who} is behind by half of the {hours} hours after which records are gone.",
-            rule=Rule(
-                metric, "Maximum", threshold=hours * AT_RISK * 3_600_000, dimensions=dimensions, periods=5, datapoints=5
-            ),
+            rule=Rule(metric, threshold=hours * AT_RISK * 3_600_000, periods=5, datapoints=5),
         )
 
     def _retention_hours(self, key: str) -> int:
@@ -247,7 +243,7 @@ class Alarms(Construct):
             name=self._name(name, "writes-throttled"),
             description=f"Producers of {name} are throttled: too few shards, or one hot partition key.",
             rule=Rule(
-                WRITES_THROTTLED, "Sum", threshold=0, dimensions={"StreamName": stream.name}, periods=5, datapoints=3
+                Metric(WRITES_THROTTLED, {"StreamName": stream.name}, "Sum", 60), threshold=0, periods=5, datapoints=3
             ),
         )
 

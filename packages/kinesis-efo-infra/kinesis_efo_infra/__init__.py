@@ -10,19 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from kinesis_efo_infra.errors import ArgumentError, InfraError, MissingError
-from kinesis_efo_infra.iam import Policy, Statement
+from kinesis_efo_infra.iam import ArnPrincipal, Policy, Polling, ServicePrincipal, Statement
 from kinesis_efo_infra.places import Place
 from kinesis_efo_infra.trust import EmrOnEc2, EmrServerless, Glue, PodIdentity, ServiceAccount
 
 if TYPE_CHECKING:
     from kinesis_efo_infra.access import BatchAccess, ReaderAccess
-    from kinesis_efo_infra.alarms import ConsumerAlarms
+    from kinesis_efo_infra.alarms import ConsumerAlarms, Metric
     from kinesis_efo_infra.application import StreamingApplication
     from kinesis_efo_infra.base import pin_account
     from kinesis_efo_infra.consumer import StreamConsumer
     from kinesis_efo_infra.dashboard import Dashboard
     from kinesis_efo_infra.glue import StreamingGlueJob
-    from kinesis_efo_infra.grants import policy_for
+    from kinesis_efo_infra.grants import Grant, policy_for
     from kinesis_efo_infra.key import CustomerKey
     from kinesis_efo_infra.manifest import Manifest
     from kinesis_efo_infra.stream import Stream
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = [
     "ArgumentError",
+    "ArnPrincipal",
     "BatchAccess",
     "ConsumerAlarms",
     "CustomerKey",
@@ -38,15 +39,19 @@ __all__ = [
     "EmrOnEc2",
     "EmrServerless",
     "Glue",
+    "Grant",
     "InfraError",
     "LeaseTable",
     "Manifest",
+    "Metric",
     "MissingError",
     "Place",
     "PodIdentity",
     "Policy",
+    "Polling",
     "ReaderAccess",
     "ServiceAccount",
+    "ServicePrincipal",
     "Statement",
     "Stream",
     "StreamConsumer",
@@ -57,30 +62,19 @@ __all__ = [
     "policy_for",
 ]
 
-_HOMES: Final = {
-    "BatchAccess": "kinesis_efo_infra.access",
-    "ConsumerAlarms": "kinesis_efo_infra.alarms",
-    "CustomerKey": "kinesis_efo_infra.key",
-    "Dashboard": "kinesis_efo_infra.dashboard",
-    "LeaseTable": "kinesis_efo_infra.table",
-    "Manifest": "kinesis_efo_infra.manifest",
-    "ReaderAccess": "kinesis_efo_infra.access",
-    "Stream": "kinesis_efo_infra.stream",
-    "StreamConsumer": "kinesis_efo_infra.consumer",
-    "StreamingApplication": "kinesis_efo_infra.application",
-    "StreamingGlueJob": "kinesis_efo_infra.glue",
-    "pin_account": "kinesis_efo_infra.base",
-    "policy_for": "kinesis_efo_infra.grants",
-}
+_MODULES: Final = (
+    "access", "alarms", "application", "base", "consumer", "dashboard", "glue", "grants", "key", "manifest", "stream", "table",
+)  # fmt: skip
 """Where the names are that are loaded when they are first used."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    modules = (import_module(f"{__name__}.{each}") for each in _MODULES)
+    value = globals()[name] = next(vars(each)[name] for each in modules if name in vars(each))
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

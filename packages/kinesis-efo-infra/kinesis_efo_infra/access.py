@@ -15,6 +15,7 @@ from kinesis_efo_infra.cdk import (
     IamRole,
     IamRolePolicyAttachment,
 )
+from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.iam import Policy
 from kinesis_efo_infra.places import Place
 from kinesis_efo_infra.trust import EmrOnEc2, PodIdentity, Trust
@@ -34,13 +35,14 @@ class ReaderAccess(Part):
         role_name: Name of the role; default: the policy's.
         role_policies: ARNs of more managed policies of the role, such as for checkpoint and output buckets.
         permissions_boundary: ARN of the role's permissions boundary.
+        tags: Tags of what it declares, beside the provider's.
         place: Its Terraform name.
 
     Raises:
         ArgumentError: A name is none (IAM API reference, CreatePolicy and CreateRole).
 
     >>> policy = policy_for(stack)
-    >>> orders.grant_read(policy, lake)
+    >>> grant = orders.grant_read(policy, lake)
     >>> access = ReaderAccess(stack, "access", application="lake", policy=policy, trust=EmrServerless())
     """
 
@@ -57,6 +59,7 @@ class ReaderAccess(Part):
         role_name: str | None = None,
         role_policies: Sequence[str] = (),
         permissions_boundary: str | None = None,
+        tags: Mapping[str, str] | None = None,
         place: Place | None = None,
     ) -> None:
         owner = f"ReaderAccess {id!r}"
@@ -66,20 +69,16 @@ class ReaderAccess(Part):
         checks.text(owner, "policy_name", policy_name, checks.POLICY_NAME, "give policy_name a shorter or simpler one")
         if trust is not None:
             checks.text(owner, "role_name", role_name, checks.ROLE_NAME, "give role_name a shorter or simpler one")
-        super().__init__(scope, id)
+        super().__init__(scope, id, tags)
         self._application, self._environment, self._place = application, environment, place
-        policy.deny_registration()
-        # Names and not ids are in descriptions: IAM replaces a policy whose description changes.
-        managed = IamPolicy(
+        self._policy_arn = _declare(
             self,
-            "policy",
-            name=policy_name,
-            description=f"Read Kinesis as {application} of {environment}; never register consumers",
-            policy=policy_document(
-                self, "document", policy.statements.values(), name=f"{place.now}_reader" if place else None
-            ).json,
+            policy,
+            policy_name,
+            f"Read Kinesis as {application} of {environment}; never register consumers",
+            f"{place.now}_reader" if place else None,
+            place,
         )
-        self._policy_arn = put(managed, place).arn
         self._role: IamRole | None = None
         if trust is not None:
             self._role = self._declare(role_name, trust, permissions_boundary)
@@ -99,6 +98,13 @@ class ReaderAccess(Part):
     def role_name(self) -> str | None:
         """Name of the role, to which other constructs may grant more; None where only a policy is declared."""
         return self._role.name if self._role else None
+
+    @property
+    def grant_principal(self) -> IamRole:
+        """The role, to which constructs may grant more; an error where only a policy is declared."""
+        if self._role is None:
+            raise ArgumentError(f"{self.node.path}: grants need a role; got none: give `trust`, or grant to the policy")
+        return self._role
 
     def _declare(self, name: str, trust: Trust, boundary: str | None) -> IamRole:
         account = account_of(self)
@@ -149,6 +155,7 @@ class BatchAccess(Part):
         policy: The permissions granted so far, from `policy_for`; registering consumers is denied in addition, always.
         environment: Where it is deployed, for the description and the default name; default: the name of the stack.
         policy_name: Name of the policy; default: `kinesis-efo-<environment>-<application>@batch`.
+        tags: Tags of what it declares, beside the provider's.
         place: Its Terraform name.
 
     Raises:
@@ -164,26 +171,29 @@ class BatchAccess(Part):
         policy: Policy,
         environment: str | None = None,
         policy_name: str | None = None,
+        tags: Mapping[str, str] | None = None,
         place: Place | None = None,
     ) -> None:
         owner = f"BatchAccess {id!r}"
         environment = environment_of(scope, owner, environment)
         policy_name = policy_name or f"kinesis-efo-{environment}-{application}@batch"
         checks.text(owner, "policy_name", policy_name, checks.POLICY_NAME, "give policy_name a shorter or simpler one")
-        super().__init__(scope, id)
-        policy.deny_registration()
-        managed = IamPolicy(
-            self,
-            "policy",
-            name=policy_name,
-            description=f"Read stretches of the streams of {application} of {environment}, without its consumers",
-            policy=policy_document(
-                self, "document", policy.statements.values(), name=place.now if place else None
-            ).json,
-        )
-        self._policy_arn = put(managed, place).arn
+        super().__init__(scope, id, tags)
+        description = f"Read stretches of the streams of {application} of {environment}, without its consumers"
+        self._policy_arn = _declare(self, policy, policy_name, description, place.now if place else None, place)
 
     @property
     def policy_arn(self) -> str:
         """ARN of the managed policy."""
         return self._policy_arn
+
+
+def _declare(
+    scope: Part, policy: Policy, name: str, description: str, document: str | None, place: Place | None
+) -> str:
+    # Names and not ids are in descriptions: IAM replaces a policy whose description changes.
+    policy.deny_registration()
+    statements = policy_document(scope, "document", policy.statements.values(), name=document)
+    managed = IamPolicy(scope, "policy", name=name, description=description, policy=statements.json)
+    scope.node.default_child = put(managed, place)
+    return managed.arn

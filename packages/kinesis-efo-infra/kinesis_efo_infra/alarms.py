@@ -6,8 +6,8 @@ Source of metrics and dimensions: Amazon Kinesis Data Streams developer guide, "
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from kinesis_efo_infra import checks
 from kinesis_efo_infra.base import Part, put
@@ -23,27 +23,47 @@ TAKEOVERS: Final = 5  # in five minutes; the library gives up after as many
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """When an alarm on a metric of Kinesis goes off.
+class Metric:
+    """A metric in CloudWatch, as `metric` of streams and consumers gives it.
 
     Attributes:
-        metric: Name of the metric.
-        statistic: What is computed of it in each period.
-        threshold: The alarm is for values above this.
+        metric_name: Its name.
         dimensions: Stream, and consumer if there is one.
+        statistic: What is computed of each period, such as `Maximum` or `p99`.
+        period: Length of a period in seconds.
+        namespace: Its namespace.
+    """
+
+    metric_name: str
+    dimensions: Mapping[str, str]
+    statistic: str = "Average"
+    period: int = 300
+    namespace: str = "AWS/Kinesis"
+
+    def to_alarm_config(self) -> dict[str, Any]:
+        """What it is to a `CloudwatchMetricAlarm`: hand it over as keywords."""
+        arguments = asdict(self)
+        if self.statistic.startswith("p"):
+            arguments["extended_statistic"] = arguments.pop("statistic")
+        return arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When an alarm on a metric goes off.
+
+    Attributes:
+        metric: The metric.
+        threshold: The alarm is for values above this.
         periods: How many periods are looked at.
         datapoints: In how many of them the value must be above the threshold.
-        period: Length of a period in seconds.
         missing: What a period without data counts as.
     """
 
-    metric: str
-    statistic: str
+    metric: Metric
     threshold: float
-    dimensions: Mapping[str, str]
     periods: int
     datapoints: int
-    period: int = 60
     missing: str = "notBreaching"
 
 
@@ -55,7 +75,7 @@ def described(description: str, what: str) -> str:
 def declare(
     scope: Construct, id: str, rule: Rule, *, name: str, description: str, notify: Sequence[str], place: Place | None
 ) -> CloudwatchMetricAlarm:
-    """Declare an alarm on a metric of Kinesis.
+    """Declare an alarm on a metric.
 
     Args:
         scope: The parent construct.
@@ -72,11 +92,7 @@ def declare(
         id,
         alarm_name=name,
         alarm_description=described(description, name.rpartition("/")[2]),
-        namespace="AWS/Kinesis",
-        metric_name=rule.metric,
-        dimensions=rule.dimensions,
-        statistic=rule.statistic,
-        period=rule.period,
+        **rule.metric.to_alarm_config(),
         evaluation_periods=rule.periods,
         datapoints_to_alarm=rule.datapoints,
         comparison_operator="GreaterThanThreshold",
@@ -104,6 +120,7 @@ class ConsumerAlarms(Part):
         lag_threshold_seconds: The first goes off when it is further behind than this for five minutes.
         continuous: Whether it always has a subscription: silence is an alarm then.
         retention_hours: For how long the stream keeps records.
+        tags: Their tags, beside the provider's.
         place: Their Terraform name, joined with what each of them is about.
 
     Raises:
@@ -124,54 +141,34 @@ class ConsumerAlarms(Part):
         lag_threshold_seconds: int = 300,
         continuous: bool = True,
         retention_hours: int = 24,
+        tags: Mapping[str, str] | None = None,
         place: Place | None = None,
     ) -> None:
         owner = f"ConsumerAlarms {id!r}"
         remedy = "give seconds; the default is 300"
         checks.number(owner, "lag_threshold_seconds", lag_threshold_seconds, 1, 31_536_000, remedy)
         checks.number(owner, "retention_hours", retention_hours, 24, 8760, "a day is 24, a year is 8760")
-        super().__init__(scope, id)
+        super().__init__(scope, id, tags)
         dimensions = {"StreamName": stream_name, "ConsumerName": consumer_name}
+        lag = Metric(LAG, dimensions, "Maximum", 60)
+        # An open subscription gets events even when nobody writes: no data means that nobody reads.
+        silence = "breaching" if continuous else "notBreaching"
         rules = {
             "lag": (
                 "lag",
                 f"{application} is more than {lag_threshold_seconds} s behind on {stream}"
                 + (", or reads nothing at all." if continuous else "."),
-                Rule(
-                    LAG,
-                    "Maximum",
-                    threshold=lag_threshold_seconds * 1000,
-                    dimensions=dimensions,
-                    periods=5,
-                    datapoints=5,
-                    # An open subscription gets events even when nobody writes: no data means that nobody reads.
-                    missing="breaching" if continuous else "notBreaching",
-                ),
+                Rule(lag, threshold=lag_threshold_seconds * 1000, periods=5, datapoints=5, missing=silence),
             ),
             "rate": (
                 "subscribe-refused",
                 f"Subscriptions of {application} on {stream} keep being refused: is something else using its consumer?",
-                Rule(
-                    RATE_EXCEEDED,
-                    "Sum",
-                    threshold=TAKEOVERS,
-                    dimensions=dimensions,
-                    periods=1,
-                    datapoints=1,
-                    period=300,
-                ),
+                Rule(Metric(RATE_EXCEEDED, dimensions, "Sum"), threshold=TAKEOVERS, periods=1, datapoints=1),
             ),
             "retention": (
                 "retention",
                 f"{application} on {stream} is behind by half of the {retention_hours} hours after which records are gone.",
-                Rule(
-                    LAG,
-                    "Maximum",
-                    threshold=retention_hours * AT_RISK * 3_600_000,
-                    dimensions=dimensions,
-                    periods=5,
-                    datapoints=5,
-                ),
+                Rule(lag, threshold=retention_hours * AT_RISK * 3_600_000, periods=5, datapoints=5),
             ),
         }
         self._arns = {

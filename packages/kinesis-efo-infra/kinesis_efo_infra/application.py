@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
@@ -10,11 +11,12 @@ from kinesis_efo_infra import checks
 from kinesis_efo_infra.access import BatchAccess, ReaderAccess
 from kinesis_efo_infra.alarms import BYTES, LAG, RATE_EXCEEDED, ConsumerAlarms
 from kinesis_efo_infra.base import Part, account_of, environment_of
-from kinesis_efo_infra.cdk import Construct
+from kinesis_efo_infra.cdk import Construct, IamRole
 from kinesis_efo_infra.consumer import StreamConsumer
 from kinesis_efo_infra.dashboard import Dashboard, Widget, metric
 from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.grants import policy_for
+from kinesis_efo_infra.iam import Polling
 from kinesis_efo_infra.key import OWN, CustomerKey, EncryptionKey, check_key
 from kinesis_efo_infra.locations import Location
 from kinesis_efo_infra.manifest import Manifest
@@ -35,13 +37,14 @@ class StreamingApplication(Part):
             declared, unless it only polls; a consumer is taken as it is.
         environment: Where it is deployed, such as `prod`: part of all names but the consumers'; default: the name of the stack.
         polling: Also allow GetRecords, for `readMode=polling` and for batch reads, and because a query that is behind another one
-            of the same program reads alone by it until it has caught up. With `False`, all of them wait for the slowest; `only`
-            allows nothing else, and declares no consumers.
+            of the same program reads alone by it until it has caught up. With `Polling.NEVER`, all of them wait for the slowest;
+            `Polling.ONLY` allows nothing else, and declares no consumers.
         batch: Declare a second policy, for who reads stretches of the streams: with neither consumers nor leases.
         writes: Streams it may put records into.
         output: Where it writes, as `s3://bucket/prefix`: it may use what lies below, and nothing beside.
         checkpoint: The same for Spark's checkpoints, where they are not below `output`.
         output_key: ARN of the customer key of what it writes to both; default: none.
+        lease_table: Its lease table, for no other application; default: one is declared.
         manifest_bucket: Bucket in which the manifest is kept as an object; default: it is a parameter of at most 4 KB.
         encryption_key: Key of lease table and manifest: `own` (one is declared for both), `aws-managed`, a `CustomerKey`, or
             the ARN of one.
@@ -50,6 +53,7 @@ class StreamingApplication(Part):
         role_policies: ARNs of more managed policies of the role, such as for checkpoint and output buckets.
         permissions_boundary: ARN of the role's permissions boundary.
         protected: Terraform refuses to destroy consumers, lease table and key.
+        tags: Tags of what it declares, beside the provider's.
         place: Its Terraform name; that of a consumer is joined from it and the stream's name in `streams`.
 
     Raises:
@@ -68,12 +72,13 @@ class StreamingApplication(Part):
         name: str,
         streams: Mapping[str, Stream | StreamConsumer],
         environment: str | None = None,
-        polling: Literal[True, False, "only"] = True,
+        polling: Polling | Literal[True, False, "only"] = Polling.ALLOWED,
         batch: bool = False,
         writes: Sequence[Stream] = (),
         output: str | None = None,
         checkpoint: str | None = None,
         output_key: str | None = None,
+        lease_table: LeaseTable | None = None,
         manifest_bucket: str | None = None,
         encryption_key: EncryptionKey = OWN,
         trust: Trust | None = None,
@@ -81,6 +86,7 @@ class StreamingApplication(Part):
         role_policies: Sequence[str] = (),
         permissions_boundary: str | None = None,
         protected: bool = False,
+        tags: Mapping[str, str] | None = None,
         place: Place | None = None,
     ) -> None:
         owner = f"StreamingApplication {id!r}"
@@ -89,19 +95,20 @@ class StreamingApplication(Part):
         check_key(owner, encryption_key)
         if not streams:
             raise ArgumentError(f"{owner}: streams must have at least one; got {streams!r}: it would read nothing")
-        if polling not in (True, False, "only"):
-            raise ArgumentError(
-                f"{owner}: polling must be True, False or 'only'; got {polling!r}: True allows both ways"
-            )
+        if not isinstance(polling, Polling):
+            if polling not in (True, False, "only"):
+                raise ArgumentError(f"{owner}: polling must be a Polling; got {polling!r}: give Polling.ALLOWED")
+            polling = Polling(polling)
+            warnings.warn(f"{owner}: polling={polling.value!r} is {polling} now", DeprecationWarning, stacklevel=4)
         given = [key for key, each in streams.items() if isinstance(each, StreamConsumer)]
-        if polling == "only" and given:
+        if polling is Polling.ONLY and given:
             raise ArgumentError(
-                f"{owner}: polling='only' reads without consumers; got one for {given[0]!r}: give its stream"
+                f"{owner}: {polling} reads without consumers; got one for {given[0]!r}: give its stream"
             )
         locations = _locations(owner, output=output, checkpoint=checkpoint)
         if output_key is not None:
             checks.text(owner, "output_key", output_key, checks.KEY_ARN, "give the ARN of a key")
-        super().__init__(scope, id)
+        super().__init__(scope, id, tags)
         self._name, self._environment = name, environment
         if encryption_key == OWN:
             encryption_key = CustomerKey(
@@ -127,9 +134,9 @@ class StreamingApplication(Part):
                 place=place.join(key) if place else None,
             )
             for key, each in streams.items()
-            if polling != "only"
+            if polling is not Polling.ONLY
         }
-        self._table = LeaseTable(
+        self._table = lease_table or LeaseTable(
             self,
             "leases",
             name=f"kinesis-efo-{environment}-{name}",
@@ -150,10 +157,10 @@ class StreamingApplication(Part):
         )
         policy = policy_for(self)
         for key, stream in self._streams.items():
-            if polling == "only":
+            if polling is Polling.ONLY:
                 stream.grant_poll(policy)
             else:
-                stream.grant_read(policy, self._consumers[key], polling=polling)
+                stream.grant_read(policy, self._consumers[key], polling=polling is Polling.ALLOWED)
         for stream in writes:
             stream.grant_write(policy)
         for what, location in locations.items():
@@ -194,6 +201,11 @@ class StreamingApplication(Part):
     def access(self) -> ReaderAccess:
         """Its policy, and its role where one is declared."""
         return self._access
+
+    @property
+    def grant_principal(self) -> IamRole:
+        """The role, to which constructs may grant more; an error where none is declared."""
+        return self._access.grant_principal
 
     @property
     def batch_access(self) -> BatchAccess | None:

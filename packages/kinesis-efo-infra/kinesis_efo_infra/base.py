@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from kinesis_efo_infra import checks
@@ -35,17 +35,24 @@ from kinesis_efo_infra.regions import Account, principal
 
 _Resource = TypeVar("_Resource", bound=TerraformResource)
 _CONTEXT: Final = "kinesis-efo-infra:account"
+_TAGS: Final = "kinesis-efo-infra:tags"
 
 
 class Part(Construct):
-    """Base of the constructs. A wrong keyword is refused with the right ones: Python names the wrong one alone."""
+    """Base of the constructs, whose tags go to all resources below. A wrong keyword is refused with the right ones."""
+
+    def __init__(self, scope: Construct, id: str, tags: Mapping[str, str] | None = None) -> None:
+        super().__init__(scope, id)
+        if tags:
+            self.node.set_context(_TAGS, {**(self.node.try_get_context(_TAGS) or {}), **tags})
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "__init__" in vars(cls):
             cls.__init__ = _naming_keywords(cls.__init__)  # type: ignore[method-assign]
-        if isinstance(given := vars(cls).get("from_arn"), staticmethod):
-            cls.from_arn = staticmethod(_naming_keywords(given.__func__))
+        for name in ("from_arn", "from_name"):
+            if isinstance(given := vars(cls).get(name), staticmethod):
+                setattr(cls, name, staticmethod(_naming_keywords(given.__func__)))
 
 
 def _naming_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,7 +72,10 @@ def _naming_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def put(resource: _Resource, place: Place | None) -> _Resource:
-    """Give a resource the Terraform name of its place, if it has one, and move it there from its earlier one."""
+    """Give a resource the tags around it, and its place's Terraform name, to which it is moved from its earlier one."""
+    tags = resource.node.try_get_context(_TAGS)
+    if tags and hasattr(type(resource), "tags"):
+        resource.tags = tags  # type: ignore[attr-defined]
     if place is not None:
         resource.override_logical_id(place.now)
         if place.before != place.now:

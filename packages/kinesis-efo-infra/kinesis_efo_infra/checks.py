@@ -25,6 +25,8 @@ BUCKET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 """Source: Amazon S3 user guide, bucket naming rules."""
 ROLE_NAME: Final = re.compile(r"[\w+=,.@-]{1,64}", re.ASCII)
 """Source: IAM API reference, CreateRole."""
+ROLE_ARN: Final = re.compile(rf"arn:aws[a-z-]*:iam::(\d{{12}}):role/(?:.+/)?({ROLE_NAME.pattern})", re.ASCII)
+PRINCIPAL_ARN: Final = re.compile(r"arn:aws[a-z-]*:(iam|sts)::\d{12}:[\w+=,.@/-]+", re.ASCII)
 POLICY_NAME: Final = re.compile(r"[\w+=,.@-]{1,128}", re.ASCII)
 """Source: IAM API reference, CreatePolicy."""
 PART_OF_NAMES: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")

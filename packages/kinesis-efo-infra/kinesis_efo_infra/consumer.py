@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partialmethod
 from weakref import WeakKeyDictionary
 
 from kinesis_efo_infra import checks
-from kinesis_efo_infra.alarms import ConsumerAlarms
-from kinesis_efo_infra.base import Part, account_of, environment_of, keep, put, validate
+from kinesis_efo_infra.alarms import LAG, ConsumerAlarms, Metric
+from kinesis_efo_infra.base import account_of, environment_of, keep, validate
 from kinesis_efo_infra.cdk import Construct, Fn, IConstruct, KinesisStreamConsumer, Op, Precondition
 from kinesis_efo_infra.errors import ArgumentError
+from kinesis_efo_infra.grants import Grant, Grantee, Shareable
 from kinesis_efo_infra.places import Place
 from kinesis_efo_infra.regions import Account, region_and_account
 from kinesis_efo_infra.stream import Stream
@@ -17,7 +19,7 @@ from kinesis_efo_infra.stream import Stream
 _ARN = "arn:aws:kinesis:<region>:<account>:stream/<stream>/consumer/<name>:<creation time>"
 
 
-class StreamConsumer(Part):
+class StreamConsumer(Shareable):
     """A consumer, with 2 MB/s of its own from every shard of its stream. It is billed as long as it exists.
 
     Args:
@@ -28,6 +30,7 @@ class StreamConsumer(Part):
         protected: Terraform refuses to destroy it.
         import_existing: ARN of the consumer of this name that exists: Terraform takes it over. Its ARN, and not only its name,
             since that holds the time of its creation.
+        tags: Its tags and those of its alarms, beside the provider's.
         place: Its Terraform name.
 
     Raises:
@@ -35,7 +38,7 @@ class StreamConsumer(Part):
             stream is of another account or region, where its owner registers consumers.
 
     >>> lake = StreamConsumer(stack, "lake", stream=orders, name="lake")
-    >>> orders.grant_read("lake-job", lake)
+    >>> grant = orders.grant_read("lake-job", lake)
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class StreamConsumer(Part):
         name: str,
         protected: bool = False,
         import_existing: str | None = None,
+        tags: Mapping[str, str] | None = None,
         place: Place | None = None,
     ) -> None:
         owner = f"StreamConsumer {id!r}"
@@ -57,16 +61,16 @@ class StreamConsumer(Part):
                 raise ArgumentError(
                     f"{owner}: import_existing must be the consumer {name!r}; got {import_existing!r}: give both one name"
                 )
-        elsewhere = _ours(owner, stream, account_of(scope)) if not checks.is_token(stream.arn) else []
-        super().__init__(scope, id)
+        remedy = "correct the ARN, or give StreamConsumer.from_arn, since its owner registers the consumer there"
+        elsewhere = [] if checks.is_token(stream.arn) else _near(owner, stream, account_of(scope), remedy)
+        super().__init__(scope, id, tags)
         self._begin(stream, name)
         consumer = KinesisStreamConsumer(
             self, "consumer", name=name, stream_arn=stream.arn, lifecycle=keep(protected, requiring=elsewhere)
         )
-        put(consumer, place)
+        self._declare(consumer, place)
         if import_existing is not None:
             consumer.import_from(import_existing)
-        self._arn = consumer.arn
 
     @staticmethod
     def from_arn(scope: Construct, id: str, arn: str, *, stream: Stream) -> StreamConsumer:
@@ -85,11 +89,6 @@ class StreamConsumer(Part):
         return _GivenConsumer(scope, id, arn, stream)
 
     @property
-    def arn(self) -> str:
-        """ARN of the consumer."""
-        return self._arn
-
-    @property
     def stream(self) -> Stream:
         """Its stream."""
         return self._stream
@@ -104,6 +103,17 @@ class StreamConsumer(Part):
         """The same as metrics name it; a reference where only Terraform knows it."""
         return self._name or Fn.element(Fn.split(":", Fn.element(Fn.split("/", self._arn), 3)), 0)
 
+    def grant_read(self, grantee: Grantee, *, polling: bool = True) -> Grant:
+        """Let a runtime read the stream through it, as `Stream.grant_read` does."""
+        return self._stream.grant_read(grantee, self, polling=polling)
+
+    def metric(self, metric_name: str, *, statistic: str = "Average", period: int = 300) -> Metric:
+        """A metric of the consumer. The method below takes the same keywords."""
+        dimensions = {"StreamName": self._stream.name, "ConsumerName": self.metric_name}
+        return Metric(metric_name, dimensions, statistic, period)
+
+    metric_millis_behind_latest = partialmethod(metric, LAG, statistic="Maximum")
+
     def alarms(
         self,
         id: str = "alarms",
@@ -114,6 +124,7 @@ class StreamConsumer(Part):
         lag_threshold_seconds: int = 300,
         continuous: bool = True,
         retention_hours: int | None = None,
+        tags: Mapping[str, str] | None = None,
         place: Place | None = None,
     ) -> ConsumerAlarms:
         """Declare alarms on it: it is behind, it nears the end of the retention, or its subscriptions are refused.
@@ -126,6 +137,7 @@ class StreamConsumer(Part):
             lag_threshold_seconds: The first goes off when it is further behind than this for five minutes.
             continuous: False for what reads now and then, or may poll: silence is then no alarm.
             retention_hours: For how long the stream keeps records; default: what is declared, or 24 for a stream of somebody else.
+            tags: Their tags, beside the provider's.
             place: Their Terraform name.
 
         Raises:
@@ -154,6 +166,7 @@ class StreamConsumer(Part):
             lag_threshold_seconds=lag_threshold_seconds,
             continuous=continuous,
             retention_hours=retention_hours or self._stream.retention_hours or 24,
+            tags=tags,
             place=place,
         )
 
@@ -206,21 +219,8 @@ class _GivenConsumer(StreamConsumer):
         self._begin(stream, None if checks.is_token(arn) else arn.rpartition("/")[2].partition(":")[0])
 
 
-def _ours(owner: str, stream: Stream, account: Account) -> list[Precondition]:
-    """Refuse a stream of another account or region; if only Terraform knows them, let it refuse that.
-
-    Raises:
-        ArgumentError: It is of another one.
-    """
-    return _near(
-        owner,
-        stream,
-        account,
-        "correct the ARN, or give StreamConsumer.from_arn, since its owner registers the consumer there",
-    )
-
-
 def _near(owner: str, stream: Stream, account: Account, remedy: str) -> list[Precondition]:
+    """Refuse a stream of another account or region; if only Terraform knows them, let it refuse that."""
     conditions = []
     region, account_id = region_and_account(stream.arn)
     for what, theirs, ours in (("region", region, account.region), ("account", account_id, account.account_id)):

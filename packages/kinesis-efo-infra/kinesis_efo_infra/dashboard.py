@@ -80,7 +80,7 @@ class Dashboard(Part):
         dashboard = CloudwatchDashboard(
             self, "dashboard", dashboard_name=name, dashboard_body=Fn.jsonencode({"widgets": widgets})
         )
-        put(dashboard, place)
+        self.node.default_child = put(dashboard, place)
         self._name = name
 
     @property

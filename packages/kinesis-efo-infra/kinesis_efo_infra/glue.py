@@ -25,13 +25,14 @@ class StreamingGlueJob(Part):
         workers: How many workers, of which one is the driver.
         connections: Names of Glue connections, for jobs in a VPC.
         arguments: Default arguments of each run.
+        tags: Its tags, beside the provider's.
         place: Its Terraform name.
 
     Raises:
         ArgumentError: The access has no role.
 
     >>> policy = policy_for(stack)
-    >>> orders.grant_read(policy, lake)
+    >>> grant = orders.grant_read(policy, lake)
     >>> access = ReaderAccess(stack, "access", application="lake", policy=policy, trust=Glue())
     >>> job = StreamingGlueJob(stack, "job", name="lake", access=access, script="s3://acme-jobs/lake.py")
     """
@@ -49,11 +50,12 @@ class StreamingGlueJob(Part):
         workers: int = 2,
         connections: Sequence[str] = (),
         arguments: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
         place: Place | None = None,
     ) -> None:
         if access.role_arn is None:
             raise ArgumentError(f"StreamingGlueJob {id!r}: access must have a role; give its ReaderAccess trust=Glue()")
-        super().__init__(scope, id)
+        super().__init__(scope, id, tags)
         job = GlueJob(
             self,
             "job",
@@ -68,7 +70,8 @@ class StreamingGlueJob(Part):
             connections=list(connections) or None,
             default_arguments={"--job-bookmark-option": "job-bookmark-disable", **(arguments or {})},
         )
-        self._name = put(job, place).name
+        self.node.default_child = put(job, place)
+        self._name = job.name
 
     @property
     def name(self) -> str:

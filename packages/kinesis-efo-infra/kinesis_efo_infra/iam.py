@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
 
 from kinesis_efo_infra import regions
@@ -35,6 +36,28 @@ USE_OBJECTS = (
 )
 FIND_UPLOADS = ("s3:GetBucketLocation", "s3:ListBucketMultipartUploads")
 REGISTRATION = ("kinesis:DeregisterStreamConsumer", "kinesis:RegisterStreamConsumer")
+
+
+class Polling(Enum):
+    """Whether an application may read with GetRecords, by the former values."""
+
+    ALLOWED = True
+    NEVER = False
+    ONLY = "only"
+
+
+@dataclass(frozen=True, slots=True)
+class ArnPrincipal:
+    """A role, a user or a whole account (`arn:aws:iam::111122223333:root`), which resource policies name."""
+
+    arn: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePrincipal:
+    """An AWS service, such as `firehose.amazonaws.com`, which resource policies name. It must act for this account."""
+
+    service: str
 
 
 @dataclass(frozen=True, slots=True)

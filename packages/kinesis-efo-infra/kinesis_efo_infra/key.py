@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from kinesis_efo_infra import checks, iam
-from kinesis_efo_infra.base import Part, account_of, keep, put
-from kinesis_efo_infra.cdk import Construct, KmsAlias, KmsKey
+from kinesis_efo_infra.base import account_of, keep, put
+from kinesis_efo_infra.cdk import Construct, KmsAlias, KmsKey, TerraformResource
+from kinesis_efo_infra.grants import Shareable
 from kinesis_efo_infra.places import Place
 
 OWN: Final = "own"
@@ -16,7 +18,7 @@ AWS_MANAGED: Final = "aws-managed"
 """The key that AWS manages for the service: free, but unusable from other accounts."""
 
 
-class CustomerKey(Part):
+class CustomerKey(Shareable):
     """A rotated customer key, whose policy may let readers of other accounts decrypt through Kinesis.
 
     Args:
@@ -26,6 +28,7 @@ class CustomerKey(Part):
         description: What it encrypts.
         foreign_readers: Principals of other accounts that may decrypt, through Kinesis only.
         protected: Terraform refuses to destroy it.
+        tags: Its tags, beside the provider's.
         place: Its Terraform name.
 
     >>> key = CustomerKey(stack, "key", alias="shop/orders", description="Records of orders")
@@ -41,38 +44,40 @@ class CustomerKey(Part):
         description: str,
         foreign_readers: Sequence[str] = (),
         protected: bool = False,
+        tags: Mapping[str, str] | None = None,
         place: Place | None = None,
     ) -> None:
-        super().__init__(scope, id)
+        super().__init__(scope, id, tags)
         account = account_of(self)
         root = f"arn:{account.partition}:iam::{account.account_id}:root"
-        statements = [iam.Statement("Account", ("kms:*",), ("*",), principals={"AWS": (root,)})]
+        self._policy = iam.Policy(account.region, account.dns_suffix)
+        self._policy.add(iam.Statement("Account", ("kms:*",), ("*",), principals={"AWS": (root,)}))
         if foreign_readers:
-            statements.append(
+            self._policy.add(
                 iam.decrypt_through(
                     account.region, "kinesis", principals=foreign_readers, dns_suffix=account.dns_suffix
                 )
             )
         # Not a data source: in a key's policy the resource * is the key itself, but linters take it for all keys.
-        key = KmsKey(
+        self._key = KmsKey(
             self,
             "key",
             description=description,
             enable_key_rotation=True,
             deletion_window_in_days=30,
-            policy=iam.policy_json(statements),
+            policy=self._policy.json(),
             lifecycle=keep(protected),
         )
-        put(key, place)
+        self._declare(self._key, place)
         # A stream's name may hold dots, an alias may not. A '/' instead keeps names distinct.
         name = f"alias/{alias if checks.is_token(alias) else alias.replace('.', '/')}"
-        put(KmsAlias(self, "alias", name=name, target_key_id=key.key_id), place)
-        self._arn = key.arn
+        put(KmsAlias(self, "alias", name=name, target_key_id=self._key.key_id), place)
 
-    @property
-    def arn(self) -> str:
-        """ARN of the key."""
-        return self._arn
+    def add_to_resource_policy(self, statement: iam.Statement) -> TerraformResource:
+        """Add a statement to the key's policy, in which the key itself is the resource."""
+        self._policy.add(replace(statement, resources=("*",)))
+        self._key.policy = self._policy.json()
+        return self._key
 
 
 EncryptionKey = CustomerKey | str
@@ -93,16 +98,7 @@ def check_key(owner: str, key: EncryptionKey) -> None:
 def key_arn(
     scope: Construct, key: EncryptionKey, *, alias: str, description: str, protected: bool, place: Place | None
 ) -> str | None:
-    """ARN of the customer key that was chosen, which is declared in the scope for `own`; None for that of AWS.
-
-    Args:
-        scope: The construct whose data it encrypts.
-        key: The choice.
-        alias: As for `CustomerKey`.
-        description: As for `CustomerKey`.
-        protected: As for `CustomerKey`.
-        place: As for `CustomerKey`.
-    """
+    """ARN of the customer key that was chosen, which is declared in the scope for `own`; None for that of AWS."""
     if key == AWS_MANAGED:
         return None
     if key == OWN:

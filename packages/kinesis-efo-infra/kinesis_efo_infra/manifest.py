@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from kinesis_efo_infra import checks, document
 from kinesis_efo_infra.base import Part, account_of, environment_of, put, region_of, validate
@@ -18,7 +19,7 @@ from kinesis_efo_infra.cdk import (
 )
 from kinesis_efo_infra.consumer import StreamConsumer
 from kinesis_efo_infra.errors import ArgumentError
-from kinesis_efo_infra.grants import Grantee, grant
+from kinesis_efo_infra.grants import Grant, Grantee, grant
 from kinesis_efo_infra.key import OWN, EncryptionKey, check_key, key_arn
 from kinesis_efo_infra.places import Place
 from kinesis_efo_infra.regions import region_and_account
@@ -46,6 +47,7 @@ class Manifest(Part):
         encryption_key: `own` (a customer key is declared), `aws-managed`, a `CustomerKey`, or the ARN of one.
         tier: Of a parameter: `standard` holds 4 KB, `advanced` 8 KB (and is billed).
         protected: Terraform refuses to destroy its key. The manifest itself can be written again.
+        tags: Its tags and those of its key, beside the provider's.
         place: Its Terraform name.
 
     Raises:
@@ -71,6 +73,7 @@ class Manifest(Part):
         encryption_key: EncryptionKey = OWN,
         tier: str = "standard",
         protected: bool = False,
+        tags: Mapping[str, str] | None = None,
         place: Place | None = None,
     ) -> None:
         owner = f"Manifest {id!r}"
@@ -84,18 +87,25 @@ class Manifest(Part):
         check_key(owner, encryption_key)
         if not streams:
             raise ArgumentError(f"{owner}: streams must have at least one; got {streams!r}: it would read nothing")
+        write = partial(document.manifest, application=application, environment=environment)
         if bucket is None:
-            _check_size(owner, tier, application, environment, region_of(scope), table, streams)
-        super().__init__(scope, id)
+            # Regions have nine characters or more.
+            region = region_of(scope) or "eu-west-1"
+            known = write(
+                region=region,
+                table_name=table.declared_name or "",
+                table_arn=f"arn:aws:dynamodb:{region}:{'0' * 12}:table/{table.declared_name or ''}",
+                streams={key: _literal(each, region) for key, each in streams.items()},
+            )
+            _check_size(owner, tier, known)
+        super().__init__(scope, id, tags)
         self._streams = dict(streams)
         validate(self, self._elsewhere)
         for each in streams.values():
             if isinstance(each, StreamConsumer):
                 each.read_by(f"{application} in {environment}")
         account = account_of(self)
-        content = document.manifest(
-            application=application,
-            environment=environment,
+        content = write(
             region=account.region,
             table_name=table.name,
             table_arn=table.arn,
@@ -156,7 +166,8 @@ class Manifest(Part):
             tier=tier.capitalize(),
             value=text,
         )
-        return put(parameter, place)
+        self.node.default_child = put(parameter, place)
+        return parameter
 
     def _object(self, bucket: str, key: str, text: str, place: Place | None) -> S3Object:
         # S3 takes ten tags for an object, and a provider may have more of them for all that it declares.
@@ -172,40 +183,24 @@ class Manifest(Part):
             kms_key_id=self._key_arn,
             override_provider=untagged,
         )
-        return put(declared, place)
+        self.node.default_child = put(declared, place)
+        return declared
 
-    def grant_read(self, grantee: Grantee) -> None:
+    def grant_read(self, grantee: Grantee) -> Grant:
         """Let a runtime load the manifest."""
-        grant(self, "manifest", grantee, lambda to: to.read_manifest(self._arn, self._key_arn, in_s3=self._in_s3))
+        return grant(
+            self, "manifest", grantee, lambda to: to.read_manifest(self._arn, self._key_arn, in_s3=self._in_s3)
+        )
 
 
-def _check_size(
-    owner: str,
-    tier: str,
-    application: str,
-    environment: str,
-    region: str | None,
-    table: LeaseTable,
-    streams: Mapping[str, StreamConsumer | Stream],
-) -> None:
+def _check_size(owner: str, tier: str, known: dict[str, Any]) -> None:
     """Refuse a manifest that no parameter of the tier holds, as far as its length is known before Terraform asks AWS."""
-    # Regions have nine characters or more.
-    region = region or "eu-west-1"
-    arn = f"arn:aws:dynamodb:{region}:{'0' * 12}:table/"
-    content = document.manifest(
-        application=application,
-        environment=environment,
-        region=region,
-        table_name=table.declared_name or "",
-        table_arn=f"{arn}{table.declared_name or ''}",
-        streams={key: _literal(each, region) for key, each in streams.items()},
-    )
-    size, limit = len(json.dumps(content, separators=(",", ":")).encode()), _BYTES[tier]
+    size, limit = len(json.dumps(known, separators=(",", ":")).encode()), _BYTES[tier]
     if size > limit:
         larger = "give tier='advanced', which holds 8 KB, or " if tier == "standard" else "give "
         raise ArgumentError(
-            f"{owner}: streams must fit a {tier} parameter of {limit} bytes; got {len(streams)} streams, which take {size} at "
-            f"least: {larger}a `bucket`, in which a manifest may be of any size"
+            f"{owner}: streams must fit a {tier} parameter of {limit} bytes; got {len(known['streams'])} streams, which take {size} "
+            f"at least: {larger}a `bucket`, in which a manifest may be of any size"
         )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partialmethod
 from typing import TYPE_CHECKING, Any, Final
 
 from kinesis_efo_infra import checks
-from kinesis_efo_infra.base import Part, keep, put
+from kinesis_efo_infra.alarms import Metric
+from kinesis_efo_infra.base import keep
 from kinesis_efo_infra.cdk import ENGINE, Construct, Fn, KinesisStream, KinesisStreamStreamModeDetails
 from kinesis_efo_infra.errors import ArgumentError
-from kinesis_efo_infra.grants import Grantee, grant
+from kinesis_efo_infra.grants import Grant, Grantee, Shareable, grant
 from kinesis_efo_infra.key import OWN, CustomerKey, EncryptionKey, check_key, key_arn
 from kinesis_efo_infra.places import Place
 
@@ -29,7 +31,7 @@ SHARD_METRICS: Final = (
 _WARM: Final = "warm_throughput_mib_ps"
 
 
-class Stream(Part):
+class Stream(Shareable):
     """A Kinesis stream, encrypted with a customer key of its own unless another key is chosen.
 
     Args:
@@ -47,7 +49,7 @@ class Stream(Part):
         warm_throughput_mib: MiB that an on-demand stream takes each second without a warning, 1 to 10240, in an account with
             On-demand Advantage. Needs an AWS provider that knows it, as that of CDK Terrain.
         record_distribution_strategy: Refused: no AWS provider knows it yet. Set it with AWS' command line.
-        tags: Its tags, beside the provider's.
+        tags: Its tags, beside the provider's; its key has none of them.
         protected: Terraform refuses to destroy the stream and its key.
         import_existing: A stream of this name exists in the account: Terraform takes it over, with these settings.
         ignore_shard_changes: Somebody else, such as a scaler, changes the number of shards: Terraform leaves it as it is.
@@ -58,7 +60,7 @@ class Stream(Part):
             IncreaseStreamRetentionPeriod and UpdateStreamWarmThroughput), or of what the AWS provider knows.
 
     >>> orders = Stream(stack, "orders", name="orders", shards=4, retention_hours=48)
-    >>> orders.grant_write("orders-producer")
+    >>> grant = orders.grant_write("orders-producer")
     """
 
     def __init__(
@@ -131,10 +133,10 @@ class Stream(Part):
             lifecycle=keep(protected, ignoring=("shard_count",) if ignore_shard_changes else ()),
             **warm,
         )
-        put(stream, place)
+        self._declare(stream, place)
         if import_existing:
             stream.import_from(name)
-        self._arn, self._name, self._declared_name = stream.arn, stream.name, name
+        self._name, self._declared_name = stream.name, name
         self._retention_hours: int | None = retention_hours
 
     @staticmethod
@@ -176,11 +178,6 @@ class Stream(Part):
         return _GivenStream(scope, id, arn, encryption_key, former_keys)
 
     @property
-    def arn(self) -> str:
-        """ARN of the stream."""
-        return self._arn
-
-    @property
     def name(self) -> str:
         """Name of the stream in Kinesis."""
         return self._name
@@ -200,38 +197,55 @@ class Stream(Part):
         """ARN of the stream's customer key; None if it has none."""
         return self._key_arn
 
-    def grant_read(self, grantee: Grantee, consumer: StreamConsumer, *, polling: bool = True) -> None:
+    def grant_read(self, grantee: Grantee, consumer: StreamConsumer, *, polling: bool = True) -> Grant:
         """Let a runtime read the stream through a consumer, and decrypt it. Consumers it may never register.
 
         Args:
-            grantee: A policy that gathers permissions, or the name of a role.
+            grantee: A policy that gathers grants; a role, its name or its ARN, or a `ReaderAccess` with one. Resource policies
+                name principals and roles of other accounts; the policy of a key that is given by its ARN is left as it is.
             consumer: The consumer.
             polling: Also allow GetRecords, for `readMode=polling` and for batch reads, and because a query that is behind another
                 one of the same program reads alone by it until it has caught up. Without, all of them wait for the slowest.
+
+        Raises:
+            ArgumentError: The grantee is none; or resource policies must name it, and somebody else declares the stream.
         """
-        what = f"read-{consumer.node.id}"
         former = self._former_keys
-        grant(
+        return grant(
             self,
-            what,
+            f"read-{consumer.node.id}",
             grantee,
             lambda to: to.read_stream(self.arn, consumer.arn, self.key_arn, former_keys=former, polling=polling),
         )
 
-    def grant_poll(self, grantee: Grantee) -> None:
+    def grant_poll(self, grantee: Grantee) -> Grant:
         """Let a runtime read the stream without a consumer (`readMode=polling`), and decrypt it."""
-        self._grant_poll("poll", grantee)
+        return self._grant_poll("poll", grantee)
 
-    def grant_batch(self, grantee: Grantee) -> None:
+    def grant_batch(self, grantee: Grantee) -> Grant:
         """Let a runtime read stretches of the stream, without a consumer, and decrypt it."""
-        self._grant_poll("batch", grantee)
+        return self._grant_poll("batch", grantee)
 
-    def grant_write(self, grantee: Grantee) -> None:
+    def grant_write(self, grantee: Grantee) -> Grant:
         """Let a runtime put records into the stream, and encrypt them."""
-        grant(self, "write", grantee, lambda to: to.write_stream(self.arn, self.key_arn))
+        return grant(self, "write", grantee, lambda to: to.write_stream(self.arn, self.key_arn))
 
-    def _grant_poll(self, what: str, grantee: Grantee) -> None:
-        grant(self, what, grantee, lambda to: to.poll_stream(self.arn, self.key_arn, former_keys=self._former_keys))
+    def metric(self, metric_name: str, *, statistic: str = "Average", period: int = 300) -> Metric:
+        """A metric of the stream. The methods below take the same keywords."""
+        return Metric(metric_name, {"StreamName": self.name}, statistic, period)
+
+    metric_get_records_iterator_age_milliseconds = partialmethod(
+        metric, "GetRecords.IteratorAgeMilliseconds", statistic="Maximum"
+    )
+    metric_incoming_bytes = partialmethod(metric, "IncomingBytes")
+    metric_incoming_records = partialmethod(metric, "IncomingRecords")
+    metric_read_provisioned_throughput_exceeded = partialmethod(metric, "ReadProvisionedThroughputExceeded")
+    metric_write_provisioned_throughput_exceeded = partialmethod(metric, "WriteProvisionedThroughputExceeded")
+
+    def _grant_poll(self, what: str, grantee: Grantee) -> Grant:
+        return grant(
+            self, what, grantee, lambda to: to.poll_stream(self.arn, self.key_arn, former_keys=self._former_keys)
+        )
 
 
 def _warm(owner: str, name: str, shards: int | None, mib: int | None) -> dict[str, Any]:

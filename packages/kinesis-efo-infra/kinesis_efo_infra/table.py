@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from kinesis_efo_infra import checks
-from kinesis_efo_infra.base import Part, keep, put
+from kinesis_efo_infra.base import account_of, keep
 from kinesis_efo_infra.cdk import (
     Construct,
     DynamodbTable,
@@ -13,14 +14,14 @@ from kinesis_efo_infra.cdk import (
     DynamodbTablePointInTimeRecovery,
     DynamodbTableServerSideEncryption,
 )
-from kinesis_efo_infra.grants import Grantee, grant
-from kinesis_efo_infra.key import OWN, EncryptionKey, check_key, key_arn
+from kinesis_efo_infra.grants import Grant, Grantee, Resource, grant
+from kinesis_efo_infra.key import OWN, CustomerKey, EncryptionKey, check_key, key_arn
 from kinesis_efo_infra.places import Place
 
 LEASE_KEY: Final = "leaseKey"
 
 
-class LeaseTable(Part):
+class LeaseTable(Resource):
     """A DynamoDB table that holds an application's leases.
 
     Args:
@@ -30,13 +31,14 @@ class LeaseTable(Part):
         encryption_key: `own` (a customer key is declared), `aws-managed`, a `CustomerKey`, or the ARN of one.
         protected: Neither Terraform nor anybody else may delete it, nor Terraform its key.
         import_existing: A table of this name exists, as one restored from a backup does: Terraform takes it over. Never a KCL's.
+        tags: Its tags and those of its key, beside the provider's.
         place: Its Terraform name.
 
     Raises:
         ArgumentError: The name is none (DynamoDB API reference, CreateTable), or the key.
 
     >>> table = LeaseTable(stack, "leases", name="lake-leases")
-    >>> table.grant_read_write("lake-job")
+    >>> grant = table.grant_read_write("lake-job")
     """
 
     def __init__(
@@ -48,12 +50,13 @@ class LeaseTable(Part):
         encryption_key: EncryptionKey = OWN,
         protected: bool = False,
         import_existing: bool = False,
+        tags: Mapping[str, str] | None = None,
         place: Place | None = None,
     ) -> None:
         owner = f"LeaseTable {id!r}"
         checks.text(owner, "name", name, checks.TABLE_NAME, "choose another name")
         check_key(owner, encryption_key)
-        super().__init__(scope, id)
+        super().__init__(scope, id, tags)
         self._key_arn = key_arn(
             self,
             encryption_key,
@@ -74,11 +77,33 @@ class LeaseTable(Part):
             deletion_protection_enabled=protected,
             lifecycle=keep(protected),
         )
-        put(table, place)
+        self._declare(table, place)
         if import_existing:
             table.import_from(name)
-        self._name, self._arn = table.name, table.arn
-        self._declared_name = name
+        self._name, self._declared_name = table.name, name
+
+    @staticmethod
+    def from_name(
+        scope: Construct, id: str, name: str, *, encryption_key: CustomerKey | str | None = None
+    ) -> LeaseTable:
+        """A table of this account and region that somebody else declares: nothing of it is declared here.
+
+        Args:
+            scope: The parent construct.
+            id: Its id there.
+            name: Its name; a reference will do.
+            encryption_key: The customer key that encrypts it, or its ARN, so that grants let runtimes use it; default: none.
+
+        Raises:
+            ArgumentError: The name is none, or the key.
+
+        >>> leases = LeaseTable.from_name(stack, "leases", "lake-leases")
+        """
+        owner = f"LeaseTable.from_name {id!r}"
+        checks.text(owner, "name", name, checks.TABLE_NAME, "give the name of a table, not its ARN")
+        if isinstance(encryption_key, str):
+            checks.text(owner, "encryption_key", encryption_key, checks.KEY_ARN, "give the ARN of its key, or nothing")
+        return _GivenTable(scope, id, name, encryption_key)
 
     @property
     def name(self) -> str:
@@ -90,11 +115,14 @@ class LeaseTable(Part):
         """The same as text that is known before Terraform asks AWS; None where it is not."""
         return None if checks.is_token(self._declared_name) else self._declared_name
 
-    @property
-    def arn(self) -> str:
-        """ARN of the table."""
-        return self._arn
-
-    def grant_read_write(self, grantee: Grantee) -> None:
+    def grant_read_write(self, grantee: Grantee) -> Grant:
         """Let a runtime keep its leases in the table."""
-        grant(self, "leases", grantee, lambda to: to.read_write_leases(self.arn, self._key_arn))
+        return grant(self, "leases", grantee, lambda to: to.read_write_leases(self.arn, self._key_arn))
+
+
+class _GivenTable(LeaseTable):
+    def __init__(self, scope: Construct, id: str, name: str, key: CustomerKey | str | None) -> None:
+        super(LeaseTable, self).__init__(scope, id)
+        self._name = self._declared_name = name
+        self._arn = account_of(self).arn("dynamodb", f"table/{name}")
+        self._key_arn = key.arn if isinstance(key, CustomerKey) else key

@@ -55,14 +55,24 @@ StreamingApplication(s, 'a', name='lake', streams={}) => StreamingApplication 'a
 StreamingApplication(s, 'a', name='lake', streams={'o': orders(s)}, output='s3://lake/') => StreamingApplication 'a': a location must be s3://bucket/prefix, .*; got 's3://lake/': give a prefix
 StreamingApplication(s, 'a', name='lake', streams={'o': orders(s)}, output_key='alias/lake') => output_key must match .*; got 'alias/lake': give the ARN of a key
 StreamingApplication(s, 'a', name='la ke', streams={'o': orders(s)}) => name must match .*; got 'la ke'
-StreamingApplication(s, 'a', name='a', streams={'o': orders(s)}, polling='always') => polling must be True, False or 'only'; got 'always'
-StreamingApplication(s, 'b', name='b', streams={'o': StreamConsumer(s, 'c', stream=orders(s), name='lake')}, polling='only') => polling='only' reads without consumers; got one for 'o': give its
+StreamingApplication(s, 'a', name='a', streams={'o': orders(s)}, polling='always') => polling must be a Polling; got 'always': give Polling.ALLOWED
+StreamingApplication(s, 'b', name='b', streams={'o': StreamConsumer(s, 'c', stream=orders(s), name='lake')}, polling=Polling.ONLY) => Polling.ONLY reads without consumers; got one for 'o': give its
 # No provider knows the one, and only a newer provider the other.
 Stream(s, 'a', name='orders', record_distribution_strategy='AUTO') => Stream 'a': record_distribution_strategy of 'orders' is known to no AWS provider.*got 'AUTO': leave it out
 Stream(s, 'a', name='orders', warm_throughput_mib=100) => Stream 'a': warm_throughput_mib of 'orders' is not known to the AWS prov
 Stream(s, 'b', name='orders', warm_throughput_mib=100, shards=4) => warm_throughput_mib goes with on-demand; got 4 shards: leave one of them out
 Stream(s, 'c', name='orders', warm_throughput_mib=0) => warm_throughput_mib must be a whole number from 1 to 10240; got 0
-orders(s).grant_write('arn:aws:iam::111122223333:role/x') => role's name must match .*, not its ARN
+orders(s).grant_write('arn:aws:iam::111122223333:user/x') => the role's name must match .*: give a role, its name or its ARN, or an ArnPrincipal
+orders(s).grant_write(ReaderAccess(s, 'a', application='a', policy=policy_for(s))) => streaming/a: grants need a role; got none: give `trust`
+Stream(s, 'o', name='o').grant_write(ArnPrincipal('*')) => the principal must match .*; got '\*': give the ARN of a role, user or account
+orders(s).grant_write(ServicePrincipal('firehose.amazonaws.com')) => streaming/given, grant to write: arn:.*/orders has no resource policy here.*firehose.*have its owner share it
+LeaseTable(s, 't', name='leases').grant_read_write(ArnPrincipal('arn:aws:iam::444455556666:root')) => streaming/t, grant to leases: .* has no resource policy here
+orders(s).add_to_resource_policy(Statement('A', ('kinesis:ListShards',), (ORDERS,), principals={'AWS': ('111122223333',)})) => streaming/given: a resource policy must be of what is declared here
+Stream(s, 'o', name='o').add_to_resource_policy(Statement('A', ('kinesis:ListShards',), (ORDERS,))) => a resource policy must be of .*, with principals in its statements
+orders(s).grant('job') => streaming/given, grant: actions must be API actions .*; got \(\)
+orders(s).grant('job', 'kinesis:RegisterStreamConsumer') => actions must be API actions that do not register .*: declare a StreamConsumer
+LeaseTable.from_name(s, 't', 'arn:aws:dynamodb:eu-west-1:111122223333:table/x') => LeaseTable.from_name 't': name must match .*: give the name of a table, not its ARN
+LeaseTable.from_name(s, 't', 'leases', encryption_key='own') => encryption_key must match .*; got 'own': give the ARN of its key
 (orders(s), pin_account(s, '111122223333', 'eu-west-1')) => pin_account: the scope must be empty; got one with given: call it first
 ServiceAccount('my-cluster', 'spark', 'lake') => oidc_provider_arn must match .*; got 'my-cluster'
 """
@@ -76,6 +86,7 @@ def test_wrong_argument_is_refused(wrong: str, message: str, stack: TerraformSta
 
 KEYWORDS = r"""
 Stream.from_arn(s, 'o', ORDERS, key='alias/mine') => Stream\.from_arn has no argument 'key': its arguments are scope, id, arn, encryption_key, former_keys$
+LeaseTable.from_name(s, 't', 'leases', key='alias/mine') => LeaseTable\.from_name has no argument 'key': its arguments are scope, id, name, encryption_key$
 StreamConsumer(s, 'c', stream=orders(s), name='lake', retention=1) => StreamConsumer has no argument 'retention': its arguments are scope, id, stream, name, protected,
 """
 

@@ -9,6 +9,7 @@ import pytest
 from kinesis_efo_infra import (
     ArgumentError,
     CustomerKey,
+    Metric,
     ReaderAccess,
     Stream,
     StreamConsumer,
@@ -16,7 +17,7 @@ from kinesis_efo_infra import (
     pin_account,
     policy_for,
 )
-from kinesis_efo_infra.cdk import IamRole, TerraformStack
+from kinesis_efo_infra.cdk import CloudwatchMetricAlarm, IamRole, TerraformStack
 from kinesis_efo_infra.trust import Trust
 from tests.support.missing import terraform
 from tests.unit.constructs.conftest import Synth, evaluated
@@ -79,11 +80,11 @@ application has a consumer and gets records | lake(s, batch=True)
     aws_kinesis_stream_consumer.* has: lake
     aws_ssm_parameter.?.value has: consumerArn
     documents has: [kinesis:GetRecords, kinesis:SubscribeToShard]
-application that does not poll gets no records | lake(s, polling=False)
+application that does not poll gets no records | lake(s, polling=Polling.NEVER)
     aws_kinesis_stream_consumer.* has: lake
     documents has: kinesis:SubscribeToShard
     documents lacks: kinesis:GetRecords
-application that only polls has no consumer | lake(s, polling='only', batch=True)
+application that only polls has no consumer | lake(s, polling=Polling.ONLY, batch=True)
     aws_kinesis_stream_consumer: null
     aws_ssm_parameter.?.value lacks: consumerArn
     documents has: kinesis:GetRecords
@@ -125,7 +126,44 @@ application may do what a reader does | lake(s, streams={'orders': Stream(s, 'or
     lake_batch.*: [DecryptLeasesAndManifest, DecryptStreams, LoadManifest, NeverRegisterConsumers, ReadStreams]
     aws_dynamodb_table.?.name: kinesis-efo-streaming-lake
     aws_dynamodb_table.?.point_in_time_recovery: {enabled: true}
+application takes a lease table | (pinned(s), lake(s, lease_table=LeaseTable.from_name(s, 'leases', 'restored', encryption_key=KEY)))
+    aws_dynamodb_table: null
+    aws_ssm_parameter.?.value has: arn:aws:dynamodb:eu-west-1:111122223333:table/restored
+    documents.?.KeepLeases.resources: [arn:aws:dynamodb:eu-west-1:111122223333:table/restored]
+    documents.?.DecryptLeasesAndManifest.resources has: KEY
+role gets an inline policy | orders(s).grant(IamRole(s, 'job', assume_role_policy='{}'), 'kinesis:PutRecord')
+    aws_iam_role_policy.?.role: <aws_iam_role.job.name>
+    documents.?.*: [Grant, NeverRegisterConsumers]
+    documents.?.Grant with: {actions: [kinesis:PutRecord], resources: ['arn:aws:kinesis:eu-west-1:111122223333:stream/orders']}
+role of an application gets an inline policy | orders(s).grant_write(lake(s, trust=EmrServerless(), streams={'theirs': Stream.from_arn(s, 'theirs', ORDERS)}))
+    aws_iam_role_policy.?.role has: aws_iam_role.lake_access_role
+ARN of a role stands for its name | (pinned(s), orders(s).grant_write('arn:aws:iam::111122223333:role/spark/job'))
+    aws_iam_role_policy.?.role: job
+    aws_iam_role_policy.?.lifecycle: null
+ARN of a role in an unknown account is checked by Terraform | orders(s).grant_write(THEIRS)
+    aws_iam_role_policy.?.lifecycle.precondition.0.condition has: .account_id == "444455556666")}
+    aws_iam_role_policy.?.lifecycle.precondition.0.error_message has: call pin_account
+resource policies name a role of another account | (pinned(s), c := StreamConsumer(s, 'lake', stream=Stream(s, 'orders', name='orders'), name='lake'), c.grant_read(THEIRS), c.grant_read(THEIRS))
+    aws_iam_role_policy: null
+    aws_kinesis_resource_policy has: [aws_kinesis_stream.orders, aws_kinesis_stream_consumer.lake]
+    documents has: ["'principals': [{'identifiers': ['arn:aws:iam::444455556666:role/analytics/reader'], 'type': 'AWS'}]", SubscribeToShard]
+    documents lacks: ReadStreams2
+    aws_kms_key.?.policy has: '"Principal":{"AWS":["arn:aws:iam::444455556666:role/analytics/reader"]},"Action":["kms:Decrypt"],"Resource":["*"],"Condition":{"StringEquals":{"kms:ViaService":["kinesis.eu'
+service must act for this account | (o := Stream(s, 'orders', name='orders'), o.grant_write(ServicePrincipal('firehose.amazonaws.com')), o.grant_write(ServicePrincipal('firehose.amazonaws.com')), o.grant(ArnPrincipal(THEIRS), 'kinesis:ListShards'), o.add_to_resource_policy(Statement('Own', ('kinesis:PutRecord',), (o.arn,), principals={'AWS': (THEIRS,)})))
+    documents.?.*: [Grant, Own, WriteStreams]
+    documents.?.WriteStreams.principals: [{type: Service, identifiers: [firehose.amazonaws.com]}]
+    documents.?.WriteStreams.condition.0.variable: aws:SourceAccount
+    aws_kms_key.?.policy has: EncryptStreams
+    aws_kms_key.?.policy lacks: EncryptStreams2
+grant is applied before what needs it | LeaseTable.from_name(s, 'leases', 'leases').grant_read_write(a := access(s, Glue())).apply_before(StreamingGlueJob(s, 'job', name='lake', access=a, script='s3://jobs/lake.py'))
+    aws_glue_job.?.depends_on has: "['aws_iam_role_policy.leases"
+metric is what an alarm watches | alarm(s, StreamConsumer.from_arn(s, 'given', CONSUMER, stream=orders(s)).metric_millis_behind_latest(period=60))
+    aws_cloudwatch_metric_alarm.? with: {namespace: AWS/Kinesis, metric_name: SubscribeToShardEvent.MillisBehindLatest, period: 60, statistic: Maximum, dimensions: {StreamName: orders, ConsumerName: lake}}
+percentile is an extended statistic | alarm(s, orders(s).metric_get_records_iterator_age_milliseconds(statistic='p99'))
+    aws_cloudwatch_metric_alarm.? with: {metric_name: GetRecords.IteratorAgeMilliseconds, extended_statistic: p99, period: 300}
+    aws_cloudwatch_metric_alarm.?.statistic: null
 """
+THEIRS = "arn:aws:iam::444455556666:role/analytics/reader"
 CONSUMER = f"{ORDERS}/consumer/lake:1700000000"
 AT = "arn:${data.aws_partition.kinesis-efo-partition.partition}:s3:::"
 
@@ -133,6 +171,21 @@ AT = "arn:${data.aws_partition.kinesis-efo-partition.partition}:s3:::"
 def lake(stack: TerraformStack, **changes: Any) -> StreamingApplication:
     streams = changes.pop("streams", None) or {"orders": Stream.from_arn(stack, "orders", ORDERS)}
     return StreamingApplication(stack, "lake", name="lake", streams=streams, **changes)
+
+
+def pinned(stack: TerraformStack) -> None:
+    pin_account(stack, "111122223333", "eu-west-1")
+
+
+def orders(stack: TerraformStack) -> Stream:
+    return Stream.from_arn(stack, "orders", ORDERS)
+
+
+def alarm(stack: TerraformStack, metric: Metric) -> None:
+    watched = metric.to_alarm_config()
+    CloudwatchMetricAlarm(
+        stack, "a", alarm_name="a", comparison_operator="GreaterThanThreshold", evaluation_periods=5, **watched
+    )
 
 
 def access(stack: TerraformStack, trust: Trust) -> ReaderAccess:

@@ -20,12 +20,12 @@ HERE = Path(kinesis_efo_infra.__file__).parent
 def test_public_names() -> None:
     """A change here is one that users notice."""
     names = (
-        "ArgumentError BatchAccess ConsumerAlarms CustomerKey Dashboard EmrOnEc2 EmrServerless Glue InfraError LeaseTable Manifest MissingError "
-        "Place PodIdentity Policy ReaderAccess ServiceAccount Statement Stream StreamConsumer StreamingApplication StreamingGlueJob __version__ pin_account "
+        "ArgumentError ArnPrincipal BatchAccess ConsumerAlarms CustomerKey Dashboard EmrOnEc2 EmrServerless Glue Grant InfraError LeaseTable Manifest "
+        "Metric MissingError Place PodIdentity Policy Polling ReaderAccess ServiceAccount ServicePrincipal Statement Stream StreamConsumer StreamingApplication StreamingGlueJob __version__ pin_account "
         "policy_for"
     )
     assert sorted(kinesis_efo_infra.__all__) == names.split()
-    assert set(kinesis_efo_infra.__all__) <= set(dir(kinesis_efo_infra))
+    assert dir(kinesis_efo_infra) == names.split()
     with pytest.raises(AttributeError, match="has no attribute 'Streem'"):
         _ = kinesis_efo_infra.Streem
 

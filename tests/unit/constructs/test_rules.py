@@ -11,6 +11,7 @@ from kinesis_efo_infra import (
     ArgumentError,
     LeaseTable,
     Manifest,
+    Polling,
     Stream,
     StreamConsumer,
     StreamingApplication,
@@ -45,11 +46,12 @@ REFUSED = r"""
 [application(s, each, streams={'o': StreamConsumer.from_arn(s, f'given-{each}', CONSUMER, stream=Stream.from_arn(s, f'o-{each}', ORDERS))}) for each in ('lake', 'pond')] => consumer lake is read by lake in streaming and by pond in streaming
 (o := Stream(s, 'orders', name='orders'), [StreamConsumer(s, each, stream=o, name='reader') for each in ('lake', 'pond')]) => 'reader' is declared by streaming/lake and by streaming/pond: .* one of a name
 application(s, 'lake', streams=many(s, 20)) => Manifest 'manifest': streams must fit a standard parameter of 4096 bytes; got 20 streams, which take \d+ at least: give tier='advanced', which holds 8 KB, or a `bucket`
-(pin_account(s, '111122223333', 'eu-west-1'), application(s, 'lake', streams={'orders': elsewhere(s, 'us-east-1')}, polling='only')) => stream 'orders' must be in eu-west-1, .*us-east-1.*: declare an application in us
+(pin_account(s, '111122223333', 'eu-west-1'), application(s, 'lake', streams={'orders': elsewhere(s, 'us-east-1')}, polling=Polling.ONLY)) => stream 'orders' must be in eu-west-1, .*us-east-1.*: declare an application in us
 (pin_account(s, '111122223333', 'eu-west-1'), StreamConsumer(s, 'c', stream=elsewhere(s, 'us-east-1'), name='lake')) => StreamConsumer 'c': stream must be of the region that it is deployed to, eu-west-1; got 'arn:.*': correct the ARN, or give StreamConsumer.from_arn, since its owner registers the consumer there
 (pin_account(s, '999922223333', 'eu-west-1'), StreamConsumer(s, 'c', stream=elsewhere(s, 'eu-west-1'), name='lake')) => StreamConsumer 'c': stream must be of the account that it is deployed to, 999922223333; got 'arn:
 application(s, 'lake', streams={'orders': Stream(s, 'orders', name='orders')}, output=S3Bucket(s, 'b', bucket='lake').bucket) => ^(?!.*TfToken).*'lake': a location .* must still begin with s3://.*: give f's3://
 (pin_account(s, '999922223333', 'eu-west-1'), StreamConsumer.from_arn(s, 'given', CONSUMER, stream=elsewhere(s, 'eu-west-1')).alarms()) => alarms of streaming/given: stream must be of the account .*: declare them there
+(o := Stream(s, 'orders', name='orders'), o.grant_write('a.b'), o.grant_write('a-b')) => There is already a Construct with name 'write-a-b-document'
 StreamConsumer(s, 'c', stream=Stream(s, 'orders', name='orders'), name='lake').alarms(lag_threshold_seconds=0) => lag_threshold_seconds must be a whole number from 1 to .*; got 0: give seconds
 StreamConsumer(s, 'c', stream=Stream(s, 'orders', name='orders'), name='lake').alarms(retention_hours=12) => retention_hours must be a whole number from 24
 """
@@ -145,7 +147,7 @@ def test_the_region_of_the_provider_counts(stack: TerraformStack, region: str | 
     from cdktf_cdktf_provider_aws.provider import AwsProvider
 
     AwsProvider(stack, "aws", **({"region": region} if region else {}))
-    application(stack, "lake", streams={"orders": Stream.from_arn(stack, "o", ORDERS)}, polling="only")
+    application(stack, "lake", streams={"orders": Stream.from_arn(stack, "o", ORDERS)}, polling=Polling.ONLY)
     app = stack.node.root
     assert isinstance(app, App)
     if refused:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kinesis_efo_infra import Stream, StreamConsumer, StreamingApplication
+from kinesis_efo_infra import Polling, Stream, StreamConsumer, StreamingApplication
 from kinesis_efo_infra.cdk import TerraformStack
 from tests.support.terraform.bindings import faults
 from tests.unit.constructs.conftest import Synth
@@ -81,7 +81,7 @@ def test_dashboard_shows_streams_and_alarms(stack: TerraformStack, synth: Synth)
 
 
 def test_dashboard_of_polling_shows_iterator_age(stack: TerraformStack, synth: Synth) -> None:
-    lake(stack, polling="only").dashboard(name="lake")
+    lake(stack, polling=Polling.ONLY).dashboard(name="lake")
     (dashboard,) = synth()["resource"]["aws_cloudwatch_dashboard"].values()
     assert "GetRecords.IteratorAgeMilliseconds" in dashboard["dashboard_body"]
     assert "ConsumerName" not in dashboard["dashboard_body"]

@@ -56,8 +56,8 @@ CONSTRUCTS: Final = {
     "Streams": ("Stream", "StreamConsumer"),
     "Applications": ("StreamingApplication", "StreamingGlueJob", "LeaseTable", "Manifest"),
     "Access": ("ReaderAccess", "BatchAccess", "EmrOnEc2", "EmrServerless", "Glue", "PodIdentity", "ServiceAccount"),
-    "Permissions": ("policy_for", "Policy", "Statement"),
-    "Watching": ("ConsumerAlarms", "Dashboard"),
+    "Permissions": ("Grant", "ArnPrincipal", "ServicePrincipal", "Polling", "policy_for", "Policy", "Statement"),
+    "Watching": ("ConsumerAlarms", "Dashboard", "Metric"),
     "Keys, names and accounts": ("CustomerKey", "Place", "pin_account"),
     "Exceptions": ("InfraError", "ArgumentError", "MissingError"),
 }

@@ -37,7 +37,8 @@ def _lines(path: Path) -> int:
         ("lines of lib", 51_635),
         # 1,290 of them are the argument for the guarantees.
         # 650 are the page on Airflow and Step Functions, 450 that on Glue, 150 that on assistants, 200 that on boto3.
-        ("words of the pages", 41_395),
+        # 100 are what constructs grant and measure, and the engine of new repositories.
+        ("words of the pages", 41_495),
     ],
 )
 def test_it_does_not_grow(what: str, most: int) -> None:

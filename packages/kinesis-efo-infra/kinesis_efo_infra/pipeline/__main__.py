@@ -90,7 +90,7 @@ def _apply_local(options: argparse.Namespace) -> int:
 
 
 def _new_repository(options: argparse.Namespace) -> int:
-    for path in new_repository.write(options.to, options.environment, options.publisher, options.tag):
+    for path in new_repository.write(options.to, options.environment, options.publisher, options.tag, options.engine):
         logger.info("wrote %s", shown(path))
     logger.info("%s says what comes next", shown(options.to / "README.md"))
     if options.publisher == publisher.REPOSITORY:
@@ -108,6 +108,7 @@ def command_line() -> argparse.ArgumentParser:
         "--publisher", default=publisher.REPOSITORY, help="whose workflows it calls (default: %(default)s)"
     )
     new.add_argument("--tag", default=publisher.TAG, help="their version (default: %(default)s)")
+    new.add_argument("--engine", choices=("cdktf", "cdktn"), default="cdktf", help="cdktn: CDK Terrain")
     new.set_defaults(run=_new_repository)
     local = steps.add_parser("apply-local", help="apply a synthesized stack to a local AWS that runs")
     local.add_argument("stack", help="its name")

@@ -16,7 +16,11 @@ _TAG = re.compile(r"v\d+\.\d+\.\d+\w*")
 
 
 def write(
-    to: Path, environment: str = "streaming-dev", repository: str = publisher.REPOSITORY, tag: str = publisher.TAG
+    to: Path,
+    environment: str = "streaming-dev",
+    repository: str = publisher.REPOSITORY,
+    tag: str = publisher.TAG,
+    engine: str = "cdktf",
 ) -> list[Path]:
     """Write the files of a repository, and return their paths.
 
@@ -25,6 +29,7 @@ def write(
         environment: Its first environment.
         repository: Whose workflows it calls, as `owner/name`.
         tag: Their version, which is that of the package as well.
+        engine: What synthesizes: `cdktf`, or its fork `cdktn`.
 
     Raises:
         ArgumentError: A file is there already or cannot be written, or a name cannot be one.
@@ -42,6 +47,7 @@ def write(
         )
     values = {
         "ENVIRONMENT": environment,
+        "ENGINE": engine,
         "PUBLISHER": repository,
         "TAG": tag,
         "VERSION": tag.removeprefix("v"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -27,9 +28,9 @@ from kinesis_efo_infra.pipeline import publisher
 from kinesis_efo_infra.pipeline.__main__ import main
 from kinesis_efo_infra.pipeline.environment import load, read
 from kinesis_efo_infra.pipeline.new_repository import write
-from tests.support.isolated import CONSTRUCTS
-from tests.support.missing import make
-from tests.unit.infra.conftest import attempt, policy, rows, tags
+from tests.support.isolated import CONSTRUCTS, FORK
+from tests.support.missing import make, needed
+from tests.unit.infra.conftest import attempt, policy, rows, tags, without_metadata
 
 ROOT = Path(__file__).resolve().parents[4]
 EXAMPLE = ROOT / "examples" / "own_cdktf_app"
@@ -83,6 +84,21 @@ def test_wrong_name_is_refused(
     assert main(["new-repository", str(tmp_path), *arguments]) == 1
     assert message in caplog.text
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_engines_declare_the_same(tmp_path: Path) -> None:
+    fork = needed(str(FORK / "bin" / "python"), "make .venv-cdktn/.full")
+    stacks = []
+    for engine, python in (("cdktf", sys.executable), ("cdktn", fork)):
+        assert main(["new-repository", str(tmp_path / engine), "--engine", engine]) == 0
+        assert f"[{engine},pipeline]" in (tmp_path / engine / "pyproject.toml").read_text(encoding="utf-8")
+        environment = {**os.environ, "PYTHONPATH": str(CONSTRUCTS)}
+        subprocess.run([python, "main.py"], cwd=tmp_path / engine, env=environment, check=True, timeout=120)
+        stack = without_metadata(document(tmp_path / engine / "cdktf.out/stacks/streaming-dev/cdk.tf.json"))
+        stack["terraform"].pop("required_providers")
+        stacks.append(stack)
+    assert stacks[0] == stacks[1]
 
 
 def test_nothing_is_overwritten(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -56,7 +56,7 @@ REVERTED: dict[str, tuple[int, list[Edit]]] = {
     ]),
     "records that are left out are not counted": (6, [(ENGINE, "            self._counts.records_refused += len(settled.refused)\n", "")]),
     "an interrupted put leaves wrong counts": (356, [(ENGINE, "                self._break(error)\n                raise\n", "                raise\n")]),
-    "a put is accepted after the close": (11, [(ENGINE, "            self.check()\n            self._puts", "            self._puts")]),
+    "a put is accepted after the close": (11, [(ENGINE, "            self.check()\n            try:", "            try:")]),
     "a put that waits is accepted after the close": (4, [(ENGINE, "            self._end_waits(self._failure or self.closed_error())\n", "")]),
     "close accepts puts until it returns": (3, [("producer/producer.py", "            engine.begin_closing()\n", "")]),
     "a second close reports nothing": (0, [

@@ -325,6 +325,18 @@ def test_query_ends_at_a_time(fetchers: int) -> None:
         query.ends(20)
 
 
+def test_time_at_which_a_shard_ends_holds_for_its_children() -> None:
+    with world() as w:
+        w.put(5)
+        w.split()
+        w.put(7)
+        w.later(60)
+        end = f"AT_TIMESTAMP:{int(w.kinesis.now * 1000)}"
+        w.later(60)
+        w.put(11)
+        w.query(available_now=True, endingPosition=f'{{"orders": {{"shardId-000000000000": "{end}"}}}}').ends(12)
+
+
 @both_modes
 @everywhere
 def test_query_starts_at_a_time(fetchers: int, mode: str) -> None:

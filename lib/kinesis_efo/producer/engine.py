@@ -139,7 +139,7 @@ class Engine:
         return ProducerClosedError(f"the producer for {self._stream} is closed; create another one")
 
     def _check_signal(self) -> None:
-        if self._puts:
+        if self._puts and self._failure is None:
             raise RuntimeError(
                 f"a signal handler interrupted a put of the producer for {self._stream}, so it can neither put, flush nor close"
             )
@@ -209,15 +209,14 @@ class Engine:
         with self._lock:
             self._check_signal()
             self.check()
-            self._puts = True
             try:
+                self._puts = True
                 self._put(records, waits)
+                self._puts = False
             except BaseException as error:
                 # Ctrl-C between two lines may leave wrong counts, with which a flush could return too early.
                 self._break(error)
                 raise
-            finally:
-                self._puts = False
 
     def withdraw(self, wait: Wait) -> None:
         """Stop a wait; records of it that were queued meanwhile stay."""

@@ -136,7 +136,19 @@ class Ends:
             self._set(key, tip)
 
     def _bound(self, key: ShardKey) -> Position | None:
-        return self._bounds.shards[key] if key in self._bounds.shards else self._bounds.of(key.stream)
+        if key in self._bounds.shards:
+            return self._bounds.shards[key]
+        return self._inherited(key) or self._bounds.of(key.stream)
+
+    def _inherited(self, key: ShardKey) -> Position | None:
+        """The earliest time at which a named ancestor ends: what follows it ends then, too, as in batch reads."""
+        if (named := self._bounds.shards.get(key)) is not None:
+            return named if named.kind is PositionKind.AT_TIMESTAMP else None
+        shard = self._streams.stream(key.stream).shard(key.shard) if self._bounds.shards else None
+        times = [
+            self._inherited(ShardKey(key.stream, parent)) for parent in (shard.parents if shard is not None else ())
+        ]
+        return min((time for time in times if time is not None), key=lambda time: time.value, default=None)
 
     def _of_closed(self, key: ShardKey, bound: Position | None) -> Position:
         if bound is None or bound.is_end:

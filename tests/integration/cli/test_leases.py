@@ -314,6 +314,16 @@ def _read_all(here: World, records: int) -> list[Row]:
         return rows
 
 
+def test_export_without_the_rows_of_all_shards_is_refused(cli: Cli) -> None:
+    here = cli.world({"orders": 3})
+    one, two, three = (shard["ShardId"] for shard in here.shards())
+    here.rows(Lease(f"orders:{two}", checkpoint=Position.after(7)))
+    table = kcl_table(here)
+    command = ("leases", "export-kcl", "--table", table, "--manifest", here.manifest, *AT_ONCE, "--yes")
+    cli.run(*command).ends(1, f"has no row for {one}, {three} of stream orders, nor for a parent or child")
+    assert _table(here, table).keys() == {"Leader"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("several", [False, True])
 def test_kcl_continues_where_the_query_stopped(cli: Cli, several: bool) -> None:

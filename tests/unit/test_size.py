@@ -33,8 +33,8 @@ def _lines(path: Path) -> int:
         ("lines of the runtime", 32_815),
         # Seven of them are the `__init__` of folders: none has more than 16 modules.
         ("modules of the runtime", 188),
-        # 26 of them make requests for orchestrators, 260 are Glue, 15 the quota of an account.
-        ("lines of lib", 51_635),
+        # 26 of them make requests for orchestrators, 260 are Glue, 15 the quota of an account, 20 the check of what is exported to a KCL.
+        ("lines of lib", 51_650),
         # 1,290 of them are the argument for the guarantees.
         # 650 are the page on Airflow and Step Functions, 450 that on Glue, 150 that on assistants, 200 that on boto3.
         # 100 are what constructs grant and measure, and the engine of new repositories.

@@ -1,1 +1,1 @@
-"""Decides, without I/O, what is read, planned, kept and committed: the code behind docs/why-it-holds.md."""
+"""Decision logic without I/O: what is read, planned, retained and committed. docs/why-it-holds.md has the argument."""

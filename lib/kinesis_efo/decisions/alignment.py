@@ -1,8 +1,8 @@
-"""Keeps the shards of a query together in arrival time: `maxShardSkew`.
+"""Aligns the shards of a query by arrival time (option `maxShardSkew`).
 
-Spark's watermark follows the newest event time of all shards. While a query reads a backlog, a shard with few records would move the
-watermark past unread records of other shards, and stateful operators would drop these records as late. So no micro-batch reads a
-record that arrived more than `maxShardSkew` after the earliest unread record of all shards.
+Spark's watermark follows the newest event time of all shards. While a query reads a backlog, a shard with few records would move the watermark
+past unread records of other shards, and stateful operators would drop these records as late. So no micro-batch reads a record that arrived more
+than `maxShardSkew` after the earliest unread record of all shards.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from kinesis_efo.positions import Position, PositionKind, ShardKey
 logger = logging.getLogger(__name__)
 
 CLOCK_SECONDS: Final = 5.0
-"""Assumed error, in seconds, of the clock that says up to when a shard was read: this machine's clock, if the server sends no time."""
+"""Assumed clock error in seconds: without a server time, this machine's clock decides up to when a shard was read."""
 
 UNHEARD_SECONDS: Final = 60.0
-"""A shard from which no event comes holds back the other shards for at most this many seconds."""
+"""The other shards wait at most this many seconds for a shard that receives no events."""
 
 _ROUNDS: Final = 8
 _WORD_SECONDS: Final = 10.0
 
 
 class ShardEvents(Protocol):
-    """The events of a shard: an `EventIndex`, or a part of one."""
+    """The events of a shard: an `EventIndex` or a part of it."""
 
     def news_since(self, after: Position) -> float | None:
         """Return the time of the first event after `after` that has records or ends the shard; None if there is none."""
@@ -39,17 +39,18 @@ class ShardEvents(Protocol):
 
 
 class _Front(NamedTuple):
-    """The arrival time `at` up to which a shard was read, epoch milliseconds; it was set at `since`, monotonic seconds."""
+    """Arrival time `at` (epoch milliseconds) up to which a shard was read, set at `since` (monotonic seconds)."""
 
     at: float
     since: float
 
 
 class Alignment:
-    """Limits by how many seconds of arrival time, `most`, each shard of a query may be ahead of the slowest shard.
+    """Limits how far each shard of a query may be ahead of the slowest one, in arrival time.
 
-    `read_until` gets a shard and the end of its buffer. It returns a time, epoch seconds by Kinesis' clock, such that all records that
-    arrived before this time lie at or before that end; None if unknown.
+    Args:
+        most: The largest allowed difference in seconds.
+        read_until: Returns the low watermark of a shard at the end of its buffer, epoch seconds by Kinesis' clock; None if unknown.
     """
 
     def __init__(self, most: float, read_until: Callable[[ShardKey, Position], float | None]) -> None:
@@ -61,7 +62,7 @@ class Alignment:
         self._said_at = -inf
 
     def follow(self, moved: Mapping[ShardKey, Position], left: Iterable[ShardKey], now: float) -> None:
-        """Note the new positions of the query, and which shards it has left. A new shard counts as the slowest until it has an event."""
+        """Record the query's new positions and the shards that it has finished. A new shard counts as the slowest until it has an event."""
         for key, position in moved.items():
             if position.is_end:
                 self._fronts.pop(key, None)
@@ -72,7 +73,7 @@ class Alignment:
             self._fronts.pop(key, None)
 
     def saw(self, key: ShardKey, buffer: EventIndex, position: Position, now: float) -> None:
-        """Note how far the query has read a shard."""
+        """Record how far the query has read a shard."""
         front = self._fronts.get(key)
         found = self._front(key, buffer, position)
         if front is None or found > front.at:
@@ -85,9 +86,9 @@ class Alignment:
         plan: Callable[[Mapping[ShardKey, ShardEvents]], dict[ShardKey, Portion]],
         now: float,
     ) -> dict[ShardKey, Portion]:
-        """Plan a micro-batch after which no shard is too far ahead. Returns how far to read each shard of `buffers`.
+        """Plan a micro-batch after which no shard is too far ahead. Return how far to read each shard of `buffers`.
 
-        These shards have something to read; each covers its position in `positions`. `plan` divides the limits of the micro-batch among shards.
+        Every buffer has unread events and covers the shard's current position. `plan` divides the limits of the micro-batch among shards.
         """
         if not buffers:
             return {}
@@ -104,7 +105,7 @@ class Alignment:
         kept, reached = planned(horizon)
         if all(buffer.newest <= horizon for buffer in buffers.values()):
             return kept
-        # Start with even shares. Then give the room that fast shards may not use to the slow ones.
+        # Start with even shares. Then give slow shards the capacity that fast shards may not use.
         _, reached = planned(inf)
         for _ in range(_ROUNDS):
             if reached <= horizon:
@@ -123,12 +124,12 @@ class Alignment:
     def _horizon(
         self, portions: Mapping[ShardKey, Portion], buffers: Mapping[ShardKey, EventIndex], others: float
     ) -> float:
-        """The arrival time up to which any shard may be read if these portions are read, epoch milliseconds."""
+        """Return the arrival time (epoch milliseconds) up to which any shard may be read once these portions have been read."""
         left = (self._front(key, buffers[key], portion.through) for key, portion in portions.items())
         return min([others, *left]) + self._most
 
     def _front(self, key: ShardKey, buffer: EventIndex, position: Position) -> float:
-        """The time before which no record after a position arrived, epoch milliseconds; except for records that are out of order."""
+        """Return the low watermark of a position, epoch milliseconds. Records that arrived out of order may be older."""
         known = front.at if (front := self._fronts.get(key)) else -inf
         waiting = buffer.arrived_behind(position)
         if waiting is not None:
@@ -140,7 +141,7 @@ class Alignment:
         return max(known, buffer.newest, -inf if read_until is None else (read_until - CLOCK_SECONDS) * 1000)
 
     def _slowest_but(self, buffers: Mapping[ShardKey, EventIndex], now: float) -> float:
-        """The arrival time, epoch milliseconds, up to which the slowest of the shards without a buffer in `buffers` was read."""
+        """Return the arrival time (epoch milliseconds) up to which the slowest shard outside `buffers` was read."""
         slowest = inf
         unheard = set()
         for key, front in self._fronts.items():
@@ -162,7 +163,7 @@ class Alignment:
         return slowest
 
     def _say(self, waiting: int, now: float) -> None:
-        """Log that all shards wait, after they have waited for `_WORD_SECONDS`, and again whenever that time has passed."""
+        """Log a warning each time all shards have waited for another `_WORD_SECONDS`."""
         if self._held_since is None:
             self._held_since = self._said_at = now
         if now - self._said_at < _WORD_SECONDS:
@@ -188,9 +189,9 @@ class _UpTo:
         self._horizon = horizon
 
     def news_since(self, after: Position) -> float | None:
-        """Return when the first record arrived in the stream, so that the shard with the oldest record is planned first."""
+        """Return the arrival time of the first record, so that the shard with the oldest record is planned first."""
         arrived = self._buffer.arrived_behind(after)
-        # A shard of which only the end is left holds back all others, so it comes first, however small the limits are.
+        # A shard with only its end left delays all others, so it comes first, however small the limits are.
         return -inf if arrived is None and self._buffer.news_since(after) is not None else arrived
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:

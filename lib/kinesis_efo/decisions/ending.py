@@ -1,4 +1,4 @@
-"""Decides where a query with `Trigger.AvailableNow`, `Trigger.Once`, or the option `catchUp` or `endingPosition` ends."""
+"""Decides where a query ends that uses `Trigger.AvailableNow`, `Trigger.Once`, `catchUp` or `endingPosition`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kinesis_efo.options import Bounds
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 
 _HEARD_AGAIN_SECONDS: Final = 12.0
-"""Kinesis sends at least two SubscribeToShard events in this time. So a shard that is still quiet then was read after its target was found."""
+"""Kinesis sends at least two SubscribeToShard events in this time. A shard that stays quiet longer was read after its target was found."""
 
 
 class EndingState(msgspec.Struct, frozen=True):
-    """What is decided about where a query ends (`Ending`); the next run continues with it."""
+    """The state of `Ending`, which the next run continues from."""
 
     wanted: bool
     in_one_batch: bool
@@ -27,18 +27,20 @@ class EndingState(msgspec.Struct, frozen=True):
 
 
 class Ending:
-    """Holds the positions at which one query ends (its targets), and decides when the query has reached them.
+    """The positions at which one query ends (its targets), and whether it has reached them.
 
-    With `catch_up`, the first micro-batch reads up to all targets (`in_one_batch`), because Spark before 4.2 ends the query after one
-    micro-batch. `ends` is the option `endingPosition`; `patience`, the seconds to wait for a target that a shard must get to. `targets` has
-    the positions by shard; it is None if the query has no end, or they are not known yet. `wanted`: they have to be found next. `over`: nothing more is read. `changed`: the state to store has changed since `state` or `go_on` was called.
+    Args:
+        catch_up: Read up to all targets in the first micro-batch, as Spark before 4.2 ends the query after it.
+        ends: The option `endingPosition`.
+        patience: Seconds to wait for a target that a shard has to reach.
     """
 
     def __init__(self, *, catch_up: bool, ends: Bounds, patience: float = inf) -> None:
-        self.wanted = self.in_one_batch = catch_up
-        self.over = False
+        self.wanted = self.in_one_batch = catch_up  # Find targets next; read up to all in one micro-batch
+        self.over = False  # The query has finished reading
+        # The positions by shard; None for a query without an end, or before they are found
         self.targets: Mapping[ShardKey, Position] | None = None
-        self.changed = False
+        self.changed = False  # The state has changed since the last call of `state` or `go_on`
         self._settled: set[ShardKey] = set()
         self._lasts: dict[ShardKey, int] = {}
         self._found_at = 0.0
@@ -46,13 +48,13 @@ class Ending:
         self._patience = patience
 
     def available_now(self) -> None:
-        """Note that the trigger is `Trigger.AvailableNow`. Further calls do nothing."""
+        """Switch to `Trigger.AvailableNow`. Further calls do nothing."""
         if self.targets is None and (self.in_one_batch or not self.wanted):
             self.wanted = self.changed = True
             self.in_one_batch = False
 
     def once(self) -> None:
-        """Note that the trigger is `Trigger.Once`."""
+        """Switch to `Trigger.Once`."""
         self.wanted = self.in_one_batch = True
 
     def state(self) -> EndingState:
@@ -71,16 +73,20 @@ class Ending:
     def found(
         self, targets: Mapping[ShardKey, Position], now: float, *, lasts: Mapping[ShardKey, int] | None = None
     ) -> None:
-        """Set the targets at `now`, monotonic seconds. `lasts` are the numbers of the last records up to the targets, where known."""
+        """Set the targets at `now` (monotonic seconds). `lasts`: sequence numbers of the last records up to the targets, if available."""
         self.wanted, self.changed = False, True
         self._lasts, self._found_at = dict(lasts or {}), now
         self.targets = {key: target for key, target in targets.items() if key not in self._settled}
 
     def settle(self, position: Mapping[ShardKey, Position], quiet: Mapping[ShardKey, float], now: float) -> None:
-        """End shards before their targets if they have no more records, because the positions of events need not reach the targets.
+        """End quiet shards before their targets: event positions need not reach a target.
 
-        The query has come to `position`. `quiet` says which shards seem to have no more records, and since when, monotonic seconds. Raises
-        RetriesExhaustedError if that is so for `patience` seconds although a shard was not read up to a record that it has, or is closed.
+        Args:
+            position: The query's positions.
+            quiet: Since when each shard seems to be out of records, monotonic seconds.
+            now: Monotonic seconds.
+
+        Raises RetriesExhaustedError if a shard stays quiet for `patience` seconds before a record that exists, or before its end.
         """
         targets = dict(self.targets or {})
         for key, since in quiet.items():
@@ -104,11 +110,11 @@ class Ending:
             self.targets, self.changed = targets, True
 
     def begins(self, shard: ShardKey) -> bool:
-        """Whether the query starts to read a shard. Shards that were opened after it began have no target; the next run reads them."""
+        """Whether the query starts reading a shard. Shards opened after it began are left to the next run."""
         return self.targets is None or shard in self.targets
 
     def capped(self, shard: ShardKey, at: Position, through: Position) -> Position:
-        """Return how far to read a shard that was read up to `at` and can be read up to `through`, so as not to go beyond its target."""
+        """Return `through`, limited to the shard's target. `at` is how far the shard was read."""
         if self.targets is None:
             return through
         target = self.targets.get(shard, at)
@@ -117,22 +123,22 @@ class Ending:
         return target if through.reaches(target) else through
 
     def stops(self, shard: ShardKey, through: Position) -> bool:
-        """Whether the query reads a shard no further than `through`; False if it has no end."""
+        """Whether reading the shard ends at `through`; False for a query without an end."""
         target = (self.targets or {}).get(shard)
         return target is not None and through.reaches(target)
 
     def left(self, position: Mapping[ShardKey, Position]) -> frozenset[ShardKey]:
-        """Return the shards that the query, which is at `position`, reads no further."""
+        """Return the shards that a query at `position` has finished."""
         if self.targets is None:
             return frozenset()
         return frozenset(key for key, at in position.items() if at.reaches(self.targets.get(key, at)))
 
     def last(self, shard: ShardKey, through: Position) -> int | None:
-        """Return the sequence number of the last record up to `through`, if `through` is the shard's target and the number is known."""
+        """Return the sequence number of the last record up to `through`, if `through` is the shard's target and the number is available."""
         return self._lasts.get(shard) if (self.targets or {}).get(shard) == through else None
 
     def reached(self, position: Mapping[ShardKey, Position]) -> bool:
-        """Whether the query, which is at `position`, has reached all targets; False if it has no end."""
+        """Whether a query at `position` has reached all targets; False for a query without an end."""
         if self.targets is None:
             return False
         return all(
@@ -142,7 +148,7 @@ class Ending:
         )
 
     def whole(self, position: Offset) -> dict[ShardKey, Position]:
-        """Return the end of the one micro-batch that reads up to all targets. If `endingPosition` is set, nothing more is read after it."""
+        """Return the end of the one micro-batch that reads up to all targets. With `endingPosition`, it is the query's last one."""
         assert self.targets is not None
         targets, self.targets = self.targets, None
         self.in_one_batch, self.changed = False, True

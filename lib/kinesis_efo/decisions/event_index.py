@@ -1,4 +1,4 @@
-"""Indexes the ends, sizes and times of one shard's buffered events, which is what planning needs to know of a buffer.
+"""Indexes the ends, sizes and times of one shard's buffered events, for planning.
 
 The run also has such an index for a shard that is buffered in another process.
 """
@@ -15,39 +15,33 @@ from kinesis_efo.positions import SHARD_END, LastRecord, Position, PositionKind
 from kinesis_efo.records.arrivals import Arrivals
 
 COMPACT_AFTER: Final = 1024
-"""The slots of so many dropped events are removed together, because that moves all later ones."""
+"""Slots of dropped events are removed in groups of at least this size, since each removal moves all later slots."""
 _BEHIND_ALL: Final = 10**400
 
 
 class Portion(NamedTuple):
-    """The extent of the next events after a position, up to the end of the last one.
+    """The next events after a position."""
 
-    `last` is the number of the last record; None if there is none or it is unknown. At most `events` events have records.
-    """
-
-    through: Position
+    through: Position  # The end of the last event
     bytes: int
     records: int
-    last: int | None = None
-    events: int = 0
+    last: int | None = None  # The sequence number of the last record; None if unknown or without records
+    events: int = 0  # An upper bound for the number of events with records
 
 
 class EventIndex:
-    """The events of one shard after the position `start`, in order and without gaps.
-
-    `waiting_since` is when its oldest records were received, monotonic seconds; None without records. It has everything after the sequence
-    number `lowest`; None if unknown. `newest` is the latest arrival of all records that it ever had, epoch milliseconds; `-inf` if unknown.
-    Of the dropped events, `gone` still have a slot and `compacted` have none.
-    """
+    """The events of one shard after the position `start`, in order and without gaps."""
 
     def __init__(self, start: Position, compact_after: int = COMPACT_AFTER) -> None:
         self.start = start
         self.end = start
-        # Where the index began, as long as no record was dropped: it still has everything after that.
+        # The index still has everything after its first position until a record is dropped.
         self._origin: Position | None = start
+        # When the oldest buffered records were received, monotonic seconds; None without records
         self.waiting_since: float | None = None
+        # The latest arrival of all records that were ever added, epoch milliseconds; `-inf` if unknown
         self.newest: float = -inf
-        # Parallel lists, for bisection. Dropping events does not reset the sums; their first element is the sum before the first event.
+        # Parallel lists, for bisection. The sums start with the sum before the first event and are not reset when events are dropped.
         self._ends: list[int] = []
         self._since: list[float] = []
         self._behind: list[int] = []
@@ -56,13 +50,14 @@ class EventIndex:
         self._arrivals: list[Sequence[Arrivals]] = []
         self._newest_through: list[float] = []
         self._last_through: list[int] = []
+        # The index has everything after this sequence number; None if unknown
         self.lowest = _BEHIND_ALL if start.is_end else start.sequence_number
-        self.gone = 0
-        self.compacted = 0
+        self.gone = 0  # Dropped events that still have a slot
+        self.compacted = 0  # Dropped events whose slots were removed
         self._compact_after = compact_after
 
     def __len__(self) -> int:
-        """The number of events, including dropped ones that still have a slot."""
+        """Return the number of events, including dropped ones that still have a slot."""
         return len(self._ends)
 
     @property
@@ -72,17 +67,17 @@ class EventIndex:
 
     @property
     def idle(self) -> bool:
-        """Whether the newest event has no records and is not the end of the shard."""
+        """Whether the newest event is empty and does not end the shard."""
         return self.gone < len(self._ends) and self._records_through[-1] == self._records_through[-2] and not self.ended
 
     @property
     def held(self) -> int:
-        """Bytes of the events that were not dropped."""
+        """Bytes of the retained events."""
         return self._bytes_through[-1] - self._bytes_through[self.gone]
 
     @property
     def records(self) -> int:
-        """Kinesis records in the events that were not dropped."""
+        """Kinesis records in the retained events."""
         return self._records_through[-1] - self._records_through[self.gone]
 
     def append(
@@ -97,23 +92,29 @@ class EventIndex:
         last: int | None = None,
         behind: int = 0,
     ) -> bool:
-        """Add the next event, received at `now`, monotonic seconds. Returns whether it got a slot of its own.
+        """Append an event. Return whether it got a new slot: successive events without records share one.
 
-        Successive events without records share a slot. `continuation` is None at the end of the shard; `size` its bytes in the buffer, 0 if
-        it has no records and is not the end. `arrivals` tell when its records arrived in the stream; its last was `behind` ms old. The first event of a buffer that
-        `starts_unnumbered` needs `first`, the number of its first record.
+        Args:
+            continuation: The sequence number to continue after; None at the end of the shard.
+            size: Bytes in the buffer; 0 for an event without records that does not end the shard.
+            records: The number of Kinesis records.
+            now: When the event was received, monotonic seconds.
+            arrivals: When the records arrived in the stream.
+            first: Sequence number of the first record; required for the first event if `starts_unnumbered`.
+            last: Sequence number of the last record.
+            behind: Age of the last record in milliseconds.
         """
         end = _BEHIND_ALL if continuation is None else continuation
         if self.starts_unnumbered and not self._ends:
             self.vouch(end if first is None else first)
-        # An event without records may have a lower position. Ignore that, because an offset must never go back.
+        # An event without records may have a lower position. Ignore it, so that an offset never goes back.
         if self.end.kind is PositionKind.AFTER:
             end = max(end, self.end.value)
         elif self.end.kind is PositionKind.INSIDE and end < self.end.value and not records:
             return False
         self.end = _position(end)
         if not size and self.idle:
-            # An idle shard sends an event without records every few seconds: keep only the newest position.
+            # An idle shard sends an empty event every few seconds: retain only the newest position.
             self._ends[-1] = end
             return False
         self._ends.append(end)
@@ -134,11 +135,11 @@ class EventIndex:
 
     @property
     def starts_unnumbered(self) -> bool:
-        """Whether the index starts at a time or the trim horizon. Then only its first event shows which sequence numbers it covers."""
+        """Whether the index starts at a time or the trim horizon. Only its first event then shows which sequence numbers it covers."""
         return self.start.kind in (PositionKind.AT_TIMESTAMP, PositionKind.TRIM_HORIZON)
 
     def covers(self, position: Position) -> bool | None:
-        """Whether everything after a position is or will be in the buffer, without a gap; None if only the first event will show that."""
+        """Whether the buffer has, or will receive, everything after a position, without gaps; None if only the first event will show that."""
         numbered = position.kind is PositionKind.AFTER
         if numbered and self.lowest is not None and position.value >= self.lowest:
             return True
@@ -160,19 +161,19 @@ class EventIndex:
         return self._records_through[-1] - self._records_through[self.index_after(position)]
 
     def vouch(self, number: int) -> None:
-        """If the index has no number where it starts, record that `number` is after that. A reader at `number` can then share the buffer.
+        """Record that an index without a start number covers everything after `number`, so that a reader at `number` can share the buffer.
 
-        Otherwise two readers at different positions would take the subscription from each other for ever.
+        Otherwise two readers at different positions would endlessly move the subscription back and forth.
         """
         if self.starts_unnumbered and (self.lowest is None or number < self.lowest):
             self.lowest = number
 
     def end_of(self, index: int) -> Position:
-        """The position after the event at `index`."""
+        """Return the position after the event at `index`."""
         return _position(self._ends[index])
 
     def index_after(self, position: Position) -> int:
-        """The index of the first event after `position`, which the index must cover. An event ends behind its last record."""
+        """Return the index of the first event after `position`, which the index must cover. An event may end after its last record."""
         ends, number = self._ends, position.value
         if position.kind is not PositionKind.AFTER:
             return len(ends) if position.is_end else self.gone
@@ -181,21 +182,23 @@ class EventIndex:
         return index + 1 if passed and ends[index] != _BEHIND_ALL else index
 
     def news_since(self, after: Position) -> float | None:
-        """When the first event after `after` that has records or ends the shard was received, monotonic seconds; None if there is none."""
+        """Return when the first event after `after` with records or the shard's end was received, monotonic seconds; None without such an
+        event."""
         news = self._first_news(self.index_after(after))
         return self._since[news] if news < len(self._ends) else None
 
     def lag(self, after: Position, now: float) -> int | None:
-        """The age in milliseconds of the first event after `after` that has records or ends the shard; None if there is none."""
+        """Return the age in milliseconds of the first event after `after` with records or the shard's end; None without such an event."""
         news = self._first_news(self.index_after(after))
         return self.age(news, now) if news < len(self._ends) else None
 
     def age(self, index: int, now: float) -> int:
-        """Milliseconds since an event's last record arrived in the stream, at `now`, monotonic seconds."""
+        """Return the milliseconds from the arrival of an event's last record in the stream to `now` (monotonic seconds)."""
         return self._behind[index] + max(0, round(1000 * (now - self._since[index])))
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
-        """As many whole events after `after` as fit into the limits; if `some`, at least one with records, even if it does not fit."""
+        """Return as many whole events after `after` as fit the limits. With `some`, include the first event with records even if it is too
+        large."""
         first = self.index_after(after)
         by_bytes = bisect_right(self._bytes_through, self._bytes_through[first] + max_bytes, first + 1)
         by_records = bisect_right(self._records_through, self._records_through[first] + max_records, first + 1)
@@ -214,7 +217,7 @@ class EventIndex:
         )
 
     def last_up_to(self, through: Position, after: Position) -> int | None:
-        """The sequence number of the last record after `after` up to `through`; None if there is none, or `through` is within an event."""
+        """Return the last sequence number after `after` up to `through`; None without such a record, or if `through` is within an event."""
         if not self.end.reaches(through):
             return None
         stop = self.index_after(through)
@@ -223,25 +226,26 @@ class EventIndex:
         return None if cut else self.last_before(stop, after)
 
     def last_record_up_to(self, position: Position) -> LastRecord | None:  # noqa: ARG002
-        """The last record up to a position at which everything before was dropped; None if unknown."""
+        """Return the last record up to a position before which everything was dropped; None if unknown."""
         return None
 
     def last_before(self, stop: int, after: Position) -> int | None:
-        """The sequence number of the last record after `after` in the events before index `stop`; None if there is none or it is unknown."""
+        """Return the sequence number of the last record after `after` in the events before index `stop`; None if unknown or without records."""
         last = self._last_through[stop - 1] if stop > self.gone else 0
         return last if last and after.precedes(last) else None
 
     def last_of(self, index: int) -> int | None:
-        """The sequence number of an event's last record; None if it has none or it is unknown. The event may have been dropped."""
+        """Return the sequence number of an event's last record; None if unknown or without records. The event may have been dropped."""
         records = self._records_through[index + 1] - self._records_through[index]
         return (self._last_through[index] or None) if records else None
 
     def arrivals(self, index: int) -> Sequence[Arrivals]:
-        """When the records of an event arrived in the stream."""
+        """Return when the records of an event arrived in the stream."""
         return self._arrivals[index]
 
     def arrived_behind(self, after: Position) -> float | None:
-        """When the first record after `after`, a position that the index covers, arrived in the stream, epoch milliseconds; else None."""
+        """Return the arrival time (epoch milliseconds) of the first record after `after`, which the index must cover; None without such a
+        record."""
         number = after.value if after.kind is PositionKind.AFTER else -1
         for arrivals in islice(self._arrivals, self.index_after(after), None):
             for group in arrivals:
@@ -252,7 +256,7 @@ class EventIndex:
     def portion_before(
         self, after: Position, max_bytes: int, max_records: int, horizon: float, *, some: bool = False
     ) -> Portion:
-        """Return as many records after the covered position `after` as fit into the limits and arrived up to `horizon`, epoch milliseconds.
+        """Return the records after `after` that fit the limits and arrived up to `horizon` (epoch milliseconds). The index must cover `after`.
 
         The portion may end within an event. With `some`, it has at least the first group of arrivals, if `horizon` allows.
         """
@@ -281,29 +285,29 @@ class EventIndex:
                     min(stop + 1 - first, records + taken),
                 )
         elif some and not records:
-            # Take at least the next event as a whole, because it has no arrival times, or is the end of the shard.
+            # The next event has no arrival times or ends the shard, so it cannot be split.
             return self.portion(after, max_bytes, max_records, some=True)
         end = self.end_of(stop - 1) if stop > first else after
         last = self.last_before(stop, after) if records else None
         return Portion(end, size, records, last, min(stop - first, records))
 
     def _stop_before(self, horizon: float, first: int, last: int) -> int:
-        """The index of the first event from `first` on with a record that arrived after `horizon`; `last` if there is none."""
+        """Return the index of the first event from `first` on with a record that arrived after `horizon`; `last` without such an event."""
         index = bisect_right(self._newest_through, horizon, first, last)
-        # Look at each event, because records may have arrived out of order.
+        # Records may have arrived out of order, so each event has to be checked.
         while index < last and _newest(self._arrivals[index]) <= horizon:
             index += 1
         return index
 
     def sizes(self, index: int) -> tuple[int, int]:
-        """The bytes and records of an event."""
+        """Return the bytes and records of an event."""
         return (
             self._bytes_through[index + 1] - self._bytes_through[index],
             self._records_through[index + 1] - self._records_through[index],
         )
 
     def drop(self, stop: int) -> int:
-        """Drop the events before an index; returns their bytes."""
+        """Drop the events before an index. Return their bytes."""
         freed = self._bytes_through[stop] - self._bytes_through[self.gone]
         self.start = _position(self._ends[stop - 1])
         news = self._records_through[stop] > self._records_through[self.gone]
@@ -312,7 +316,7 @@ class EventIndex:
         if self.start.is_end:
             self.lowest = _BEHIND_ALL
         elif self.lowest is None or news:
-            # There is no record between the last dropped record and the new start, so the index has everything after that record.
+            # No record lies between the last dropped record and the new start.
             self.lowest = self._last_through[stop - 1] or self._ends[stop - 1]
         self.gone = stop
         waiting = len(self._ends) if self.waiting_since is None else self._first_news(stop)
@@ -320,7 +324,7 @@ class EventIndex:
         return freed
 
     def compact(self) -> int:
-        """Remove the slots of dropped events, if there are so many that moving the rest is worth it. Returns how many were removed."""
+        """Remove the slots of dropped events once there are enough of them. Return how many were removed."""
         if self.gone <= self._compact_after or self.gone * 2 <= len(self._ends):
             return 0
         moved, self.gone = self.gone, 0

@@ -1,7 +1,7 @@
-"""Decides what a query or a batch read begins with, and when each shard is read: parents before children, each shard exactly once.
+"""Decides where a query or batch read begins and when each shard is read: parents before children, each shard exactly once.
 
-A shard in an offset was started; its ancestors were read, or skipped on purpose at the query's start. A shard that is neither listed
-nor in the offset was trimmed, with all its records.
+A shard in an offset was started; its ancestors were read, or skipped on purpose at the query's start. A shard that is neither listed nor in the
+offset was trimmed, with all its records.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ from kinesis_efo.records.events import ChildShard
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard, with its first and last hash key, and the sequence numbers at which it begins and ends; `last` is None while it is open.
-
-    `parents` are the ids of its parents, listed or not: none, one (after a split) or two (after a merge).
-    """
+    """One shard, as in ListShards."""
 
     shard_id: str
-    parents: tuple[str, ...]
-    hash_range: tuple[int, int]
-    first: int
-    last: int | None = None
+    parents: tuple[str, ...]  # Ids of zero, one (split) or two (merge) parents, listed or not
+    hash_range: tuple[int, int]  # The first and last hash key
+    first: int  # The starting sequence number
+    last: int | None = None  # The ending sequence number; None while the shard is open
 
 
 def announced(children: Iterable[Shard]) -> tuple[ChildShard, ...]:
@@ -34,7 +31,7 @@ def announced(children: Iterable[Shard]) -> tuple[ChildShard, ...]:
 
 
 class Lineage:
-    """The shards of one stream and their descent. In its methods, `positions` is a query's offset in this stream, by shard id.
+    """The shards of one stream and their descent. `positions` in its methods is a query's offset in this stream, by shard id.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
@@ -71,9 +68,9 @@ class Lineage:
         )
 
     def merge(self, children: Iterable[ChildShard], parent: str) -> None:
-        """Add the children that the last event of a shard, `parent`, announced; ListShards may not know them yet."""
+        """Add the children that the last event of `parent` announced; ListShards may not list them yet."""
         for child in children:
-            # Use 0 until ListShards names the child, because the event does not have the child's first sequence number.
+            # The event does not contain the child's first sequence number; 0 stands in until ListShards returns the child.
             if child.shard_id not in self._shards:
                 self._announced.add(child.shard_id)
             hashes = (child.starting_hash, child.ending_hash)
@@ -85,15 +82,15 @@ class Lineage:
         return any(parent not in self._shards for child in self._announced for parent in self._shards[child].parents)
 
     def children(self, shard_id: str) -> list[str]:
-        """Return the known children of a shard."""
+        """Return the listed and announced children of a shard."""
         return sorted(self._children.get(shard_id, ()))
 
     def too_new(self, shard_ids: Iterable[str]) -> list[str]:
-        """Return shards that are unknown because they are newer than the list of shards."""
+        """Return the unlisted shards that are newer than the list of shards."""
         return [shard_id for shard_id in shard_ids if shard_id > self._newest_listed and shard_id not in self._shards]
 
     def roots(self) -> list[str]:
-        """Return the oldest shards: reading everything starts with these."""
+        """Return the oldest shards, with which a read of the whole stream starts."""
         return sorted(
             shard.shard_id for shard in self._shards.values() if self._shards.keys().isdisjoint(shard.parents)
         )
@@ -101,11 +98,11 @@ class Lineage:
     def startable(self, positions: Mapping[str, Position]) -> list[str]:
         """Return the shards that may be started now, at the trim horizon. With an empty offset, these are the roots.
 
-        A shard may start once all its parents were read to their end. Parents that ListShards no longer lists were trimmed, and count as
-        read. A shard that is in the offset, or is an ancestor of such a shard, does not start again. Some emulators reshard without naming
-        parents; then the new shards are roots.
+        A shard may start once all its parents were read to their end. Unlisted parents were trimmed and count as read. A shard that is in the
+        offset, or is an ancestor of such a shard, does not start again. Some emulators reshard without naming parents; then the new shards are
+        roots.
         """
-        # If the list is older than the offset, shards that were read long ago seem unread, unless their parents are still in the offset.
+        # If the list is older than the offset, finished shards look unread unless their parents are still in the offset.
         is_old = self.outdated or bool(self.too_new(positions))
         passed = self.ancestors(positions)
         return sorted(
@@ -119,9 +116,9 @@ class Lineage:
         )
 
     def _waits(self, child: Shard, positions: Mapping[str, Position]) -> bool:
-        """Whether an older shard of the offset has records with the hash keys of `child`, although a parent of `child` is not listed.
+        """Whether `child` has an unlisted parent and an unfinished older shard of the offset shares its hash keys.
 
-        The older shard is then an ancestor, by shards that were trimmed. If it is not listed itself, it may have had any hash keys.
+        The older shard is then an ancestor through trimmed shards. If it is unlisted too, it may have had any hash keys.
         """
         if all(parent in self._shards for parent in child.parents):
             return False
@@ -131,9 +128,9 @@ class Lineage:
         )
 
     def _follows(self, child: Shard, positions: Mapping[str, Position]) -> bool:
-        """Whether a shard that was read to its end, and is no parent of `child`, had hash keys that `child` has from unlisted parents.
+        """Whether the offset has a finished ancestor of `child` that is not its parent, judged by the hash keys of unlisted parents.
 
-        Otherwise, those parents may have been trimmed before the query started. A shard that is not listed may have had any hash keys.
+        Otherwise, those parents may have been trimmed before the query started. An unlisted shard may have had any hash keys.
         """
         known = [self._shards[parent].hash_range for parent in child.parents if parent in self._shards]
         ended = [
@@ -146,7 +143,7 @@ class Lineage:
 
     def vanished(self, positions: Mapping[str, Position]) -> list[str]:
         """Return shards of the offset that were not read to their end and are no longer listed."""
-        # Shard ids grow and are never reused, so an id above all listed ones has not vanished: it is too new for ListShards.
+        # Shard ids grow and are never reused. An id above all listed ones has not vanished but is too new for ListShards.
         return sorted(
             shard_id
             for shard_id, position in positions.items()
@@ -154,7 +151,7 @@ class Lineage:
         )
 
     def droppable(self, positions: Mapping[str, Position]) -> list[str]:
-        """Return ended shards that can be removed from the offset, because all their children are, or were, in the offset."""
+        """Return finished shards that can leave the offset: all their children are, or were, in the offset."""
         passed = self.ancestors(positions)
         return sorted(
             shard_id
@@ -165,7 +162,7 @@ class Lineage:
         )
 
     def lost(self, positions: Mapping[str, Position]) -> list[str]:
-        """Return shards that were trimmed before they were read to their end. A new query, with an empty offset, loses nothing.
+        """Return shards that were trimmed before they were read to their end. An empty offset (a new query) has no losses.
 
         These are shards of the offset, and unread descendants of them, that are no longer listed.
         """
@@ -194,7 +191,7 @@ class Lineage:
         return parent not in self._shards and child.shard_id not in self._announced
 
     def is_whole(self, shard_ids: Iterable[str]) -> bool:
-        """Whether these shards have all the hash keys of the stream, as those that are open at a time do."""
+        """Whether these shards cover all hash keys of the stream, as the open shards always do."""
         whole = (
             min((shard.hash_range[0] for shard in self._shards.values()), default=0),
             max((shard.hash_range[1] for shard in self._shards.values()), default=0),
@@ -202,7 +199,7 @@ class Lineage:
         return not _beyond([self._shards[shard_id].hash_range for shard_id in shard_ids], whole, whole)
 
     def with_descendants(self, shard_ids: Iterable[str]) -> set[str]:
-        """Return some shards and all their known descendants."""
+        """Return some shards and all their descendants."""
         found = set(shard_ids)
         ahead = list(found)
         while ahead:
@@ -213,7 +210,7 @@ class Lineage:
         return found
 
     def ancestors(self, shard_ids: Iterable[str]) -> set[str]:
-        """Return all known ancestors of some shards."""
+        """Return all ancestors of some shards."""
         found: set[str] = set()
         ahead = list(shard_ids)
         while ahead:
@@ -226,7 +223,7 @@ class Lineage:
 
 
 def _beyond(known: Iterable[tuple[int, int]], child: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether two ranges of hash keys overlap outside of the known ranges."""
+    """Whether two hash key ranges overlap outside of the `known` ranges."""
     low, high = max(child[0], other[0]), min(child[1], other[1])
     for first, last in sorted(known):
         if first <= low <= last:
@@ -238,19 +235,17 @@ def _beyond(known: Iterable[tuple[int, int]], child: tuple[int, int], other: tup
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The start or the end of a read of one stream: `everywhere` is the position for all shards that are not in `named`.
+    """The start or the end of a read of one stream."""
 
-    `open_then` are the shards that were open at the time of `everywhere`, give or take some seconds; None: any may have been. If it is
-    empty, only the named shards and their descendants are read.
-    """
-
-    everywhere: Position
-    named: Mapping[str, Position]
+    everywhere: Position  # The position for all shards that are not in `named`
+    named: Mapping[str, Position]  # Positions of single shards
+    # Shards that were open at the time of `everywhere`, give or take some seconds. None: any may have been open. Empty: only the named shards
+    # and their descendants are read
     open_then: Collection[str] | None = None
 
 
 def begins(lineage: Lineage, start: Side) -> dict[str, Position]:
-    """Return the start of each shard that is read, parents first. Ancestors of named shards are not read unless they are named."""
+    """Return the start of each shard that is read, parents first. Ancestors of named shards are skipped unless they are named."""
     passed = lineage.ancestors(start.named)
     reachable = None if start.open_then is None else lineage.with_descendants(start.open_then)
     found: dict[str, Position] = {}
@@ -267,16 +262,17 @@ def begins(lineage: Lineage, start: Side) -> dict[str, Position]:
 
 
 class Beginning(NamedTuple):
-    """The first `offset` of a query in one stream, and the shards that it leaves out, although they are not before the start."""
+    """A query's first `offset` in one stream, and the shards it leaves out although they do not precede the start."""
 
     offset: dict[str, Position]
     left_out: list[str]
 
 
 def beginning(lineage: Lineage, start: Side) -> Beginning:
-    """Return what a query begins with. Other shards can begin only when shards of the offset have ended.
+    """Return what a query begins with. Other shards begin only after shards of the offset have ended.
 
-    A closed shard that is neither read nor an ancestor of the offset counts as read to its end: a child of a merge would wait for it.
+    A closed shard that is neither read nor an ancestor of the offset counts as read to its end; otherwise, the child of a merge would wait for
+    it.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
@@ -294,7 +290,7 @@ def beginning(lineage: Lineage, start: Side) -> Beginning:
     }
     offset |= start.named
     unread = lineage.with_descendants(shard for shard, position in start.named.items() if not position.is_end)
-    # A query does not read the ancestors of its shards, so it would skip those between two named shards.
+    # A query skips the ancestors of its shards, and so the shards between two named ones.
     left = (lineage.ancestors(start.named) & unread) - start.named.keys()
     passed = lineage.ancestors(offset)
     for shard in reversed(shards):
@@ -308,7 +304,7 @@ def beginning(lineage: Lineage, start: Side) -> Beginning:
 
 
 def _earliest(positions: Collection[Position]) -> Position:
-    """Return where a child begins, given the starts of its parents: at the earliest if they are times, else at the child's first record."""
+    """Return where a child begins: at the earliest of its parents' starts if all are times, else at its first record."""
     if all(position.kind is PositionKind.AT_TIMESTAMP for position in positions):
         return min(positions, key=lambda position: position.value)
     return TRIM_HORIZON
@@ -317,10 +313,14 @@ def _earliest(positions: Collection[Position]) -> Position:
 def read_to_end(
     positions: Mapping[ShardKey, Position], lineages: Mapping[str, Lineage], parents: Mapping[ShardKey, Collection[str]]
 ) -> dict[ShardKey, list[str]]:
-    """The shards that count as read to their end although their rows say less, each with its descendants that have begun.
+    """Return shards that count as read to their end although their rows do not show it, each with its descendants that have begun.
 
-    `positions` and `parents` are those of the rows, `lineages` those of their streams. A crash after the children were planned, but before
-    the last checkpoint of the parent was written, leaves such a row.
+    A crash leaves such a row if the children were planned before the parent's last checkpoint was written.
+
+    Args:
+        positions: The positions in the lease table's rows.
+        lineages: The lineages of their streams.
+        parents: The parents in the rows.
     """
     found: dict[ShardKey, list[str]] = {}
     for key, position in positions.items():

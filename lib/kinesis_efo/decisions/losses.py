@@ -1,8 +1,8 @@
-"""Decides whether records of a shard were trimmed before they were read, from positions, times and the list of shards.
+"""Decides from positions, times and the list of shards whether records were trimmed before they were read.
 
 If the trim horizon has passed a position, Kinesis silently continues at the horizon. A sequence number contains the second in which it was
-assigned, and that in which its shard was created. AWS does not promise this layout, but the KCL reads it, too (SequenceNumberValidator).
-Numbers with another layout have no time. All times are epoch seconds by Kinesis' clock.
+assigned and the second in which its shard was created. AWS does not promise this layout, but the KCL relies on it too (SequenceNumberValidator).
+Numbers with another layout have an unknown time. All times are epoch seconds by Kinesis' clock.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 TOLERATED_SECONDS: Final = 600.0
-"""How far the trim horizon may move, while the first records at the horizon are read, before that is an error."""
+"""The horizon may move this far before the first records at the horizon are read; beyond that, a loss is an error."""
 
 START_SECONDS: Final = 60.0
-"""A start at the trim horizon begins where the horizon is when the shard is opened: up to this much later than when the start was chosen."""
+"""Reading starts at the trim horizon when the shard is opened, up to this many seconds after the start was chosen."""
 
 _ANSWERS: Final = 3
 _SECONDS: Final = 2.0
@@ -28,19 +28,16 @@ _36_BITS: Final = (1 << 36) - 1
 
 
 class Known(msgspec.Struct, frozen=True, array_like=True):
-    """What is known about a position besides the position itself.
+    """What else is recorded about a position."""
 
-    Attributes:
-        read_until: All records that arrived before this time lie at or before the position; None if unknown.
-        horizon: The trim horizon at the time when a query chose `TRIM_HORIZON` as its start in this stream; None if no query did.
-        accepted: A loss after this or an earlier position is accepted (option `acceptDataLoss`); None if none is.
-        read_since: At `TRIM_HORIZON`, `read_until` covers only what arrived after this time, because another query found it there. Anything
-            may have been trimmed before. None if it covers everything.
-    """
-
+    # The low watermark: every record that arrived earlier lies at or before the position; None if unknown
     read_until: float | None = None
+    # The trim horizon when a query chose `TRIM_HORIZON` as its start in this stream; None if no query did
     horizon: float | None = None
+    # A loss after this or an earlier position is accepted (option `acceptDataLoss`); None if none is
     accepted: Position | None = None
+    # For `TRIM_HORIZON`, `read_until` covers only what arrived after this time: another query found it there, and earlier records may have been
+    # trimmed. None if it covers everything
     read_since: float | None = None
 
     def accepts(self, position: Position) -> bool:
@@ -48,7 +45,7 @@ class Known(msgspec.Struct, frozen=True, array_like=True):
         return self.accepted is not None and self.accepted.reaches(position)
 
     def covers_all(self, position: Position) -> bool:
-        """Whether `read_until` holds for all that arrived before, whenever the shard was created."""
+        """Whether `read_until` covers all earlier records, whenever the shard was created."""
         since = self.read_since if position == TRIM_HORIZON else None
         return since is None or (self.horizon is not None and self.horizon >= since)
 
@@ -57,21 +54,16 @@ NOTHING_KNOWN: Final = Known()
 
 
 class Gap(NamedTuple):
-    """Records that arrived between two times were trimmed before they were read, if there were any.
+    """A span of arrival times in which unread records may have been trimmed."""
 
-    Attributes:
-        since: The low watermark of the position: every record that arrived earlier was read.
-        horizon: The trim horizon when the shard is read.
-        tolerated: Whether only a warning is needed, because the horizon moved while the first records of a start at the horizon were read.
-    """
-
-    since: float
-    horizon: float
+    since: float  # The low watermark of the position
+    horizon: float  # The trim horizon when the shard is read
+    # A warning is enough: the horizon moved while the first records of a start at the horizon were read
     tolerated: bool
 
 
 class ReadUntil:
-    """Finds the low watermark that a server's answers prove. One answer may be wrong: the least of three in two seconds counts."""
+    """Finds the low watermark that server responses prove. A single response may be wrong: the least of three in two seconds counts."""
 
     def __init__(self, known: float | None) -> None:
         self.proven = known
@@ -80,7 +72,7 @@ class ReadUntil:
         self._since = 0.0
 
     def heard(self, claim: float, now: float) -> None:
-        """Take an answer at `now`, monotonic seconds: all records that arrived before `claim` are read."""
+        """Process a response at `now` (monotonic seconds): all records that arrived before `claim` are read."""
         if not self._answers:
             self._since, self._least = now, inf
         self._answers += 1
@@ -91,13 +83,13 @@ class ReadUntil:
 
 
 def low_watermark(shard_id: str, shard: Shard | None, position: Position, known: Known, latest: float) -> float | None:
-    """Return a time before which no unread record of a shard arrived; None if nothing shows such a time.
+    """Return the low watermark of a shard's position; None if unknown.
 
     Args:
         shard_id: The shard.
         shard: The shard as ListShards returns it, or None.
         position: How far the shard has been read.
-        known: What else is known about the position.
+        known: What else is recorded about the position.
         latest: The latest possible time in a sequence number, epoch seconds.
     """
     if position.is_end:
@@ -106,7 +98,7 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
     if position.sequence_number is None and shard is not None:
         times.append(created_at(shard))
         if position == TRIM_HORIZON:
-            # A shard that is not listed may have been created after the query's start.
+            # An unlisted shard may have been created after the query's start.
             times.append(known.horizon)
     own = max((time for time in times if time is not None), default=None)
     covered = known.covers_all(position) or (own is not None and own >= (known.read_since or 0.0))
@@ -116,7 +108,7 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
 
 
 def is_whole(shard: Shard | None, position: Position) -> bool:
-    """Whether a closed shard has no record after a position."""
+    """Whether a closed shard was read up to its last record."""
     return shard is not None and shard.last is not None and not position.precedes(shard.last)
 
 
@@ -137,14 +129,14 @@ def gap(since: float | None, horizon: float, start: float | None, least: float =
 
 
 def begun(known: Known) -> Known:
-    """Return what is known when reading begins at `TRIM_HORIZON`: from where on there is no gap in what is read."""
+    """Return `known` for reading that begins at `TRIM_HORIZON`: `read_since` becomes the horizon."""
     if known.horizon is None or (known.read_until is not None and known.read_until >= known.horizon):
         return known
     return msgspec.structs.replace(known, read_since=known.horizon)
 
 
 def own_start(shard: Shard | None, known: Known) -> float | None:
-    """Return the trim horizon when a query chose to start at the horizon of this shard; None for a shard that was created later."""
+    """Return the trim horizon when a query chose to start at the horizon of this shard; None for shards created later."""
     created = None if shard is None else created_at(shard)
     return known.horizon if known.horizon is not None and (created is None or created <= known.horizon) else None
 
@@ -168,7 +160,7 @@ def created_at(shard: Shard) -> float | None:
 
 
 def time_of(shard_id: str, position: Position, latest: float) -> float | None:
-    """Return the time in a position; None if it has none."""
+    """Return the time in a position; None for kinds or number layouts without a time."""
     if position.sequence_number is not None:
         return written_at(position.sequence_number, shard_id, latest)
     return position.value / 1000 if position.kind is PositionKind.AT_TIMESTAMP else None
@@ -181,12 +173,12 @@ def predates(position: Position, shard: Shard) -> bool:
 
 
 def names_another(position: Position, shard: Shard) -> bool:
-    """Whether a position has the number of a record of another shard, and so means nothing in this one."""
+    """Whether the position's sequence number belongs to a record of another shard."""
     number, index = position.sequence_number, shard.shard_id.rpartition("-")[2]
     if number is None or not (_is_version_2(number) and _is_version_2(shard.first)):
         return False
     own = _index(shard.first)
-    # The shard's first number shows whether this server's numbers have the shard's index at all.
+    # Only if the shard's first number contains its index does this server encode indexes at all.
     return index.isdecimal() and own == int(index) and _index(number) != own
 
 

@@ -1,4 +1,4 @@
-"""Decides what a micro-batch reads: how the shards divide its limits, and whether it waits to become larger."""
+"""Plans a micro-batch: how the shards share its limits, and whether it waits for more records."""
 
 from __future__ import annotations
 
@@ -13,28 +13,23 @@ from kinesis_efo.decisions.event_index import Portion
 from kinesis_efo.positions import Position, ShardKey
 
 BEHIND_MILLIS: Final = 1000
-"""With a greater lag than this, a shard is behind its tip: a small micro-batch gains no latency worth its cost."""
+"""A shard with a greater lag is behind its tip, where a small micro-batch would cost more than its latency is worth."""
 
 
 class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
-    """How far one shard may be read in the next micro-batch: through a position up to which records are buffered and within the limits.
-
-    `records` and `bytes` (in the buffer) count what lies up to there; `data` is the estimated bytes of the data. `millis_behind` is the lag
-    by the last event, None before the first. `last` is the number of the last record; None if there is none or it is unknown. `quiet` are
-    the seconds for which the shard seems to have no more records; 0 if it may have some, or that is unknown. `more`: the limits leave out
-    buffered events, of which the oldest arrived `left` milliseconds ago.
-    """
+    """How far one shard may be read in the next micro-batch."""
 
     key: ShardKey
-    through: Position
-    records: int
-    bytes: int
-    millis_behind: int | None
-    last: int | None = None
+    through: Position  # Records up to here are buffered and fit within the limits
+    records: int  # Number of these records
+    bytes: int  # Their bytes in the buffer
+    millis_behind: int | None  # The lag reported by the last event; None before the first event
+    last: int | None = None  # The sequence number of the last record; None if unknown or without records
+    # For how many seconds the shard seems to be out of records; 0 if it may have more, or if unknown
     quiet: float = 0.0
-    data: int = 0
-    more: bool = False
-    left: int | None = None
+    data: int = 0  # Estimated bytes of the records' data
+    more: bool = False  # The limits exclude buffered events
+    left: int | None = None  # The age in milliseconds of the oldest excluded event
 
 
 class PollReply(msgspec.Struct, frozen=True, array_like=True):
@@ -51,15 +46,15 @@ class PollReply(msgspec.Struct, frozen=True, array_like=True):
 
 
 def is_behind(millis: int | None) -> bool:
-    """Whether a shard is behind its tip, by its lag in milliseconds; not if that is unknown."""
+    """Whether a lag in milliseconds puts a shard behind its tip. False if unknown."""
     return (millis or 0) > BEHIND_MILLIS
 
 
 def may_wait(shards: Iterable[ShardProgress], least_bytes: int | None) -> bool:
     """Whether a micro-batch that would read `shards` may wait for more records.
 
-    It may not if the limits leave something out, a shard ends, or there is nothing to read. Else it waits for `least_bytes`, wherever the
-    shards are; if that is None, while each shard with records is behind.
+    It may not if the limits exclude events, a shard ends, or there is nothing to read. Otherwise it waits until all shards together have
+    `least_bytes`. If that is None, it waits while each shard with records is behind its tip.
     """
     size = 0
     for shard in shards:
@@ -75,10 +70,10 @@ def plan(
 ) -> dict[ShardKey, Portion]:
     """Divide the limits of one micro-batch among the shards.
 
-    Every shard gets an even share. What some shards do not need goes to the rest, in the order of their waiting time. The shard that has
-    waited longest gets at least one event, so that no limit, however small, stops a query.
+    Every shard gets an even share. Unused shares go to the other shards, longest-waiting first. The shard that has waited longest gets at least
+    one event, so that even the smallest limits cannot stop a query.
 
-    Each buffer covers its position. A shard that stays where it is gets `Portion(position, 0, 0)`.
+    Each buffer must cover its position. A shard that does not advance gets `Portion(position, 0, 0)`.
     """
     if not buffers:
         return {}
@@ -92,7 +87,7 @@ def plan(
     share_bytes, share_records = max_bytes // len(by_age), max_records // len(by_age)
     portions = {first: buffers[first].portion(positions[first], share_bytes, share_records, some=True)}
     if others:
-        # Less is left if the first event of the first shard was larger than its share.
+        # The first event of the first shard may be larger than its share.
         share_bytes = min(share_bytes, max(0, max_bytes - portions[first].bytes) // len(others))
         share_records = min(share_records, max(0, max_records - portions[first].records) // len(others))
     for key in others:

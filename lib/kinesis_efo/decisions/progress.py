@@ -1,4 +1,4 @@
-"""Where a query stands, and what that means for the rows of the lease table."""
+"""The progress of a query, and the lease table's positions that follow from it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, lowe
 
 
 class Progress:
-    """Where one query stands. It only moves forward: offsets are ordered by their marks, and the first ones of an old checkpoint have none.
-
-    Attributes:
-        finished: Everything up to this offset is processed; None if not known yet. The next micro-batch begins here.
-        planned: The ends that Spark may have logged after it, at most two: that of the present micro-batch, and the next one.
-    """
+    """The progress of one query. It only moves forward: offsets are ordered by their marks, which the first ones of an old checkpoint lack."""
 
     def __init__(self) -> None:
+        # Everything up to this offset is processed, and the next micro-batch begins here; None if unknown
         self.finished: Offset | None = None
+        # Later ends that Spark may have logged, at most two: of the current micro-batch and of the next
         self.planned: list[Offset] = []
 
     @property
@@ -28,7 +25,7 @@ class Progress:
 
     @property
     def checkpoint(self) -> str | None:
-        """The checkpoint's id; None if it is not known yet."""
+        """The checkpoint's id; None if unknown."""
         known = (*self.planned, *((self.finished,) if self.finished is not None else ()))
         return next((each.mark.checkpoint for each in known if each.mark is not None), None)
 
@@ -38,9 +35,9 @@ class Progress:
         return known is not None and known.checkpoint == mark.checkpoint and known.moved >= mark.moved
 
     def begin(self, offset: Offset, end: Offset | None = None) -> bool:
-        """Continue where Spark continues: everything up to `offset` is processed. Returns whether that finishes a micro-batch.
+        """Continue where Spark continues: everything up to `offset` is processed. Return whether that finishes a micro-batch.
 
-        `end` is the end of a micro-batch that is possibly unfinished. Raises FetcherError if the query is further.
+        `end` is the end of a possibly unfinished micro-batch. Raises FetcherError if the query is already past `offset`.
         """
         known = self.finished
         if known is not None and offset.mark is not None and _is_before(offset, known):
@@ -56,12 +53,12 @@ class Progress:
         return ends
 
     def plan(self, end: Offset) -> None:
-        """Add an end that Spark may log. It replaces an earlier one with the same mark."""
+        """Add an end that Spark may log, replacing an earlier one with the same mark."""
         if self.finished is None or not (_is_same(end, self.finished) or _is_before(end, self.finished)):
             self.planned = [*[each for each in self.planned if _is_before(each, end)][-1:], end]
 
     def finish(self, mark: Mark) -> bool:
-        """Finish the micro-batch whose end has this mark. Returns False if it is finished already, or unknown."""
+        """Finish the micro-batch whose end has this mark. Return False if it is already finished or was not planned."""
         for number, end in enumerate(self.planned):
             if end.mark == mark:
                 self.finished, self.planned = end, self.planned[number + 1 :]
@@ -85,15 +82,20 @@ def lease_positions(
     stored: Callable[[ShardKey], Position | None],
     ancestors: Callable[[ShardKey], Collection[ShardKey]],
 ) -> dict[ShardKey, Position]:
-    """The positions that the lease table's rows of some shards should have: those of the slowest query that has reached the row.
+    """Return the positions that lease rows should have: for each shard, that of the slowest query that has reached the row.
 
-    A row must not go back, so it does not wait for a query that is behind it. A query that reads an ancestor of a shard is at the shard's
-    beginning. `queries` are the finished offsets of all queries. `stored` returns a row's position, None if there is no row.
+    A row must not go back, so queries behind it are ignored. A query that reads an ancestor of a shard is at the shard's beginning.
+
+    Args:
+        shards: The rows to compute.
+        queries: The finished offsets of all queries.
+        stored: Returns a row's position; None if the row does not exist.
+        ancestors: Returns the ancestors of a shard.
     """
 
     def reaches_row(key: ShardKey, position: Position) -> bool:
         row = stored(key)
-        # Two times are compared, too; `reaches` is faster for the usual kinds.
+        # `lowest` also compares two times; `reaches` is faster for the usual kinds.
         return row is None or position.reaches(row) or lowest((row, position)) == row
 
     found = {}

@@ -1,6 +1,6 @@
-"""Decides whether a shard has no more records for now. One response without records does not prove that.
+"""Decides whether a shard is out of records for now. A single empty response does not prove that.
 
-GetRecords may return no records while the shard has more, and some servers report a lag although nothing is left.
+GetRecords may return an empty response while the shard has more records, and some servers report a lag although everything was read.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from typing import Final
 from kinesis_efo.records.events import EventHead
 
 QUIET_ANSWERS: Final = 3
-"""How many successive GetRecords responses without records are needed."""
+"""How many successive empty GetRecords responses are needed."""
 
 QUIET_EVENTS: Final = 2
-"""How many successive SubscribeToShard events without records are needed; Kinesis sends one every five seconds."""
+"""How many successive empty SubscribeToShard events are needed; Kinesis sends one every five seconds."""
 
 QUIET_SECONDS: Final = 2.0
 """Minimum time in seconds between the first and the last of these responses or events."""
 
 SETTLED_SECONDS: Final = 1.0
-"""This many seconds after a given time, all records that arrived before that time can be read."""
+"""All records that arrived before a given time can be read this many seconds after it."""
 
 FUTURE_SECONDS: Final = 5.0
-"""A given end may be this many seconds ahead of Kinesis' clock, because the user's clock may be fast. A read waits until it has passed."""
+"""A fast user clock may put an end up to this many seconds ahead of Kinesis' clock; the read waits until that time has passed."""
 
 _LATELY_SECONDS: Final = 12.0
 """Kinesis sends at least two SubscribeToShard events in this time."""
 
 _REMEMBERED: Final = 64
 _STEP_SECONDS: Final = QUIET_SECONDS / 16
-"""About one response per step is remembered, so that `_REMEMBERED` of them cover more than `QUIET_SECONDS`."""
+"""About one response per step is stored, so that `_REMEMBERED` of them cover more than `QUIET_SECONDS`."""
 
 
 class Quiet:
-    """Counts successive responses (or events) without records: `answers` of them from `since` to `heard_at`, monotonic seconds.
+    """Counts successive empty responses or events of a shard.
 
-    The shard has no more records if they report no lag, or a lag that does not shrink although the iterator moves. If the lag shrinks,
-    reading progresses through a time without records, and the count starts again.
+    The shard is out of records if they report a zero lag, or a lag that does not shrink although the iterator moves. A shrinking lag shows that
+    reading progresses through a time without records, and restarts the count.
 
     >>> quiet = Quiet()
     >>> for second in range(3):
@@ -51,13 +51,13 @@ class Quiet:
 
     def __init__(self) -> None:
         self.answers = 0
-        self.since = self.heard_at = 0.0
+        self.since = self.heard_at = 0.0  # When the count started and when the latest response came, monotonic seconds
         self._behind = self._least = 0
         self._counted: deque[float] = deque(maxlen=_REMEMBERED)
         self._needed = QUIET_ANSWERS
 
     def heard(self, head: EventHead, now: float) -> None:
-        """Note the head of an event or a response that came at `now`, monotonic seconds."""
+        """Process the head of an event or response that came at `now` (monotonic seconds)."""
         behind = head.millis_behind
         if not head.brings_nothing or not self.answers or behind < self._least:
             self.answers = 0
@@ -74,27 +74,27 @@ class Quiet:
         self._needed = QUIET_ANSWERS if head.still else QUIET_EVENTS
 
     def interrupt(self) -> None:
-        """Count anew, because an event of a subscription waits for room. GetRecords waits before it knows of an event."""
+        """Restart the count when a subscription's event waits for buffer space. GetRecords is only called once there is space."""
         if self._needed == QUIET_EVENTS:
             self.answers = 0
             self._counted.clear()
 
     def believed(self, asked_at: float = -inf) -> bool:
-        """Whether the shard has no more records for now. Responses before `asked_at` do not count, because records may have come later."""
+        """Whether the shard is out of records for now. Records may have come after responses before `asked_at`, so these do not count."""
         counted = [at for at in self._counted if at >= asked_at]
         return len(counted) >= self._needed and counted[-1] - counted[0] >= QUIET_SECONDS
 
     def lasts(self, now: float) -> float:
-        """For how many seconds the shard seems to have no more records; 0 if it may have some, or if nothing was heard lately.
+        """Return for how many seconds the shard seems to be out of records; 0 if it may have more.
 
-        While there is no room for events, nothing is heard.
+        Also 0 without a recent response, for example while the buffer is full.
         """
         usual = (self.heard_at - self.since) / max(1, self.answers - 1)
         lately = now - self.heard_at <= max(_LATELY_SECONDS, 2 * usual)
         return now - self.since if lately and self.believed() else 0.0
 
     def seconds(self, since: float) -> float:
-        """Return for how many seconds no response has had records. Time before `since` does not count."""
+        """Return for how many seconds all responses have been empty. Time before `since` does not count."""
         return self.heard_at - max(self.since, since) if self.answers else 0.0
 
     def __str__(self) -> str:

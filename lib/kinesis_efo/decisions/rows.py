@@ -1,7 +1,7 @@
-"""Decides for one shard what is kept of it, which queries catch up with GetRecords, and where its subscription stands.
+"""Decides for one shard what is retained, which queries catch up with GetRecords, and where the subscription stands.
 
-A row is an index of events in the run's table. All queries share one row of a shard, which a subscription fills. A query that is behind
-has a separate row, filled with GetRecords. `decide` remembers nothing. The one remembered fact is the age of a row: when it last moved.
+A row is an index of events in the run's table. All queries share one row of a shard, which a subscription fills. A query that is behind has a
+separate row, filled with GetRecords. `decide` is a pure function; the only history in its input is when each row last moved.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Final, NamedTuple
 from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.positions import Position, lowest, rank
 
-# A subscription moves at most this often, because Kinesis refuses more; a separate row, at most this often.
+# Kinesis limits how often a subscription can be reopened, so it moves at most this often; a separate row has its own limit.
 MOVE_SECONDS: Final = 5.0
 SEPARATE_SECONDS: Final = 1.0
-# In an idle shard, a query comes to a place that others share only if its row stays this long. A task needs one event.
+# In an idle shard, a query can join a shared row only if that row stays this long. Its task needs one event.
 IDLE_SECONDS: Final = 60.0
-# A row that is no further behind its tip than this will soon reach each query that is ahead of it.
+# A row with at most this lag will soon reach each query that is ahead of it.
 NEAR_SECONDS: Final = 10.0
-# After this time without room for the next event, a query that keeps more than another one catches up by itself.
+# After this long without space for the next event, the query that retains the most catches up with GetRecords.
 STARVING_SECONDS: Final = 2.0
 
 
 class Needs(NamedTuple):
     """What a query needs of a shard.
 
-    It has finished everything up to `lowest`, and planned up to `reach`. `asked` is the position of a task that no row serves, while its
-    request is answered.
+    It has finished everything up to `lowest` and planned up to `reach`. `asked` is the position of a task's request that waits for a row to
+    serve it.
     """
 
     lowest: Position
@@ -36,7 +36,7 @@ class Needs(NamedTuple):
 
     @property
     def begin(self) -> Position:
-        """Where reading begins again if no row has what is needed: tasks read an unfinished micro-batch from `lowest` on."""
+        """Where reading restarts if no row has what is needed: tasks read an unfinished micro-batch from `lowest` on."""
         return self.lowest if self.asked is None else self.asked
 
     @property
@@ -45,51 +45,41 @@ class Needs(NamedTuple):
 
 
 class RowView(NamedTuple):
-    """A row. Times are in seconds.
-
-    `lag` is how far its end is behind the tip, None if unknown. For `silent`, nothing was heard of it; `age` ago, it began or moved.
-    `waits`: there is no room for its next event. `quiet`: it seems to have no more events, so none will show where it begins. What is before
-    `keep` is about to be dropped.
-    """
+    """A row as `decide` sees it. Times are in seconds."""
 
     events: EventIndex
-    lag: float | None
-    silent: float
-    age: float
-    waits: bool = False
-    quiet: bool = False
-    keep: Position | None = None
+    lag: float | None  # How far its end is behind the tip; None if unknown
+    silent: float  # Time since its last event
+    age: float  # Time since it began or moved
+    waits: bool = False  # There is no space for its next event
+    quiet: bool = False  # It seems to be out of events, so none will show where it begins
+    keep: Position | None = None  # Events before this position are about to be dropped
 
     def has(self, position: Position) -> bool:
-        """Whether the row has, or will have, everything after a position."""
+        """Whether the row has, or will receive, everything after a position."""
         if self.keep is not None and rank(position) < rank(self.keep):
             return False
         covered = self.events.covers(position)
         return not self.quiet if covered is None else covered
 
     def serves(self, position: Position) -> bool:
-        """Whether a task can read from a position on without a long wait."""
+        """Whether a task can read from a position without a long wait."""
         near = self.lag is None or self.lag <= NEAR_SECONDS or not self.events.ends_before(position)
         return near and self.has(position)
 
     def is_within(self, needs: Needs) -> bool:
-        """Whether the row begins within what a query has planned, or before it."""
+        """Whether the row begins within or before what a query has planned."""
         return self.has(needs.reach) or self.has(needs.lowest)
 
 
 class Decision(NamedTuple):
-    """What to do with the rows of a shard.
+    """What to do with the rows of a shard."""
 
-    `stand` is where the subscription begins again; None: it stays. `kept` has the position from which on the shared row is kept for each
-    query; what is before `keep`, the lowest of these, is dropped. `separate` has the start of each separate row, as it is or where it
-    begins again. `why` names the rules.
-    """
-
-    stand: Position | None
-    keep: Position
-    kept: Mapping[str, Position]
-    separate: Mapping[str, Position]
-    why: tuple[str, ...] = ()
+    stand: Position | None  # Where the subscription restarts; None if it stays
+    keep: Position  # The lowest position in `kept`; everything before it is dropped
+    kept: Mapping[str, Position]  # For each query, the position from which the shared row is retained
+    separate: Mapping[str, Position]  # Where each separate row begins or restarts
+    why: tuple[str, ...] = ()  # The rules that applied
 
 
 def decide(
@@ -125,7 +115,7 @@ def decide(
 def _moved(
     queries: Mapping[str, Needs], shared: RowView, separate: Mapping[str, RowView], *, hold: bool, may_poll: bool
 ) -> tuple[Position | None, str]:
-    """Where the subscription begins again, and the rule."""
+    """Return where the subscription restarts, and the rule."""
     ends = [each.lowest for each in queries.values()]
     far = shared.lag is not None and shared.lag > NEAR_SECONDS
     if not may_poll:
@@ -158,30 +148,30 @@ def _is_at_tip(needs: Needs, row: RowView | None) -> bool:
 
 
 def _kept(needs: Needs, shared: RowView, own: RowView | None) -> Position | None:
-    """From where on the shared row is kept for a query; None if it is not kept for it."""
+    """Return the position from which the shared row is retained for a query; None if it is not."""
     if shared.has(needs.lowest):
         return needs.lowest
     if not shared.has(needs.reach):
         return None
-    # The row begins within what the query has planned, possibly two micro-batches. Its own row may have the first part of that.
+    # The shared row begins within the (at most two) planned micro-batches. The separate row may have their first part.
     first = lowest((needs.reach, own.events.end)) if own is not None and own.has(needs.lowest) else shared.events.start
     return max(shared.events.start, first, key=rank)
 
 
 def _starves(queries: Mapping[str, Needs], shared: RowView) -> bool:
-    """Whether a query has read all of a row that has no room for more."""
+    """Whether a query has read all of a row that is full."""
     front = max((each.reach for each in queries.values()), key=rank)
     return shared.waits and shared.silent >= STARVING_SECONDS and shared.events.news_since(front) is None
 
 
 def _separate(needs: Needs, shared: RowView, row: RowView | None) -> Position | None:
-    """Where a query's separate row begins; None if the query needs none."""
+    """Return where a query's separate row begins; None if the shared row serves it."""
     served = shared.serves(needs.now) or (needs.asked is None and shared.serves(needs.lowest))
     if row is None:
         return None if served else needs.begin
     if served and shared.has(needs.lowest):
         return None
-    if row.events.ends_before(needs.lowest):  # nobody reads there any more
+    if row.events.ends_before(needs.lowest):
         return needs.begin
     has = row.is_within(needs) if needs.asked is None else row.has(needs.asked)
     return needs.begin if not (served or has) and row.age >= SEPARATE_SECONDS else row.events.start

@@ -1,4 +1,4 @@
-"""Refuses starts and ends that a stream cannot have: those of queries and of batch reads."""
+"""Rejects starts and ends that a stream cannot have, for queries and batch reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kinesis_efo.options import Bounds
 
 
 def check_streams(option: str, bounds: Bounds, streams: Collection[str], origin: str = "") -> None:
-    """Raise ManifestError if an option names a stream that is not read. `origin`, such as " (from m.json)", says where `streams` is from."""
+    """Raise ManifestError if an option names a stream that is not read. `origin` is where `streams` came from, such as " (from m.json)"."""
     if unknown := sorted(bounds.names.difference(streams)):
         raise ManifestError(
             f"kinesis-efo option {option!r} names {', '.join(map(repr, unknown))}, but the query reads "
@@ -23,7 +23,7 @@ def check_streams(option: str, bounds: Bounds, streams: Collection[str], origin:
 
 
 def check_ends(where: str, name: str, ends: Bounds, stream: str, shards: Iterable[Shard], now: float) -> None:
-    """Raise ConfigurationError if a stream cannot be read up to `ends`: a shard is not listed, is still open, or the end lies in the future.
+    """Raise ConfigurationError if a stream cannot be read up to `ends`: a shard is unlisted or still open, or the end lies in the future.
 
     `where` names the stream, and `name` the option or argument, in messages. `now` is the latest possible time of Kinesis, epoch seconds.
     """
@@ -44,7 +44,7 @@ def check_ends(where: str, name: str, ends: Bounds, stream: str, shards: Iterabl
 
 
 def in_future(where: str, name: str, position: str, when: float, now: float) -> ConfigurationError:
-    """Return the error for a position of the time `when`, because a read that ends does not wait for records."""
+    """Return the error for an end in the future, for which a finite read would have to wait. `when` is its time."""
     return ConfigurationError(
         f"{where}: {name} must not lie in the future: {position} is {instant(when)}, and for Kinesis it is {instant(now)}. "
         "A read that ends does not wait for records; spark.readStream without an end does"
@@ -52,7 +52,7 @@ def in_future(where: str, name: str, position: str, when: float, now: float) -> 
 
 
 def not_listed(where: str, option: str, shard_id: str, shards: Iterable[str]) -> ConfigurationError:
-    """Return the error for a shard that an option names and that is not among `shards`."""
+    """Return the error for a shard named by an option that is not among `shards`."""
     known = sorted(shards)
     few = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
     return ConfigurationError(
@@ -62,6 +62,6 @@ def not_listed(where: str, option: str, shard_id: str, shards: Iterable[str]) ->
 
 
 def instant(epoch: float) -> str:
-    """Return a time, epoch seconds, for a message."""
-    # This cannot fail: times from options are in the calendar's range, and those in sequence numbers have 36 bits of seconds.
+    """Format a time (epoch seconds) for a message."""
+    # Never out of range: options are checked against the calendar, and sequence numbers have 36 bits of seconds.
     return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

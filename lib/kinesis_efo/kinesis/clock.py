@@ -1,6 +1,6 @@
-"""Reads Kinesis' clock from the header `Date` of its responses. All times that are compared with times in a stream are of this clock.
+"""Reads Kinesis' clock from the `Date` header of its responses. All times that are compared with times in a stream use this clock.
 
-This machine's clock may be off: AWS accepts signatures up to five minutes off. The header has whole seconds.
+This machine's clock may be wrong: AWS accepts signatures up to five minutes off. The header has whole seconds.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from kinesis_efo.clock import Clock
 logger = logging.getLogger(__name__)
 
 MOST_SKEW_SECONDS: Final = 2.0
-"""If this machine's clock is certainly off by more than this many seconds, a warning is logged."""
+"""A warning is logged if this machine's clock is off by more than this many seconds for certain."""
 
 _SENT: Final = "kinesis_efo.sent"
 
 
 class KinesisClock:
-    """Kinesis' clock, set by the responses that its clients get; implements `Clock`.
+    """Kinesis' clock, set by the responses of watched clients; implements `Clock`.
 
-    Until the first response with a time, it is `clock`, this machine's. With `warns`, it logs once that this machine's clock is off.
-
-    `skew` is the minimum error of this machine's clock at the last response, seconds: positive if it was ahead of Kinesis', negative if behind.
+    Until the first response with a time, it returns the time of `clock` (this machine's). With `warns`, it logs one warning if this machine's
+    clock is off. `skew` is the minimum error of this machine's clock in seconds at the last response: positive if ahead of Kinesis, negative if
+    behind.
     """
 
     def __init__(self, clock: Clock, *, warns: bool = True) -> None:
@@ -36,16 +36,16 @@ class KinesisClock:
         self._bounds: tuple[float, float] | None = None
 
     def watch(self, client: Any, service: str = "kinesis") -> None:
-        """Read the time from the responses of a client of botocore or aiobotocore, errors included.
+        """Read the time from all responses of a botocore or aiobotocore client, including errors.
 
-        The time of another `service` than Kinesis is exact enough to display how old something is, but not for positions.
+        The time of another `service` than Kinesis is exact enough to display ages, but not for positions.
         """
         client.meta.events.register(f"request-created.{service}", self._note_sent)
         client.meta.events.register(f"after-call.{service}", self._note_answer)
 
     @property
     def knows(self) -> bool:
-        """Whether a response had the time."""
+        """Whether a response with a time has been received."""
         return self._bounds is not None
 
     def monotonic(self) -> float:
@@ -55,12 +55,12 @@ class KinesisClock:
         await self._clock.sleep(seconds)
 
     def time(self) -> float:
-        """Kinesis' time in epoch seconds. At most one second plus the network delay too early; never too late."""
+        """Return Kinesis' time in epoch seconds: never too late, and at most one second plus the network delay too early."""
         return self._clock.time() if self._bounds is None else self._clock.monotonic() + self._bounds[0]
 
     @property
     def latest(self) -> float:
-        """Kinesis' time in epoch seconds. At most one second plus the duration of the last call too late; never too early."""
+        """Return Kinesis' time in epoch seconds: never too early, and at most one second plus the duration of the last call too late."""
         return self._clock.time() if self._bounds is None else self._clock.monotonic() + self._bounds[1]
 
     @property
@@ -70,11 +70,11 @@ class KinesisClock:
 
     @property
     def answered(self) -> float:
-        """The time in the last response, epoch seconds, at most one second too early; this machine's time if the response had none."""
+        """The time in the last response, epoch seconds, at most one second too early; this machine's time if the response lacked one."""
         return self._clock.time() if self._answered is None else self._answered
 
     def _note_sent(self, request: Any, **_: Any) -> None:
-        # Called for each attempt of a call, so that the time is that of the last attempt, whose context `after-call` gets.
+        # Called for each attempt, so the time is that of the last attempt, whose context `after-call` receives.
         request.context[_SENT] = self._clock.monotonic()
 
     def _note_answer(self, parsed: dict[str, Any], context: dict[str, Any] | None = None, **_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Delivers the events of a shard to a sink, keeps how far the shard was read, and checks that no records before that were lost."""
+"""Delivers the events of a shard to a sink, tracks how far the shard was read, and checks for lost records."""
 
 from __future__ import annotations
 
@@ -20,30 +20,25 @@ logger = logging.getLogger(__name__)
 
 
 class EventSink(Protocol):
-    """Receives the events of a shard and grants the room for them. While the sink is full, the shard is not read."""
+    """Receives the events of a shard and reserves buffer space for them. While the sink is full, reading pauses."""
 
     @property
     def room(self) -> Room:
-        """Where the transport takes room for the next event."""
+        """Where the transport reserves space for the next event."""
         ...
 
     @property
     def committed(self) -> Position | None:
-        """The position up to which queries have committed what this sink received; None if they have committed nothing."""
+        """The position up to which queries have committed this sink's events; None before the first commit."""
         ...
 
     async def admit(self, event: Event) -> None:
-        """Take the next event and the room that the transport took for it. If the transport took none, wait for room."""
+        """Accept the next event with the space that the transport reserved for it. Without a reservation, wait for space."""
         ...
 
 
 class ShardDelivery:
-    """Delivers the events of a shard, up to `position`, after the last event that the sink admitted.
-
-    `known` is what is known about `position`. `lost`: records after it were lost, as options allow, so that no other reader may rely on
-    `known`. `heard_at` is when the last event came or was admitted, monotonic seconds; `closing` the last number and the children, once
-    ListShards shows the shard as closed.
-    """
+    """Delivers the events of a shard to a sink, one after another. `position` is the end of the last event that the sink admitted."""
 
     def __init__(
         self,
@@ -57,11 +52,13 @@ class ShardDelivery:
     ) -> None:
         self.shard_id = shard_id
         self.position = start
-        self.known = known if start != TRIM_HORIZON else begun(known)
+        self.known = known if start != TRIM_HORIZON else begun(known)  # What else is recorded about `position`
+        # Records after `position` were lost, as options allow, so other readers must not rely on `known`
         self.lost = False
         self._given = known.read_until
         self._read_until = ReadUntil(known.read_until)
-        self.heard_at: float
+        self.heard_at: float  # When the last event came or was admitted, monotonic seconds
+        # The last number and the children, once ListShards shows the shard as closed
         self.closing: tuple[int, tuple[ChildShard, ...]] | None = None
         self._context = context
         self._sink = sink
@@ -73,7 +70,7 @@ class ShardDelivery:
         self._least = START_SECONDS
 
     async def deliver(self, event: Event) -> None:
-        """Deliver an event, and note the position after it."""
+        """Deliver an event and advance the position."""
         stats, head, clock = self._stats, event.head, self._context.clock
         read_until = clock.time() - head.millis_behind / 1000
         came = self.heard_at = stats.last_event = clock.monotonic()
@@ -82,7 +79,7 @@ class ShardDelivery:
         self.heard_at = clock.monotonic()
         self._read_until.heard(read_until, came)
         if self.position == TRIM_HORIZON and not head.still:
-            # What was known there holds for no longer than until the first records. A batch read knows only that it begins now.
+            # The earlier low watermark is valid only up to the first records. A batch read only records that it begins now.
             self._read_until.proven = None
         self.known = replace(self.known, read_until=self._read_until.proven)
         if not head.still:
@@ -95,7 +92,7 @@ class ShardDelivery:
         stats.bytes += len(event.payload)
 
     async def deliver_known_end(self) -> bool:
-        """Deliver the end of the shard if it is known to be closed and its last record was delivered. Returns whether it did."""
+        """Deliver the end of a shard that is closed and fully delivered. Return whether it did."""
         if self.closing is None or self.position.kind is not PositionKind.AFTER:
             return False
         last, children = self.closing
@@ -105,7 +102,7 @@ class ShardDelivery:
         return True
 
     async def deliver_listed_end(self) -> bool:
-        """Ask Kinesis whether the shard is closed, because no event came; then do the same as `deliver_known_end`."""
+        """Without an event, check with Kinesis whether the shard is closed, then continue as `deliver_known_end`."""
         try:
             end = await self._context.presence.end(self.shard_id)
         except Exception as error:
@@ -115,12 +112,12 @@ class ShardDelivery:
         return await self.deliver_known_end()
 
     async def is_passed(self) -> bool:
-        """Whether the trim horizon has passed the position. Raises `DataLossError` if it has, and lost records fail the query."""
+        """Whether the trim horizon has passed the position. Raises `DataLossError` if so and options make losses fatal."""
         if self._retention is None:
             return False
         known = self.known
         if known.read_until is not None and known.read_until != self._given:
-            # An event may have waited in the socket for so long, if the sink was full.
+            # While the sink was full, an event may have waited this long in the socket.
             known = replace(known, read_until=known.read_until - self._context.limits.full)
         logged = self._retention.log.count
         passed = await self._retention.check(
@@ -128,7 +125,7 @@ class ShardDelivery:
         )
         self.lost = self.lost or (passed is not None and not passed.tolerated)
         if passed is not None and not self._begins:
-            # Reading begins again, at the horizon, where a reader may be late once more. What goes until then is lost, too.
+            # Reading restarts at the horizon, where a reader may be late again. Anything lost until then is part of this loss.
             horizon = await self._retention.horizon()
             self.known = replace(self.known, horizon=horizon, read_since=horizon)
             self._from_horizon, self._first, self._least = True, None, 0.0
@@ -138,7 +135,7 @@ class ShardDelivery:
 
     @property
     def _begins(self) -> bool:
-        """Whether the reader began at the trim horizon, and no query has committed its first event yet."""
+        """Whether the reader began at the trim horizon and its first event is still uncommitted."""
         committed = self._sink.committed
         return self._from_horizon and (self._first is None or committed is None or not committed.reaches(self._first))
 

@@ -1,6 +1,6 @@
-"""Finds where a shard stands: at its tip, or just before its first record that arrived at a given time or later.
+"""Finds a shard's tip, or the position just before its first record that arrived at or after a given time.
 
-This is the only module that does so for queries that end. One answer is never proof that nothing is there (see `Quiet`).
+Only this module does so for queries that end. A single response never proves that a shard is out of records (see `Quiet`).
 """
 
 from __future__ import annotations
@@ -17,36 +17,33 @@ from kinesis_efo.records.arrivals import read_arrivals
 from kinesis_efo.records.events import EventHead, last_record
 
 _LOOK_BACK_SECONDS: Final = (30.0, 600.0)
-"""How many seconds before the given time the first and the second search for the last record begin; a third begins at the query's position."""
+"""Seconds before the given time at which the first two searches for the last record begin. The third begins at the query's position."""
 
 _POLLED_LOOK_BACK_SECONDS: Final = (2.0, 60.0, 1800.0, 54_000.0)
-"""The same for searches with GetRecords. There are more of them, because they need not wait for each other; the first is so short because
-it reads all records of a busy shard since then."""
+"""The same for GetRecords searches. There are more because they can follow each other immediately; the first is short because it reads all
+records of a busy shard since then."""
 
 _FAR_MILLIS: Final = 5_000
 
 
 class LookResult(NamedTuple):
-    """What one subscription found: the position after the last record before the time, None if there was no record.
+    """What one subscription found."""
 
-    `complete` is whether nothing else lies before the time. If not, the subscription ended too soon: continue at `position`; None: the
-    search gave up. `record` is the sequence number of that last record, if it is known.
-    """
-
-    position: Position | None
+    position: Position | None  # After the last record before the time; None without a record
+    # Everything before the time was read. If False, continue at `position`; if that is None, the search gave up
     complete: bool
-    record: int | None = None
+    record: int | None = None  # The sequence number of the last record, if available
 
 
 class End(NamedTuple):
-    """Where a read of a shard ends: the position, and the sequence number of the last record up to it, if that is known."""
+    """Where a read of a shard ends: the position, and the sequence number of the last record up to it, if available."""
 
     position: Position
     record: int | None = None
 
 
 def look_from(epoch_ms: int, position: Position, *, polled: bool = False) -> list[Position]:
-    """Return from which positions to search for the last record before a time, in order; none if the query's position is not before it.
+    """Return where to search for the last record before a time, in this order; empty if the query's position is not before that time.
 
     >>> [str(each) for each in look_from(1_000_000, Position.after(42))]
     ['AT_TIMESTAMP:970000', 'AT_TIMESTAMP:400000', 'AFTER:42']
@@ -69,7 +66,7 @@ def is_far(head: EventHead) -> bool:
 
 
 def is_empty(head: EventHead) -> bool:
-    """Whether a GetRecords response says that nothing is there. It may be wrong, so the search goes on from an earlier time."""
+    """Whether a GetRecords response reports an empty shard. It may be wrong, so the search continues from an earlier time."""
     return head.still and not head.millis_behind
 
 
@@ -82,11 +79,17 @@ async def last_before(
     gives_up: Callable[[EventHead], bool] | None = None,
     patience: float = inf,
 ) -> LookResult:
-    """Read a shard's events to the tip, or to the first record that arrived at `epoch_ms` (epoch milliseconds) or later, and close them.
+    """Read a shard's events to the tip, or to the first record that arrived at `epoch_ms` or later, then close them.
 
-    If `timed`, a record without an arrival time raises `FrameError`; else it counts as earlier. `now` returns the monotonic time, seconds.
-    The search ends at an event for which `gives_up`, unless records were found and the event reports no lag. Raises `TimeoutError` if events bring no records for
-    `patience` seconds, but do not say credibly that there are none; `FrameError` if the events end before any position is known.
+    Args:
+        events: The events.
+        epoch_ms: Where to stop, epoch milliseconds.
+        now: Returns the monotonic time in seconds.
+        timed: A record without an arrival time raises `FrameError`; otherwise it counts as earlier.
+        gives_up: Ends the search at an event, unless records were found and the event reports a zero lag.
+        patience: Raise `TimeoutError` after this many seconds without records if the end is not confirmed.
+
+    Raises `FrameError` if the events end before any position is reached.
     """
     last: Position | None = None
     record: int | None = None
@@ -107,7 +110,7 @@ async def last_before(
                         return LookResult(last, complete=True, record=record)
                     record, last = group.through, Position.after(group.through)
                 if not arrivals:
-                    # Do not keep the number of an earlier event's record, because this event's records come after it.
+                    # This event's records come after the earlier record, so its number is outdated.
                     known = last_record(event.payload)
                     record = None if known is None else known.number
             if not head.still:
@@ -121,6 +124,6 @@ async def last_before(
     finally:
         events.close()
     if last is None:
-        # An iterator may expire on its way through a time without records. That proves nothing, so the search begins again.
+        # An iterator may expire while it passes a time without records. That proves nothing, so the search is repeated.
         raise FrameError("a subscription or an iterator ended before its first record")
     return LookResult(last, complete=False, record=record)

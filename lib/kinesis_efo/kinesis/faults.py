@@ -1,5 +1,4 @@
-"""Decides what a reader does about errors of SubscribeToShard and GetRecords, counts successive failures, and makes the exceptions for
-fatal errors."""
+"""Decides how a reader handles SubscribeToShard and GetRecords errors, counts failures, and creates the exceptions for fatal errors."""
 
 from __future__ import annotations
 
@@ -45,41 +44,41 @@ logger = logging.getLogger(__name__)
 
 _MOST_CAUSES: Final = 3
 _MOST_POSITIONS: Final = 50
-"""How much a message about many losses names."""
+"""Limits of what a message about many losses lists."""
 
 _LONGEST_TRY: Final = 240.0
-"""Seconds. If a try fails later than this after it was due, it began late, because a lease or room was missing, and the timeout restarts."""
+"""Seconds. A try that fails later than this after it was due began late (for lack of a lease or buffer space); the timeout restarts."""
 
 
 class Verdict(Enum):
-    """What to do about an error."""
+    """How to handle an error."""
 
     RETRY = auto()
     """A transient error: retry after a delay, and count the failure."""
     KEY = auto()
-    """The KMS key cannot be used: do the same as for `RETRY`; the fatal error names the key."""
+    """The KMS key cannot be used: handled like `RETRY`, but the fatal error names the key."""
     EXPIRED = auto()
-    """The credentials have expired: try once more with a new signature, then fail."""
+    """The credentials have expired: retry once with a new signature, then fail."""
     TOO_SOON = auto()
-    """The consumer subscribed to the shard less than 5 s ago: wait and try again, for up to 5 minutes."""
+    """The consumer subscribed to the shard less than 5 s ago: wait and retry, for up to 5 minutes."""
     NOT_ACTIVE = auto()
     """The consumer is not ACTIVE, perhaps not yet: retry with growing delays, for up to 5 minutes."""
     TAKEN_OVER = auto()
     """Another program subscribed to the shard with the same consumer: retry after a delay, but fail if it happens often."""
     MISSING = auto()
-    """The stream, the shard or the consumer does not exist: ask Kinesis which of them."""
+    """The stream, the shard or the consumer does not exist: find out which."""
     REFUSED = auto()
-    """AWS refuses the credentials, or a policy forbids the call: fail."""
+    """AWS rejects the credentials, or a policy forbids the call: fail."""
     INVALID = auto()
-    """Kinesis, or the SDK, calls the request invalid: fail."""
+    """Kinesis or the SDK rejects the request as invalid: fail."""
     FOREIGN = auto()
     """The server is not Kinesis, and its sequence numbers would be misread: fail."""
     UNEXPECTED = auto()
-    """This library does not know the error: fail, so that somebody sees it."""
+    """An unexpected error: fail, so that it gets noticed."""
 
 
 class Fault(NamedTuple):
-    """An error, what to do about it, and its code for metrics: the service's error code, or the exception's name."""
+    """An error, how to handle it, and its code for metrics: the service's error code or the exception's name."""
 
     verdict: Verdict
     code: str
@@ -92,7 +91,7 @@ class Fault(NamedTuple):
 _VERDICTS: Final = {
     Cause.PASSING: Verdict.RETRY,
     Cause.CREDENTIALS_UNREACHABLE: Verdict.RETRY,
-    # A reader loses nothing by waiting until the key or its policy is repaired. A writer fails immediately instead.
+    # Reading can safely wait until the key or its policy is repaired. A writer fails immediately instead.
     Cause.KEY: Verdict.KEY,
     Cause.EXPIRED: Verdict.EXPIRED,
     Cause.MISSING: Verdict.MISSING,
@@ -105,7 +104,7 @@ _VERDICTS: Final = {
 
 
 def classify(error: Exception) -> Fault:
-    """Decide what to do about an error of the transport.
+    """Decide how to handle a transport error.
 
     >>> classify(TimeoutError("no event for 35 s")).verdict.name
     'RETRY'
@@ -120,19 +119,19 @@ def _verdict(error: Exception) -> Verdict:
     if cause is Cause.IN_USE:
         if isinstance(error, EventStreamError):
             return Verdict.TAKEN_OVER
-        # Kinesis has one code for TOO_SOON and NOT_ACTIVE; only the messages differ ("Consumer ... is not in ACTIVE status.").
-        # Any other message counts as NOT_ACTIVE, because both errors are retried for up to 5 minutes.
+        # Kinesis has one code for TOO_SOON and NOT_ACTIVE; only the messages differ ("Consumer ... is not in ACTIVE status."). Any other message
+        # counts as NOT_ACTIVE, since both are retried for up to 5 minutes.
         return Verdict.TOO_SOON if "another active subscription" in message_of(error).lower() else Verdict.NOT_ACTIVE
     if cause is Cause.UNKNOWN:
-        # An unknown code of the service may pass, and retries are bounded. Any other unknown error is a bug and should be seen.
+        # An unknown service error may be transient, and retries are bounded. Any other unknown error is a bug and must be noticed.
         return Verdict.RETRY if isinstance(error, ClientError) else Verdict.UNEXPECTED
     return _VERDICTS[cause]
 
 
 class Backoff:
-    """Counts successive failures, and the seconds from the first to the last. Any progress resets both.
+    """Counts successive failures and the seconds from the first to the last. Any progress resets both.
 
-    `first` is the first of these errors; later ones may only be its consequences.
+    `first` is the first of these errors; the later ones may only be its consequences.
     """
 
     def __init__(self, settings: RetrySettings, random: Callable[[], float]) -> None:
@@ -145,9 +144,9 @@ class Backoff:
         self._due = 0.0
 
     def failed(self, error: Exception, now: float) -> float | None:
-        """Count a failure at `now`, monotonic seconds. Returns the seconds to wait before the next try.
+        """Count a failure at `now` (monotonic seconds). Return the seconds to wait before the next try.
 
-        None means to give up, after more than `max_retries` successive failures or after `timeout`.
+        Returns None to give up: after more than `max_retries` successive failures, or after `timeout`.
         """
         if self.first is None or now - self._due > _LONGEST_TRY:
             self._since = now
@@ -162,15 +161,15 @@ class Backoff:
         return delay
 
     def reset(self) -> None:
-        """Start to count again, because there was progress."""
+        """Restart the count after progress."""
         self.failures = 0
         self.first = None
 
 
 def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, row: Backoff | None = None) -> StreamError:
-    """Make the exception for a shard that cannot be read any more.
+    """Create the exception for a shard that can no longer be read.
 
-    `row` has counted the successive failures up to this error; None if this error alone is fatal. `source` is where the ARNs came from.
+    `row` has counted the successive failures up to this error; None if the error is fatal by itself. `source` is where the ARNs came from.
     """
     error = fault.error
     where = f"stream {stream.name!r}, shard {shard_id}, {stream.reader} (from {source})"
@@ -220,7 +219,7 @@ def _operation(error: Exception, stream: StreamRef) -> str:
 
 
 def replaced(stream: StreamRef, what: str, source: str) -> StreamReplacedError:
-    """Make the exception for a checkpoint of a former stream of the same name. `what` shows that."""
+    """Create the exception for a checkpoint of a former stream of the same name. `what` is the evidence."""
     return StreamReplacedError(
         f"stream {stream.name!r}{what}: {stream.stream_arn} (from {source}) was deleted and created again since. What was not read of the earlier one is gone",
         remedy="start the query with a new checkpoint, and startingPosition TRIM_HORIZON to read all of the new one",
@@ -235,14 +234,14 @@ def stands(shard_id: str, position: Position) -> str:
 def report_loss(
     message: str, *, fail: bool, remedy: str = "Set kinesis-efo option 'failOnDataLoss' to false to go on without it"
 ) -> None:
-    """Report records that are gone: an error with a remedy if `fail`, else a warning."""
+    """Report lost records: an error with a remedy if `fail`, otherwise a warning."""
     if fail:
         raise DataLossError(message, remedy=remedy)
     logger.warning("%s; going on without it, as options allow", message)
 
 
 def lost_after(cause: str, stream: str, shard_id: str, position: Position) -> DataLossError:
-    """Make the error for records of a shard after a position that are gone."""
+    """Create the error for lost records of a shard after a position."""
     return _data_loss((cause,), {stream: {shard_id: str(position)}})
 
 
@@ -263,21 +262,21 @@ def _data_loss(causes: Sequence[str], lost: Mapping[str, Mapping[str, str]]) -> 
 
 
 class LossErrors:
-    """Collects data losses, so that one error names them all: a restart for each shard would take a day for a thousand shards."""
+    """Collects data losses into one error. One restart for each of a thousand shards would take a day."""
 
     def __init__(self) -> None:
         self._errors: list[DataLossError] = []
 
     @contextmanager
     def collect(self) -> Iterator[None]:
-        """Keep a DataLossError that is raised in the body."""
+        """Collect a DataLossError that is raised in the body."""
         try:
             yield
         except DataLossError as error:
             self._errors.append(error)
 
     def raise_if_any(self) -> None:
-        """Raise one DataLossError for all that were kept."""
+        """Raise one DataLossError for all collected ones."""
         if len(self._errors) == 1:
             raise self._errors[0]
         if self._errors:

@@ -1,6 +1,6 @@
 """Reads shards with GetRecords: the transport of `readMode=polling`, with the same events, positions and errors as subscriptions.
 
-Kinesis allows five calls and 2 MB per second for each shard, which all programs that poll it share, and responses of up to 10 MB
+For each shard, Kinesis allows five calls and 2 MB per second, shared by all programs that poll it, and responses of up to 10 MB
 (https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html). Responses stay raw: botocore would decode records.
 """
 
@@ -30,22 +30,22 @@ POLLING_CONFIG: Final[dict[str, Any]] = {
     "connect_timeout": 10,
     "read_timeout": 20,
 }
-"""Configuration of the client, besides `max_pool_connections`. The subscription retries, not the client."""
+"""Client configuration, except `max_pool_connections`. Retries are up to the subscription."""
 
 CALL_SECONDS: Final = 0.2
 """Minimum number of seconds between two calls for a shard: Kinesis allows five calls per second."""
 
 BYTES_PER_SECOND: Final = 2 << 20
-"""Bytes that may be read from a shard per second; after a larger response, the next call has to wait."""
+"""Bytes per second that may be read from a shard. A larger response delays the next call."""
 
 MOST_RECORDS: Final = 10_000
 """The largest `Limit` that Kinesis allows."""
 
 ANSWER_BYTES: Final = 1 << 20
-"""Bytes that a response should hold. A larger response would not be faster, and would wait in memory."""
+"""Target size of a response. A larger one would not be faster and would wait in memory."""
 
 CALLS_FOR_NOTHING: Final = 500
-"""Maximum calls per second, in total, to shards that have no more records, because each call takes about 0.7 ms of a core."""
+"""Maximum calls per second, in total, to shards that are out of records. Each call takes about 0.7 ms of CPU time."""
 
 _LARGEST_ANSWER: Final = 10 << 20
 _FIRST_RECORDS: Final = 1_000
@@ -54,7 +54,7 @@ _USUAL_BYTES: Final = 3 << 19
 
 
 async def iterator_at(client: Any, stream_arn: str, shard_id: str, position: Position | None) -> str:
-    """Get an iterator at a position of a shard; None: at its tip."""
+    """Return an iterator at a position of a shard; at the tip if None."""
     names = {"Type": "ShardIteratorType", "SequenceNumber": "StartingSequenceNumber"}
     request = {names.get(name, name): value for name, value in starting_position(position).items()}
     answer = await client.get_shard_iterator(StreamARN=stream_arn, ShardId=shard_id, **request)
@@ -62,9 +62,9 @@ async def iterator_at(client: Any, stream_arn: str, shard_id: str, position: Pos
 
 
 def polling_limits(limits: Limits, rate: int | None = None) -> Limits:
-    """Return the limits for polling: a shard may be opened again as soon as the five calls per second allow it.
+    """Return the limits for polling: a shard may be reopened as soon as the five calls per second allow.
 
-    `rate` is how many bytes per second are read, if fewer than Kinesis allows. The pause after a large response must not count as silence.
+    `rate` is the bytes read per second, if below Kinesis' limit. The pause after a large response must not count as silence.
     """
     return replace(
         limits,
@@ -76,10 +76,7 @@ def polling_limits(limits: Limits, rate: int | None = None) -> Limits:
 
 @dataclass(slots=True)
 class Pace:
-    """When a shard may be polled again (`next_call`, monotonic seconds), and for how many records (`limit`).
-
-    At least `call_seconds` pass between two calls. `size` is the most bytes to expect in the next response, with data in base64: at first
-    the maximum of GetRecords, later somewhat more than `answer_bytes`.
+    """Controls when a shard may be polled again and for how many records.
 
     >>> pace = Pace()
     >>> pace.asking(now=100.0), pace.next_call
@@ -89,23 +86,23 @@ class Pace:
     (106.0, 10)
     """
 
-    next_call: float = -inf
-    limit: int = _FIRST_RECORDS
-    size: int = _FIRST_BYTES
-    call_seconds: float = CALL_SECONDS
+    next_call: float = -inf  # Monotonic seconds
+    limit: int = _FIRST_RECORDS  # Number of records
+    size: int = _FIRST_BYTES  # Maximum bytes of the next response, data in base64
+    call_seconds: float = CALL_SECONDS  # Minimum time between two calls
     bytes_per_second: float = BYTES_PER_SECOND
-    answer_bytes: int = ANSWER_BYTES
+    answer_bytes: int = ANSWER_BYTES  # Target size of a response
 
     def asking(self, now: float) -> int:
-        """Note a call at `now`, and return how many records it may ask for."""
+        """Record a call at `now`. Return how many records to request."""
         asked = self.limit
         self.next_call = now + self.call_seconds
-        # The next call asks for fewer, unless a response comes first, because the network may be too slow for so many.
+        # Until a response comes, request fewer in the next call: the network may be too slow for so many.
         self.limit = max(1, asked // 4)
         return asked
 
     def answered(self, answer: GetRecordsAnswer, now: float, interval: float) -> None:
-        """Note a response that came at `now`. If the shard has no more records, the next call waits for `interval` seconds."""
+        """Process a response that came at `now`. If the shard is out of records, the next call waits for `interval` seconds."""
         wait = max(self.call_seconds, answer.bytes / self.bytes_per_second, 0.0 if answer.millis_behind else interval)
         self.next_call = now + wait
         self.size = _USUAL_BYTES
@@ -114,7 +111,7 @@ class Pace:
 
 
 def apart_pace(rate: int) -> Pace:
-    """Make the pace of a query that catches up: `rate` bytes per second, if possible in one call per second, because other programs poll, too.
+    """Create the pace of a query that catches up: `rate` bytes per second, at one call per second if possible, as other programs may poll too.
 
     >>> apart_pace(1 << 20).call_seconds, apart_pace(64 << 10).call_seconds, apart_pace(2 << 20).call_seconds
     (1.0, 1.0, 0.5)
@@ -123,11 +120,13 @@ def apart_pace(rate: int) -> Pace:
 
 
 class PollingTransport:
-    """Reads shards with GetRecords through an aiobotocore client; implements `Transport`. `pace` makes the pace of a new shard.
+    """Reads shards with GetRecords through an aiobotocore client; implements `Transport`.
 
-    The client is made with `POLLING_CONFIG`, and used for nothing else; the caller closes it. `interval` is the minimum number of seconds
-    between two calls to a shard without more records; with many shards it grows, so that they make at most `CALLS_FOR_NOTHING` calls a
-    second.
+    Args:
+        client: Created with `POLLING_CONFIG` for this transport only; the caller closes it.
+        clock: The clock.
+        interval: Minimum seconds between calls to a shard that is out of records. Grows with the number of shards (`CALLS_FOR_NOTHING`).
+        pace: Creates the pace of a new shard.
     """
 
     def __init__(self, client: Any, clock: Clock, interval: float, pace: Callable[[], Pace] = Pace) -> None:
@@ -136,7 +135,7 @@ class PollingTransport:
         self._least_interval = interval
         self._pace = pace
         self._open_events: WeakSet[PolledEvents] = WeakSet()
-        # The pace of each shard, so that a new subscription does not call too soon after the former one.
+        # By shard, so that a new subscription does not call too soon after the previous one.
         self._paces: dict[tuple[str, str], Pace] = {}
         keep_answers(client, "GetRecords")
 
@@ -154,8 +153,8 @@ class PollingTransport:
 class PolledEvents:
     """The events of one shard from an iterator on; implements `EventStream`.
 
-    They end at the shard's end, or when the iterator expires after five minutes without a call. Then the reader subscribes again after the
-    last event, as with SubscribeToShard. `interval` returns the seconds between two calls if the shard has no more records.
+    They end at the shard's end, or when the iterator expires after five minutes without a call. The reader then subscribes again after the last
+    event, as with SubscribeToShard. `interval` returns the seconds between two calls to a shard that is out of records.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Decides, for all subscriptions to one shard, how long to wait after an error, or with which message to give up."""
+"""Decides, for all subscriptions to one shard, how long to wait after an error, or when to give up."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Limits:
 
     Attributes:
         between_calls: Minimum time between two calls for a shard: Kinesis allows one per second.
-        after_success: Minimum time from a successful call to the next: Kinesis refuses an earlier one.
-        opening: Maximum time for a call; a longer one hangs, for example because no connection is free.
+        after_success: Minimum time from a successful call to the next: Kinesis rejects an earlier one.
+        opening: Maximum time for a call; a longer one hangs, for example because all connections are in use.
         silence: A connection without an event for this long is dead: Kinesis sends one every 5 s even if a shard is idle.
         full: How long a sink may be full before the subscription is closed on purpose.
         too_short: A subscription that ends within this time, without an event, has failed rather than expired.
         patience: How long a consumer may take to become ACTIVE; also the window in which take-overs are counted.
         takeovers: This many take-overs in that window are fatal.
-        shortest_retention: Every stream keeps its records for at least this long.
+        shortest_retention: The minimum retention of any stream.
     """
 
     between_calls: float = 1.0
@@ -63,7 +63,7 @@ LOG_SECONDS: Final = 10.0
 
 
 class FailureLog:
-    """Logs the first failure of each kind in a stream's shards, then the next one after `LOG_SECONDS`, with the number of those between."""
+    """Logs the first failure of each kind in a stream's shards, then one per `LOG_SECONDS`, with the number of failures in between."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -86,10 +86,10 @@ class FailureLog:
 
 @dataclass(frozen=True, slots=True)
 class ReadContext:
-    """The settings and services that all subscriptions to one stream share.
+    """The settings and services shared by all subscriptions to one stream.
 
-    `source` is where the consumer's ARN came from, for messages. `presence` asks `topology` what is missing, and shares the replies among
-    the subscriptions. `random` returns numbers in `[0, 1)`, for jitter.
+    `source` is where the consumer's ARN came from, for messages. `random` returns numbers in `[0, 1)`, for jitter. `presence` calls `topology`
+    to find out what is missing, and shares the responses among the subscriptions.
     """
 
     stream: StreamRef
@@ -114,9 +114,9 @@ class ReadContext:
 
 
 class Recovery:
-    """Decides what to do after each error of a shard's subscriptions, which share this object. It holds no sink, and so no records.
+    """Handles the errors of a shard's subscriptions, which share this object. It never references a sink, and so never retains records.
 
-    `next_call` is when Kinesis allows the next call for this shard, seconds on the monotonic clock.
+    `next_call` is when Kinesis allows the next call for this shard, monotonic seconds.
     """
 
     def __init__(self, context: ReadContext, shard_id: str) -> None:
@@ -132,16 +132,16 @@ class Recovery:
         self.next_call = -inf
 
     def opened(self) -> None:
-        """Note that Kinesis accepted a subscription, and reset the count of refusals."""
+        """Reset the count of rejections after Kinesis has accepted a subscription."""
         self._refusals.clear()
         self._expired = False
 
     def progressed(self) -> None:
-        """Note that an event came, and reset the count of failures."""
+        """Reset the count of failures after an event."""
         self._backoff.reset()
 
     async def delay(self, fault: Fault, position: Position) -> float:
-        """Return how long to wait before the next try, in seconds; raise the fatal error if another try cannot help.
+        """Return how many seconds to wait before the next try, or raise the fatal error if retrying cannot help.
 
         `position` is how far the shard has been read.
         """
@@ -153,7 +153,7 @@ class Recovery:
                 return self._count(fault)
             case Verdict.TOO_SOON:
                 self._count_refusal(fault)
-                # Try again soon: Kinesis counts the 5 s from the last subscription, which an earlier run may have made.
+                # Retry soon: Kinesis counts the 5 s from the last subscription, which may be of an earlier run.
                 return self._limits.between_calls
             case Verdict.NOT_ACTIVE:
                 self._count_refusal(fault)
@@ -180,7 +180,7 @@ class Recovery:
     def _count_refusal(self, fault: Fault) -> None:
         now = self._context.clock.monotonic()
         if self._refusals and now - self._refusals[-1] > 2 * self._limits.opening:
-            # There were no tries in between, for example while the lease was lost, so the time starts again.
+            # Without recent tries, for example after a lost lease, the time starts again.
             self._refusals.clear()
         self._refusals.append(now)
         if now - self._refusals[0] >= self._limits.patience:
@@ -188,7 +188,7 @@ class Recovery:
         logger.debug("%s: %s; waiting", self._name, fault)
 
     def _may_be_ahead(self, position: Position) -> bool:
-        """Whether a position is a time that Kinesis' clock may not have reached. (`LATEST` becomes a time of a clock that may be fast.)"""
+        """Whether a position is a time that Kinesis' clock may not have reached. (`LATEST` becomes a time by a clock that may be fast.)"""
         timed = position.kind is PositionKind.AT_TIMESTAMP
         return timed and position.value / 1000 >= self._context.clock.time() - SKEW_SECONDS
 
@@ -226,7 +226,7 @@ class Recovery:
                 ) from fault.error
             return self._count(found)
         if self._shard_id not in listed:
-            # Shard ids grow and are never reused, so a higher id is that of an earlier stream, or too new to be listed.
+            # Shard ids grow and are never reused. A higher id belongs to an earlier stream or is too new to be listed.
             if self._shard_id > max(listed, default=""):
                 if await self._is_older_than_stream(position):
                     raise replaced(self._stream, stands(self._shard_id, position), source) from fault.error
@@ -234,12 +234,12 @@ class Recovery:
             cause = f"{where}: the shard does not exist any more and was read up to {position} only: its later records are gone (retention)"
             raise lost_after(cause, self._stream.name, self._shard_id, position) from fault.error
         if self._stream.polled:
-            # The fault may pass, because stream and shard exist after all.
+            # Stream and shard exist, so the error may be transient.
             return self._count(fault)
         return await self._find_consumer(fault, where)
 
     async def _is_older_than_stream(self, position: Position) -> bool:
-        """Whether a position certainly belongs to an earlier stream of the same name; False if that is not known."""
+        """Whether a position certainly belongs to an earlier stream of the same name; False if unknown."""
         if (number := position.sequence_number) is None or (created := await self._context.presence.created()) is None:
             return False
         written = written_at(number, self._shard_id, self._context.clock.time() + SKEW_SECONDS)

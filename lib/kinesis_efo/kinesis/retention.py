@@ -1,4 +1,4 @@
-"""Checks whether records of a stream were trimmed before they were read, and reports that. `decisions.losses` decides."""
+"""Checks whether records were trimmed before they were read, and reports losses. `decisions.losses` decides."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _FRESH_SECONDS: Final = 60.0
 _MOST_IDLE: Final = 100_000
 
 _AGAIN_SECONDS: Final = 60.0
-"""A warning covers what is lost in the same shard for this long. A reader at the trim horizon may lose records with each event."""
+"""How long a warning covers losses in the same shard, in seconds. A reader at the trim horizon may lose records with each event."""
 
 _TOGETHER_SECONDS: Final = 1.0
-"""Readers wait at most this long until their losses are logged in one line."""
+"""Maximum seconds for which losses are collected into one line."""
 
 _SHOWN: Final = 5
 
@@ -53,7 +53,7 @@ class _Loss(NamedTuple):
 
 
 class LossLog:
-    """Logs the losses of a stream that do not fail the query, in one line for each check. `count` is the number of losses so far."""
+    """Logs the losses of a stream that do not fail the query, in one line per check. `count` is the number of losses so far."""
 
     def __init__(self, stream: str, clock: Clock) -> None:
         self.count = 0
@@ -63,12 +63,12 @@ class LossLog:
         self._due = -inf
 
     def add(self, shard_id: str, cause: str, remark: str, gap: Gap | None = None) -> None:
-        """Add a loss to the next line; then call `write` or `soon`. `remark` ends the line, and is the same for losses of one kind."""
+        """Add a loss to the next line; then call `write` or `soon`. `remark` ends the line and is equal for losses of one kind."""
         self.count += 1
         self._found[remark].append(_Loss(shard_id, cause, gap))
 
     async def soon(self) -> None:
-        """Write the losses within a second, and return then: the log shows a loss before anything behind it can be committed."""
+        """Write the losses within a second, then return: the log shows a loss before later records can be committed."""
         now = self._clock.monotonic()
         if now >= self._due:
             self._due = now + _TOGETHER_SECONDS
@@ -78,7 +78,7 @@ class LossLog:
             self.write()
 
     def write(self) -> None:
-        """Log what was added: the first losses in full, of all others the shards and the whole time."""
+        """Log the collected losses: the first in full; of the others, the shards and the time span."""
         found, self._found = self._found, defaultdict(list)
         for remark, losses in found.items():
             text = "; ".join(loss.cause for loss in losses[:_SHOWN])
@@ -92,7 +92,7 @@ class LossLog:
 
 
 def _numbers(shard_ids: Collection[str]) -> str:
-    """Name shards by their numbers, as in 3, 7 to 12, 20; those without numbers by their ids."""
+    """List the numbers of shards, as in 3, 7 to 12, 20; the ids if they lack numbers."""
     numbers, found = {shard_id.rpartition("-")[2] for shard_id in shard_ids}, list[list[int]]()
     if not all(map(str.isdecimal, numbers)):
         return ", ".join(sorted(shard_ids))
@@ -105,14 +105,14 @@ def _numbers(shard_ids: Collection[str]) -> str:
 
 
 class Retention:
-    """Checks whether records after a position may be gone. Raises or warns, as `fail` and the accepted losses say.
+    """Checks whether records after a position may be gone. Raises or warns, depending on `fail` and the accepted losses.
 
-    It reports every loss that positions, listed shards and the stream's present retention show. It may also report a loss in a shard that was
-    idle all the time, because Kinesis does not say whether there were records. It asks for the stream's retention only if a position is
-    older than `shortest` seconds, for which every stream keeps its records.
+    It reports every loss shown by positions, listed shards and the stream's current retention. It may also report a loss in a shard that was
+    idle all the time: Kinesis does not reveal whether there were records. It requests the stream's retention only for a position older than
+    `shortest` seconds, the minimum retention of any stream.
 
-    `shard` returns a shard as listed, or None if it is too new. Losses that do not fail the query are added to `log`, which the caller has
-    to write.
+    `shard` returns a shard as listed, or None if it is too new. Losses that do not fail the query are added to `log`, which the caller has to
+    write.
     """
 
     def __init__(
@@ -132,9 +132,9 @@ class Retention:
         self._fail = fail
         self._shortest = shortest
         self._summary = SharedCall(lambda: lister.summary(stream.stream_arn), clock, _FRESH_SECONDS)
-        # The low watermarks of positions at which shards were idle, and since when. A reader that begins there again has lost nothing between.
+        # By position of an idle shard: its low watermark and since when. A reader that restarts there has lost nothing in between.
         self._idle: dict[tuple[str, Position], tuple[float, float | None]] = {}
-        # What the warnings of a shard cover, from one time of arrival to another. Queries of one run may lose different records.
+        # By shard: the span of arrival times that warnings cover. Queries of one run may lose different records.
         self._covered: dict[str, tuple[float, float]] = {}
         self._covers_until = -inf
 
@@ -147,18 +147,18 @@ class Retention:
         begins: bool = False,
         least: float = START_SECONDS,
     ) -> Gap | None:
-        """What is gone if the trim horizon has passed a position, so that reading can only continue at the horizon; else None.
+        """Return what is gone if the trim horizon has passed a position, so that reading can only continue at the horizon; else None.
 
         Args:
             shard_id: The shard.
             position: How far it has been read.
-            known: What else is known about the position.
-            begins: Whether no query has committed any record of the shard yet.
+            known: What else is recorded about the position.
+            begins: No query has committed a record of the shard yet.
             least: How far, in seconds, the horizon may move after a start there before anything is read.
 
         Raises:
             DataLossError: Records may be gone, and neither `failOnDataLoss` nor `acceptDataLoss` allows that.
-            ClientError: Kinesis does not say how long the stream keeps its records.
+            ClientError: The stream's retention cannot be read.
         """
         now = self._clock.time()
         until = known.read_until if known.covers_all(position) else None
@@ -174,12 +174,12 @@ class Retention:
         start = own_start(shard or await self._shard(shard_id), known) if begins else None
         found = gap(since, await self.horizon(), start, least)
         if found is not None and not self._covers(shard_id, found):
-            # The retention may have been raised since it was asked for.
+            # The retention may have been raised since it was last read.
             found = gap(since, await self.horizon(self._clock.monotonic()), start, least)
         if found is None or is_whole(await self._shard(shard_id), position):
             return None
         parents = shard.parents if shard is not None and position.kind is PositionKind.AT_TIMESTAMP else ()
-        # The start may be before this shard, in parents that are not listed any more.
+        # The start may be before this shard, in parents that are no longer listed.
         older = bool(parents) and not [each for each in parents if await self._shard(each) is not None]
         if older:
             found = found._replace(since=min(found.since, position.value / 1000))
@@ -187,7 +187,7 @@ class Retention:
         return found
 
     def is_recent(self, shard_id: str, position: Position, shard: Shard | None) -> bool:
-        """Whether all records after a position are certainly still there: none of them is older than `shortest`. `shard` is as listed."""
+        """Whether all records after a position are certainly still in the stream, being younger than `shortest`. `shard` is as listed."""
         since = self._low_watermark(shard_id, shard, position, NOTHING_KNOWN)
         return since is not None and self._clock.time() - since <= self._shortest
 
@@ -201,7 +201,7 @@ class Retention:
         return max((time for time in times if time is not None), default=None)
 
     def was_idle(self, shard_id: str, position: Position, read_until: float, since: float | None) -> None:
-        """Record that no record of a shard after a position arrived between `since` (if None, any time) and `read_until`."""
+        """Record that a shard was idle after a position, from `since` (None: from the beginning) to `read_until`."""
         if len(self._idle) >= _MOST_IDLE:
             self._idle.clear()
         if (before := self._idle.get((shard_id, position))) is not None:
@@ -210,27 +210,27 @@ class Retention:
         self._idle[shard_id, position] = read_until, since
 
     def idle_until(self, shard_id: str, position: Position) -> float | None:
-        """The latest time of `was_idle` for a position; None if unknown."""
+        """Return the latest `read_until` passed to `was_idle` for a position; None if unknown."""
         return self._idle.get((shard_id, position), (None, None))[0]
 
     async def is_past(self, shard_id: str, number: int) -> bool:
-        """Whether the record with sequence number `number` is older than the stream's retention."""
+        """Whether the record with this sequence number is older than the stream's retention."""
         written = time_of(shard_id, Position.after(number), self._clock.time() + SKEW_SECONDS)
         return written is not None and not await self.reaches_back_to(round(written * 1000))
 
     async def reaches_back_to(self, epoch_ms: int) -> bool:
-        """Whether records that arrived at a time, in epoch milliseconds, are within retention."""
+        """Whether records that arrived at `epoch_ms` are within retention."""
         age = self._clock.time() - epoch_ms / 1000
         return age <= self._shortest or age <= (await self._summary.get()).retention
 
     async def horizon(self, since: float = -inf) -> float:
-        """Return the trim horizon, epoch seconds, by the stream's retention at `since`, monotonic seconds, or later."""
+        """Return the trim horizon in epoch seconds. The retention was read at `since` (monotonic seconds) or later."""
         return self._clock.time() - (await self._summary.get(since)).retention
 
     def report_gone(self, shard_id: str, position: Position | None, known: Known) -> None:
-        """Report that a shard is gone, with all its records after `position`; None: it was not read at all."""
+        """Report that a shard is gone, with all its records after `position`; None if it was not read at all."""
         read = "was not read" if position is None else f"was read up to {position} only"
-        # Nothing names the parents of a shard that is not listed.
+        # The parents of an unlisted shard are unknown.
         older = _OLDER if position is None else ""
         self._say(
             shard_id,
@@ -277,7 +277,7 @@ class Retention:
         since = min(since, found.since) if until >= found.since else found.since
         if not _AGAIN_SECONDS / 2 <= self._covers_until - found.horizon <= _AGAIN_SECONDS:
             self._covers_until = found.horizon + _AGAIN_SECONDS
-        # The warnings of all shards end together, so that the next ones are in one line, too.
+        # All warnings expire together, so that the next ones share a line again.
         self._covered[shard_id] = since, self._covers_until
         further = "While shards are read at the horizon, further records may go; there is another warning in a minute"
         self.log.add(shard_id, cause, f"{remark}. {further}", found)

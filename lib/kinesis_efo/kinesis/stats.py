@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final
 
 SILENCE_SECONDS: Final = 10.0
-"""Twice the number of seconds between two events of an idle shard: a longer silence counts as lag."""
+"""Twice the seconds between two events of an idle shard. A longer silence counts as lag."""
 
 
 class State(Enum):
@@ -25,26 +25,21 @@ class State(Enum):
 
 @dataclass(slots=True)
 class SubscriptionStats:
-    """Statistics of a shard's subscriptions: plain numbers, read from other threads.
-
-    `opened` counts successful SubscribeToShard calls, `renewed` normal ends, `paused` closures because the sink was full, `failures` errors
-    by code. `events` were delivered, with `records` Kinesis records in `bytes` bytes. Before the first, its lag `millis_behind` and its
-    time `last_event` (monotonic seconds) are None.
-    """
+    """Statistics of a shard's subscriptions: plain numbers, read by other threads."""
 
     state: State = State.CLOSED
-    opened: int = 0
-    renewed: int = 0
-    paused: int = 0
-    failures: Counter[str] = field(default_factory=Counter)
-    events: int = 0
+    opened: int = 0  # Successful SubscribeToShard calls
+    renewed: int = 0  # Normal ends
+    paused: int = 0  # Times closed because the sink was full
+    failures: Counter[str] = field(default_factory=Counter)  # By error code
+    events: int = 0  # Delivered events; `records` and `bytes` are theirs
     records: int = 0
     bytes: int = 0
     millis_behind: int | None = None
-    last_event: float | None = None
+    last_event: float | None = None  # Monotonic seconds
 
     def silence(self, now: float) -> float | None:
-        """Return the seconds since the last event; 0 for a shard that has ended, None before the first event."""
+        """Return the seconds since the last event; 0 for a finished shard, None before the first event."""
         if self.last_event is None:
             return None
         return 0.0 if self.state is State.ENDED else max(0.0, now - self.last_event)
@@ -63,7 +58,7 @@ class SubscriptionStats:
         )
 
     def lag(self, now: float) -> int | None:
-        """Return how many milliseconds the reader is behind the shard's tip, including a long silence; None before the first event."""
+        """Return by how many milliseconds the reader is behind the shard's tip, including a long silence; None before the first event."""
         silence = self.silence(now)
         if silence is None or self.millis_behind is None:
             return None

@@ -1,4 +1,4 @@
-"""Lists the shards of one stream, keeps their lineage, checks for lost records, and makes subscriptions to the shards."""
+"""Lists the shards of one stream, tracks their lineage, checks for lost records, and creates subscriptions."""
 
 from __future__ import annotations
 
@@ -36,23 +36,18 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _RECENT_MILLIS: Final = 5_000
-"""A subscription that finds a tip begins this many milliseconds earlier, because a range whose last record is known ends more safely."""
+"""A search for the tip begins this many milliseconds before now, to find the last record: a range ends more safely if that is known."""
 
 _TIP_MILLIS: Final = 5_000
-"""The search for a shard's tip ends this many milliseconds after now, because the clock may be wrong. Without an end, a search that is
-slower than the records arrive would never stop."""
+"""The search for a shard's tip ends this many milliseconds after now, in case the clock is wrong. Otherwise, a search that is slower than new
+records would never stop."""
 
 _SEARCH_SECONDS: Final = 60.0
-"""A search for a shard's end begins again after this time without a credible answer, until `retryTimeout` is over."""
+"""A search for a shard's end restarts after this many seconds without a credible result, until `retryTimeout` is over."""
 
 
 class Stream:
-    """A stream and its consumer. `source` is where the manifest came from, for messages; `listings`, how often shards were listed.
-
-    `apart` makes subscriptions with GetRecords, for queries that catch up; None if not allowed. `identity` has the ARN
-    and, after `identify`, the time of creation. `losses` has those that do not fail the query, because options allow them or it had just
-    started at the trim horizon.
-    """
+    """A stream and its consumer. `source` is where the manifest came from, for messages. `losses` logs losses that do not fail the query."""
 
     def __init__(
         self,
@@ -67,8 +62,8 @@ class Stream:
         fail_on_data_loss: bool = True,
     ) -> None:
         self.lineage = Lineage(())
-        self.listings = 0
-        self.identity = StreamIdentity(ref.stream_arn)
+        self.listings = 0  # How often shards were listed
+        self.identity = StreamIdentity(ref.stream_arn)  # The ARN and, after `identify`, the time of creation
         self._shards: dict[str, Shard] = {}
         self._created_again = False
         self.ref = ref
@@ -77,7 +72,7 @@ class Stream:
         self._clock = clock
         context = ReadContext(ref, source, transport, lister, retry, limits, clock)
         self._patience = Patience(retry, clock, context.random)
-        # A list that is old is no failure, so failures are not counted.
+        # An outdated list is not a failure, so failures are not counted.
         self._lists = Patience(replace(retry, max_retries=None), clock, context.random)
         self._presence = context.presence
         self._retention = Retention(
@@ -87,21 +82,21 @@ class Stream:
         self._learned: dict[str, tuple[ChildShard, ...]] = {}
         self._hash_ranges: dict[str, tuple[int, int]] = {}
         self.subscriptions: Final = Subscriptions(context, self._retention)
-        self.apart: Subscriptions | None = None
+        self.apart: Subscriptions | None = None  # Reads with GetRecords for queries that catch up; None if not allowed
 
     def allow_apart(self, transport: Transport, limits: Limits) -> None:
-        """Let queries catch up through a transport that reads with GetRecords."""
+        """Let queries catch up through a GetRecords transport."""
         context = replace(
             self.subscriptions.context, stream=replace(self.ref, consumer_arn=None), transport=transport, limits=limits
         )
         self.apart = Subscriptions(context, self._retention)
 
     async def refresh(self, *, patient: bool = False) -> None:
-        """List the stream's shards again. If `patient`, transient errors are retried. Raises `StreamError` if they cannot be listed."""
+        """List the stream's shards again, with retries if `patient`. Raises `StreamError` if they cannot be listed."""
         ask = partial(self._lister.shards, self.ref.stream_arn)
         listed = await (self._waited("ListShards", ask) if patient else self._listed(ask()))
         known, self._shards = self._shards, {shard.shard_id: shard for shard in listed}
-        # Positions that are times are valid in any stream.
+        # A position that is a time would be valid in the new stream too.
         if any(known.get(shard.shard_id, shard).first != shard.first for shard in listed):
             self._created_again = True
         self.listings += 1
@@ -112,12 +107,12 @@ class Stream:
                 self.lineage.merge(children, parent)
 
     async def identify(self) -> None:
-        """Find out when the stream was created, to tell it from an earlier stream of the same name. A time that cannot be read stays None."""
+        """Read when the stream was created, to distinguish it from an earlier stream of the same name. Stays None if that fails."""
         if self.identity.created is None:
             self.identity = await identified(self._lister, self.ref.stream_arn)
 
     def check_created(self, created: int) -> None:
-        """Raise `StreamReplacedError` if this is not the stream that was created at a time, epoch seconds."""
+        """Raise `StreamReplacedError` if the stream was not created at `created` (epoch seconds)."""
         former = StreamIdentity(self.ref.stream_arn, created)
         if self.identity.differs(former):
             raise replaced(
@@ -125,18 +120,15 @@ class Stream:
             )
 
     async def distribution(self, *, patient: bool = False) -> Distribution:
-        """Return how Kinesis distributes new records over the shards; `UNKNOWN` if that cannot be found out.
-
-        If `patient`, transient errors are retried.
-        """
+        """Return how Kinesis distributes new records over the shards; `UNKNOWN` if that cannot be read. Retries if `patient`."""
         ask = partial(self._lister.distribution, self.ref.stream_arn)
         what = f"DescribeStreamSummary of stream {self.ref.name!r}"
         return await told_distribution(self._patience.call(what, ask) if patient else ask(), self.ref)
 
     async def starting_positions(self, start: Position) -> dict[str, Position]:
-        """Return the shards that a new query reads first, and where it starts in each. The query reads the children of these shards later.
+        """Return the shards that a new query reads first, each with its start. The query reads their children later.
 
-        `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before the retention stays one: what is gone since then is a loss. Raises the same
+        `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before retention remains: records trimmed since then are a loss. Raises the same
         errors as `refresh`.
         """
         listed = start
@@ -148,23 +140,23 @@ class Stream:
         return dict.fromkeys(await self._waited("ListShards", ask), start)
 
     def shard(self, shard_id: str) -> Shard | None:
-        """Return a shard as ListShards returned it; None if it was not in the last list, because it is too new or was trimmed."""
+        """Return a shard from the last list; None if it is too new or was trimmed."""
         return self._shards.get(shard_id)
 
     async def hash_ranges(self, shard_ids: Collection[str]) -> dict[str, tuple[int, int]]:
-        """Return the first and last hash key of each shard that was ever known. Waits until ListShards shows shards that are too new for it.
+        """Return the first and last hash key of each shard that was ever listed or announced. Waits until new shards are listed.
 
-        So the result is the same whenever a range is planned again. Raises the same errors as `refresh`.
+        The result is therefore the same whenever a range is planned again. Raises the same errors as `refresh`.
         """
         await self._list_until(lambda: self.lineage.too_new(shard_ids), "is not listed yet")
         return {shard_id: self._hash_ranges[shard_id] for shard_id in shard_ids if shard_id in self._hash_ranges}
 
     async def list_shards(self, shard_ids: Collection[str]) -> None:
-        """Wait until ListShards, which may be a minute old, shows these shards, unless they were trimmed. A parent's last event may have announced them."""
+        """Wait until these shards are listed, unless they were trimmed. The list may be a minute older than a parent's last event."""
         await self._list_until(lambda: [each for each in shard_ids if each > max(self._shards)], "is not listed yet")
 
     async def list_children(self, ended: Collection[str]) -> None:
-        """Wait until ListShards shows the children of shards that have ended."""
+        """Wait until the children of ended shards are listed."""
 
         def lacks(shard_id: str) -> bool:
             shard, children = self._shards.get(shard_id), self.lineage.children(shard_id)
@@ -188,7 +180,7 @@ class Stream:
         return [shard for shard in self._shards.values() if shard.shard_id in found]
 
     def learn(self, shard_id: str, children: Sequence[ChildShard]) -> None:
-        """Note the children that a shard's last event announced."""
+        """Record the children that a shard's last event announced."""
         self._learned[shard_id] = tuple(children)
         self.lineage.merge(children, shard_id)
         self._hash_ranges |= {child.shard_id: self.lineage[child.shard_id].hash_range for child in children}
@@ -200,11 +192,15 @@ class Stream:
     async def check_loss(
         self, positions: Mapping[str, Position], known: Callable[[str, Position], Known], reported: set[str]
     ) -> None:
-        """Report shards that were trimmed as a whole before they were read to their end, and positions of an earlier stream.
+        """Report shards that were trimmed before they were read to their end, and positions of an earlier stream.
 
-        `positions` is the offset of this stream; `known` returns what else is known about a position. Shards in `reported` were reported
-        before; others are added. Raises `DataLossError` for a loss that fails the query, `StreamReplacedError` for an earlier stream, and
-        `StreamError` if shards or retention cannot be read.
+        Args:
+            positions: The offset of this stream.
+            known: Returns what else is recorded about a position.
+            reported: Shards that were reported before; new ones are added.
+
+        Raises `DataLossError` for a fatal loss, `StreamReplacedError` for an earlier stream, `StreamError` if shards or retention cannot be
+        read.
         """
         if self._created_again:
             raise replaced(self.ref, ": its shards begin at other sequence numbers than before", self._source)
@@ -221,12 +217,12 @@ class Stream:
             self._check_number(shard_id, position)
 
     def _check_number(self, shard_id: str, position: Position) -> None:
-        """Refuse a position of an earlier stream, or one behind the end of a closed shard that is of another shard."""
+        """Reject a position of an earlier stream, or one of another shard after the end of a closed shard."""
         if (shard := self.shard(shard_id)) is None:
             return
         if predates(position, shard):
             raise replaced(self.ref, stands(shard_id, position), self._source)
-        # Kinesis refuses such a number itself, except behind the end of a closed shard, where it is not asked. A continuation is before that.
+        # Kinesis rejects such a number itself, except after the end of a closed shard, which is not requested. A continuation is lower.
         if shard.last is not None and position.reaches(Position.after(shard.last)) and names_another(position, shard):
             raise InvalidRequestError(
                 f"stream {self.ref.name!r}, shard {shard_id}: the position {position} is of another shard",
@@ -234,9 +230,9 @@ class Stream:
             ).about(self.ref.name, shard_id)
 
     async def check_position(self, shard_id: str, position: Position, known: Known, *, planned: bool = False) -> None:
-        """Report records that are gone after a position, of which no query has committed a record in the shard if it is `TRIM_HORIZON`.
+        """Report lost records after a position. `TRIM_HORIZON` means that no query has committed a record of the shard.
 
-        `planned`: whether a micro-batch from the position was planned before. Raises the same errors as `check_loss`.
+        `planned`: a micro-batch from the position was planned before. Raises the same errors as `check_loss`.
         """
         check = partial(
             self._retention.check,
@@ -251,7 +247,7 @@ class Stream:
             self._retention.was_idle(shard_id, position, known.read_until, known.read_since)
 
     async def horizon(self) -> float | None:
-        """Return the trim horizon, epoch seconds; None if Kinesis does not say how long the stream keeps its records."""
+        """Return the trim horizon in epoch seconds; None if the retention cannot be read."""
         try:
             return await self._retention.horizon()
         except CALL_ERRORS as error:
@@ -259,7 +255,7 @@ class Stream:
             return None
 
     async def is_past(self, shard_id: str, number: int) -> bool:
-        """Whether the record with sequence number `number` is older than the retention; False if that is not known."""
+        """Whether the record with this sequence number is older than the retention; False if that cannot be read."""
         try:
             return await self._retention.is_past(shard_id, number)
         except CALL_ERRORS as error:
@@ -267,11 +263,11 @@ class Stream:
             return False
 
     def is_recent(self, shard_id: str, position: Position) -> bool:
-        """Whether all records after a position are certainly still there; see `Retention.is_recent`."""
+        """Whether all records after a position are certainly still in the stream; see `Retention.is_recent`."""
         return self._retention.is_recent(shard_id, position, self.shard(shard_id))
 
     async def _find(self, shard_id: str) -> Shard | None:
-        """Return a shard as listed, from a new list if it is not in the last one."""
+        """Return a shard from the last list, else from a new list."""
         if (shard := self.shard(shard_id)) is not None:
             return shard
         return (await self._presence.shards(shard_id)).get(shard_id)
@@ -288,10 +284,17 @@ class Stream:
         *,
         apart: bool = False,
     ) -> ShardSubscription:
-        """Make a subscription to one shard, without starting it. An earlier subscription to the shard must have ended.
+        """Create a subscription to one shard, without starting it. Any earlier subscription to the shard must have ended.
 
-        `known` is what is known about `start`. `may_open` is awaited before each SubscribeToShard call; None: always allowed. `apart`: read
-        with GetRecords, for a query that catches up. Raises `StreamReplacedError` or `InvalidRequestError` if the shard cannot have `start`.
+        Args:
+            shard_id: The shard.
+            start: Where to start.
+            sink: Receives the events.
+            known: What else is recorded about `start`.
+            may_open: Awaited before each SubscribeToShard call.
+            apart: Read with GetRecords, for a query that catches up.
+
+        Raises `StreamReplacedError` or `InvalidRequestError` if the shard cannot have `start`.
         """
         self._check_number(shard_id, start)
         return self._by(apart).make(shard_id, start, sink, known, may_open)
@@ -301,27 +304,27 @@ class Stream:
 
     @property
     def may_poll(self) -> bool:
-        """Whether GetRecords may be used, as far as is known."""
+        """Whether GetRecords may be used."""
         return self.ref.polled or self.apart is not None
 
     async def tip(self, shard_id: str, position: Position, *, apart: bool = False) -> End:
         """Find the tip of a shard that was read up to `position`. Raises `StreamError` if the shard cannot be read.
 
-        Every record that was acknowledged before the call is at or before it. The last record is found if GetRecords is used, or if it
-        arrived in the last seconds. If `apart`, GetRecords is used if possible, because a new subscription would end the run's.
+        Every record that was acknowledged before the call is at or before the tip. The last record is found if it arrived in the last seconds,
+        or if GetRecords is used. If `apart`, GetRecords is used if possible, since a new subscription would end the run's.
         """
         now = self._clock.time()
         end = await self._tip(shard_id, position, round(now * 1000), apart=apart)
         return self._noted(shard_id, position, end, now)
 
     def _noted(self, shard_id: str, position: Position, end: End, read_until: float) -> End:
-        # If records after the position may have been trimmed, the search may not have seen them.
+        # Trimmed records after the position would be missing from the search.
         if end.position == position and self.is_recent(shard_id, position):
             self._retention.was_idle(shard_id, position, read_until, None)
         return end
 
     def idle_until(self, shard_id: str, position: Position) -> float | None:
-        """A time, epoch seconds, before which no record of an idle shard after a position arrived; None if unknown."""
+        """Return the low watermark of an idle shard at a position, epoch seconds; None if unknown."""
         return self._retention.idle_until(shard_id, position)
 
     async def _tip(self, shard_id: str, position: Position, now: int, *, apart: bool) -> End:
@@ -349,8 +352,8 @@ class Stream:
     async def end_before(self, shard_id: str, epoch_ms: int, position: Position, *, apart: bool = False) -> End:
         """Find the position just before the first record that arrived at `epoch_ms` or later; or `SHARD_END`.
 
-        If `epoch_ms` is in the future, wait until then. If no records are left before it, the result is `position`, up to which the shard
-        has been read. `apart` and the errors are those of `tip`.
+        Waits until `epoch_ms` has passed. The result is `position`, how far the shard was read, if all earlier records were read. The other
+        arguments and errors are those of `tip`.
         """
         by = self._by(apart)
         await self._clock.sleep(max(0.0, epoch_ms / 1000 + SETTLED_SECONDS - self._clock.time()))
@@ -370,7 +373,7 @@ class Stream:
         timed: bool = True,
         gives_up: Callable[[EventHead], bool] | None = None,
     ) -> End | None:
-        """Find the last position before a time, from `start` on; `start` itself if no records are between the two. None: it gave up."""
+        """Find the last position before a time, from `start` on; `start` itself without records in between. None if the search gave up."""
         look = partial(
             last_before,
             epoch_ms=epoch_ms,
@@ -396,7 +399,7 @@ class Stream:
         start: Position,
         read: Callable[[EventStream], Awaitable[T]],
     ) -> T:
-        """Subscribe, and let `read` read the events and close them. Both are retried if they fail, with warnings."""
+        """Subscribe, and let `read` read and close the events. Both are retried on failure, with warnings."""
         context, recovery = by.context, by.recovery(shard_id)
         backoff, since = Backoff(context.retry, context.random), self._clock.monotonic()
         while True:
@@ -409,7 +412,7 @@ class Stream:
             except Exception as error:
                 fault = classify(error)
                 if fault.verdict is Verdict.MISSING:
-                    # Kinesis may not find a shard right after a reshard, although it exists.
+                    # Right after a reshard, Kinesis may not find an existing shard.
                     await self._clock.sleep(await recovery.delay(fault, start))
                     continue
                 patient = fault.verdict in (Verdict.RETRY, Verdict.TOO_SOON, Verdict.NOT_ACTIVE, Verdict.TAKEN_OVER)
@@ -422,7 +425,7 @@ class Stream:
                 await self._clock.sleep(delay)
 
     async def _waited(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Do the same as `_listed` for a call of `ask`, but retry transient errors, because a start can wait for that."""
+        """Call `ask`, translate errors as `_listed` does, and retry transient ones. Only for a start, which can wait."""
         return await self._listed(self._patience.call(f"{operation} of stream {self.ref.name!r}", ask))
 
     async def _listed(self, listing: Awaitable[T]) -> T:

@@ -1,6 +1,6 @@
-"""Reads one shard: opens and renews its subscription until the shard ends or cannot be read.
+"""Reads one shard: opens and renews its subscription until the shard ends or can no longer be read.
 
-Delivers every event once and in order to a sink, which may block. `recovery` decides what to do about errors.
+Delivers every event once and in order to a sink, which may block. `recovery` handles errors.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from kinesis_efo.records.events import ChildShard, Event
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 10.0
-"""Maximum sleep in seconds while the start is in the future, because Kinesis' clock becomes more exact with each response."""
+"""Maximum sleep in seconds before a start in the future: Kinesis' clock becomes more exact with each response."""
 
 
 class _Outcome(NamedTuple):
-    """How one subscription ended: the reason for the log, and the error, if an error ended it."""
+    """How one subscription ended: the reason for the log, and the error if there was one."""
 
     why: str
     error: Exception | None = None
@@ -43,10 +43,10 @@ _CLOSED: Final = _Outcome("the shard is closed")
 
 
 class ShardSubscription:
-    """Reads one shard from a position on. It has the arguments of `Stream.subscribe` and two more.
+    """Reads one shard from a position on. The arguments are those of `Stream.subscribe` and two more.
 
-    `retention` checks whether records after a position may be gone; None: not checked. `recovery` is the state of the shard's former
-    subscriptions, which have ended; `stats` count them, too.
+    `retention` checks whether records after a position may be gone; None to skip that. `recovery` is the state shared with the shard's former
+    subscriptions, which have ended.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class ShardSubscription:
 
     @property
     def read_until(self) -> float | None:
-        """All records that arrived before this time, epoch seconds, lie at or before `position`; None: not known."""
+        """The low watermark of `position`, epoch seconds; None if unknown."""
         return self._delivery.known.read_until
 
     @property
     def lost(self) -> bool:
-        """Whether records after `position` were lost, as options allow. Then `read_until` says nothing to other queries."""
+        """Whether records after `position` were lost, as options allow. Other queries must then ignore `read_until`."""
         return self._delivery.lost
 
     @property
@@ -89,16 +89,16 @@ class ShardSubscription:
         return self._delivery.known.accepts(self.position)
 
     def close_at(self, last: int, children: tuple[ChildShard, ...]) -> None:
-        """Set the last sequence number and the children of the shard, which ListShards shows as closed.
+        """Set the last sequence number and the children of a shard that ListShards shows as closed.
 
-        Once the position has reached `last`, the end of the shard is delivered, even if Kinesis does not announce it in an event.
+        Once the position has reached `last`, the end of the shard is delivered even if Kinesis sends no event for it.
         """
         self._delivery.closing = (last, children)
 
     async def run(self) -> None:
-        """Read until the shard's end has been delivered. Cancelling closes the connection immediately.
+        """Read until the shard's end has been delivered. Cancellation closes the connection immediately.
 
-        Raises DataLossError if the trim horizon has passed the position or the shard is gone, StreamError if it cannot be read any more.
+        Raises DataLossError if the trim horizon has passed the position or the shard is gone, StreamError if it can no longer be read.
         """
         clock = self._context.clock
         self._delivery.heard_at = clock.monotonic()
@@ -111,7 +111,7 @@ class ShardSubscription:
                 self.stats.state = State.WAITING
                 fault = classify(outcome.error)
                 self.stats.failures[fault.code] += 1
-                self._place.release()  # others can use the room until the next try
+                self._place.release()  # others can use the space until the next try
                 await clock.sleep(await self._recovery.delay(fault, self.position))
             self._recovery.progressed()
             self.stats.state = State.ENDED
@@ -129,7 +129,7 @@ class ShardSubscription:
             self.stats.state = State.PAUSED
             await self._place.arrive()
         while (ahead := self._delivery.seconds_ahead) > 0:
-            # Wait, because Kinesis refuses a position in its future.
+            # Kinesis rejects a position in its future.
             self.stats.state = State.WAITING
             await clock.sleep(min(ahead, _LOOK_SECONDS))
         if (delay := self._recovery.next_call - clock.monotonic()) > 0:
@@ -139,7 +139,7 @@ class ShardSubscription:
             await self._may_open()
 
     async def _subscribe_once(self) -> _Outcome:
-        """Open a subscription and read until it ends. Raises errors of the sink, and DataLossError."""
+        """Open a subscription and read until it ends. Raises sink errors and DataLossError."""
         delivery, stats, clock, limits = self._delivery, self.stats, self._context.clock, self._context.limits
         if await delivery.deliver_known_end():
             return _CLOSED
@@ -193,7 +193,7 @@ class ShardSubscription:
             try:
                 event = await events.next()
                 if event is not None:
-                    # The trim horizon may overtake a slow reader, so that even an event without records comes after a gap.
+                    # The trim horizon may overtake a slow reader, so that even an event without records follows a gap.
                     await delivery.is_passed()
             except DataLossError:
                 raise
@@ -202,7 +202,7 @@ class ShardSubscription:
             except Exception as error:
                 return _Outcome(describe(error), error)
             if events.outdated:
-                # Nobody knows when what is still in the socket was sent, so its lag would hide what has been trimmed since.
+                # When the data in the socket was sent is unclear, so its lag could hide what has been trimmed since.
                 return _STOOD_STILL
             if event is None:
                 any_event = self.stats.events > first
@@ -221,7 +221,7 @@ class ShardSubscription:
     def _clean_end(self, opened: float, *, any_event: bool) -> _Outcome:
         now, limits = self._context.clock.monotonic(), self._context.limits
         if not any_event and (now - opened < limits.too_short or now - self._delivery.heard_at > limits.silence):
-            # A proxy may respond in place of Kinesis. Renewing the subscription for ever would be a silent stall.
+            # A proxy may respond in place of Kinesis. Renewing the subscription forever would be a silent stall.
             return _Outcome(
                 "ended without an event", FrameError(f"the {self._context.way} ended without a single event")
             )
@@ -230,10 +230,10 @@ class ShardSubscription:
 
 
 class OpenSubscription:
-    """Passes events on. If the next event or the sink takes too long, it closes the connection and sets `timed_out`.
+    """Passes events on. If the next event or the sink is too slow, it closes the connection and sets `timed_out`.
 
-    It has one timer, which restarts itself, because a timer for each event costs more. The timer's interval is at most as long as the
-    shorter limit, so the timer is late only if the process stood still.
+    One timer restarts itself: a timer for each event would cost more. Its interval never exceeds the shorter limit, so it is late only if the
+    process was suspended.
     """
 
     def __init__(self, stream: EventStream, clock: Clock, limits: Limits, stats: SubscriptionStats) -> None:
@@ -250,11 +250,11 @@ class OpenSubscription:
 
     @property
     def outdated(self) -> bool:
-        """Whether the process stood still for so long that what it reads may have been sent long ago: the timer is late."""
+        """Whether the process was suspended for so long that the data it reads may be old: the timer is late."""
         return self._clock.monotonic() - self._looks_at > self._limits.full
 
     async def next(self) -> Event | None:
-        """Return the next event; None after the last. Raises `TimeoutError` if none came within `Limits.silence`."""
+        """Return the next event; None after the last. Raises `TimeoutError` if none comes within `Limits.silence`."""
         self.expect_event()
         try:
             event = await anext(self._events, None)
@@ -264,7 +264,7 @@ class OpenSubscription:
         else:
             if not self.timed_out:
                 return event
-        # The timer closed the connection, so the connection's own error would mislead. Raise this one instead.
+        # The connection's own error would mislead, since the timer closed it.
         raise TimeoutError(f"no event for {self._limits.silence:g} s")
 
     def expect_event(self) -> None:
@@ -274,7 +274,7 @@ class OpenSubscription:
         self._deadline = self._clock.monotonic() + self._limits.silence
 
     def expect_room(self) -> None:
-        """Start the time limit for the sink, which must take the event."""
+        """Start the time limit for the sink to accept the event."""
         self._reads = False
         self._deadline = self._clock.monotonic() + self._limits.full
 
@@ -305,9 +305,9 @@ class OpenSubscription:
 
 
 class PlaceInLine:
-    """Waits for the room that a shard's transport asks for; implements `Quota`. It goes on waiting after the subscription was closed.
+    """Waits for the buffer space that a shard's transport requests; implements `Quota`. The wait outlives the subscription.
 
-    The time limits of the open `subscription` are suspended during a wait for room.
+    The time limits of the open `subscription` are suspended during the wait.
     """
 
     def __init__(self, room: Room, clock: Clock, full: float) -> None:
@@ -335,28 +335,28 @@ class PlaceInLine:
 
     @property
     def waits(self) -> bool:
-        """Whether a wait for room has not ended yet."""
+        """Whether a wait for space is still pending."""
         return self._waiting is not None
 
     async def arrive(self) -> None:
-        """Wait for this place's turn, which comes with the room for the next event; return at once if it has come."""
+        """Wait until the pending request for space is granted, if there is one."""
         if self._waiting is not None:
             await self._waiting
             self._waiting = None
 
     def release(self) -> None:
-        """Return unused room, unless a wait for room has not ended yet."""
+        """Return unused space, unless a wait is pending."""
         if self._waiting is None:
             self._room.release()
 
     def leave(self) -> None:
-        """Stop waiting for room."""
+        """Stop waiting for space."""
         if self._waiting is not None:
             self._waiting.cancel()
 
 
 class Subscriptions:
-    """Makes the subscriptions to the shards of one stream with one transport, and keeps the state that a shard's subscriptions share."""
+    """Creates the subscriptions to the shards of one stream with one transport, and stores the state that a shard's subscriptions share."""
 
     def __init__(self, context: ReadContext, retention: Retention) -> None:
         self.context: Final = context
@@ -372,7 +372,7 @@ class Subscriptions:
         known: Known,
         may_open: Callable[[], Awaitable[None]] | None,
     ) -> ShardSubscription:
-        """Make a subscription to one shard. The arguments are those of `Stream.subscribe`."""
+        """Create a subscription to one shard. The arguments are those of `Stream.subscribe`."""
         recovery = self.recovery(shard_id)
         self.stats[shard_id] = recovery.stats
         return ShardSubscription(

@@ -1,4 +1,4 @@
-"""Gets a stream's shards, retention and consumer from Kinesis. I/O only: `lineage` decides what to read."""
+"""Reads a stream's shards, retention and consumer from Kinesis. I/O only: `lineage` decides what to read."""
 
 from __future__ import annotations
 
@@ -35,47 +35,42 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PAGE: Final = 1_000
-"""Shards per call: the default of the API, given explicitly."""
+"""Shards per call: the API's default, set explicitly."""
 
 SKEW_SECONDS: Final = 300.0
-"""Maximum error of this machine's clock, seconds: AWS refuses the signatures of a machine whose clock is further off."""
+"""Maximum error of this machine's clock in seconds: AWS rejects signatures of a machine whose clock is further off."""
 
 FRESH_SECONDS: Final = 5.0
-"""For how many seconds a reply is reused. An error is not reused: only the callers that wait at that moment get the error."""
+"""For how many seconds a response is reused. Errors are not reused: only current callers receive them."""
 
 
 class StreamSummary(NamedTuple):
-    """A stream as DescribeStreamSummary describes it.
-
-    Attributes:
-        created: When it was created, in whole epoch seconds.
-        retention: How long it keeps its records, in seconds.
-    """
+    """A stream as in DescribeStreamSummary: epoch seconds of its creation, and its retention in seconds."""
 
     created: int
     retention: float
 
 
 class ShardLister(Protocol):
-    """Gets the shards, the summary and the consumer of streams. Each call raises botocore's `ClientError` if Kinesis refuses."""
+    """Reads the shards, summary and consumer of streams. Each call raises botocore's `ClientError` if Kinesis rejects it."""
 
     async def shards(self, stream_arn: str) -> list[Shard]:
         """List all shards within retention, open and closed.
 
-        An empty list, as that of some servers right after a stream was created, raises `ResponseParserError`. A later call has shards, because
-        every stream has an open one. A new query that accepted an empty list would never read anything.
+        Raises `ResponseParserError` for an empty list, which some servers return right after a stream was created. Every stream has an open
+        shard, so a later call succeeds. A new query that accepted an empty list would never read anything.
         """
         ...
 
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
-        """List the shards that were open at a time; None if the time is before retention, or before the stream.
+        """List the shards that were open at a time; None if the time is before retention or before the stream's creation.
 
-        Raises `ResponseParserError` if the list is empty, although the stream existed at that time.
+        Raises `ResponseParserError` if the list is empty although the stream existed at that time.
         """
         ...
 
     async def summary(self, stream_arn: str) -> StreamSummary:
-        """Return when the stream was created, and how long it keeps its records."""
+        """Return the stream's creation time and retention."""
         ...
 
     async def distribution(self, stream_arn: str) -> Distribution:
@@ -83,15 +78,15 @@ class ShardLister(Protocol):
         ...
 
     async def consumer_exists(self, consumer_arn: str) -> bool:
-        """Whether there is a consumer with this ARN that is not being deleted. A consumer that is registered again has another ARN."""
+        """Whether a consumer with this ARN exists and is not being deleted. A re-registered consumer has another ARN."""
         ...
 
 
 class Topology:
     """ListShards, DescribeStreamSummary and DescribeStreamConsumer through an aiobotocore client; implements `ShardLister`.
 
-    The retries of the client cover throttling; the caller closes it. The clock decides whether a start time that Kinesis refuses lies in the
-    future or before retention. `patience` retries transient errors, but not of `distribution`, because a read does not need its result.
+    Throttling is retried by the client, which the caller closes. The clock decides whether a rejected start time lies in the future or before
+    retention. `patience` retries transient errors, except of `distribution`, which a read does not depend on.
     """
 
     def __init__(self, client: Any, clock: Clock | None = None, patience: Patience | None = None) -> None:
@@ -170,7 +165,7 @@ class Topology:
             raise SequenceNumberError(f"{where} cannot be read: {error}") from None
         assert first is not None, "Kinesis always names it"
         if last is not None and last < first:
-            # Ignore the placeholder that some servers send, because the shard would count as read to its end at any position.
+            # Some servers send such a placeholder. It would make the shard count as read to its end at any position.
             if (stream_arn, shard_id) not in self._impossible:
                 self._impossible.add((stream_arn, shard_id))
                 logger.warning(
@@ -196,9 +191,9 @@ def _no_shard(stream_arn: str) -> ResponseParserError:
 
 
 async def starting_positions(lister: ShardLister, stream_arn: str, start: Position) -> dict[str, Position]:
-    """Return the start position of each shard for a new query, by shard id. `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`, else `ValueError`.
+    """Return the start position of each shard for a new query, by shard id. A time before retention becomes the trim horizon.
 
-    A time before the retention period becomes the trim horizon.
+    `start` must be a `TRIM_HORIZON` or `AT_TIMESTAMP` position; raises `ValueError` for other kinds.
     """
     if start.kind is PositionKind.AT_TIMESTAMP:
         if (opened := await lister.shards_open_at(stream_arn, start.value)) is not None:
@@ -209,7 +204,7 @@ async def starting_positions(lister: ShardLister, stream_arn: str, start: Positi
 
 
 async def identified(lister: ShardLister, stream_arn: str) -> StreamIdentity:
-    """Return the identity of the stream that has an ARN now; without its time of creation if that cannot be read (no permission)."""
+    """Return the identity of the current stream with an ARN; without its creation time if that cannot be read (no permission)."""
     try:
         return StreamIdentity(stream_arn, (await lister.summary(stream_arn)).created)
     except CALL_ERRORS as error:
@@ -227,9 +222,9 @@ async def told_distribution(asking: Awaitable[Distribution], ref: StreamRef) -> 
 
 
 class Presence:
-    """Gets the shards and the consumer of one stream, at most `FRESH_SECONDS` old. Subscriptions that ask at the same time share a call.
+    """Reads the shards and the consumer of one stream, at most `FRESH_SECONDS` old. Concurrent requests share a call.
 
-    A fault may hit a thousand shards, and Kinesis allows an account few such calls per second. An error goes to all that wait.
+    An error may hit a thousand shards at once, and Kinesis allows an account few such calls per second. All waiting callers receive the error.
     """
 
     def __init__(self, stream: StreamRef, lister: ShardLister, clock: Clock) -> None:
@@ -239,10 +234,10 @@ class Presence:
         self._identity = SharedCall(lambda: identified(lister, stream.stream_arn), clock, FRESH_SECONDS)
 
     async def shards(self, shard_id: str) -> dict[str, Shard]:
-        """Return the stream's shards by their ids. If `shard_id` is not among them, they were listed after this call."""
+        """Return the stream's shards by id. If `shard_id` is missing from the result, they were listed after this call."""
         now = self._clock.monotonic()
         listed = {shard.shard_id: shard for shard in await self._shards.get()}
-        # A reply that is shared may be older than the shard.
+        # A shared response may be older than the shard.
         return listed if shard_id in listed else {shard.shard_id: shard for shard in await self._shards.get(now)}
 
     async def end(self, shard_id: str) -> tuple[int, tuple[ChildShard, ...]] | None:
@@ -252,16 +247,16 @@ class Presence:
         return None if last is None else (last, announced(shard for shard in shards if shard_id in shard.parents))
 
     async def consumer(self) -> bool:
-        """Whether the consumer with the ARN of the manifest exists."""
+        """Whether the consumer in the manifest exists."""
         return await self._consumer.get()
 
     async def created(self) -> int | None:
-        """Return when the stream was created, in epoch seconds; None if that cannot be read."""
+        """Return when the stream was created, epoch seconds; None if that cannot be read."""
         return (await self._identity.get()).created
 
 
 class SharedCall(Generic[T]):
-    """A call whose reply is shared by all that ask while it runs, or within `seconds` after it began."""
+    """A call whose response is shared by all requests while it runs, or within `seconds` after it began."""
 
     def __init__(self, ask: Callable[[], Awaitable[T]], clock: Clock, seconds: float) -> None:
         self._ask = ask
@@ -271,14 +266,14 @@ class SharedCall(Generic[T]):
         self._answered: tuple[float, T] | None = None
 
     async def get(self, since: float = -inf) -> T:
-        """Return the reply to a call that began at `since`, monotonic seconds, or later."""
+        """Return the response to a call that began at `since` (monotonic seconds) or later."""
         since = max(since, self._clock.monotonic() - self._seconds)
         while self._answered is None or self._answered[0] < since:
-            # A task may be done before its callbacks have run. Awaiting it does not yield, so that would never end.
+            # A task may be done before its callbacks have run. Awaiting it would not yield, so this would loop forever.
             if self._asking is None or self._asking.done():
                 self._asking = asyncio.create_task(self._answer())
                 self._asking.add_done_callback(self._done)
-            # A caller that is cancelled must not cancel the call for the others.
+            # A cancelled caller must not cancel the call for the others.
             await asyncio.shield(self._asking)
         return self._answered[1]
 
@@ -296,7 +291,7 @@ class SharedCall(Generic[T]):
 
 
 async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
-    """Await a call of a `ShardLister`, and turn its errors into `StreamError` with a remedy. `source` is where the ARN came from."""
+    """Await a `ShardLister` call and translate its errors to `StreamError` with a remedy. `source` is where the ARN came from."""
     where = f"stream {ref.name!r}: {ref.stream_arn} (from {source})"
     try:
         return await listing

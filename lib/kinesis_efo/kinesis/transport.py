@@ -1,7 +1,6 @@
-"""Defines `Transport`, the protocol of what subscribes to shards, and implements it with SubscribeToShard and aiobotocore.
+"""Defines the `Transport` protocol for subscribing to shards, and implements it with SubscribeToShard and aiobotocore.
 
-The client chooses HTTP/2 or HTTP/1.1. Events are parsed here, because botocore's event parser is ten times slower and quadratic in
-the size of an event.
+The client chooses HTTP/2 or HTTP/1.1. Events are parsed here: botocore's event parser is ten times slower and quadratic in the size of an event.
 """
 
 from __future__ import annotations
@@ -29,14 +28,15 @@ from kinesis_efo.records.frames import Frame, FrameDecoder, encode_frame
 def subscription_config(
     transport: str = "auto", share: Callable[[], int] = lambda: 1 << 62, *, silence: float = 35
 ) -> dict[str, Any]:
-    """Return the configuration of the client for subscriptions, except `max_pool_connections`. That must exceed the number of shards,
-    because a call waits for ever if no connection is free.
+    """Return the client configuration for subscriptions, except `max_pool_connections`.
 
-    The subscription retries, not the client. Kinesis sends an event every 5 s even if a shard is idle, so 35 s of silence mean a dead
-    connection. Kinesis begins to send before room is taken, but not more than HTTP/2's window or the socket's buffer allows.
+    That must exceed the number of shards, or a call would wait forever for a free connection. Retries are up to the subscription. Kinesis sends
+    an event every 5 s even for an idle shard, so 35 s of silence mean a dead connection.
 
-    `transport` is one of `kinesis_efo.http2.session.TRANSPORTS`. `share` returns how many bytes a subscription may receive before it takes
-    room for them. `silence` is the maximum time without a byte, seconds.
+    Args:
+        transport: One of `kinesis_efo.http2.session.TRANSPORTS`.
+        share: Returns the bytes that a subscription may receive before buffer space is reserved. Limits HTTP/2's window or the socket's buffer.
+        silence: The maximum time in seconds without a byte.
     """
 
     def make(address: tuple[Any, ...]) -> socket.socket:
@@ -61,36 +61,36 @@ _INITIAL_RESPONSE: Final = encode_frame({":message-type": "event", ":event-type"
 
 
 class NoRoom(Exception):
-    """For `Limits.full` seconds there was no room, so the subscription must be closed for a while."""
+    """No space became free for `Limits.full` seconds, so the subscription must be closed for a while."""
 
 
 class Quota(Protocol):
-    """Room in memory for the events of one subscription. A transport takes room before it reads an event."""
+    """Buffer space for the events of one subscription. A transport reserves space before it reads an event."""
 
     @property
     def share(self) -> int:
-        """Bytes that the transport may receive before it takes room for them."""
+        """Bytes that the transport may receive before it reserves space for them."""
         ...
 
     def take(self, size: int) -> bool:
-        """Take room for the payload of the next event, which has at most `size` bytes. Returns whether there was enough room."""
+        """Reserve space for the next event's payload of at most `size` bytes. Return whether there was enough."""
         ...
 
     async def wait(self, size: int) -> None:
-        """Wait for the room that `take` did not find, and take it. Raises `NoRoom` if there was none for a long time."""
+        """Wait for and reserve space after `take` has failed. Raises `NoRoom` if none becomes free for a long time."""
         ...
 
 
 class Room(Quota, Protocol):
-    """A quota to which unused room is returned."""
+    """A quota that accepts unused space back."""
 
     def release(self) -> None:
-        """Return the room of an event that will not come."""
+        """Return the space reserved for an event that will not come."""
         ...
 
 
 class Unlimited:
-    """Room for everything; implements `Room`."""
+    """Unlimited space; implements `Room`."""
 
     share = 1 << 62
 
@@ -115,12 +115,12 @@ class EventStream(Protocol):
     def __aiter__(self) -> AsyncIterator[Event]:
         """Iterate over the events, in order, until Kinesis ends the subscription: after five minutes or at the shard's end.
 
-        Raises botocore's `EventStreamError` if Kinesis ended it with an error, `FrameError` for invalid bytes, and the transport's errors.
+        Raises botocore's `EventStreamError` if Kinesis ended it with an error, `FrameError` for invalid bytes, and transport errors.
         """
         ...
 
     def close(self) -> None:
-        """End the subscription. Any task may call this at any time, more than once. A waiting read then ends or raises."""
+        """End the subscription. May be called at any time, repeatedly, and from any task. A waiting read then ends or raises."""
         ...
 
 
@@ -128,10 +128,10 @@ class Transport(Protocol):
     """Subscribes to shards."""
 
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> EventStream:
-        """Subscribe to a shard, after `position`; None: at the tip, by Kinesis' own clock. Raises `ClientError` if Kinesis refused.
+        """Subscribe to a shard after `position`; at the tip by Kinesis' clock if None. Raises `ClientError` if Kinesis rejects the call.
 
-        `SHARD_END` raises ValueError. `room` grants room before an event larger than the share is read, and before any other event with
-        records is returned. The room then belongs to the receiver of the event.
+        `SHARD_END` raises ValueError. `room` reserves space before an event larger than the share is read, and before any other event with
+        records is returned. The receiver of the event then owns the reservation.
         """
         ...
 
@@ -145,7 +145,7 @@ class OpenedLater:
         self._opened: Transport | None = None
 
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> EventStream:
-        # Several shards may call this at the same time; they must share one client, and with it one pace per shard.
+        # Several shards may call this concurrently; they must share one client, and with it one pace per shard.
         async with self._lock:
             if self._opened is None:
                 self._opened = await self._opening()
@@ -155,7 +155,7 @@ class OpenedLater:
 class BotoTransport:
     """SubscribeToShard through an aiobotocore client; implements `Transport`.
 
-    The client is made with `subscription_config`, and used for nothing else. The caller closes it.
+    The client must be created with `subscription_config`, for this transport only. The caller closes it.
     """
 
     def __init__(self, client: Any) -> None:
@@ -172,10 +172,10 @@ class BotoTransport:
 
 
 class BotoEventStream:
-    """The body of one SubscribeToShard response, aiohttp's or HTTP/2's, with its headers received.
+    """The body of one SubscribeToShard response over aiohttp or HTTP/2, after its headers.
 
-    Once the length of a large frame is known, the rest of the frame is read only when there is room for it. While there is no room,
-    nothing is read from the socket.
+    Once the length of a large frame is received, the rest of the frame is read only when there is space for it. Until then, reading from the
+    socket pauses.
     """
 
     def __init__(self, body: Any, room: Quota) -> None:
@@ -236,10 +236,10 @@ class BotoEventStream:
             case "event", "SubscribeToShardEvent":
                 self._payloads.append(frame.payload)
             case "event", str():
-                # The initial response is empty; unknown types of events are ignored.
+                # The initial response is empty; unknown event types are ignored.
                 pass
             case "event", kind:
-                # The event may hold records, which would be skipped if reading went on.
+                # The event may contain records, which would be skipped.
                 raise FrameError(f"an event has the :event-type {kind!r}, so its contents are not known")
             case "exception", _:
                 raise _stream_error(str(frame.headers.get(":exception-type")), _message(frame.payload))
@@ -255,7 +255,7 @@ class BotoEventStream:
 
 
 class _Connection:
-    """The connection of a response. Hides the differences of HTTP/1.1 and HTTP/2."""
+    """The connection of a response. Hides the differences between HTTP/1.1 and HTTP/2."""
 
     def __init__(self, body: Any) -> None:
         self._body = body if isinstance(body, Response) else None
@@ -270,7 +270,7 @@ class _Connection:
         return HttpFacts("HTTP/1.1", tls_version(security))
 
     def pause(self) -> None:
-        """Stop receiving. With HTTP/2 there is nothing to do, because the window stays closed while nothing is read."""
+        """Stop receiving. With HTTP/2, the window stays closed anyway while nothing is read."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -279,7 +279,7 @@ class _Connection:
             self._transport.resume_reading()
 
     def expect(self, size: int) -> None:
-        """Let the server send `size` more bytes, for which room was taken. With HTTP/1.1 there is nothing to do."""
+        """Let the server send `size` more bytes, for which space was reserved. Has no effect with HTTP/1.1."""
         if self._body is not None:
             self._body.expect(size)
 
@@ -304,7 +304,7 @@ def starting_position(position: Position | None) -> dict[str, Any]:
 
 
 def as_time(epoch_ms: int) -> datetime:
-    """Convert epoch milliseconds to the form that botocore takes. Raises `ValueError` outside of the years 1 to 9999."""
+    """Convert epoch milliseconds to botocore's form of a time. Raises `ValueError` outside of the years 1 to 9999."""
     try:
         return datetime.fromtimestamp(epoch_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):

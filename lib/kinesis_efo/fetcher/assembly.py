@@ -1,4 +1,4 @@
-"""Assembles the readers of a manifest's streams: clients, transport, topology."""
+"""Creates the clients, transport and topology that read a manifest's streams."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _MOST_SUBSCRIPTIONS: Final = 20_000
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """An event loop for a fetcher: uvloop's if that is installed, because a fetcher needs a fifth less CPU with it, else asyncio's."""
-    # uvloop may be installed for another program's sake only.
+    """Return an event loop for a fetcher: uvloop's if installed, which needs a fifth less CPU, otherwise asyncio's."""
+    # uvloop may be installed only for another program.
     if os.environ.get("KINESIS_EFO_UVLOOP", "").lower() == "off":
         return asyncio.new_event_loop()
     try:
@@ -54,14 +54,14 @@ async def stream_opener(
     clock: KinesisClock,
     limits: Limits,
 ) -> Callable[[StreamRef], Stream]:
-    """Open the clients for reading streams, which `stack` closes; returns a function that opens a stream.
+    """Open the clients for reading streams. Return a function that opens a stream.
 
-    `source` is where the manifest came from, for messages. The clock learns Kinesis' time from the responses.
+    `stack` closes the clients. `source` is where the manifest came from, for messages. The clock reads Kinesis' time from the responses.
     """
     control = await stack.enter_async_context(await clients.open("kinesis"))
     clock.watch(control)
     transport = await _open_transport(stack, clients, options, budget, clock)
-    # This stack is entered before the run starts, so that clients that are opened later are closed only after the run has ended.
+    # Entered before the run starts, so that clients that are opened later are closed only after the run has ended.
     later = await stack.enter_async_context(AsyncExitStack())
     apart = OpenedLater(partial(_open_apart, later, clients, options, clock))
     apart_limits = polling_limits(limits, _apart_rate(options))
@@ -104,18 +104,18 @@ async def _open_apart(
 ) -> Transport:
     """Open the transport for queries that catch up; see `Stream.apart`."""
     config = AioConfig(**POLLING_CONFIG, max_pool_connections=_MOST_SUBSCRIPTIONS)
-    # The clock need not watch this client, because it watches the client that lists the shards every minute.
+    # The clock already watches the client that lists the shards every minute.
     client = await stack.enter_async_context(await clients.open("kinesis", config))
     return PollingTransport(client, clock, options.polling_interval, partial(apart_pace, _apart_rate(options)))
 
 
 def _apart_rate(options: SourceOptions) -> int:
-    """Return the bytes per second that a query alone reads from a shard, which Kinesis limits."""
+    """Return the bytes per second that a query alone reads from a shard, at most Kinesis' limit."""
     return min(options.shard_rate, 2 << 20)
 
 
 def certificate_for(options: SourceOptions, listening: Listening, clock: Clock) -> Certificate | None:
-    """Make the TLS certificate of a service, dated by `clock`; None if the service does not use TLS."""
+    """Create the TLS certificate of a service, dated by `clock`; None if the service does not use TLS."""
     if not options.fetcher_tls:
         logger.warning(
             "kinesis-efo option 'fetcherTls' is false: records pass between tasks and fetcher in the clear, where other hosts on the "

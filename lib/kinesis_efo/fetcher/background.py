@@ -1,4 +1,4 @@
-"""Runs concurrent tasks: keeps the error of a background task, and cancels the rest of several tasks if one of them fails."""
+"""Runs concurrent tasks: records the error of a background task, and cancels the other tasks of a group if one fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 def in_background(work: Coroutine[Any, Any, None], what: str, failure: Failure) -> asyncio.Task[None]:
     """Start a task that runs until it is cancelled.
 
-    An error that ends the task is set as the failure. Errors of other libraries are wrapped, so that they reach the query, too.
+    An error that ends the task is set as the failure. Errors of other libraries are wrapped, so that they also reach the query.
     """
 
     async def guarded() -> None:
@@ -35,7 +35,7 @@ def in_background(work: Coroutine[Any, Any, None], what: str, failure: Failure) 
 
 
 async def all_of(*work: Coroutine[Any, Any, T]) -> list[T]:
-    """Run coroutines together; return their results. If one fails, cancel the rest (`gather` does not), and raise its error at the end."""
+    """Run coroutines concurrently and return their results. If one fails, cancel the others (`gather` does not), then raise its error."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         return await asyncio.gather(*tasks)

@@ -1,7 +1,7 @@
-"""One budget of bytes for all shards of a fetcher: the buffered events, and those being received.
+"""One memory budget for all shards of a fetcher: for buffered events and for those being received.
 
-A shard takes room before its bytes are read, one event at a time, and waits its turn if there is no room. The budget lives in the
-fetcher's event loop and is not thread-safe; its counts may be read from any thread.
+A shard reserves space before its bytes are read, one event at a time, and queues if there is not enough. The budget lives in the fetcher's event
+loop and is not thread-safe; its counts may be read from any thread.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ EVENT_OVERHEAD: Final = 512
 """Bytes charged for an event in addition to its payload, for its objects."""
 
 SHARE_BYTES: Final = 256 << 10
-"""The maximum of `Budget.share`: the bytes that a shard may hold without waiting in line."""
+"""The maximum of `Budget.share`, which a shard may use without queueing."""
 
 
 class Signal:
-    """Wakes all waiters when something changes. The waiters check what has changed."""
+    """Wakes all waiters, which then check what has changed."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -37,7 +37,7 @@ class Signal:
         return self._event.wait()
 
     async def within(self, seconds: float) -> bool:
-        """Sleep until the next `notify`, but for at most `seconds`; returns whether `notify` was called."""
+        """Sleep until the next `notify`, but at most `seconds`. Return whether `notify` was called."""
         try:
             async with asyncio.timeout(seconds):
                 return await self.wait()
@@ -46,13 +46,13 @@ class Signal:
 
 
 class Budget:
-    """Bytes, at most `limit`, shared by all shards of a fetcher. `now` returns the monotonic time, seconds.
+    """At most `limit` bytes, shared by all shards of a fetcher. `now` returns the monotonic time in seconds.
 
-    A shard that finds no room waits in line. Each shard asks for one event at a time, so a busy shard goes behind all waiting ones. Up to
-    a quarter of the limit is reserved for shards that hold little (`share`): they do not wait in line behind busy ones.
+    A shard that does not get space joins a queue. Each shard requests one event at a time, so a busy shard goes behind all waiting ones. Up to a
+    quarter of the limit is reserved for shards that use little (`share`): they do not queue behind busy ones.
 
-    The bytes in use stay within `limit`, with two exceptions that keep a query from blocking for ever: one event at a time that is larger
-    than all the room for the line, and one event for each shard whose reader waits for that event while the budget is full.
+    The bytes in use stay within `limit`, with two exceptions that prevent deadlocks: one event at a time that is larger than all space for the
+    queue, and one event per shard whose reader waits for that event while the budget is full.
 
     >>> budget = Budget(limit=4000)
     >>> busy, quiet = budget.join(ShardKey("s", "busy")), budget.join(ShardKey("s", "quiet"))
@@ -72,16 +72,16 @@ class Budget:
 
     @property
     def share(self) -> int:
-        """Bytes that each shard may hold without waiting in line."""
+        """Bytes that each shard may use without queueing."""
         return min(SHARE_BYTES, self.limit // (4 * max(1, self._shards)))
 
     def join(self, key: ShardKey) -> Account:
-        """Add a shard, and return its account. The earlier account of a shard that is started again must leave first."""
+        """Open an account for a shard. If the shard is restarted, its earlier account must be closed first."""
         self._shards += 1
         return Account(self, key)
 
     def waited(self, key: ShardKey) -> float:
-        """Total seconds for which a shard has waited for room."""
+        """Return the total seconds for which a shard has waited for space."""
         since = self._waiting.get(key)
         return self._waited.get(key, 0.0) + (0.0 if since is None else self.now() - since)
 
@@ -96,7 +96,7 @@ class Budget:
         while self._line:
             account, request = next(iter(self._line.items()))
             if request.size > self._for_the_line and self._too_large is None:
-                self._too_large = account  # the request would otherwise wait for ever
+                self._too_large = account  # the request would otherwise wait forever
             elif not self._fits(request.size):
                 break
             self._grant(account)
@@ -106,36 +106,36 @@ class Budget:
         if not request.granted.done():
             account._charge(request.size)
             request.granted.set_result(None)
-        elif account is self._too_large:  # the task of the request was cancelled just now
+        elif account is self._too_large:  # the task of the request was just cancelled
             self._too_large = None
 
 
 @dataclass(slots=True)
 class _Request:
-    """A shard's wait for `size` bytes. `granted` is done when the shard has got them."""
+    """A shard's request for `size` bytes. `granted` is done once they are reserved."""
 
     size: int
     granted: asyncio.Future[None]
 
 
 class Account:
-    """One shard's part of a budget, for one buffer of the shard. It holds `held` bytes until it has `left` the budget."""
+    """One buffer's part of a budget."""
 
     __slots__ = ("_budget", "held", "key", "left")
 
     def __init__(self, budget: Budget, key: ShardKey) -> None:
         self.key = key
-        self.held = 0
+        self.held = 0  # Bytes charged to this account
         self._budget = budget
-        self.left = False
+        self.left = False  # The account is closed
 
     @property
     def share(self) -> int:
-        """Bytes that the shard may hold without waiting in line."""
+        """Bytes that the shard may use without queueing."""
         return self._budget.share
 
     def take(self, size: int) -> bool:
-        """Take bytes, if there is room and no other shard waits for room; returns whether they were taken."""
+        """Reserve bytes if there is space, and the queue is empty or the shard within its share. Return whether they were reserved."""
         budget = self._budget
         if not self.left and (self._is_small(size) or (not budget._line and budget._fits(size))):
             self._charge(size)
@@ -143,9 +143,9 @@ class Account:
         return False
 
     def wait(self, size: int) -> Coroutine[None, None, None]:
-        """Take bytes once there is room. The place in the line is that of this call, not of its first await.
+        """Reserve bytes once there is space. The place in the queue is that of this call, not of its first await.
 
-        Raises `CancelledError`, and takes nothing, if the task was cancelled or the shard has left the budget.
+        Raises `CancelledError`, without a reservation, if the task is cancelled or the account is closed.
         """
         budget = self._budget
         request = _Request(size, asyncio.get_running_loop().create_future())
@@ -174,16 +174,16 @@ class Account:
 
     @property
     def waits(self) -> bool:
-        """Whether the shard waits for room."""
+        """Whether the shard waits for space."""
         return self in self._budget._line
 
     def exceed(self) -> None:
-        """Take the room that the shard waits for, even if the budget is full, because a task waits for the event."""
+        """Grant the pending request even if the budget is full, for a task that waits for the event."""
         if self.waits:
             self._budget._grant(self)
 
     def give_back(self, size: int) -> None:
-        """Free `size` bytes."""
+        """Release `size` bytes."""
         budget = self._budget
         if self.left:
             return
@@ -197,7 +197,7 @@ class Account:
         budget._serve()
 
     def leave(self) -> None:
-        """Free all bytes and leave the budget for good. Cancels a wait for room."""
+        """Release all bytes and close the account. Cancels a pending request."""
         budget = self._budget
         if self.left:
             return
@@ -217,9 +217,9 @@ class Account:
 
 
 class ShardRoom:
-    """Room for the next event of a shard, in addition to what the shard holds; implements `kinesis.transport.Room`.
+    """Space for a shard's next event, on top of what is buffered; implements `kinesis.transport.Room`.
 
-    `waits` is called when the shard has begun to wait in line.
+    `waits` is called when the shard starts to queue.
     """
 
     def __init__(self, account: Account, waits: Callable[[], None]) -> None:
@@ -229,11 +229,11 @@ class ShardRoom:
 
     @property
     def share(self) -> int:
-        """Bytes that may be received without waiting, because the budget keeps them free for each shard."""
+        """Bytes that may be received without waiting, since the budget reserves them for each shard."""
         return self._account.share
 
     def take(self, size: int) -> bool:
-        """Take room for the payload of the next event before it is read, if there is enough; returns whether it was taken."""
+        """Reserve space for the next event's payload before it is read. Return whether there was enough."""
         missing = size + EVENT_OVERHEAD - self._reserved
         if self._account.left or missing <= 0:
             return True
@@ -243,13 +243,13 @@ class ShardRoom:
         return False
 
     async def wait(self, size: int) -> None:
-        """Wait in line for the room that `take` did not find.
+        """Queue for space after `take` has failed.
 
-        If all readers of this shard wait for this event, all events before are dropped, and the event gets room whatever its size. If one
-        reader is behind and another one has waited for `STARVING_SECONDS`, the event gets room and earlier events are kept, one event at a
-        time. A reader that is behind and does not move for `CLAIM_SECONDS` does not count.
+        If all readers of this shard wait for this event, all earlier events are dropped, and the event gets space whatever its size. If one
+        reader is behind and another one has waited for `STARVING_SECONDS`, the event gets space and earlier events stay, one event at a time. A
+        reader that is behind and does not move for `CLAIM_SECONDS` does not count.
         """
-        # Hold nothing while waiting, because two shards that wait for each other's room would wait for ever.
+        # Release reservations before waiting, or two shards could deadlock.
         self.release()
         waiting = self._account.wait(size + EVENT_OVERHEAD)
         if self._waits is not None:
@@ -258,18 +258,18 @@ class ShardRoom:
         self._reserved = size + EVENT_OVERHEAD
 
     def release(self) -> None:
-        """Give back the room of an event that will not come."""
+        """Release the space reserved for an event that will not come."""
         self._account.give_back(self._reserved)
         self._reserved = 0
 
     def close(self) -> None:
-        """Give back everything, for good."""
+        """Release everything and close the account."""
         self._account.leave()
         # Break the reference cycle with the buffer, so that the buffer's payloads are freed immediately.
         self._waits = None
 
     async def occupy(self, size: int) -> None:
-        """Use the room for an event of `size` bytes, including `EVENT_OVERHEAD`, and give back the rest. Waits if there is no room yet."""
+        """Use reserved space for an event of `size` bytes (including `EVENT_OVERHEAD`) and release the rest. Waits for missing space."""
         payload = size - EVENT_OVERHEAD
         if size > self._reserved and not self.take(payload):
             await self.wait(payload)

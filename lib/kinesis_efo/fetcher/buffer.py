@@ -1,7 +1,7 @@
-"""Buffers the fetched and not yet committed events of one shard, in order and without gaps.
+"""Buffers the fetched, uncommitted events of one shard, in order and without gaps.
 
-A buffer lives in the fetcher's event loop and is not thread-safe. While it waits for room in the budget, its socket is not read.
-Dropped events can be read from Kinesis again.
+A buffer lives in the fetcher's event loop and is not thread-safe. While it waits for budget, its socket is not read. Dropped events can be
+fetched from Kinesis again.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from kinesis_efo.records.events import Event, first_number, has_record, last_rec
 logger = logging.getLogger(__name__)
 
 YIELD_SECONDS: Final = 10.0
-"""After this time without room, events are dropped that are kept for a query that reads nothing here."""
+"""After this long without space, events that are retained for a query without a reader here are dropped."""
 
 CLAIM_SECONDS: Final = 30.0
-"""If a reader has taken nothing for this long while another one waits, no more events are kept for that reader."""
+"""Events are no longer retained for a reader that does not read for this long while another one waits."""
 
 
 class NotCovered(Exception):
-    """A row does not have the rest of a range, `left`. The run decides where to read it."""
+    """A row lacks the rest of a range, `left`. The run decides where to read it."""
 
     def __init__(self, left: ShardRange) -> None:
         super().__init__(str(left))
@@ -42,19 +42,16 @@ _AT_END: Final = LastRecord(0)
 
 
 class BufferedEvent(NamedTuple):
-    """The description of a buffered event: the position at its end, its bytes in the buffer, and the number of its Kinesis records.
+    """The description of a buffered event, for reports to the run."""
 
-    `last` is its last record, if it has one; without the index in an aggregate, if its payload is not buffered any more. The number 0
-    stands for a last record at `through`, as most events have: this makes reports a tenth shorter. `arrivals` say when its records arrived
-    in the stream, if that is noted; the last of them arrived `age` milliseconds ago.
-    """
-
-    through: Position
-    size: int
-    records: int
+    through: Position  # The position at its end
+    size: int  # Bytes in the buffer
+    records: int  # Number of Kinesis records
+    # Last record. Number 0 means: at `through`, as in most events (reports are 10% smaller). Without aggregate index once the payload is
+    # dropped.
     last: LastRecord | None
-    arrivals: Sequence[Arrivals]
-    age: int = 0
+    arrivals: Sequence[Arrivals]  # When the records arrived in the stream, if recorded
+    age: int = 0  # Milliseconds since the last of them arrived
 
     @classmethod
     def of(
@@ -72,15 +69,14 @@ class BufferedEvent(NamedTuple):
 
     @property
     def last_record(self) -> LastRecord | None:
-        """The last record of the event, if it is known."""
+        """The last record of the event, if available."""
         return LastRecord(self.through.value) if self.last == _AT_END else self.last
 
 
 class ShardBuffer(EventIndex):
-    """The events of one shard between `start` and `end`: an index of them, and their payloads.
+    """The events of one shard between `start` and `end`: their index and payloads.
 
-    Arrival times are noted with a resolution of `arrival_step` milliseconds; if that is None, they are not noted. `last_record` is the last
-    record before `start` that this buffer has held; None if there was none. Queries have committed everything up to `committed`; None: nothing yet. `quiet` decides whether the shard has no more records for now.
+    `arrival_step` is the resolution of recorded arrival times in milliseconds; None to skip them.
     """
 
     def __init__(
@@ -94,7 +90,8 @@ class ShardBuffer(EventIndex):
     ) -> None:
         super().__init__(start, compact_after)
         self.key = key
-        self.last_record: LastRecord | None = None
+        self.last_record: LastRecord | None = None  # The last record before `start` that was ever buffered
+        # Queries have committed everything up to here; None before the first commit
         self.committed: Position | None = None
         self._budget = budget
         self._account = budget.join(key)
@@ -107,19 +104,19 @@ class ShardBuffer(EventIndex):
         self._payloads: list[bytes | None] = []
         self._cursors: set[Cursor] = set()
         self._kept: Mapping[str, Position] = {}
-        self.quiet = Quiet()
+        self.quiet = Quiet()  # Decides whether the shard is out of records for now
         self.drops = 0
         self.touched_at = budget.now()
         self._closed = False
 
     @property
     def held(self) -> int:
-        """Bytes of the budget that the buffer holds, including those reserved for the next event."""
+        """Bytes of the budget in use, including those reserved for the next event."""
         return self._account.held
 
     @property
     def waits(self) -> float | None:
-        """For how many seconds the next event has waited for room; None if it does not wait."""
+        """For how many seconds the next event has waited for space; None if it does not wait."""
         return self._budget.now() - self._waits_since if self._account.waits and self._waits_since is not None else None
 
     @property
@@ -130,12 +127,12 @@ class ShardBuffer(EventIndex):
     # -- filling
 
     async def admit(self, event: Event, now: float) -> None:
-        """Add the subscription's next event, arrived at `now` (monotonic seconds), in its reserved room. A small event waits for room."""
+        """Add the subscription's next event, received at `now` (monotonic seconds), into its reserved space. A small event may have to wait."""
         self.quiet.heard(event.head, now)
         if event.head.still:
             self.room.release()
             return
-        # An event without records must not wait for room, because it moves the offset of an idle shard.
+        # An event without records moves the offset of an idle shard, so it must not wait for space.
         idle = not event.head.records and event.head.continuation is not None
         size = 0 if idle else EVENT_OVERHEAD + (len(event.payload) if event.head.records else 0)
         await self.room.occupy(size)
@@ -168,13 +165,13 @@ class ShardBuffer(EventIndex):
 
     def covers(self, position: Position) -> bool | None:
         covered = not self._closed and super().covers(position)
-        # If the shard seems to have no more records, do not wait for a first event, which may never come.
+        # If the shard seems to be out of records, do not wait for a first event, which may never come.
         return False if covered is None and self.quiet.believed() else covered
 
     def entries_since(self, told: int) -> tuple[list[BufferedEvent], int]:
-        """The events since the last call, and the number of all events so far.
+        """Return the events since the last call, and the number of all events so far.
 
-        If the last event is idle, it is returned again, because its position may have grown. `told` is the number from the last call, or 0.
+        `told` is the number returned by the last call, or 0. An idle last event is returned again, as its position may have grown.
         """
         first = max(0, min(told - self.compacted, len(self) - int(self.idle)))
         entries, now = [], self._budget.now()
@@ -193,9 +190,9 @@ class ShardBuffer(EventIndex):
     def reading(
         self, after: Position, through: Position, last: int | None = None, asked_at: float = -inf, query: str = ""
     ) -> Iterator[Cursor]:
-        """Open a cursor for the range `(after, through]` of a query. While the cursor is open, the events after it are kept.
+        """Open a cursor for the range `(after, through]` of a query. Events after an open cursor are retained.
 
-        `last` is the sequence number of the range's last record, if known; `asked_at` is when the range was requested, monotonic seconds.
+        `last` is the sequence number of the range's last record, if available; `asked_at` is when the range was requested, monotonic seconds.
         """
         cursor = Cursor(self, after, through, last, asked_at, query)
         self._cursors.add(cursor)
@@ -207,25 +204,25 @@ class ShardBuffer(EventIndex):
             self._exceed_if_starving()
 
     def keep(self, position: Position, kept: Mapping[str, Position]) -> None:
-        """Drop the events before a position, because no query needs them any more. `kept` has what each of several queries needs."""
+        """Drop the events before a position, which all queries have committed. `kept` is what each of several queries needs."""
         self._kept = kept
         if self.covers(position):
             self.committed = position
             self._evict(self.index_after(position))
 
     def lose(self, stop: int | None = None) -> None:
-        """Drop the events before an index (None: all) although they may be needed. The run learns that."""
+        """Drop the events before an index (None: all) although they may be needed, and report that to the run."""
         if (stop := len(self) if stop is None else stop) > self.gone:
             self.drops += 1
             self._evict(stop)
             self._arrived()
 
     def exceed(self) -> None:
-        """Take the room that the next event waits for, even if the budget is full."""
+        """Reserve space for the waiting event even if the budget is full."""
         self._account.exceed()
 
     def last_up_to(self, through: Position, after: Position) -> int | None:
-        """The sequence number of the last record of a range; None if there is none, or if it is unknown."""
+        """Return the sequence number of a range's last record; None if unknown or without records."""
         index = self.index_after(through)
         payload = self._payloads[index] if index < len(self._payloads) and not through.is_end else None
         if payload is None or (first := first_number(payload)) is None:
@@ -235,16 +232,16 @@ class ShardBuffer(EventIndex):
         return last if last is not None and after.precedes(last) else None
 
     def last_record_up_to(self, position: Position) -> LastRecord | None:
-        """The last record up to a committed position; None if there was none, or if it is unknown.
+        """Return the last record up to a committed position; None if unknown or without records.
 
-        The position is the end of an event, or lies within an event, as the end of a query may.
+        The position is the end of an event or, at a query's end, within an event.
         """
         last, start = self.last_record, self.start
         if last is not None and last.number > position.value:
-            last = None  # the buffer begins after the position, at another query's place
+            last = None  # the buffer begins after the position, where another query reads
         between = position.kind is start.kind is PositionKind.AFTER and position.value <= start.value
         if position == start or (last is not None and between):
-            return last  # a dropped event has no record between its last one and its end
+            return last  # between a dropped event's last record and its end there are no records
         index = self.index_after(position)
         if position.kind is not PositionKind.AFTER or index != self.gone or index == len(self):
             return None
@@ -266,7 +263,7 @@ class ShardBuffer(EventIndex):
     def _exceed_if_starving(self) -> None:
         if (waited := self.waits) is None:
             return
-        # A reader that is done does not count, although its cursor may still be open.
+        # A finished reader does not count, although its cursor may still be open.
         unfinished = [cursor for cursor in self._cursors if not cursor.done]
         waiting = [cursor for cursor in unfinished if self._is_at_end(cursor.position)]
         if not waiting:
@@ -274,7 +271,7 @@ class ShardBuffer(EventIndex):
         now = self._budget.now()
         passed = [cursor.position for cursor in unfinished if cursor not in waiting and not cursor.lags(now)]
         if waited < YIELD_SECONDS:
-            # What all readers have passed is only dropped if it is not kept for a query that reads nothing here.
+            # Events that all readers have passed stay if they are retained for a query without a reader here.
             readers = {cursor.query for cursor in self._cursors}
             passed += [at for query, at in self._kept.items() if query not in readers and self.covers(at)]
         self.lose(min((self.index_after(at) for at in passed), default=len(self)))
@@ -293,7 +290,7 @@ class ShardBuffer(EventIndex):
         return self.gone <= self._extra - self.compacted < len(self)
 
     def _drop_what_exceeds(self, read: Position) -> None:
-        # Events that exceeded the budget are dropped as soon as they are read, because they may block the next reader.
+        # Events that exceeded the budget may block the next reader, so they are dropped once read.
         if self._exceeded and all(cursor.given_up for cursor in self._cursors):
             self._exceeded = False
             self.lose(self.index_after(read))
@@ -306,17 +303,13 @@ class ShardBuffer(EventIndex):
         if last is not None:
             self.last_record = last_record(last) or self.last_record
         self._account.give_back(self.drop(stop))
-        # Free the payloads now, but remove their slots only now and then, because that moves all later slots.
+        # Free the payloads now, but remove slots only in large groups, as that moves all later ones.
         self._payloads[gone:stop] = [None] * (stop - gone)
         del self._payloads[: self.compact()]
 
 
 class Cursor:
-    """The position of one reader, a task of `query`, in a buffer: the end of the last event that it took; `settled` is that of the last with records.
-
-    `beyond`: if the next event goes beyond the last record of the range without having it, its payload, or [] if it has none; else None.
-    `given_up`: no events are kept for the reader, because it did not move while another one waited.
-    """
+    """The position of one reader (a task of `query`) in a buffer: the end of the last event that it read."""
 
     __slots__ = (
         "_asked_at",
@@ -350,16 +343,18 @@ class Cursor:
         self._found = last is not None and not position.precedes(last)
         self._waits_since: float | None = None
         self._holds_up_since: float | None = None
-        self.position = self.settled = position
+        self.position = self.settled = position  # `settled`: the end of the last event with records
+        # If the next event is past the range's last record but lacks it: its payload, or [] if empty
         self.beyond: list[bytes] | None = None
+        # The reader stood still while another one waited, so events are no longer retained for it
         self.given_up = False
 
     def waited(self, now: float) -> float:
-        """Seconds for which the reader has found nothing to take."""
+        """Return for how many seconds the reader has found no new events."""
         return 0.0 if self._waits_since is None else now - self._waits_since
 
     def lags(self, now: float) -> bool:
-        """Whether the reader has taken nothing for `CLAIM_SECONDS` while another one waits. Called only while another one waits."""
+        """Whether the reader has stood still for `CLAIM_SECONDS` while another one waits. Call it only while another one waits."""
         if self._holds_up_since is None:
             self._holds_up_since = now
         if not self.given_up and now - self._holds_up_since >= CLAIM_SECONDS:
@@ -375,25 +370,25 @@ class Cursor:
 
     @property
     def done(self) -> bool:
-        """Whether the reader has all of its range.
+        """Whether the reader has received all of its range.
 
-        A range with a known last record is complete when that record was read. Any other range is complete when its end position was reached.
-        But there may be no event with that position: GetRecords returns no positions without records, and SubscribeToShard may choose others.
-        As the end is in the past, such a range is also complete if the shard seems to have no more records now.
+        A range with a known last record is complete once that record was read. Any other range is complete once its end position was reached, or
+        once the shard seems to be out of records, as the end is in the past: an event with exactly that position may never come. GetRecords
+        returns positions only with records, and SubscribeToShard may choose others.
         """
         if self._last is not None:
             return self._found
         if self.position.reaches(self._through):
             return True
-        # Only Kinesis decides that a shard has ended. A buffer that may begin after the reader says nothing about the records between.
+        # Only Kinesis decides that a shard has ended. A buffer that may begin after the reader proves nothing about the records in between.
         buffer = self._buffer
         believed = not self._through.is_end and buffer.quiet.believed(self._asked_at)
         return believed and buffer._is_at_end(self.position) and bool(buffer.covers(self.position))
 
     def take(self, max_bytes: int) -> list[bytes]:
-        """The next payloads, up to the event that ends the range or exceeds `max_bytes`; none if nothing has arrived yet.
+        """Return the next payloads, up to the event that ends the range or exceeds `max_bytes`; empty if nothing has arrived yet.
 
-        Stops after the event that exceeds `max_bytes`. The buffer must cover the position.
+        The buffer must cover the position.
         """
         buffer = self._buffer
         if buffer.covers(self.position) is False:

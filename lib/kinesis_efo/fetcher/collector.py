@@ -1,7 +1,7 @@
 """Collects a fetcher's counts as metric samples: for the fetcher, per stream, and optionally per shard.
 
-It runs in an exporter's thread, so it reads only plain numbers and copies of dictionaries. A shard's counts outlive its feeds, so
-that no total decreases.
+It runs in an exporter's thread, so it reads only plain numbers and copies of dictionaries. A shard's counts outlive its feeds, so that totals
+never decrease.
 """
 
 from __future__ import annotations
@@ -21,10 +21,16 @@ from kinesis_efo.positions import ShardKey
 
 
 class FetcherCollector:
-    """Gives the samples of one process, with the attributes `about`; at most `shards` shards have samples of their own.
+    """Yields the samples of one process.
 
-    `fetcher` is None if the fetchers are in other processes. `leases` and `queries` are None if the run is in another process. `queries`
-    returns the numbers of the run's queries and of those that are catching up. `now` returns the monotonic time, seconds.
+    Args:
+        fetcher: None if the fetchers are in other processes.
+        streams: By logical name.
+        leases: None if the run is in another process.
+        about: Attributes of all samples.
+        shards: How many shards may have separate samples.
+        now: Returns the monotonic time in seconds.
+        queries: Returns the numbers of the run's queries and of those that catch up; None if the run is in another process.
     """
 
     def __init__(
@@ -48,7 +54,7 @@ class FetcherCollector:
         self._queries = queries
 
     def __call__(self) -> Iterator[Sample]:
-        """The samples of all present values. Each count of a stream comes as one sample per shard; these have to be added up."""
+        """Yield the samples of all current values. Each count of a stream has one sample per shard, to be summed."""
         if self._fetcher is not None:
             yield from self._of_fetcher(self._fetcher)
         for name, stream in list(self._streams.items()):

@@ -1,4 +1,4 @@
-"""Fetches one row of the run's table, in the fetcher's loop: a subscription, or GetRecords, fills a buffer. Only the run restarts it."""
+"""Fetches one row of the run's table: a subscription, or GetRecords, fills a buffer. Only the run restarts it."""
 
 from __future__ import annotations
 
@@ -25,37 +25,47 @@ logger = logging.getLogger(__name__)
 
 _STEP_SECONDS: Final = 1.0
 _STILL_SECONDS: Final = 4.0
-"""How often an answer without records and without a new position is looked at, because it says how far the shard was read."""
+"""How often an event without records or a new position is reported, to show how far the shard was read."""
 _LAGS: Final = 3
-"""The lags of this many events, at least `_STEP_SECONDS` apart, are proof of how far the shard was read. One may be wrong."""
+"""The lags of this many events, at least `_STEP_SECONDS` apart, prove how far the shard was read. A single lag may be wrong."""
 
 _END = Event(b"", EventHead(continuation=None, millis_behind=0, records=0))
 
 
 @dataclass(slots=True)
 class FetchCounts:
-    """The number of events, or of GetRecords responses, that a fetcher has received, and the bytes of their payloads."""
+    """Events (or GetRecords responses) that a fetcher has received, and the bytes of their payloads."""
 
     events: int = 0
     bytes: int = 0
 
 
 class RowListener(Protocol):
-    """Is told in which rows something happens, in the fetcher's event loop: the run's table, or the `Reporter` of a fetcher elsewhere."""
+    """Receives notifications about changed rows, in the fetcher's event loop. Either the run's table, or a remote fetcher's `Reporter`."""
 
     def touch(self, rows: Iterable[RowKey]) -> None:
-        """Note that something has happened in these rows, so that they are looked at next time."""
+        """Mark these rows as changed, so that they are processed next time."""
 
     def wake(self) -> None:
-        """Look at the touched rows now."""
+        """Process the changed rows now."""
 
 
 class ShardFeed:
-    """Keeps a buffer filled with the events of one row, as its `order` says.
+    """Fills a buffer with the events of one row, as its `order` demands.
 
-    `ended` is called with the shard's children when the last event of the shard has arrived; `failed`, with the error, if the shard cannot
-    be read any more. Unless `fail_on_data_loss`, a shard that is gone counts as read to its end, and `lost` logs it. `arrival_step` is
-    the resolution of the noted arrival times, milliseconds; None: they are not noted.
+    Args:
+        row: The row.
+        subscribe: Creates a subscription.
+        budget: The buffer's budget.
+        listener: Receives notifications about the row.
+        ended: Called with the shard's children when the last event of the shard has arrived.
+        failed: Called with the error if the shard can no longer be read.
+        counts: Counts what is received.
+        clock: The clock.
+        fail_on_data_loss: If False, a shard that is gone counts as read to its end.
+        lost: Logs that loss.
+        arrival_step: The resolution of recorded arrival times in milliseconds; None to skip them.
+        compact_after: See `EventIndex`.
     """
 
     def __init__(
@@ -105,7 +115,7 @@ class ShardFeed:
         self._read_until: deque[float] = deque(maxlen=_LAGS)
 
     def obey(self, order: Order) -> None:
-        """Begin again if the order has another version. Drop what it does not keep."""
+        """Restart if the order has another version. Drop what it no longer retains."""
         before, self.order = self.order, order
         if self.buffer is None or before is None or before.version != order.version:
             assert order.start is not None
@@ -114,7 +124,7 @@ class ShardFeed:
         self.buffer.keep(order.keep, dict(order.kept))
 
     def begin(self, position: Position) -> None:
-        """Start the subscription at a position, with a new buffer."""
+        """Start a subscription at a position, with a new buffer."""
         before = self.close()
         self.has_failed = False
         self.buffer = self._new_buffer(position)
@@ -122,7 +132,7 @@ class ShardFeed:
         self._announce()
 
     def news(self, buffer: ShardBuffer) -> ShardNews:
-        """What the run has to know, except for the events."""
+        """Return what to report to the run, except for the events."""
         return ShardNews(
             self.key,
             0 if self.order is None else self.order.version,
@@ -136,13 +146,13 @@ class ShardFeed:
 
     @property
     def unseen(self) -> float | None:
-        """An upper bound for the age, in seconds, of records that the buffer has not received yet, as several events say; None if unknown."""
+        """An upper bound in seconds for the age of records that were not received yet, proven by several events; None if unknown."""
         times = self._read_until
         return self._clock.monotonic() - min(times) if len(times) == times.maxlen else None
 
     def _note_lag(self, event: Event, came: float) -> None:
         self.millis_behind = event.head.millis_behind
-        # Keep one event a second, so that they cover the time for which a server may err.
+        # One event per second, so that they cover the time for which a server may be wrong.
         if not self._read_until or came - self._heard_at >= _STEP_SECONDS:
             self._heard_at = came
             self._read_until.append(came - event.head.millis_behind / 1000)
@@ -150,10 +160,10 @@ class ShardFeed:
             self._read_until[-1] = min(self._read_until[-1], came - event.head.millis_behind / 1000)
 
     def close(self) -> asyncio.Task[None] | None:
-        """Stop fetching and drop the buffer; returns a task that is done when the connection is closed."""
+        """Stop fetching and drop the buffer. Return a task that is done once the connection is closed."""
         task, self._task = self._task, None
         buffer, self.buffer = self.buffer, None
-        # Drop the subscription, because it would keep the buffer with its payloads for as long as the feed lives.
+        # The subscription references the buffer, whose payloads would stay in memory as long as the feed exists.
         self._subscription = None
         self.millis_behind = None
         self._read_until.clear()
@@ -164,14 +174,14 @@ class ShardFeed:
         return task
 
     def close_at(self, last: int, children: tuple[ChildShard, ...]) -> None:
-        """Note that the shard is closed, as ListShards says: it ends when everything up to the sequence number `last` has been read."""
+        """End the shard once everything up to the sequence number `last` was read; ListShards shows it as closed."""
         self._closing = (last, children)
         if self._subscription is not None:
             self._subscription.close_at(last, children)
 
     async def _fill(self, buffer: ShardBuffer, before: asyncio.Task[None] | None) -> None:
         if before is not None:
-            # A shard can have one subscription only, so close the old connection before the next is opened.
+            # Kinesis allows one subscription per shard and consumer, so close the old connection first.
             await asyncio.gather(before, return_exceptions=True)
         try:
             subscription = self._subscription = self._subscribe(buffer.end, _Filling(self, buffer))
@@ -198,14 +208,14 @@ class ShardFeed:
 
     def _announce(self) -> None:
         self.signal.notify()
-        # Readers have to see a new position without records, too. It must not wake a poll, because 256 idle shards do so 50 times a second.
+        # Readers need every new position. But one without records must not wake a poll: 256 idle shards have 50 of these a second.
         self._listener.touch((self.row,))
         if self.buffer is None or not self.buffer.idle:
             self._listener.wake()
 
 
 class _Filling:
-    """The sink of one subscription. Events that an earlier subscription still delivers go into the closed buffer of that subscription."""
+    """The sink of one subscription. Late events of an earlier subscription go into that one's closed buffer."""
 
     def __init__(self, feed: ShardFeed, buffer: ShardBuffer) -> None:
         self._feed = feed
@@ -226,7 +236,7 @@ class _Filling:
         await self._buffer.admit(event, came)
         if feed.buffer is not self._buffer:
             return
-        # Use the time when the event came, not the time when there was room for it.
+        # Use the time when the event came, not when there was space for it.
         feed._note_lag(event, came)
         turns_quiet = not believed and self._buffer.quiet.believed()
         if event.head.still and (turns_quiet or came - feed._touched_at >= _STILL_SECONDS):

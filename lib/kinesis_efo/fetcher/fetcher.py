@@ -1,4 +1,4 @@
-"""The fetcher: fills the rows that the run orders, and serves ranges of shards to tasks from them.
+"""The fetcher: fills the rows that the run orders, and serves ranges of shards to tasks.
 
 It lives in one event loop and is not thread-safe. Only the run decides what is fetched from where.
 """
@@ -38,35 +38,30 @@ from kinesis_efo.records.events import ChildShard
 logger = logging.getLogger(__name__)
 
 READ_CHUNK_BYTES: Final = 1 << 20
-"""Approximate size of the chunks that `read` yields. Copies of a chunk need memory besides the budget."""
+"""Approximate size of the chunks that `read` yields. Copies of a chunk need memory in addition to the budget."""
 
 _AGAIN_SECONDS: Final = 1.0
 _SEPARATE_PART: Final = 4
-"""While queries catch up, their rows together get the room divided by this number."""
+"""While queries catch up, their rows together get the budget divided by this number."""
 _STALE_SECONDS: Final = 7.0
-"""A row without data that waits for room for this long gets that of a row that nobody has read for as long."""
+"""An empty row that waits this long for space gets that of a row that was not read for as long."""
 _PAST_SECONDS: Final = 10.0
-"""How long a range waits at most, if its last record is older than the retention and `failOnDataLoss` is false."""
+"""Maximum wait of a range whose last record is older than the retention, if `failOnDataLoss` is false."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetcherSettings:
-    """Settings of a fetcher.
-
-    A read waits `patience` seconds for permission to read its shard. A range fails after `timeout` seconds without progress, although Kinesis
-    answers. `arrival_step` is the resolution of the noted arrival times, milliseconds; None: they are not noted. The slots of `compact_after`
-    dropped events are removed together.
-    """
+    """Settings of a fetcher."""
 
     fail_on_data_loss: bool
-    patience: float
-    arrival_step: int | None = None
-    timeout: float = 600.0
-    compact_after: int = COMPACT_AFTER
+    patience: float  # Seconds that a read waits for permission to read its shard
+    arrival_step: int | None = None  # Resolution of recorded arrival times, milliseconds; None to skip them
+    timeout: float = 600.0  # A range fails after this many seconds without progress, although Kinesis responds
+    compact_after: int = COMPACT_AFTER  # This many slots of dropped events are removed together
 
 
 class Coordinator(Protocol):
-    """Decides which shards a fetcher may read. It is called in the fetcher's event loop.
+    """Decides which shards a fetcher may read. Called in the fetcher's event loop.
 
     `failure` is the error that ends reading: the run's, or this fetcher's if the run is in another process.
     """
@@ -77,23 +72,23 @@ class Coordinator(Protocol):
         """Whether the fetcher may read a shard now. Reads the clock, so the result is right even after the process was suspended."""
 
     async def may_open(self, shard: ShardKey) -> None:
-        """Wait until a subscription to a shard may be opened, because another fetcher or run may have the shard by now."""
+        """Wait until a subscription to a shard may be opened: another fetcher or run may own the shard by now."""
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
-        """The error of a read that has waited `seconds` in vain for permission to read its shard."""
+        """Return the error of a read that has waited `seconds` in vain for permission to read its shard."""
 
     def known(self, shard: ShardKey, position: Position) -> Known:
-        """What is known about a position of a shard besides the position itself."""
+        """Return what else is recorded about a position of a shard."""
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
-        """Note that a row cannot be filled any more, or that a query cannot read what it has planned."""
+        """Report that a row can no longer be filled, or that a query cannot read what it has planned."""
 
 
 class Fetcher:
-    """Fills rows as ordered, and serves ranges of them.
+    """Fills rows as ordered and serves ranges of them.
 
-    The rows of all queries share `budget`. While there are rows of queries that catch up, these have a part of it (`separate`). `counts` is
-    what was received for each query, by its name.
+    The rows of all queries share `budget`. While there are rows of queries that catch up, these use a part of it (`separate`). `counts` has what
+    was received, by query name.
     """
 
     def __init__(self, streams: Streams, budget: Budget, settings: FetcherSettings, clock: Clock) -> None:
@@ -114,7 +109,7 @@ class Fetcher:
         self._ordered = Signal()
 
     def start(self, coordinator: Coordinator, listener: RowListener) -> None:
-        """Watch the streams, and obey orders as far as the coordinator allows. The listener is told in which rows something happens."""
+        """Watch the streams, and follow orders as far as the coordinator allows. The listener receives notifications about changed rows."""
         self._coordinator, self._listener = coordinator, listener
         coordinator.failure.on_set(self._wake_all)
         self._tasks = [
@@ -131,13 +126,13 @@ class Fetcher:
 
     @property
     def may_poll(self) -> bool:
-        """Whether all streams can be read with GetRecords, as far as is known."""
+        """Whether all streams can be read with GetRecords."""
         return all(stream.apart is not None for stream in self._streams.streams.values())
 
     # -- what the run orders
 
     def obey(self, orders: Mapping[RowKey, Order | None]) -> None:
-        """Fill these rows as ordered; None: not any more, once no task reads the row."""
+        """Fill these rows as ordered. None ends a row once all tasks have finished reading it."""
         for row, order in orders.items():
             feed = self._feeds.get(row)
             if order is None:
@@ -145,7 +140,7 @@ class Fetcher:
                     feed.order = None
                     self._close_unneeded(row)
             else:
-                # Also if the shard may not be read just now: its subscription waits for that, and nobody sends the order again.
+                # Even if the shard may not be read right now: its subscription waits for that, and the order is not sent again.
                 if feed is None:
                     feed = self._feeds[row] = self._feed(row)
                     self._share_room()
@@ -160,11 +155,11 @@ class Fetcher:
         await asyncio.gather(*closing, return_exceptions=True)
 
     def __iter__(self) -> Iterator[ShardFeed]:
-        """The open feeds. Thread-safe."""
+        """Iterate over the open feeds. Thread-safe."""
         return iter(list(self._feeds.values()))
 
     def feed(self, row: RowKey) -> ShardFeed | None:
-        """What fills a row, if it is ordered and may be read."""
+        """Return the feed of a row, if the row is ordered and may be read."""
         return self._feeds.get(row) if self._coordinator.may_read(row.shard) else None
 
     def _close_unneeded(self, row: RowKey) -> None:
@@ -179,7 +174,7 @@ class Fetcher:
         self.separate.limit, self.budget.limit = max(1, part), self.room - part
 
     async def _make_room(self) -> None:
-        """Keep rows from waiting for ever for room that others hold, although nobody reads these now."""
+        """Free the space of unread rows for rows that would otherwise wait forever."""
         while True:
             await self._clock.sleep(1.0)
             for budget in (self.budget, self.separate):
@@ -204,18 +199,18 @@ class Fetcher:
 
     @property
     def reading(self) -> bool:
-        """Whether a task is reading a range. A task that has taken nothing for long does not count. Thread-safe."""
+        """Whether a task is reading a range, except for one that stopped reading long ago. Thread-safe."""
         long_ago = self._clock.monotonic() - CLAIM_SECONDS
         handed = [reading.handed_at for reading in list(self._readings)]
         return any(at is None or at >= long_ago for at in handed)
 
     def subscription(self, key: ShardKey) -> Subscription | None:
-        """The counts of a shard's subscriptions; None before the first."""
+        """Return the counts of a shard's subscriptions; None before the first."""
         stats = self._streams.stream(key.stream).subscriptions.stats.get(key.shard)
         return Subscription.of(stats, self._clock.monotonic()) if stats is not None else None
 
     def children(self, key: ShardKey) -> list[ChildShard]:
-        """The children of a shard that has ended."""
+        """Return the children of a shard that has ended."""
         return list(self._streams.stream(key.stream).children(key.shard))
 
     # -- what tasks need
@@ -223,16 +218,18 @@ class Fetcher:
     def read(
         self, row: RowKey, wanted: ShardRange, asked_at: float | None = None, query: str = ""
     ) -> AsyncGenerator[list[bytes], None]:
-        """The payloads that cover a range, some at a time, from a row.
+        """Yield the payloads that cover a range, some at a time, from a row.
 
-        `asked_at` is when the range was requested, monotonic seconds; None: now. Raises `NotCovered` if the row does not have the rest of
-        the range, or does not get there; `DataLossError` if the last record of the range is lost and losses fail the query;
-        `RetriesExhaustedError` if the end is not reached in time.
+        `asked_at` is when the range was requested, monotonic seconds; None for now. Raises:
+
+        - `NotCovered` if the row lacks the rest of the range or does not get there.
+        - `DataLossError` if the last record of the range is lost and losses fail the query.
+        - `RetriesExhaustedError` if the end is not reached in time.
         """
         return _RangeReading(self, row, wanted, asked_at, query).payloads()
 
     async def _timeout(self, wanted: ShardRange) -> float:
-        """Seconds without progress after which a range fails."""
+        """Return the seconds without progress after which a range fails."""
         settings, stream, last = self.settings, self._streams.stream(wanted.key.stream), wanted.last
         if last is not None and not self._fails(wanted) and await stream.is_past(wanted.key.shard, last):
             # Continue soon without that record. Otherwise each range would wait for long, while more records expire.
@@ -286,7 +283,7 @@ class Fetcher:
         await losses.soon()
 
     def _listed(self, name: str) -> None:
-        """Note the ends of closed shards after a listing of the stream."""
+        """Pass on the ends of closed shards after a listing of the stream."""
         stream = self._streams.stream(name)
         for feed in self:
             key = feed.key
@@ -302,7 +299,7 @@ class Fetcher:
 
     @contextmanager
     def _kept(self, row: RowKey) -> Iterator[None]:
-        """Keep a row that is not ordered any more while a task reads from it."""
+        """Retain a row that is no longer ordered while a task reads it."""
         self._readers[row] += 1
         try:
             yield
@@ -331,7 +328,7 @@ class FetcherSource:
 class _RangeReading:
     """Reads one range for a task from a row.
 
-    `handed_at` is when the task got the payloads that it is working on, monotonic seconds; None while it waits for some.
+    `handed_at` is when the task received its current payloads, monotonic seconds; None while it waits.
     """
 
     def __init__(self, fetcher: Fetcher, row: RowKey, wanted: ShardRange, asked_at: float | None, query: str) -> None:
@@ -347,7 +344,7 @@ class _RangeReading:
         self._shortfall: Shortfall
 
     async def payloads(self) -> AsyncGenerator[list[bytes], None]:
-        """The payloads that cover the range; see `Fetcher.read`."""
+        """Yield the payloads that cover the range; see `Fetcher.read`."""
         fetcher, wanted = self._fetcher, self._left
         fails, waits_for = fetcher._fails(wanted), partial(fetcher._waits_for, self._row)
         timeout = await fetcher._timeout(wanted)
@@ -372,7 +369,7 @@ class _RangeReading:
                             self.handed_at = self._clock.monotonic()
                             yield payloads
                             self.handed_at = None
-                            # Note this after the yield, because a task may take its time.
+                            # After the yield: a task may need long for its payloads.
                             self._shortfall.progressed(self._clock.monotonic())
                             fetcher._beyond.pop((self._row, wanted.through), None)
                 if self._shortfall.lost:
@@ -385,7 +382,7 @@ class _RangeReading:
             fetcher._readings.remove(self)
 
     async def _feed(self) -> ShardFeed:
-        """Wait for the permission to read the shard, and return its feed. After a crash, the lease of the earlier run has to expire first."""
+        """Wait for permission to read the shard, then return its feed. After a crash, the earlier run's lease has to expire first."""
         fetcher = self._fetcher
         patience = fetcher.settings.patience
         allowed_at, give_up_at = inf, self._clock.monotonic() + patience
@@ -395,14 +392,14 @@ class _RangeReading:
             self._shortfall.look(self._left.after, now)
             allowed_at = min(allowed_at, now) if fetcher._coordinator.may_read(self._row.shard) else inf
             if now - allowed_at >= _AGAIN_SECONDS:
-                raise NotCovered(self._left)  # the row is not ordered, or not any more
+                raise NotCovered(self._left)  # the row is not ordered, or no longer
             if now >= give_up_at:
                 raise fetcher._coordinator.refusal(self._row.shard, patience)
             await fetcher._ordered.within(min(give_up_at - now, _AGAIN_SECONDS))
         return feed
 
     async def _buffered(self, feed: ShardFeed, buffer: ShardBuffer) -> AsyncGenerator[list[bytes], None]:
-        """The payloads of the range from a feed's buffer. Ends with the range, or if this buffer cannot supply the rest."""
+        """Yield the payloads of the range from a feed's buffer. Ends with the range, or if this buffer cannot supply the rest."""
         key, after, through, last = self._left
         if buffer.start == after and through.kind is PositionKind.AFTER:
             buffer.vouch(through.value)
@@ -428,12 +425,12 @@ class _RangeReading:
         self._fetcher._beyond.setdefault((self._row, through), now)
         await self._clock.sleep(_AGAIN_SECONDS)
         if feed.buffer is buffer:
-            # Let the run see that the record has to be fetched again.
+            # Shows the run that the record must be fetched again.
             buffer.lose(min(buffer.index_after(cursor.position) + 1, len(buffer)))
         raise NotCovered(self._left)
 
     async def _waited(self, feed: ShardFeed, buffer: ShardBuffer, cursor: Cursor) -> bool:
-        """Wait for news of the row; returns whether to look into the buffer again."""
+        """Wait for a change in the row. Return whether to check the buffer again."""
         await feed.signal.within(1.0)
         self._fetcher._coordinator.failure.raise_if_set()
         now = self._clock.monotonic()
@@ -443,7 +440,7 @@ class _RangeReading:
             self._ahead_since = None
         elif self._ahead_since is None:
             self._ahead_since = now
-        # Do not wait for a row that other queries use far before this range.
+        # Do not wait for a row that other queries read far before this range.
         waits_for_others = self._ahead_since is not None and now - self._ahead_since >= MOVE_SECONDS
         if waits_for_others or (feed.has_failed and not self._over):
             raise NotCovered(ShardRange(self._left.key, cursor.settled, self._left.through, self._left.last))

@@ -1,4 +1,4 @@
-"""The fetcher's service: sends the events of ranges to tasks that know the run's secret."""
+"""The fetcher's service: sends the events of ranges to tasks that prove the run's secret."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kinesis_efo.fetcher.work import GET, TOGETHER_BYTES, GetTicket
 from kinesis_efo.positions import ShardRange
 
 WORD_SECONDS: Final = 5.0
-"""A call that has nothing to send sends an empty part this often, so that its caller knows that the fetcher lives."""
+"""A call without data sends an empty part this often (in seconds), as a sign of life."""
 
 Chunks = list[tuple[int, list[bytes]]]
 """Payloads, each with the index of its range in the ticket."""
@@ -29,17 +29,17 @@ class RangeSource(Protocol):
     """Reads ranges for the service. Every method runs in the fetcher's event loop."""
 
     def expect(self, ranges: Iterable[ShardRange]) -> float:
-        """Prepare for reading these ranges; returns the time of this call, monotonic seconds."""
+        """Prepare for reading these ranges. Return the time of this call, monotonic seconds."""
 
     def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
-        """The payloads that cover a range, some at a time; `asked_at` is the result of `expect`."""
+        """Yield the payloads that cover a range, some at a time; `asked_at` is the result of `expect`."""
 
 
 class FetcherService(Service):
     """Serves tasks; see `Service`.
 
-    `source` takes the name of a query and returns what its tasks read from, or raises `FetcherUnreachableError`. A call that has nothing
-    to send sends an empty part after `word_seconds`.
+    `source` maps the name of a query to what its tasks read from, or raises `FetcherUnreachableError`. A call without data sends an empty part
+    after `word_seconds`.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class FetcherService(Service):
                         return
                     coming = None
                 else:
-                    # Tell the waiting client that the fetcher lives. As this goes through the event loop, it also shows that the loop runs.
+                    # A sign of life for the waiting client. It goes through the event loop, so it also shows that the loop runs.
                     some = self.run(call, getting.so_far())
                 if some:
                     head = [(index, [len(payload) for payload in payloads]) for index, payloads in some]
@@ -95,7 +95,7 @@ class _Getting:
         self._reading: asyncio.Task[Any] | None = None
 
     async def some(self) -> Chunks:
-        """The next payloads, of several ranges if they are small, because a change of threads costs as much as copying kilobytes."""
+        """Return the next payloads, of several ranges if they are small: a thread switch costs as much as copying kilobytes."""
         self._reading = asyncio.current_task()
         size = 0
         async for index, payloads in self._chunks:
@@ -106,7 +106,7 @@ class _Getting:
         return self._taken()
 
     async def so_far(self) -> Chunks:
-        """Return what a running `some` has found so far; if nothing, an empty part for the range that `some` waits for. Keeps the order."""
+        """Return what a running `some` has found so far, in order; if nothing, an empty part for the range that it waits for."""
         if self._reading is None or self._reading.done():
             return []
         return self._taken() or [(self._index, [])]
@@ -116,7 +116,7 @@ class _Getting:
         return ready
 
     async def close(self) -> None:
-        """Stop reading, and release the buffers."""
+        """Stop reading and release the buffers."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)

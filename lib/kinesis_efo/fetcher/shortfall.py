@@ -1,4 +1,4 @@
-"""Makes sure that no range waits for ever or ends early: warns while a range waits for records, and gives it up in the end."""
+"""Ensures that ranges neither wait forever nor end early: warns while a range waits for records, and finally gives it up."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ from kinesis_efo.positions import Position, ShardRange
 logger = logging.getLogger(__name__)
 
 WARN_SECONDS: Final = 30.0
-"""Time until there is a warning that a range makes no progress, and between two such warnings."""
+"""Seconds without progress of a range until the first warning, and between warnings."""
 
 
 class Shortfall:
-    """Watches one range, and gives it up after `timeout` seconds (the option `retryTimeout`) without progress.
+    """Watches one range, and gives it up after a time without progress.
 
-    `waits_for` describes what the range waits for. `fail` is whether a lost record fails the query; if not, `lost` describes the loss.
-    `beyond_since` is when another attempt at the range found its last record missing. Times are monotonic seconds.
+    Args:
+        wanted: The range.
+        timeout: The time limit in seconds (option `retryTimeout`).
+        now: Monotonic seconds.
+        waits_for: Describes what the range waits for.
+        fail: A lost record fails the query; otherwise, `lost` describes the loss.
+        beyond_since: When another attempt at the range found its last record missing, monotonic seconds.
     """
 
     def __init__(
@@ -45,7 +50,7 @@ class Shortfall:
         self._moved_at = self._warned_at = now
 
     def progressed(self, now: float) -> None:
-        """Note that records of the range have arrived."""
+        """Restart the time limits after records of the range have arrived."""
         self._progress_at, self._beyond_since = now, None
 
     def look(self, position: Position, now: float) -> None:
@@ -64,20 +69,20 @@ class Shortfall:
             )
 
     def went_beyond(self, position: Position, now: float) -> bool:
-        """Note that an event has reached beyond the last record of the range without having it.
+        """Handle an event that has passed the last record of the range without containing it.
 
-        Returns whether the range ends here, as `failOnDataLoss=false` asks. If not, the caller reads from Kinesis again. Raises
-        `DataLossError` if this has happened for too long.
+        Returns whether the range ends here, as `failOnDataLoss=false` allows. If not, the caller reads from Kinesis again. Raises
+        `DataLossError` if this lasts too long.
         """
         self._beyond_since = now if self._beyond_since is None else self._beyond_since
         seconds = now - self._beyond_since
         return seconds >= self._timeout and self._gone(position, seconds, "later records came without it, each time")
 
     def heard(self, position: Position, quiet: Quiet) -> bool:
-        """Check for how long the newest events have had no records.
+        """Check for how long the newest events have been empty.
 
-        Returns whether the range ends here, as `failOnDataLoss=false` asks. If that has lasted too long, raises DataLossError if the range
-        has a known last record, else RetriesExhaustedError.
+        Returns whether the range ends here, as `failOnDataLoss=false` allows. If that lasts too long, raises DataLossError for a range with a
+        known last record, else RetriesExhaustedError.
         """
         seconds = quiet.seconds(self._progress_at)
         if seconds < self._timeout:

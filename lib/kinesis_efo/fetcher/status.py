@@ -22,21 +22,18 @@ STATUS: Final = "status"
 
 
 class Subscription(msgspec.Struct, frozen=True, array_like=True):
-    """The counts of a shard's subscriptions: `arrived` bytes, and Kinesis records (None if the run's version does not report them).
+    """The counts of a shard's subscriptions."""
 
-    `state` is the `kinesis.stats.State` of the present one; `age` are the seconds from its last event to the report, None before the first.
-    """
-
-    state: str
+    state: str  # The `kinesis.stats.State` of the current subscription
     opened: int
     failures: int
-    arrived: int
-    age: float | None = None
-    records: int | None = None
+    arrived: int  # Bytes
+    age: float | None = None  # Seconds from its last event to the report; None before the first
+    records: int | None = None  # Kinesis records; None from a run of an earlier version
 
     @classmethod
     def of(cls, stats: SubscriptionStats, now: float) -> Subscription:
-        """Make the message from a shard's counts, at the monotonic time `now`, seconds."""
+        """Create the message from a shard's counts, at `now` (monotonic seconds)."""
         failures = sum(stats.failures.values())
         return cls(stats.state.value, stats.opened, failures, stats.bytes, stats.silence(now), stats.records)
 
@@ -49,14 +46,15 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
         fetched: The position up to which it was fetched.
         buffered: Bytes fetched and not yet processed.
         records: Kinesis records in them.
-        waiting: Seconds for which the oldest of these records has waited to be processed; None if none waits.
-        behind: Milliseconds by which the last event was behind the tip, plus the silence since if that is longer than usual; None before
-            the first event.
-        fetcher: Its fetcher, as `<number> on <host>`; None if the run has only one.
+        waiting: Seconds for which the oldest of these records has waited; None if everything was processed.
+        behind: Milliseconds by which the last event was behind the tip, plus the silence since if that is longer than usual; None before the
+            first event.
+        fetcher: Its fetcher, as `<number> on <host>`; None in a run with a single one.
         subscription: The counts of its subscriptions; None if unknown.
         done: The position up to which the slowest query has processed it; None if unknown.
-        query: The number of that query; None if the run has only one.
-        oldest: Milliseconds since the oldest unprocessed record arrived in the stream; None if none waits, or from an earlier version.
+        query: The number of that query; None in a run with a single one.
+        oldest: Milliseconds since the oldest unprocessed record arrived in the stream; None if everything was processed, or from an earlier
+            version.
     """
 
     stream: str
@@ -93,20 +91,16 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QueryShard(msgspec.Struct, frozen=True, array_like=True):
-    """The status of one query in one shard, which it has processed up to `done`. If it is `apart`, it catches up in the shard.
-
-    `records` Kinesis records in events of `bytes` bytes are fetched after that position; if the query catches up, more may be unread.
-    `millis` is its lag behind the tip, None if unknown. Its claim keeps `held` bytes in the shared buffer.
-    """
+    """The status of one query in one shard."""
 
     stream: str
     shard: str
-    done: str
-    records: int
-    bytes: int
-    millis: int | None
-    held: int = 0
-    apart: bool = False
+    done: str  # It has processed everything up to here
+    records: int  # Kinesis records fetched after `done`; while the query catches up, the shard may have more
+    bytes: int  # Bytes of their events
+    millis: int | None  # Its lag behind the tip; None if unknown
+    held: int = 0  # Bytes in the shared buffer that are retained only for this query
+    apart: bool = False  # It catches up in this shard
 
 
 class QueryStatus(msgspec.Struct, frozen=True):
@@ -119,11 +113,11 @@ class QueryStatus(msgspec.Struct, frozen=True):
         millis: Milliseconds by which it is behind the tip in its worst shard, `shard` of `stream`; None if unknown for all shards.
         records: Kinesis records fetched for it and not yet processed; `bytes` are those of their events.
         records_done: The same for those processed in micro-batches that were planned since it joined.
-        held: Bytes that its claims keep in the shared buffers.
-        apart: The number of shards in which it catches up, with GetRecords.
-        calls: The number of responses to its GetRecords calls, of `arrived` bytes.
+        held: Bytes in shared buffers that are retained only for this query.
+        apart: The number of shards in which it catches up with GetRecords.
+        calls: The number of its GetRecords responses, of `arrived` bytes.
         shards: Its shards, if requested.
-        name: Its name in Spark; None if it has none or it is unknown.
+        name: Its name in Spark; None if unnamed or unknown.
     """
 
     number: int
@@ -158,22 +152,19 @@ class QueryStatus(msgspec.Struct, frozen=True):
 
 
 class StatusRequest(msgspec.Struct, frozen=True):
-    """Asks for the status of a run; with `query_shards`, also for the shards of each of several queries."""
+    """Requests the status of a run; with `query_shards`, also for the shards of each of several queries."""
 
     query_shards: bool = False
 
 
 class RunStatus(msgspec.Struct, frozen=True):
-    """The status of a run at the time `at`, epoch seconds by the run's clock. Its fetchers may buffer `room` bytes.
+    """The status of a run."""
 
-    `cpu` are CPU seconds of its process, with a fetcher in it. `queries` are there if they are several, or the only one catches up.
-    """
-
-    at: float
+    at: float  # Epoch seconds by the run's clock
     shards: list[ShardStatus]
-    room: int = 0
-    cpu: float = 0.0
-    queries: list[QueryStatus] = []
+    room: int = 0  # Bytes that its fetchers may buffer
+    cpu: float = 0.0  # CPU seconds of its process, including a fetcher in it
+    queries: list[QueryStatus] = []  # Empty for a single query that does not catch up
 
 
 _MOST_ACCESS: Final = 64 << 10
@@ -181,7 +172,7 @@ _MOST_ACCESS: Final = 64 << 10
 
 
 class StatusAccess(msgspec.Struct, frozen=True):
-    """How tools reach a run: the address of its service, and a secret that is for asking alone.
+    """How tools reach a run: the address of its service, and a secret for status requests only.
 
     It is in the run's lease rows, so access to the table gives access to the status, but not to data.
     """
@@ -190,7 +181,7 @@ class StatusAccess(msgspec.Struct, frozen=True):
     token: str
 
     def to_text(self) -> str:
-        """The text for the row. It is compressed, because a row of over 1 KB costs twice as much to renew."""
+        """Return the text for the row, compressed: a row of over 1 KB costs twice as much to renew."""
         address, pem = self.address, self.address.certificate
         der = None if pem is None else ssl.PEM_cert_to_DER_cert(pem)
         packed = (address.namespace, address.port, address.hosts, der, self.token)
@@ -198,7 +189,7 @@ class StatusAccess(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> StatusAccess:
-        """Read the text of a row. Raises `ValueError` if it is invalid."""
+        """Parse the text of a row. Raises `ValueError` if it is invalid."""
         try:
             inflating = zlib.decompressobj()
             packed = inflating.decompress(base64.b64decode(text, validate=True), _MOST_ACCESS)

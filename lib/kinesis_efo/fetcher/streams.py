@@ -1,4 +1,4 @@
-"""All streams of a run. Like `Stream`, but with `ShardKey` in place of shard ids; also lists the shards now and then."""
+"""All streams of a run. Like `Stream`, but with `ShardKey` in place of shard ids; also lists the shards periodically."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Streams:
         self._outdated = Signal()
 
     def stream(self, name: str) -> Stream:
-        """A stream by its logical name.
+        """Return a stream by its logical name.
 
         Raises `FetcherError` if only the checkpoint has it, and `FetcherUnreachableError` if it may still be added.
         """
@@ -50,12 +50,12 @@ class Streams:
             ) from None
 
     async def add(self, name: str, stream: Stream) -> None:
-        """List the shards of a further stream, and add it. Raises `StreamError` if it cannot be listed."""
+        """List the shards of another stream, and add it. Raises `StreamError` if listing fails."""
         await stream.refresh(patient=True)
         self.streams[name] = stream
 
     async def refresh(self, *, patient: bool = False) -> None:
-        """List the shards of every stream, with retries of passing errors if `patient`. Raises `StreamError` if one cannot be listed."""
+        """List the shards of every stream, with retries if `patient`. Raises `StreamError` if listing fails."""
         await all_of(*(stream.refresh(patient=patient) for stream in self.streams.values()))
 
     async def list_shards(self, offset: Mapping[ShardKey, Position]) -> None:
@@ -63,7 +63,7 @@ class Streams:
         await all_of(*(self.stream(name).list_shards(some) for name, some in by_stream(offset).items()))
 
     async def list_children(self, ended: Mapping[ShardKey, Position]) -> set[ShardKey]:
-        """Wait until the children of shards that have ended are listed, and return them. Raises `StreamError` if they cannot be listed."""
+        """Wait until the children of ended shards are listed, and return them. Raises `StreamError` if listing fails."""
         shards = by_stream(ended)
         await all_of(*(self.stream(name).list_children(some) for name, some in shards.items()))
         return {
@@ -74,16 +74,13 @@ class Streams:
         }
 
     async def watch(self, clock: Clock, listed: Callable[[str], None]) -> None:
-        """List the shards of every stream now and then, until cancelled; a failed listing is repeated the next time.
-
-        After each listing, `listed` is called with the stream's name.
-        """
+        """List the shards of every stream periodically, until cancelled. After each success, call `listed` with the stream's name."""
         while True:
             if self._is_outdated:
                 await clock.sleep(LIST_AGAIN_SECONDS)
             else:
                 await within(clock, LIST_SHARDS_SECONDS, self._outdated.wait())
-            # Iterate over a copy, because streams may be added meanwhile.
+            # A copy: streams may be added meanwhile.
             for name, stream in list(self.streams.items()):
                 try:
                     await stream.refresh()
@@ -95,7 +92,7 @@ class Streams:
                     listed(name)
 
     def learn(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
-        """Note the children that a shard's last event announced. If one has an unknown parent, the shards are listed soon."""
+        """Record the children that a shard's last event announced. If one has an unlisted parent, the shards are listed again soon."""
         self.stream(key.stream).learn(key.shard, children)
         if self._is_outdated:
             self._outdated.notify()
@@ -105,23 +102,23 @@ class Streams:
         return any(stream.lineage.outdated for stream in self.streams.values())
 
     async def identify(self) -> None:
-        """Find out the streams' identities, if possible."""
+        """Read the streams' identities, if possible."""
         await all_of(*(stream.identify() for stream in self.streams.values()))
 
     def identity(self, name: str) -> StreamIdentity:
-        """The identity of the stream that now has this logical name."""
+        """Return the identity of the current stream with this logical name."""
         return self.stream(name).identity
 
     def starting(self, reached: Mapping[ShardKey, Position]) -> list[ShardKey]:
-        """The shards that can begin, because all their parents have been read to their end, or are before the start."""
+        """Return the shards that can begin: all their parents have been read to their end, or are before the start."""
         return self._of_lineage(Lineage.startable, reached)
 
     def finished(self, reached: Mapping[ShardKey, Position]) -> list[ShardKey]:
-        """The ended shards that can leave the offset, because all their children are in the offset."""
+        """Return the ended shards that can leave the offset: all their children are in the offset."""
         return self._of_lineage(Lineage.droppable, reached)
 
     def ends(self, reached: Mapping[ShardKey, Position]) -> dict[ShardKey, Position | None]:
-        """The ends of these shards, their descendants and those that can begin: `SHARD_END` if closed, None if open."""
+        """Return the ends of these shards, their descendants and those that can begin: `SHARD_END` if closed, None if open."""
         return {
             ShardKey(name, shard.shard_id): None if shard.last is None else SHARD_END
             for name, positions in by_stream(reached).items()
@@ -131,7 +128,7 @@ class Streams:
         }
 
     async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
-        """The first and last hash key of shards; see `Stream.hash_ranges`."""
+        """Return the first and last hash key of shards; see `Stream.hash_ranges`."""
         found: dict[ShardKey, tuple[int, int]] = {}
         for name in {key.stream for key in shards}:
             known = await self.stream(name).hash_ranges([key.shard for key in shards if key.stream == name])
@@ -139,12 +136,12 @@ class Streams:
         return found
 
     def ancestors(self, key: ShardKey) -> list[ShardKey]:
-        """All known ancestors of a shard."""
+        """Return all ancestors of a shard."""
         return [ShardKey(key.stream, shard) for shard in self.stream(key.stream).lineage.ancestors((key.shard,))]
 
     def lease_info(self, key: ShardKey, position: Position) -> LeaseInfo:
-        """The content of a new row of a shard in the lease table."""
-        # Ask the lineage, because it knows the children that a parent's last event has announced before ListShards does.
+        """Return the content of a shard's new row in the lease table."""
+        # The lineage already contains announced children that ListShards may not return yet.
         lineage = self.stream(key.stream).lineage
         if key.shard not in lineage:
             return LeaseInfo(position)
@@ -167,7 +164,7 @@ class Streams:
 
 
 def by_stream(positions: Mapping[ShardKey, Position]) -> dict[str, dict[str, Position]]:
-    """Positions by stream, and then by shard id."""
+    """Group positions by stream, and then by shard id."""
     streams: dict[str, dict[str, Position]] = {}
     for key, position in positions.items():
         streams.setdefault(key.stream, {})[key.shard] = position

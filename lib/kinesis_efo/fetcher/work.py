@@ -1,4 +1,4 @@
-"""The messages of calls to fetchers, and of calls to a run that has fetchers in other processes; and a client for the latter.
+"""The messages of calls to fetchers and to a run with fetchers in other processes, and a client for such a run.
 
 Such a fetcher makes up to two calls to the run at a time: `work` waits for work, `report` sends what has arrived.
 """
@@ -30,7 +30,7 @@ _ANSWER_SECONDS: Final = 10.0
 
 
 class GetTicket(msgspec.Struct, frozen=True):
-    """Asks for the events that cover some ranges of a query, in order. A task makes one call for all of them."""
+    """Requests the events that cover some ranges of a query, in order. A task makes one call for all of its ranges."""
 
     ranges: Sequence[ShardRange]
     query: str = ""
@@ -51,50 +51,41 @@ class RowKey(NamedTuple):
 
 
 class Order(msgspec.Struct, frozen=True, array_like=True):
-    """What the run orders for a row: since `version`, its events begin at `start`, of which something is `known`.
+    """What the run orders for a row."""
 
-    Everything before `keep` is dropped. `kept` has the position from which on the row is kept for each query, if there are several. `start`
-    is None in a message if an order of this version was sent before.
-    """
-
-    version: int
-    start: Position | None
-    keep: Position
-    kept: list[tuple[str, Position]] = []
-    known: Known = NOTHING_KNOWN
+    version: int  # Changes whenever the row restarts
+    start: Position | None  # Where its events begin; None in a message if an order of this version was sent before
+    keep: Position  # Drop everything before this position
+    kept: list[tuple[str, Position]] = []  # From where on the row is retained for each query, if there are several
+    known: Known = NOTHING_KNOWN  # What else is recorded about `start`
 
 
 class WorkRequest(msgspec.Struct, frozen=True):
-    """A fetcher asks for work, by a unique `name` that it has chosen. It may buffer `budget` bytes; `host` is for messages.
+    """A fetcher requests work."""
 
-    `place` is its number in the run; another attempt of the same Spark task has the same. It has applied the `revision` of its shards (0 if
-    it has none) and the orders of reply number `done`. It waits `wait` seconds if nothing is new. `reading`: a task reads from it. `version`
-    is that of its library.
-    """
-
-    name: str
-    place: int
-    host: str
+    name: str  # Unique, chosen by the fetcher
+    place: int  # Its number in the run; equal for all attempts of a Spark task
+    host: str  # For messages
     address: FetcherAddress
-    budget: int
-    revision: int
-    done: int
-    wait: float
-    reading: bool = False
-    version: str = ""
+    budget: int  # Bytes that it may buffer
+    revision: int  # The last revision of its shards that it has applied; 0 before the first
+    done: int  # The number of the last reply whose orders it has applied
+    wait: float  # Seconds to wait for changes
+    reading: bool = False  # A task reads from it
+    version: str = ""  # Of its library
 
 
 class Work(msgspec.Struct, frozen=True):
     """The reply to a request for work.
 
     Attributes:
-        standing: `working`; `standby`: another attempt of its Spark task is alive, ask again; `unknown`: the fetcher counted as dead, so
-            close everything and ask as a new fetcher; `over`: the run has ended.
+        standing: `working`; `standby`: another attempt of its Spark task is alive, retry; `unknown`: the fetcher counted as dead, so close
+            everything and register as a new fetcher; `over`: the run has ended.
         revision: The revision of `shards`.
         shards: All shards of the fetcher; None if the fetcher has the newest revision.
         seconds: Seconds for which each stream may be read, counted from before the request was sent.
         number: The number of this reply.
-        orders: The orders for its shards that have changed since the reply that the request names.
+        orders: The orders for its shards that have changed since reply `done` of the request.
         streams: The streams of `shards`, by logical name; a client may have added some.
     """
 
@@ -111,17 +102,17 @@ class ShardNews(msgspec.Struct, frozen=True):
     """What has happened in one shard since the last report.
 
     Attributes:
-        version: The version of the order that the fetcher obeys.
+        version: The version of the order that the fetcher follows.
         start: The start of the shard's buffer, if the buffer is new; earlier reports of the shard are then void.
-        low: If the fetcher has dropped more than was ordered, what it has begins here; else None.
-        waits: There is no room for the next event.
+        low: Where the buffered events begin, if the fetcher has dropped more than was ordered; else None.
+        waits: There is no space for the next event.
         behind: Milliseconds by which the last event was behind the tip; None before the first event.
         unseen: An upper bound for the age, in seconds, of records after the last event; None if unknown.
-        read_until: A time, epoch seconds, before which no record after the last event arrived; None if unknown.
-        lost: Whether records after the last event were lost, as options allow. Then `read_until` holds for this reader only.
+        read_until: The low watermark after the last event, epoch seconds; None if unknown.
+        lost: Records after the last event were lost, as options allow. Then `read_until` is valid for this reader only.
         children: The shard's children, if the shard has ended.
-        quiet: Seconds for which the shard seems to have had no more records; 0 if it may have some.
-        lowest: The lowest sequence number that the buffer is known to cover, if the buffer starts at a time or at the trim horizon.
+        quiet: Seconds for which the shard seems to be out of records; 0 if it may have more.
+        lowest: The buffer covers everything after this sequence number, if it starts at a time or at the trim horizon.
         before_end: The query's end in the shard, and the sequence number of the last record up to that end; None if unknown.
     """
 
@@ -143,63 +134,52 @@ class ShardNews(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A fetcher reports what has arrived.
-
-    `number` is one more than in the report before; 1 if the report has everything. `failure` is the error that has ended reading,
-    packed by `pack_error`; empty if there is none.
-    """
+    """A fetcher reports what has arrived."""
 
     name: str
-    number: int
+    number: int  # One more than in the report before; 1 if the report is complete
     shards: list[ShardNews] = []
-    failure: bytes = b""
+    failure: bytes = b""  # The error that has ended reading, packed by `pack_error`; empty without an error
 
 
 class ReportReply(msgspec.Struct, frozen=True):
-    """The reply to a report; `known` is whether the run counts the fetcher as alive. `revision` is the newest of its shards.
+    """The reply to a report."""
 
-    `again`: the fetcher has to report everything, because a report is missing. `pause` are the seconds to the next report.
-    """
-
-    known: bool
-    again: bool = False
-    revision: int = 0
-    pause: float = 0.0
+    known: bool  # The run counts the fetcher as alive
+    again: bool = False  # A report is missing, so everything must be reported again
+    revision: int = 0  # The newest revision of its shards
+    pause: float = 0.0  # Seconds to the next report
 
 
 class WhereRequest(msgspec.Struct, frozen=True):
-    """A task asks for the fetchers of some ranges, and waits at most some seconds until all of them have one.
-
-    `after` are the starts of its ranges, in the order of the shards; `query` is the name of the query in its run. `doubts`: it has just
-    tried one in vain.
-    """
+    """A task requests the fetchers of some ranges."""
 
     shards: list[ShardKey]
-    wait: float
-    query: str
-    after: list[Position]
-    doubts: bool = False
+    wait: float  # Maximum seconds to wait until every range has a fetcher
+    query: str  # The name of the query in its run
+    after: list[Position]  # The starts of its ranges, in the order of `shards`
+    doubts: bool = False  # A fetcher was just unreachable
 
     @classmethod
     def of(cls, ranges: Sequence[ShardRange], wait: float, query: str = "", *, doubts: bool = False) -> WhereRequest:
-        """The request for some ranges of a query."""
+        """Create the request for some ranges of a query."""
         return cls([wanted.key for wanted in ranges], wait, query, [wanted.after for wanted in ranges], doubts)
 
 
 class WhereReply(msgspec.Struct, frozen=True):
-    """The addresses of the shards' fetchers, in the order of the shards (None: no fetcher yet), and the number of the run's fetchers."""
+    """The addresses of the shards' fetchers, in the order of the shards (None: not assigned yet), and the number of the run's fetchers."""
 
     fetchers: list[FetcherAddress | None]
     there: int
 
 
 class PlannerClient(Connection):
-    """A connection to a run that has fetchers in other processes; see `Connection`."""
+    """A connection to a run with fetchers in other processes; see `Connection`."""
 
     service = "planner"
 
     def work(self, request: WorkRequest) -> Work:
-        """Ask for work."""
+        """Request work."""
         return self.action(WORK, request, Work, request.wait + _ANSWER_SECONDS)
 
     def report(self, report: Report) -> ReportReply:
@@ -207,5 +187,5 @@ class PlannerClient(Connection):
         return self.action(REPORT, report, ReportReply, _ANSWER_SECONDS)
 
     def where(self, request: WhereRequest) -> WhereReply:
-        """Ask for the present fetchers of some ranges."""
+        """Request the current fetchers of some ranges."""
         return self.action(WHERE, request, WhereReply, request.wait + _ANSWER_SECONDS)

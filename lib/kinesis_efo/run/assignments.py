@@ -1,4 +1,4 @@
-"""Assigns the shards of a run to fetchers of other processes, with `fetchers=N`, and answers them. It lives in the run's event loop."""
+"""With `fetchers=N`, assigns the shards of a run to fetchers and answers their calls. It lives in the run's event loop."""
 
 from __future__ import annotations
 
@@ -27,16 +27,19 @@ logger = logging.getLogger(__name__)
 TICK_SECONDS: Final = 0.5
 _WITHDRAW_SECONDS: Final = 10.0
 _REPORTS: Final = 200
-"""Maximum number of reports a second from all fetchers. Without a limit, each event of a busy shard would cause a report."""
+"""Maximum number of reports per second from all fetchers. Otherwise, each event of a busy shard would cause a report."""
 
 
 class Assignments:
-    """Assigns the shards of `table` to the present fetchers, and answers their calls.
+    """Assigns the shards of `table` to the current fetchers and answers their calls.
 
-    `seconds` returns for how many seconds a stream may still be read, until the run's lease ends. A fetcher that has sent no request for
-    `timeout` seconds counts as dead; by then, it has stopped reading. `coordinator` is the run. `changed` is notified when the fetcher of a
-    shard changes, or a fetcher has closed a shard. `empty_since` is the monotonic time in seconds since which there has been no fetcher, if
-    there is none.
+    Args:
+        table: What is fetched.
+        streams: The run's streams.
+        coordinator: The run.
+        seconds: Returns for how many seconds a stream may still be read, until the run's lease expires.
+        timeout: A fetcher without requests for this many seconds counts as dead; by then, it has stopped reading.
+        clock: The clock.
     """
 
     def __init__(
@@ -49,9 +52,9 @@ class Assignments:
         clock: Clock,
     ) -> None:
         self.members: Final = Members(timeout)
-        self.changed = Signal()
+        self.changed = Signal()  # Notified when a shard moves, or a fetcher has closed a shard
         self.stopping = False
-        self.empty_since = clock.monotonic()
+        self.empty_since = clock.monotonic()  # Since when there are no fetchers, monotonic seconds
         self._table = table
         self._coordinator = coordinator
         self._streams = streams
@@ -63,7 +66,7 @@ class Assignments:
     # -- what is to be read
 
     def obey(self, shards: Collection[ShardKey]) -> None:
-        """Pass the orders for rows of these shards on to their fetchers."""
+        """Pass on the orders for these shards to their fetchers."""
         if any((key in self._table.shared) != (key in self._shared) for key in shards):
             self.share()
         for member in {self.members.owner(key) for key in shards}:
@@ -71,7 +74,7 @@ class Assignments:
                 member.changed.notify()
 
     async def closed(self, shards: Collection[ShardKey]) -> None:
-        """Wait at most 10 seconds until no fetcher reads these shards."""
+        """Wait at most 10 seconds until these shards are closed by all fetchers."""
         give_up_at = self._clock.monotonic() + _WITHDRAW_SECONDS
         while self.members.closing & set(shards) and self._clock.monotonic() < give_up_at:
             await within(self._clock, TICK_SECONDS, self.changed.wait())
@@ -79,7 +82,7 @@ class Assignments:
     # -- the calls of fetchers
 
     async def work(self, request: WorkRequest) -> Work:
-        """Reply to a fetcher's request for work, as soon as there is something new or the time of the request is over."""
+        """Reply to a fetcher's request for work once something has changed, or its time is over."""
         name = request.name
         if request.version != __version__:
             raise FetcherError(
@@ -98,7 +101,8 @@ class Assignments:
             logger.info("fetcher %s has come", member)
             self.share()
         elif not request.revision:
-            # It was cut off, and has closed its shards. From a row's old start it would fetch what nobody needs and nothing drops.
+            # It was disconnected and has closed its shards. If it restarted a row at its old start, it would fetch events that are never read or
+            # dropped.
             self._table.reopen(member.shards)
         self.changed.notify()
         if member.revision == request.revision and not member.unsent(self._orders(member)):
@@ -130,13 +134,13 @@ class Assignments:
         )
 
     async def report(self, report: Report) -> ReportReply:
-        """Handle a fetcher's report of what has arrived."""
+        """Process a fetcher's report of what has arrived."""
         member = self.members.get(report.name)
         if member is None:
             return ReportReply(known=False)
         if not member.follows(report.number):
             return ReportReply(known=True, again=True, revision=member.revision)
-        # Ignore late news of a shard that has moved to another fetcher.
+        # Ignore late reports about a shard that was assigned to another fetcher.
         mine = [news for news in report.shards if self.members.owner(news.key) is member]
         known = [self._note(member, news) for news in mine]
         member.replied_at = self._clock.monotonic()
@@ -144,14 +148,14 @@ class Assignments:
         self._table.heard({news.key for news in mine}, wakes=wakes)
         if report.failure:
             error = unpack_error(report.failure)
-            # Name the fetcher's host, because the cause may be only there.
+            # The cause may exist only on the fetcher's host, so name that.
             said = type(error)(f"{error} (the fetcher on host {member.request.host} says so)")
             self._coordinator.failed(RowKey(None, ShardKey("", "")), said)
         pause = len(self.members) / _REPORTS
         return ReportReply(known=True, again=not all(known), revision=member.revision, pause=pause)
 
     def _note(self, member: Member, news: ShardNews) -> bool:
-        """Handle the news of one shard; returns False if earlier news is missing."""
+        """Process the report about one shard. Return False if an earlier report is missing."""
         size = self._table.note(news, member.request.name, member.request.budget, member.replied_at)
         if size is None:
             return False
@@ -161,14 +165,14 @@ class Assignments:
         return True
 
     def address(self, key: ShardKey) -> FetcherAddress | None:
-        """The address of a shard's fetcher; None if the shard has none."""
+        """Return the address of a shard's fetcher; None if the shard is not assigned."""
         member = self.members.owner(key)
         return member.request.address if member is not None else None
 
     # -- changes
 
     def share(self) -> None:
-        """Distribute the shards to the fetchers according to each shard's bytes per second."""
+        """Distribute the shards over the fetchers by bytes per second."""
         before = {key: self.members.owner(key) for key in self._table.shared}
         self._shared = frozenset(before)
         self.members.share(self._rates.weights(before))
@@ -177,11 +181,11 @@ class Assignments:
         self.changed.notify()
 
     def measure(self) -> bool:
-        """Compute each shard's bytes per second anew if that is due; returns whether it was."""
+        """Update each shard's bytes per second if that is due. Return whether it was."""
         return self._rates.tick(self._clock.monotonic())
 
     def lose(self, name: str) -> None:
-        """Remove a fetcher that is dead or has ended. Call `share` afterwards to give its shards to other fetchers."""
+        """Remove a fetcher that is dead or has ended. Call `share` afterwards to reassign its shards."""
         member = self.members.lose(name)
         if member is None:
             return
@@ -193,13 +197,13 @@ class Assignments:
             logger.warning("fetcher %s is gone; it read %d shards", member, len(member.shards))
 
     def dropped(self, name: str) -> None:
-        """Remove a fetcher whose connection broke while it waited for work, because its process has ended or is cut off."""
+        """Remove a fetcher whose connection broke while it waited for work: its process has ended or is unreachable."""
         if not self.stopping and self.members.get(name) is not None:
             self.lose(name)
             self.share()
 
     async def stop(self) -> None:
-        """End all fetchers. Waits until the last one is gone."""
+        """End all fetchers, and wait until they have gone."""
         self.stopping = True
         for member in self.members:
             member.changed.notify()

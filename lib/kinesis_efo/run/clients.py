@@ -1,6 +1,6 @@
-"""Answers the clients of a run, and keeps the query of each client in the run's event loop.
+"""Answers the clients of a run and owns the query of each client. It lives in the run's event loop.
 
-A client is the process that Spark keeps for a query's source. Once a second, the queries of processes that have ended are dropped.
+A client is the process that Spark runs for a query's source. Queries of ended processes are dropped once a second.
 """
 
 from __future__ import annotations
@@ -46,31 +46,27 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
 _LATE_SECONDS: Final = 60.0
-"""The driver may report a micro-batch of a query this long after the query has left."""
+"""The driver may report a micro-batch of a query this many seconds after the query has left."""
 
 
 class _Client:
-    """A client of the run, with the name of its query (`reader`) and the `number` of its last call.
-
-    `ready` opens those of the query's streams that are new to the run; `calling` carries out the last call, None before the first.
-    `spark_run` is Spark's id of the run of its query; empty if not known yet.
-    """
+    """A client of the run."""
 
     def __init__(self, reader: str, process: Process, planner: QueryPlanner, ready: asyncio.Task[None]) -> None:
-        self.reader = reader
+        self.reader = reader  # The name of its query
         self.process = process
         self.planner = planner
-        self.ready = ready
-        self.number = 0
-        self.spark_run = ""
-        self.calling: asyncio.Task[msgspec.Raw] | None = None
+        self.ready = ready  # Opens the query's streams that are new to the run
+        self.number = 0  # Of its last call
+        self.spark_run = ""  # Spark's id of the run of its query; empty if unknown
+        self.calling: asyncio.Task[msgspec.Raw] | None = None  # Executes the last call; None before the first
         self.offsets = OffsetsOfLink(1)
 
 
 class Clients:
     """Answers the clients of one run. It lives in the run's event loop and is not thread-safe.
 
-    `said` has log lines of the run. The next client that makes a call receives them with the reply, and writes them.
+    `said` has log lines of the run, which the next client that makes a call receives and writes.
     """
 
     def __init__(self, run: WholeRun, said: deque[str]) -> None:
@@ -79,7 +75,7 @@ class Clients:
         self._clients: dict[str, _Client] = {}
         self._closed = False
         self._watching: asyncio.Task[None] | None = None
-        # Spark's ids of the runs of queries that have left; if unknown, when a query with the checkpoint left.
+        # Spark's run ids of queries that have left; without an id, when a query with the checkpoint left.
         self._past: set[str] = set()
         self._left_at: dict[str | None, float] = {}
 
@@ -87,7 +83,7 @@ class Clients:
         return len(self._clients)
 
     async def answer(self, kind: str, body: bytes) -> msgspec.Struct | None:
-        """The reply to the message `body` of the type `kind`; None if no client sends messages of that type."""
+        """Return the reply to message `body` of type `kind`; None for types that clients do not send."""
         if kind == JOIN:
             return await self._join(decoded(body, Join))
         if kind == CALL:
@@ -101,16 +97,16 @@ class Clients:
         return None
 
     def close(self, *, only_if_alone: bool = False) -> bool:
-        """Accept no new clients, and stop answering the present ones, which then look for another run.
+        """Stop accepting clients and answering the current ones, which then look for another run.
 
-        With `only_if_alone`, does nothing if there are clients. Returns whether the run accepts no more clients.
+        With `only_if_alone`, does nothing while there are clients. Returns whether the run has stopped accepting clients.
         """
         if not (only_if_alone and self._clients):
             self._closed = True
         return self._closed
 
     async def stop(self) -> None:
-        """Stop answering. The queries stay in the run until it ends, because checkpoints would not wait for queries that have left."""
+        """Stop answering. The queries stay in the run until it ends: checkpoints would not wait for queries that have left."""
         self._closed = True
         tasks = [
             self._watching,
@@ -124,7 +120,7 @@ class Clients:
     # -- coming and going
 
     async def _join(self, request: Join) -> JoinReply:
-        # A reader joins again if it got no reply. The client of its first request would never leave, so drop that client.
+        # A reader joins again if the reply was lost. Drop the client of its first request, which would never leave.
         for name in [name for name, client in self._clients.items() if client.reader == request.reader]:
             await self._drop(name)
         if self._closed:
@@ -165,7 +161,7 @@ class Clients:
         except Exception:
             logger.exception("a query did not leave its run in order")
         finally:
-            # Remove the client last, because the run must not end while a query is leaving.
+            # Last, so that the run does not end while a query is leaving.
             self._clients.pop(name, None)
             if client.spark_run:
                 self._past.add(client.spark_run)
@@ -181,9 +177,9 @@ class Clients:
                 await client.planner.finished(marks, told.query, alone=told.alone)
 
     def _is_of(self, client: _Client, mark: Mark, run: str) -> bool:
-        """Whether the driver reports a micro-batch of this client's query, and not of one with a copy of its checkpoint, which may have left.
+        """Whether the driver's report is about this client's query, and not about one with a copy of its checkpoint, which may have left.
 
-        If that is not certain, each query learns it when Spark asks for the end of its next micro-batch.
+        If that is uncertain, each query finds out when Spark requests the end of its next micro-batch.
         """
         same = [each for each in self._clients.values() if each.planner.query.progress.checkpoint == mark.checkpoint]
         if client not in same:
@@ -202,7 +198,7 @@ class Clients:
         client = self._clients.get(request.client)
         if client is None or self._closed:
             return CallReply(known=False)
-        # A call that comes late, over a connection that the client has closed, must not be made again.
+        # A late request over a closed connection must not repeat the call.
         if client.calling is None or client.number < request.number:
             try:
                 call = client.offsets.decode(request.call, AnyCall)
@@ -222,7 +218,7 @@ class Clients:
         try:
             return CallReply(done=True, result=calling.result(), said=self._told())
         except FetcherUnreachableError as error:
-            # Change the type, because the original one tells the client that the run does not answer.
+            # The original type would mean to the client that the run does not answer.
             raise FetcherError(str(error)) from error
 
     def _told(self) -> list[str]:
@@ -232,15 +228,15 @@ class Clients:
         return lines
 
     async def _after(self, before: asyncio.Task[msgspec.Raw] | None, client: _Client, call: Call[Any]) -> msgspec.Raw:
-        """Make a call, but first wait for the client's previous call, which may still be running."""
+        """Execute a call after the client's previous call, which may still be running."""
         if before is not None:
             await asyncio.wait({before})
-        # Shield this, because cancelling the call must not cancel the opening of streams.
+        # Cancelling the call must not cancel the opening of streams.
         await asyncio.shield(client.ready)
         return client.offsets.encode(await client.planner.answer(call))
 
 
 def _heard(task: asyncio.Task[Any]) -> None:
-    """Keep asyncio from logging an error that the client gets with the reply."""
+    """Suppress asyncio's log line for an error that the client receives with the reply."""
     if not task.cancelled():
         task.exception()

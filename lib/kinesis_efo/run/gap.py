@@ -14,11 +14,11 @@ from kinesis_efo.fetcher.status import QueryStatus
 logger = logging.getLogger(__name__)
 
 GROWS_SECONDS: Final = 600.0
-"""If a query's gap to the tip grows for this long, there is a warning."""
+"""A warning follows if a query's gap to the tip grows for this many seconds."""
 
 _LOOK_SECONDS: Final = 60.0
 _LEAST_SECONDS: Final = 10.0
-"""Minimum growth of the gap from the first third of that time to the last; less may be noise."""
+"""Minimum growth of the gap, in seconds, from the first third of that time to the last; less may be noise."""
 _AGAIN_SECONDS: Final = 3600.0
 
 
@@ -31,9 +31,9 @@ class GapWatch:
         self._said_at = -inf
 
     def look(self, now: float, status: Callable[[], QueryStatus] | None) -> None:
-        """Warn, at most once a minute, if the query has fallen further behind for `GROWS_SECONDS`. `now` is monotonic, in seconds.
+        """Warn if the query has fallen further behind for `GROWS_SECONDS`. Checks at most once a minute.
 
-        `status` returns the query's status with its shards; None if the query is not catching up.
+        `now` is monotonic seconds. `status` returns the query's status with its shards; None if the query is not catching up.
         """
         if status is None:
             self._gaps.clear()

@@ -1,4 +1,4 @@
-"""Finds data loss: shards that expired before they were read, and ranges of a repeated micro-batch that Kinesis no longer has."""
+"""Finds data loss: shards that expired unread, and ranges of a repeated micro-batch that Kinesis no longer has."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Losses:
         self._gone: defaultdict[str, set[str]] = defaultdict(set)
 
     async def check(self, offset: Mapping[ShardKey, Position], *, rows: bool) -> None:
-        """Look for lost shards, if the offset has other shards than at the last check, or the streams were listed since.
+        """Look for lost shards, if the offset's shards have changed or the streams were listed since the last check.
 
-        `rows`: whether the lease table's rows are known. They may say that an idle shard was read further, so positions are checked then.
-        Raises DataLossError if records are lost and losses fail the query, StreamReplacedError if a stream was deleted and created again,
-        and AccessRefusedError or StreamNotFoundError if the check is not possible. Errors that may pass are only logged.
+        Positions are checked as soon as `rows` says that the lease table's rows were read: they may show that an idle shard was read further.
+        Raises DataLossError for a fatal loss, StreamReplacedError if a stream was deleted and created again, and AccessRefusedError or
+        StreamNotFoundError if the check is impossible. Transient errors are only logged.
         """
         whole, listings = rows and not self._whole, self._streams.listings
         if (
@@ -55,8 +55,8 @@ class Losses:
 
         async def check_all(losses: LossErrors) -> None:
             await self._check_shards(offset, losses)
-            # Shards that enter the offset at the horizon, and all with which the query begins: a buffer that other queries share may have
-            # gone on at the horizon, as their options allow.
+            # Check shards that enter the offset at the horizon, and at first all: a buffer shared with other queries may have skipped to the
+            # horizon, as their options allow.
             new = {key: at for key, at in offset.items() if whole or (key not in self._checked and at == TRIM_HORIZON)}
             await self._check(new, losses)
 
@@ -65,18 +65,18 @@ class Losses:
             self._whole |= rows
 
     async def check_starting(self, reached: Mapping[ShardKey, Position]) -> bool:
-        """Look for lost parents of the shards that start next, once everything up to `reached` is read. Raises like `check`.
+        """Look for lost parents of the shards that start once everything up to `reached` is read. Raises like `check`.
 
-        Returns False if that cannot be told now.
+        Returns False if the check is impossible for now.
         """
         return await self._report(partial(self._check_shards, reached))
 
     async def check_replay(self, ranges: Iterable[ShardRange], *, repeated: bool = True) -> None:
-        """Look for lost data in ranges of a micro-batch; if it is `repeated`, they may have been planned long ago. Raises like `check`."""
+        """Look for lost data in ranges of a micro-batch. If `repeated`, they may have been planned long ago. Raises like `check`."""
         await self._report(partial(self._check, {wanted.key: wanted.after for wanted in ranges}, planned=repeated))
 
     async def _report(self, check: Callable[[LossErrors], Awaitable[None]]) -> bool:
-        """Run a check, and report all its losses in one error and one warning for each stream. Returns False if it is not possible now."""
+        """Run a check, and report all its losses in one error and one warning per stream. Return False if it is impossible for now."""
         losses = LossErrors()
         try:
             await check(losses)

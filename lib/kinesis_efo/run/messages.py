@@ -1,6 +1,6 @@
 """The messages between a run and its clients.
 
-A client numbers its calls and repeats one with the same number if it takes long or its reply was lost; the run does it only once.
+A client numbers its calls. It repeats a call with the same number if that takes long or the reply was lost; the run executes it only once.
 """
 
 from __future__ import annotations
@@ -23,38 +23,30 @@ LEAVE: Final = "leave"
 FINISHED: Final = "finished"
 
 ANSWER_SECONDS: Final = 2.0
-"""If a call takes longer than this, the run replies that it is not done yet."""
+"""After this many seconds without a result, the run replies that the call is still running."""
 
 _KEPT_OFFSETS: Final = 4
-"""A reader uses two offsets at a time: the start and the end of a micro-batch. The next one begins at its end."""
+"""A reader uses two offsets at a time: start and end of a micro-batch, whose end is the start of the next."""
 
 
 class Join(msgspec.Struct, frozen=True):
-    """A process asks to be a client of the run.
+    """A process requests to become a client of the run."""
 
-    `reader` is the name of its query; a second request with the same name replaces the first client. `streams` and `options` are those of
-    the query, and `pid` and `started` identify the process, as in `Process`.
-    """
-
-    reader: str
-    pid: int
+    reader: str  # The name of its query; a second request with the same name replaces the first client
+    pid: int  # Identifies the process, together with `started`; see `Process`
     started: str
-    streams: dict[str, StreamRef]
-    options: dict[str, str]
+    streams: dict[str, StreamRef]  # The query's streams
+    options: dict[str, str]  # The query's options
 
 
 class JoinReply(msgspec.Struct, frozen=True):
-    """The reply to `Join`. `client` is empty if the run refuses the client, and `faults` says why the query cannot share the run.
+    """The reply to `Join`."""
 
-    Tasks read shards at `address`. If `by_planner` is true, they ask there for the fetcher of a shard, because the fetchers are in other
-    processes. `certificate` is for the services of the run and the client; None if they do not use TLS.
-    """
-
-    client: str = ""
-    address: FetcherAddress | None = None
-    by_planner: bool = False
-    certificate: Certificate | None = None
-    faults: list[str] = []
+    client: str = ""  # Empty if the run rejects the client
+    address: FetcherAddress | None = None  # Where tasks read shards
+    by_planner: bool = False  # Fetchers are in other processes; tasks get their addresses at `address`
+    certificate: Certificate | None = None  # For the services of run and client; None without TLS
+    faults: list[str] = []  # Why the query cannot share the run
 
 
 class QueryCall(msgspec.Struct, frozen=True):
@@ -66,39 +58,32 @@ class QueryCall(msgspec.Struct, frozen=True):
 
 
 class Leave(msgspec.Struct, frozen=True):
-    """A client tells the run that its query has ended."""
+    """A client reports that its query has ended."""
 
     client: str
 
 
 class FinishedBatches(msgspec.Struct, frozen=True):
-    """The driver reports micro-batches that Spark has finished, by the marks of their ends. `alone`: if `query` has no other source.
-
-    `run` is Spark's id of the run of the query.
-    """
+    """The driver reports the marks of micro-batches that Spark has finished."""
 
     marks: list[Mark]
-    query: str | None
-    alone: bool = False
-    run: str = ""
+    query: str | None  # The query's name in Spark
+    alone: bool = False  # The query has a single source
+    run: str = ""  # Spark's id of the run of the query
 
 
 class CallReply(msgspec.Struct, frozen=True):
-    """The reply to a client's message. `result` is that of the call, as `OffsetsOfLink` encodes it; `known`: the run has this client.
+    """The reply to a client's message."""
 
-    `done`: the call is done; for `Leave`, the run ends with its last client. `again`: send the call with whole offsets and a new number:
-    the run does not know one of its offsets. `said` are log lines for the client to write, as the driver may have closed the run's output.
-    """
-
-    done: bool = False
-    result: msgspec.Raw = msgspec.Raw(b"null")
-    known: bool = True
-    again: bool = False
-    said: list[str] = []
+    done: bool = False  # The call is done; for `Leave`: the run ends with its last client
+    result: msgspec.Raw = msgspec.Raw(b"null")  # The call's result, encoded by `OffsetsOfLink`
+    known: bool = True  # The run has this client
+    again: bool = False  # The run lacks an offset: send the call again with whole offsets and a new number
+    said: list[str] = []  # Log lines for the client to write: the driver may have closed the run's output
 
 
 class _OffsetChanges(msgspec.Struct, frozen=True, array_like=True):
-    """An offset in a message: the shards that `moved` or `left` since the offset number `base`, or all if `base` is None."""
+    """An offset in a message: the shards that `moved` or `left` since offset number `base`, or all shards if that is None."""
 
     number: int
     base: int | None
@@ -111,11 +96,11 @@ class _OffsetChanges(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnknownOffset(Exception):
-    """A message refers to an offset that this process has not kept."""
+    """A message refers to an offset that this process no longer has."""
 
 
 class OffsetsOfLink:
-    """The offsets that two processes have sent each other. Each is sent once, as changes to an earlier one, to keep messages short.
+    """The offsets that two processes have sent each other. Each is sent once, as changes to an earlier one, for short messages.
 
     The processes number their offsets in steps of two. One begins with `first` 0, the other with 1.
     """
@@ -129,11 +114,11 @@ class OffsetsOfLink:
         return len(self._known)
 
     def clear(self) -> None:
-        """Forget all offsets; the next ones are sent whole."""
+        """Drop all offsets. The next ones are sent whole."""
         self._known.clear()
 
     def encode(self, message: Any) -> msgspec.Raw:
-        """Encode a message with a number in place of each offset, together with the offsets that the other process does not have."""
+        """Encode a message with a number in place of each offset, and prepend the offsets that the other process lacks."""
         told: list[_OffsetChanges] = []
         body = msgspec.json.encode(message, enc_hook=partial(self._tell, told))
         return msgspec.Raw(msgspec.json.encode((told, msgspec.Raw(body))))
@@ -141,7 +126,7 @@ class OffsetsOfLink:
     def decode(self, data: msgspec.Raw, kind: Any) -> Any:
         """Decode a message. An offset that was sent before is the same object again, which is cheap to compare.
 
-        Raises UnknownOffset if the other process has to send its offsets whole, msgspec.MsgspecError if the message is invalid.
+        Raises UnknownOffset if the other process must send its offsets whole, msgspec.MsgspecError for an invalid message.
         """
         told, body = msgspec.json.decode(data, type=tuple[list[_OffsetChanges], msgspec.Raw])
         for each in told:

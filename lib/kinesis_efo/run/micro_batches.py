@@ -1,7 +1,7 @@
 """Decides how far the next micro-batch may go, by what is buffered.
 
-With thousands of idle shards, looking at all of them would take longer than everything else. So a poll looks only at shards in which
-something has happened since the last one, and at those with records that no micro-batch has yet.
+Checking thousands of idle shards would take longer than everything else. So a poll checks only shards that have changed since the last poll, and
+shards with records that are not planned yet.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 
 
 class MicroBatchPlanner:
-    """Plans the micro-batches of one query. `offset` is how far it has come, by its last poll; None before. `left` are the shards that it reads no further.
+    """Plans the micro-batches of one query.
 
-    `row` returns the row of a shard that has everything after a position, `read_until` a time, epoch seconds, before which no record after
-    a position arrived; None if there is none. `check` raises if reading has ended. A shard may be `max_skew` seconds of arrival time ahead of the slowest one; None: any.
+    Args:
+        row: Returns the row of a shard that has everything after a position.
+        read_until: Returns the low watermark of a position, epoch seconds; None if unknown.
+        clock: The clock.
+        check: Raises if reading has ended.
+        max_skew: By how many seconds of arrival time a shard may be ahead of the slowest one; None for no limit.
     """
 
     def __init__(
@@ -37,8 +41,8 @@ class MicroBatchPlanner:
         check: Callable[[], None],
         max_skew: float | None = None,
     ) -> None:
-        self.offset: Offset | None = None
-        self.left: frozenset[ShardKey] = frozenset()
+        self.offset: Offset | None = None  # Where the query was at its last poll
+        self.left: frozenset[ShardKey] = frozenset()  # Shards that the query has finished
         self._row = row
         self._clock = clock
         self._check = check
@@ -49,7 +53,7 @@ class MicroBatchPlanner:
         self._news = Signal()
 
     def touch(self, shards: Iterable[ShardKey]) -> None:
-        """Look at these shards with the next poll."""
+        """Check these shards in the next poll."""
         self._fresh.update(shards)
 
     def wake(self) -> None:
@@ -57,13 +61,13 @@ class MicroBatchPlanner:
         self._news.notify()
 
     def follow(self, offset: Offset) -> None:
-        """Note where the query is, and which shards to look at again."""
+        """Record the query's positions, and which shards to check again."""
         before = self.offset
         if offset is before:
             return
         moved = offset.changes_since(before)
         left = before.keys() - offset.keys() if before is not None else set()
-        # Skip an idle shard that is where the last poll put it: it has nothing new.
+        # An idle shard that the last poll moved here is unchanged.
         self._fresh |= {key for key, at in moved.items() if key in self._waiting or self._told.get(key) != at}
         self._waiting -= moved.keys() | left
         for key in left:
@@ -73,7 +77,7 @@ class MicroBatchPlanner:
         self.offset = offset
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
-        """How far the next micro-batch may go within the limits: immediately if there is something new, else after `at_most` seconds."""
+        """Return how far the next micro-batch may go within the limits. Waits at most `at_most` seconds for records."""
         self.follow(offset)
         give_up_at = self._clock.monotonic() + at_most
         idle: dict[ShardKey, Portion] = {}
@@ -87,7 +91,7 @@ class MicroBatchPlanner:
                 return shards
 
     async def until_tip(self, at_most: float) -> None:
-        """Wait until a shard at its tip gets records, at most some seconds. It looks only at shards in which something happens."""
+        """Wait at most `at_most` seconds until a shard at its tip receives records. Only changed shards are checked."""
         give_up_at = self._clock.monotonic() + at_most
         seen: set[ShardKey] = set()
         try:
@@ -108,7 +112,7 @@ class MicroBatchPlanner:
         return row.index.news_since(position) is not None
 
     def _look(self, offset: Offset) -> dict[ShardKey, Portion]:
-        """Look at the touched shards; returns how far those without records move."""
+        """Check the changed shards. Return how far those without records move."""
         idle = {}
         fresh, self._fresh = self._fresh, set()
         for key in fresh:
@@ -117,7 +121,7 @@ class MicroBatchPlanner:
             if position is None or position.is_end:
                 continue
             if (row := self._row(key, position)) is None:
-                # Look again later: it may become readable without another event.
+                # Check again later: it may become readable without another event.
                 self._fresh.add(key)
             elif row.index.news_since(position) is None:
                 idle[key] = row.index.portion(position, 0, 0)
@@ -167,7 +171,7 @@ class MicroBatchPlanner:
             groups.setdefault((rows[key].fetcher, rows[key].key.is_shared), []).append(key)
         portions: dict[ShardKey, Portion] = {}
         for keys in groups.values():
-            # At most half of the room, so that the next micro-batch is fetched into the other half while Spark works on this one.
+            # At most half of the buffer, so that the next micro-batch is fetched into the other half while Spark processes this one.
             limit = min(max_bytes, rows[keys[0]].room // 2)
             portions |= plan({key: buffers[key] for key in keys}, offset, limit, max_records)
         if sum(each.bytes for each in portions.values()) > max_bytes or _records(portions) > max_records:

@@ -1,4 +1,4 @@
-"""Finds fetchers of other processes that are dead: they are silent, or their port is closed."""
+"""Finds dead fetchers in other processes: they are silent, or their port is closed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.run.assignments import TICK_SECONDS, Assignments
 
 _PROBE_SECONDS: Final = 1.5
-"""A fetcher asks at least once a second. If it has not asked for this long, its port is probed: the port of a dead process is closed."""
+"""A fetcher sends a request at least once a second. After this many seconds without one, its port is probed: a dead process has closed it."""
 _CONNECT_SECONDS: Final = 1.0
 
 
@@ -26,18 +26,23 @@ async def watch_fetchers(
     gone: Callable[[FetcherAddress], Coroutine[Any, Any, bool]],
     problem: Callable[[], str],
 ) -> None:
-    """Remove dead fetchers, and give their shards to other fetchers, until cancelled.
+    """Remove dead fetchers and reassign their shards, until cancelled.
 
-    If there is no fetcher for `patience` seconds, `failure` is set; `problem` returns what keeps fetchers from starting, for the message
-    (empty if unknown). `gone` returns whether a fetcher's port is certainly closed.
+    Args:
+        assignments: The assignments.
+        failure: Set after `patience` seconds without any fetcher.
+        clock: The clock.
+        patience: See `failure`.
+        gone: Returns whether a fetcher's port is certainly closed.
+        problem: Returns what prevents fetchers from starting, for the message; empty if unknown.
     """
     members = assignments.members
     while True:
         await clock.sleep(TICK_SECONDS)
-        # Probe concurrently, because a probe may take a second.
+        # Concurrently, as a probe may take a second.
         late = members.silent(clock.monotonic(), _PROBE_SECONDS)
         ended = await all_of(*(gone(member.request.address) for member in late))
-        # Probing takes time, so check again which fetchers are late.
+        # Fetchers may have sent requests while they were probed.
         still = members.silent(clock.monotonic(), _PROBE_SECONDS)
         dead = members.silent(clock.monotonic())
         dead += [member for member, has_ended in zip(late, ended, strict=True) if has_ended and member in still]
@@ -56,10 +61,10 @@ async def watch_fetchers(
 
 
 async def nobody_listens(address: FetcherAddress) -> bool:
-    """Whether a fetcher's port is certainly closed. Takes at most a second, because all addresses are tried concurrently.
+    """Whether a fetcher's port is certainly closed. Tries all addresses concurrently, for at most a second.
 
-    A paused process keeps its port, and a process that is cut off does not answer: both may be alive. A single refusal is not enough,
-    because the address of a container bridge, for example, may lead to another host. So no other address may accept or be silent.
+    A paused process still has its port, and an unreachable one does not answer: both may be alive. A single refusal proves nothing, as the
+    address may lead to another host (a container bridge's, for example): no other address may accept or be silent.
     """
     hosts = address.hosts_from(network_namespace())
     answers = await all_of(*(_refuses(host, address.port) for host in hosts))
@@ -67,7 +72,7 @@ async def nobody_listens(address: FetcherAddress) -> bool:
 
 
 async def _refuses(host: str, port: int) -> bool | None:
-    """Whether an address refuses connections; None if there is no way to it."""
+    """Whether an address refuses connections; None if it is unreachable."""
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
             _, writer = await asyncio.open_connection(host, port)

@@ -35,23 +35,27 @@ T = TypeVar("T")
 _LIST_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.2
 _TIP_SECONDS: Final = 60.0
-"""In this time, an idle shard's subscription gets the events that prove where its tip is."""
+"""Within this time, an idle shard's subscription receives the events that prove where its tip is."""
 
 _SENT_SECONDS: Final = 2.0
-"""An event that arrives this long after a moment was sent by Kinesis after that moment."""
+"""Kinesis sent an event that arrives this long after a moment after that moment."""
 _FRONT_SECONDS: Final = 15.0
-"""In this time, the events of an idle shard prove that it is read at its tip."""
+"""Within this time, the events of an idle shard prove that it is read at its tip."""
 
 _TOGETHER_SECONDS: Final = 60.0
-"""Queries at LATEST whose starts are further apart do not begin at the same record."""
+"""Queries at LATEST that start further apart do not share their first record."""
 
 
 class Query:
     """Plans the micro-batches of one query, which joins the run.
 
-    `ends` is the option `endingPosition`; tasks give the query's `name`; without `streams`, it reads all of the run's. The attribute `name`
-    is its name in Spark, once the driver has reported one; `number` its number in the run, in the order of joining. `progress` is where
-    the query stands: `QueryPlanner` adds what is planned, `begin` and `finish` move it.
+    Args:
+        run: The run.
+        ends: The option `endingPosition`.
+        name: Identifies the query in its tasks' requests.
+        max_skew: See `MicroBatchPlanner`.
+        streams: The streams that the query reads; None for all of the run's.
+        accepted: Up to where the loss of records is accepted, by shard.
     """
 
     def __init__(
@@ -64,7 +68,7 @@ class Query:
         streams: Collection[str] | None = None,
         accepted: Mapping[ShardKey, Position] | None = None,
     ) -> None:
-        self.progress: Final = Progress()
+        self.progress: Final = Progress()  # `QueryPlanner` adds what is planned; `begin` and `finish` advance it
         self._run = run
         self._streams = streams
         self._rows = run.table.join(name, self.progress, max_skew, self._raise_if_failed)
@@ -82,11 +86,11 @@ class Query:
         self._planned: list[ShardProgress] = []
         self._records_done = self._bytes_done = 0
         self._gap = GapWatch()
-        self.name: str | None = None
-        self.number: Final = run.join(self)
+        self.name: str | None = None  # The query's name in Spark, once the driver has reported it
+        self.number: Final = run.join(self)  # In the run, in the order of joining
 
     def _fail(self, error: KinesisEfoError) -> None:
-        """Let this query fail with its next call, and the run if this is its only query."""
+        """Fail this query at its next call, and the run if this is its only query."""
         if len(self._run.queries) == 1:
             self._run.failure.set(error)
         else:
@@ -99,13 +103,14 @@ class Query:
     # -- what the run asks
 
     def horizon(self, key: ShardKey) -> float | None:
-        """The trim horizon when the query chose to start there in a shard of which it has not finished anything, epoch seconds; else None."""
+        """Return the trim horizon (epoch seconds) when the query started there in a shard, until it finishes a record of the shard; else
+        None."""
         offset = self.progress.finished
         begins = offset is not None and offset.get(key, TRIM_HORIZON) == TRIM_HORIZON
         return offset.horizons.get(key.stream) if offset is not None and begins else None
 
     def accepted(self, key: ShardKey) -> Position | None:
-        """The position up to which the loss of a shard's records is accepted; None if it is not."""
+        """Return up to where the loss of a shard's records is accepted; None if it is not."""
         return self._accepted.get(key)
 
     @property
@@ -114,7 +119,7 @@ class Query:
         return self._rows.is_apart
 
     def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
-        """The query's status for tools, with a list of its shards if `shards`. With `stream`, count only the shards of that stream."""
+        """Return the query's status for tools, with a list of its shards if `shards`. With `stream`, count only that stream's shards."""
         brought, now = self._run.fetcher.counts[self._rows.name], self._run.clock.monotonic()
         known = QueryStatus(
             self.number,
@@ -143,7 +148,7 @@ class Query:
             self._ending.cancel()
 
     async def leave(self) -> None:
-        """Leave the run: it fetches and keeps nothing more for this query, and checkpoints do not wait for it."""
+        """Leave the run, which then stops fetching for this query. Checkpoints no longer wait for it."""
         self.stop()
         self._run.leave(self)
         self._failure.stop()
@@ -159,10 +164,10 @@ class Query:
             self._run.table.settle(end.changes_since(before))
 
     async def at_front(self, offset: Offset) -> Offset:
-        """The start of a new query at LATEST: in shards that other queries read at the tip, the end of their row.
+        """Return the start of a new query at LATEST: the row's end in each shard that other queries read at the tip.
 
-        So queries that are started together begin at the same record. A time in `offset` means now. Waits some seconds until it is certain
-        that a row ends no more than a minute ago; if it is not, the query begins at its own time.
+        So queries that are started together begin at the same record. A time in `offset` means now. Waits some seconds to confirm that a row's
+        end is at most a minute old; without that, the query begins at its own time.
         """
         clock = self._run.clock
         give_up_at = clock.monotonic() + _FRONT_SECONDS
@@ -173,7 +178,7 @@ class Query:
         return offset
 
     def _fronts(self, offset: Offset) -> dict[ShardKey, Position | None]:
-        """The ends of the rows that are at the tip by their last events, which may be wrong; None if that is not certain."""
+        """Return the ends of the rows that are at the tip by their last events, which may be wrong; None if that is uncertain."""
         fronts: dict[ShardKey, Position | None] = {}
         for key, now in offset.items():
             row = self._run.table.shared.get(key)
@@ -188,9 +193,9 @@ class Query:
         return fronts
 
     async def wait_held(self, at_most: float) -> bool:
-        """Wait at most `at_most` seconds until this run holds the lease on each of the query's streams. Returns whether it does.
+        """Wait at most `at_most` seconds until this run owns the leases on the query's streams. Return whether it does.
 
-        Raises AlreadyRunningError if another run holds one of them.
+        Raises AlreadyRunningError if another run owns one of them.
         """
         streams = self._run.streams.streams if self._streams is None else self._streams
         await within(self._run.clock, at_most, self._run.leases.wait_held(streams))
@@ -198,17 +203,17 @@ class Query:
 
     @property
     def _has_rows(self) -> bool:
-        """Whether this run holds the leases, with which it reads the rows."""
+        """Whether this run owns the leases, and so has read the rows."""
         return all(map(self._run.leases.is_held, self._run.streams.streams if self._streams is None else self._streams))
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
-        """How far the next micro-batch may go from `offset`, within the limits. Waits at most `at_most` seconds for something new."""
+        """Return how far the next micro-batch may go from `offset`, within the limits. Waits at most `at_most` seconds for records."""
         self._run.failure.raise_if_set()
         begins = self._shards is None
         self.begin(offset)
         self._follow(offset)
         if begins and self._unlisted:
-            # List the shards first: the offset may have children that the run does not know, whose parents would seem to be unread.
+            # The offset may have children that are not listed yet, whose parents would look unread.
             await self._run.streams.refresh(patient=True)
         await self._check(self._losses.check(offset, rows=self._has_rows))
         starting = self._starting(offset)
@@ -222,13 +227,13 @@ class Query:
             starting = self._run.streams.starting(reached)
         undecided = bool(starting) and not await self._check(self._losses.check_starting(reached))
         if undecided:
-            # The ended shards stay in the offset, so that what follows them starts later.
+            # The ended shards stay in the offset, so that their successors start later.
             starting = []
         finished = self._run.streams.finished(offset) if offset.has_ends else []
         return PollReply(shards, starting, finished, undecided)
 
     def _known(self, key: ShardKey, position: Position) -> Known:
-        """What is known about a position of this query. Only its own start and its own options count."""
+        """Return what else is recorded about a position. Only this query's start and options count."""
         known = self._run.known(key, position)
         horizon = self.horizon(key) if position == TRIM_HORIZON else None
         return replace(known, accepted=self._accepted.get(key), horizon=horizon)
@@ -241,7 +246,7 @@ class Query:
             raise
 
     def _starting(self, offset: Offset) -> list[ShardKey]:
-        """The shards that can begin at `offset`. If none of its shards has ended, these change only with its shards or a new listing."""
+        """Return the shards that can begin at `offset`. Until a shard ends, these change only with the offset's shards or a new listing."""
         listings = self._run.streams.listings
         if self._complete_at == listings and not offset.has_ends:
             return []
@@ -258,7 +263,7 @@ class Query:
         return starting
 
     def leave_shards(self, shards: frozenset[ShardKey]) -> None:
-        """Stop reading shards that the query has read to its end. What they would receive fills the buffers, and nothing would drop it."""
+        """Stop reading shards that the query has finished. Otherwise their events would fill the buffers and never be dropped."""
         planner = self._rows.planner
         if shards != planner.left:
             changed, planner.left = shards ^ planner.left, shards
@@ -269,7 +274,7 @@ class Query:
         await self._rows.planner.until_tip(at_most)
 
     def _follow(self, offset: Offset) -> None:
-        """Update for which shards the run writes rows."""
+        """Update the set of shards for which the run writes rows."""
         changed = self._shards != offset.keys()
         if changed:
             self._complete_at = None
@@ -288,7 +293,7 @@ class Query:
             self._settle(offset, before)
 
     def finish(self, mark: Mark) -> bool:
-        """Finish the micro-batch whose end has this mark. Returns whether that is news."""
+        """Finish the micro-batch whose end has this mark. Return whether it was unfinished."""
         self._raise_if_failed()
         before = self.progress.finished
         if not self.progress.finish(mark) or self.progress.finished is None:
@@ -299,7 +304,7 @@ class Query:
     def _processed(self, offset: Offset, before: Offset | None) -> None:
         """Drop the records up to an offset, and move the lease table's rows there."""
         if self._shards is None:
-            # A poll follows the shards. There was none, because the one micro-batch of `catchUp` is planned from the tips.
+            # Normally, a poll does this. The single micro-batch of `catchUp` is planned without one.
             self._follow(offset)
         moved = self._settle(offset, before)
         if not self._has_moved_rows:
@@ -312,7 +317,7 @@ class Query:
         self._has_moved_rows = True
 
     def _settle(self, offset: Offset, before: Offset | None) -> dict[ShardKey, Position]:
-        """Decide again for the shards in which the query has moved, and return these with their positions."""
+        """Decide again for the shards that have moved. Return these with their positions."""
         moved = offset.changes_since(before)
         self._run.table.settle(moved.keys() | ((before or {}).keys() - offset.keys()))
         return moved
@@ -320,14 +325,14 @@ class Query:
     def _count(self, offset: Offset) -> None:
         """Add what was planned and is now processed to the counts."""
         for each in self._planned:
-            # A shard that is missing in the offset has ended.
+            # A shard that is missing from the offset has ended.
             if each.key not in offset or offset[each.key].reaches(each.through):
                 self._records_done += each.records
                 self._bytes_done += each.bytes
         self._planned = []
 
     def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
-        """The number of the last record of each range that ends within an event, if it is buffered."""
+        """Return the number of the last record of each range that ends within an event, if buffered."""
         self._run.failure.raise_if_set()
         found = {wanted.key: self._run.table.last_record(self._rows.name, wanted) for wanted in ranges}
         return {key: last for key, last in found.items() if last is not None}
@@ -335,7 +340,7 @@ class Query:
     async def check_replay(
         self, begin: Offset, ranges: Sequence[ShardRange], end: Offset | None = None, *, repeated: bool = True
     ) -> None:
-        """Begin the first micro-batch after a start, and look for lost data in its `ranges`. If `repeated`, they may be planned long ago.
+        """Begin the first micro-batch after a start, and look for lost data in its `ranges`. If `repeated`, they may have been planned long ago.
 
         Raises StreamReplacedError if a stream was created again since then.
         """
@@ -344,17 +349,17 @@ class Query:
         self.begin(begin, end)
         streams = self._run.streams
         old = [each for each in ranges if not streams.stream(each.key.stream).is_recent(each.key.shard, each.after)]
-        # The rows, which are read with the lease, may say that an idle shard was read further.
+        # The rows, which are read with the lease, may show that an idle shard was read further.
         await self._run.leases.wait_held({each.key.stream for each in old}, self._run.patience)
         await self._check(self._losses.check_replay(old, repeated=repeated))
 
     async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
-        """The hash ranges of those of the given shards of which tasks may leave out KPL aggregates; see `Strictness`."""
+        """Return the hash ranges of the given shards in which tasks may drop KPL aggregates; see `Strictness`."""
         strict = await self._run.strictness.of(sorted({key.stream for key in shards}))
         return await self._run.streams.hash_ranges([key for key in shards if key.stream in strict])
 
     def planned(self, mark: Mark) -> None:
-        """Note that the micro-batch with this mark is in Spark's log. Thread-safe."""
+        """Record that the micro-batch with this mark is in Spark's log. Thread-safe."""
         self._run.leases.notes.note_mark(mark)
 
     def begins(self, streams: Collection[str], *, from_leases: bool) -> None:
@@ -377,9 +382,9 @@ class Query:
 
     @asynccontextmanager
     async def _make_way(self, shards: Collection[ShardKey]) -> AsyncIterator[dict[ShardKey, Position]]:
-        """Find the present tips of the shards that other queries read to the tip within some seconds, and close the others meanwhile.
+        """Find the tips of shards that other queries read at the tip within some seconds, and close the other shards meanwhile.
 
-        A shard has one subscription only: two that take it from each other would both fail.
+        A shard has one subscription per consumer: two would endlessly disconnect each other.
         """
         async with self._run.searches:
             found = await self._tips_of_others(shards)
@@ -390,7 +395,7 @@ class Query:
         run, clock = self._run, self._run.clock
         found: dict[ShardKey, Position] = {}
         since = clock.monotonic() + _SENT_SECONDS
-        # This query needs nothing meanwhile, so each row is another one's.
+        # This query pauses meanwhile, so all rows belong to other queries.
         while (
             rows := run.table.shared.keys() & (set(shards) - found.keys())
         ) and clock.monotonic() < since + _TIP_SECONDS:
@@ -401,10 +406,10 @@ class Query:
         return found
 
     async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:
-        """Where the query ends: at the tips at the time of the first call, whose `offset` counts, or at the option's positions.
+        """Return where the query ends: at the tips when first called (with the first call's `offset`), or at the option's positions.
 
-        Waits at most `at_most` seconds. None if that is not known yet: call again. Raises ConfigurationError if the option names a stream or
-        shard that does not exist, or a time in the future.
+        Waits at most `at_most` seconds. Returns None if that is not enough: call again. Raises ConfigurationError if the option names a missing
+        stream or shard, or a time in the future.
         """
         self._run.failure.raise_if_set()
         if self._ending is None:
@@ -416,10 +421,10 @@ class Query:
         return self._ending.result() if done else None
 
     async def tips(self, offset: Offset, at_most: float) -> Offset | None:
-        """Where the query ends, if it reads everything from `offset` on in one micro-batch. Waits at most `at_most` seconds.
+        """Return where the query ends if it reads everything from `offset` on in one micro-batch. Waits at most `at_most` seconds.
 
-        Returns a position for each shard of the offset and each descendant that is reached, `SHARD_END` for shards that are read whole;
-        None if not known yet: call again. Raises ConfigurationError in the same cases as `ends`.
+        Returns a position for each shard of the offset and each descendant that is reached, with `SHARD_END` for whole shards; None if the time
+        is not enough: call again. Raises ConfigurationError in the same cases as `ends`.
         """
         if (found := await self.ends(offset, at_most)) is None:
             return None
@@ -427,7 +432,7 @@ class Query:
         return Offset(found.ends, found.lasts)
 
     def _pause(self, *, yes: bool) -> None:
-        """Need nothing while the ends are looked for: subscriptions of other queries stay at the tips, and GetRecords is not asked twice."""
+        """Pause while the ends are searched: subscriptions of other queries stay at the tips, and GetRecords is not called twice."""
         if self._rows.pauses != yes:
             self._rows.pauses = yes
             self._run.table.settle(self._rows.shards())
@@ -440,23 +445,23 @@ class Query:
             self._pause(yes=False)
 
     async def _found_ends(self, offset: Offset) -> EndPositions:
-        # A shard may be split before an end that has not passed yet, so list the shards after it.
+        # A shard may be split before an end in the future, so list the shards after that.
         await self._run.clock.sleep(seconds_left(self._ends, self._run.clock))
         await self._run.streams.refresh(patient=True)
         while True:
-            # Without a listing, a shard would have no end, and the query would not read it.
+            # An unlisted shard would lack an end, and be skipped.
             await self._run.streams.list_shards(offset)
             await self._losses.check(offset, rows=self._has_rows)
             ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
-            # What follows a shard that was trimmed as a whole is read, and may have been trimmed, too.
+            # Descendants of a shard that was trimmed as a whole are read, and may have been trimmed too.
             if not await self._losses.check_starting({**offset, **ends.gone}):
                 await self._run.clock.sleep(_LIST_SECONDS)
                 await self._run.streams.refresh(patient=True)
                 continue
-            # Asking needs the lease, because a subscription would end that of another run.
+            # Only with the lease: a subscription would end that of another run.
             await self._run.leases.wait_held({key.stream for key in ends.asked}, self._run.patience)
             found = await ends.find(self._make_way)
-            # ListShards may have been old: children of a shard that has ended can have records from before the end.
+            # ListShards may have been outdated: children of an ended shard can have records from before the end.
             ended = {key: end for key, end in found.ends.items() if end.is_end}
             children = await self._run.streams.list_children(ended)
             if children <= ends.listed | offset.keys():
@@ -466,8 +471,8 @@ class Query:
 class Resumption:
     """Warns once if a query's checkpoint is behind the lease table, or if a new query's streams were read before.
 
-    The rows of a stream are read when its lease is taken. `continued` has the streams for which no new query is warned, because another
-    query of the run continues from their rows, or there was a warning. All queries share the set, and add to it.
+    The rows of a stream are read when its lease is acquired. `continued` has the streams for which new queries are not warned: another query of
+    the run continues from their rows, or there was a warning. All queries share this set and add to it.
     """
 
     def __init__(self, keys: LeaseKeys, notes: RunNotes, continued: set[str]) -> None:
@@ -488,15 +493,15 @@ class Resumption:
             self._compare(stream)
 
     def begins(self, streams: Collection[str], *, from_leases: bool) -> None:
-        """Record that the query is new. `from_leases`: whether it continues from the rows."""
+        """Record that the query is new. `from_leases`: it continues from the rows."""
         self._is_new = not from_leases
         if from_leases:
             self._continued |= set(streams)
 
     def processed(self, streams: Collection[str]) -> None:
-        """Warn if the query is new, its `streams` have rows, and no query of the run continues from these.
+        """Warn if the query is new, its `streams` have rows, and all queries of the run ignore these.
 
-        Called after the query's first micro-batch, because another query that starts at the same time may continue from the rows.
+        Called after the query's first micro-batch, since another query that starts at the same time may continue from the rows.
         """
         for stream in sorted({*streams} - self._continued if self._is_new else ()):
             self._continued.add(stream)
@@ -514,7 +519,7 @@ class Resumption:
         self._compared.add(stream)
         rows = self._keys.by_shard(self._rows[stream])
         said = restored(self._offset, stream, rows, self._notes.reached(stream))
-        # With a mark, the rows of all streams say the same about the checkpoint.
+        # With a mark, the rows of all streams agree about the checkpoint.
         about = stream if self._offset.mark is None else self._offset.mark.checkpoint
         if said is not None and about not in self._said:
             self._said.add(about)

@@ -31,8 +31,8 @@ MakeWay = Callable[[Collection[ShardKey]], AbstractAsyncContextManager[Mapping[S
 class EndPositions(NamedTuple):
     """The positions at which a query ends, for each shard that it may reach.
 
-    An end from the option `endingPosition` moves back to the shard's tip, if the tip turns out to be before it. `lasts` has the sequence
-    number of the last record up to an end, if known.
+    An end from the option `endingPosition` moves back to the shard's tip if that is earlier. `lasts` has the sequence number of the last record
+    up to an end, if available.
     """
 
     ends: Mapping[ShardKey, Position]
@@ -40,7 +40,7 @@ class EndPositions(NamedTuple):
 
 
 def seconds_left(bounds: Bounds, clock: Clock) -> float:
-    """Return how long to wait until the latest time of the option `endingPosition` has passed; 0 for a time that is refused."""
+    """Return how long to wait until the latest time of `endingPosition` has passed; 0 for a time that is rejected."""
     given = (bounds.everywhere, *bounds.streams.values(), *bounds.shards.values())
     times = [bound.value / 1000 for bound in given if bound is not None and bound.kind is PositionKind.AT_TIMESTAMP]
     left = max(times, default=0.0) + SETTLED_SECONDS - clock.time()
@@ -48,10 +48,10 @@ def seconds_left(bounds: Bounds, clock: Clock) -> float:
 
 
 class Ends:
-    """Finds the ends of one query that has come to `offset`, as of the time when this object is made.
+    """Finds the ends of one query at `offset`, as of the time when this object is created.
 
-    The shards of `streams` have just been listed; `listed` are those that the query may reach, `gone` those that were trimmed as a whole. Raises ConfigurationError if the option `endingPosition` names a stream or shard that does
-    not exist, or a time in the future.
+    The shards of `streams` must just have been listed. `listed` are those that the query may reach, `gone` those that were trimmed as a whole.
+    Raises ConfigurationError if `endingPosition` names a missing stream or shard, or a time in the future.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Ends:
         check_streams("endingPosition", bounds, streams.streams)
         for name, stream in streams.streams.items():
             check_ends(f"stream {name!r}", _OPTION, bounds, name, stream.lineage.shards, clock.time())
-        # Shards that were trimmed as a whole are over, and their descendants are read. `Losses` reports them.
+        # Shards that were trimmed as a whole count as finished, and their descendants are read. `Losses` reports them.
         self.gone: Final = {
             ShardKey(name, shard): SHARD_END
             for name, positions in by_stream(offset).items()
@@ -83,7 +83,7 @@ class Ends:
         for key, end in listed.items():
             bound, begin = self._bound(key), offset.get(key, TRIM_HORIZON)
             if begin.is_end:
-                self._ends[key] = SHARD_END  # the list of shards may be older, and show it as open
+                self._ends[key] = SHARD_END  # an outdated list may show it as open
             elif bound is not None and bound.kind is PositionKind.AT_TIMESTAMP:
                 self._timed.append(key)
             elif end is None:
@@ -97,13 +97,13 @@ class Ends:
 
     @property
     def asked(self) -> list[ShardKey]:
-        """The shards whose ends only Kinesis knows."""
+        """The shards whose ends have to be requested from Kinesis."""
         return [*self._timed, *self._open]
 
     async def find(self, make_way: MakeWay) -> EndPositions:
-        """Find the ends. Raises `StreamError` if one cannot be found.
+        """Find the ends. Raises `StreamError` if that fails.
 
-        `make_way` is entered while shards are subscribed to, because GetRecords is not allowed. It has the tips that are known by then.
+        `make_way` is entered for subscriptions, if GetRecords is not allowed. It yields the tips found by then.
         """
         if all(self._streams.stream(key.stream).may_poll for key in self.asked):
             try:
@@ -116,7 +116,7 @@ class Ends:
     async def _find(self, known: Mapping[ShardKey, Position], *, apart: bool) -> EndPositions:
         await all_of(*(self._at_time(key, apart=apart) for key in self._timed))
         left = set(self._open)
-        # A shard that is listed as open may be closed. Then its children are read, too.
+        # A shard that is listed as open may be closed. Then its children are read too.
         while asked := sorted(left & self._reachable().keys()):
             left.difference_update(asked)
             await all_of(*(self._tip(key, known.get(key), apart=apart) for key in asked))
@@ -163,7 +163,7 @@ class Ends:
         self._set(key, end or await stream.end_before(key.shard, bound.value, position, apart=apart))
 
     def _without_asking(self, key: ShardKey, position: Position, time: float) -> End | None:
-        """The end of a shard at a time, if the shard was certainly closed before that time or opened after it; else None."""
+        """Return the end of a shard at a time, if the shard was certainly closed before or opened after that time; else None."""
         if (shard := self._streams.stream(key.stream).shard(key.shard)) is None:
             return None
         if shard.last is not None:
@@ -174,7 +174,7 @@ class Ends:
         return End(position) if opened is not None and opened > time + _MARGIN_SECONDS else None
 
     def _reachable(self) -> dict[ShardKey, Position | None]:
-        """The shards that the query reads, with their ends as far as they are known. The query starts no shard whose parents it does not read to their end."""
+        """Return the shards that the query reads, with their ends (None if not found yet). Children start only after finished parents."""
         kept: dict[ShardKey, Position | None] = {}
         for key in sorted(self._ends):  # ids grow, so parents come first
             shard = self._streams.stream(key.stream).shard(key.shard)

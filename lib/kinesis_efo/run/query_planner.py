@@ -1,4 +1,4 @@
-"""Plans the micro-batches of one query: answers the calls that `access` defines, in the run's event loop."""
+"""Plans the micro-batches of one query: answers the calls of `access`, in the run's event loop."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ if TYPE_CHECKING:
 _NO_LIMIT: Final = 1 << 62
 _UNKNOWN: Final = -1
 _ENDING_SECONDS: Final = 0.2
-"""How often a query with an end checks whether it has reached it; an event without records ends no poll."""
+"""How often a query with an end checks whether it has reached it; an event without records does not end a poll."""
 _WAIT_SECONDS: Final = 0.2
-"""How often to look whether a micro-batch that waits for more records has become large enough."""
+"""How often to check whether a waiting micro-batch has become large enough."""
 
 
 class Advance:
     """Turns replies to polls into the end offsets of a query's micro-batches.
 
-    Positions of idle shards are stored after `idle_interval` seconds. `last_records` returns the last record of each range that ends within
-    an event. `sizes` has the bytes of the micro-batch by shard, and `data` is the estimated size of its records' data. `quiet` says since
-    when each shard seems to have no more records. Times are monotonic, in seconds.
+    Positions of idle shards are stored after `idle_interval` seconds. `last_records` returns the last record of each range that ends within an
+    event. Times are monotonic, in seconds.
     """
 
     def __init__(
@@ -43,9 +42,9 @@ class Advance:
         last_records: Callable[[Sequence[ShardRange]], Mapping[ShardKey, int]],
         now: Callable[[], float],
     ) -> None:
-        self.sizes: Mapping[ShardKey, int] = {}
-        self.data = 0
-        self.quiet: Final[dict[ShardKey, float]] = {}
+        self.sizes: Mapping[ShardKey, int] = {}  # The bytes of the micro-batch, by shard
+        self.data = 0  # The estimated size of its records' data
+        self.quiet: Final[dict[ShardKey, float]] = {}  # Since when each shard seems to be out of records
         self._ending = ending
         self._idle_interval = idle_interval
         self._last_records = last_records
@@ -55,7 +54,7 @@ class Advance:
         self._empty: dict[ShardKey, ShardRange] = {}
 
     def to(self, position: Offset, reply: PollReply, mark: Mark | None) -> Offset | None:
-        """The offset after the reply to a poll, with `mark` if it had none; None if the reply does not justify a micro-batch."""
+        """Return the offset after the reply to a poll, with `mark` if it had none; None if the reply does not justify a micro-batch."""
         starting = [key for key in reply.starting if self._ending.begins(key)]
         justified = bool(starting)
         moved: dict[ShardKey, Position] = {}
@@ -106,21 +105,21 @@ class Advance:
         return position.moved_to(after, lasts, mark)
 
     def _idle_offsets_due(self, position: Offset) -> bool:
-        # Otherwise the stored position of an idle shard would in time be older than the stream's retention.
+        # Otherwise the stored position of an idle shard would eventually be older than the stream's retention.
         due = self._now() - self._stored_idle_at >= self._idle_interval
         return bool(self._idle) and (due or self._ending.reached({**position, **self._idle}))
 
     def ranges(self, position: Offset, end: Offset) -> list[ShardRange]:
-        """The ranges of the micro-batch that need a task, unordered and without their last records."""
+        """Return the ranges of the micro-batch that need a task, unordered and without their last records."""
         return [ShardRange(key, position[key], end[key]) for key in self.sizes if key not in self._empty]
 
     def has_records(self, wanted: ShardRange) -> bool:
-        """Whether a range of the micro-batch needs a task: not if it is known to be empty. After a restart, none is known to be."""
+        """Whether a range of the micro-batch needs a task. False only for ranges planned without records, which is unknown after a restart."""
         return self._empty.get(wanted.key) != wanted
 
 
 class QueryPlanner:
-    """Carries out, in the run, the calls of one query's planner. The query is called `name`, and reads the logical `streams`."""
+    """Executes the calls of one query's planner in the run. `name` is the query's name in the run, `streams` are logical names."""
 
     def __init__(
         self, run: WholeRun, query: Query, name: str, options: SourceOptions, streams: Collection[str]
@@ -144,7 +143,7 @@ class QueryPlanner:
         self._planned_at = -inf
 
     async def answer(self, call: Call[Any]) -> Any:
-        """Make a call. Raises KinesisEfoError if reading failed for good, or the query has ended."""
+        """Execute a call. Raises KinesisEfoError if reading has failed for good or the query has ended."""
         match call:
             case Next():
                 return await self._next(call)
@@ -160,9 +159,9 @@ class QueryPlanner:
         raise TypeError(call)
 
     async def finished(self, marks: Collection[Mark], name: str | None, *, alone: bool = False) -> None:
-        """Finish the micro-batches that the driver reports as finished: `marks` of their ends (other queries' are ignored).
+        """Finish the micro-batches whose ends have these `marks`, as the driver reports. Marks of other queries are ignored.
 
-        `name` is the name of their query in Spark; `alone`: whether that query has no other source.
+        `name` is the query's name in Spark; `alone`: the query has a single source.
         """
         for mark in marks:
             if self.query.finish(mark):
@@ -189,9 +188,9 @@ class QueryPlanner:
             self._ending.go_on(call.ending, self._run.clock.monotonic())
         if call.resumed is not None:
             query.resume(call.resumed)
-        # If the query has begun, another thread's call was faster, and knows more.
+        # If the query has begun, another thread's call was faster and has newer positions.
         if call.kept is not None and query.progress.finished is None:
-            # Begin now, because the query's tasks may be reading from there before its first `Next`.
+            # Before the query's first `Next`, its tasks may already read from there.
             await query.check_replay(call.kept, () if call.end is None else call.kept.ranges_to(call.end), call.end)
         if not call.new:
             return None
@@ -206,7 +205,7 @@ class QueryPlanner:
 
     async def _next(self, call: Next) -> Step:
         position, ending = call.position, self._ending
-        # Spark asks only after it has written the commit log of the micro-batch before.
+        # Spark requests this only after it has written the previous micro-batch's commit log.
         self.query.begin(position)
         if call.available_now:
             ending.available_now()
@@ -214,13 +213,12 @@ class QueryPlanner:
             ending.once()
         if ending.over:
             return self._step()
-        # Wait even if there is nothing to read: with an offset of each source, Spark would commit the other sources' rows before this query
-        # is refused.
+        # Wait even without records: with an offset of each source, Spark would commit the other sources' rows before this query is rejected.
         if not await self._has_leases(call.wait):
             return self._step(again=True)
         added = await self._added_streams(position)
         if added and not (ending.wanted and ending.in_one_batch):
-            # A micro-batch that reads nothing of them puts their start into Spark's log.
+            # An empty micro-batch stores their start in Spark's log.
             return self._step(position.moved_to({**position, **added}, {}, self._mark, added))
         if ending.wanted and ending.in_one_batch:
             if (tips := await self.query.tips(position, call.wait)) is None:
@@ -259,7 +257,7 @@ class QueryPlanner:
             idle = [each for each in reply.shards if not (each.records or each.through.is_end)]
             reply = PollReply(idle, undecided=reply.undecided)
         if (end := self._advance.to(position, reply, self._mark)) is not None:
-            # Positions of idle shards alone do not prolong the wait of records that have not been read.
+            # Positions of idle shards alone must not prolong the wait of unread records.
             self._planned_at = self._run.clock.monotonic() if self._advance.sizes else self._planned_at
             size = sum(self._advance.sizes.values()), self._advance.data
             if end is position:
@@ -272,10 +270,10 @@ class QueryPlanner:
         return self._step(again=unfinished or (waits and self._alone), behind=behind)
 
     async def _wait_for_more(self, call: Next, reply: PollReply, give_up_at: float) -> bool:
-        """Wait a moment if a larger micro-batch is worth it; returns whether it was, so that nothing is read now.
+        """Wait a moment if a larger micro-batch is worth it. Return whether it is, so that nothing is read now.
 
-        Spark asks the sources of a query one after the other, so this would delay other sources. By default, only a query that is known to
-        have none waits. With `minBytesPerTrigger` another one does as Spark's Kafka source does, and says that there is nothing.
+        Spark polls the sources of a query one after another, so waiting delays other sources. By default, only a query with a single source
+        waits. With `minBytesPerTrigger`, others wait too, reporting no records like Spark's Kafka source.
         """
         options, least = self._options, self._options.min_bytes_per_trigger
         now = self._run.clock.monotonic()
@@ -330,14 +328,14 @@ class QueryPlanner:
         return Step(end, again, total, data, list(behind), plan, ending)
 
     async def _has_leases(self, at_most: float) -> bool:
-        """Wait, once, until this query may read."""
+        """Wait until this query may read. Later calls return immediately."""
         self._may_read = self._may_read or await self.query.wait_held(at_most)
         return self._may_read
 
     async def _added_streams(self, position: Offset) -> Offset:
-        """The start of streams that are not in the query's offset, chosen once; empty if there are none."""
+        """Return the start of streams that are missing from the query's offset, chosen once; empty if none is missing."""
         if self._knows_all or not (names := self._streams - {key.stream for key in position}):
-            # So do all later offsets.
+            # All later offsets contain them too.
             self._knows_all = True
             return Offset({})
         if self._added is None:

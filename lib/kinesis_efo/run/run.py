@@ -52,7 +52,7 @@ _LOOK_SECONDS: Final = 0.1
 
 
 class Elsewhere(NamedTuple):
-    """How a run has its fetchers in other processes, which count as dead after `timeout` seconds; the others are those of `watch_fetchers`."""
+    """Settings for fetchers in other processes, which count as dead after `timeout` seconds. For the others, see `watch_fetchers`."""
 
     timeout: float
     problem: Callable[[], str] = lambda: ""
@@ -60,12 +60,21 @@ class Elsewhere(NamedTuple):
 
 
 class Run(LeaseListener):
-    """One run. It reads a stream as long as it holds the stream's lease.
+    """One run. It reads a stream while it owns the stream's lease.
 
-    `fetcher` is in this process. It fills all rows, or, with fetchers `elsewhere`, those of queries that catch up. `hold` is that of `Table`.
+    Args:
+        streams: The run's streams.
+        fetcher: The fetcher in this process. With `elsewhere`, it fills only the rows of queries that catch up.
+        leases: The run's leases.
+        table: The lease table.
+        lease_keys: The names of its rows.
+        checkpoint_rate: Maximum checkpoints per second.
+        patience: Seconds to wait for a lease without which a query cannot continue.
+        clock: The clock.
+        elsewhere: Settings for fetchers in other processes; None without such.
+        hold: See `Table`.
 
-    It writes at most `checkpoint_rate` checkpoints per second, and waits `patience` seconds for a lease without which a query cannot
-    continue. `failure` is the error that ended the run; `continued` has the streams that queries continue from the lease table.
+    `failure` is the error that ended the run; `continued` has the streams that queries continue from the lease table.
     """
 
     def __init__(
@@ -121,7 +130,7 @@ class Run(LeaseListener):
 
     @asynccontextmanager
     async def lend(self, shards: Collection[ShardKey]) -> AsyncIterator[None]:
-        """Let nobody subscribe to some shards but the caller, who looks for their tips with subscriptions."""
+        """Close subscriptions to some shards, so that the caller can find their tips with subscriptions."""
         self.table.lend(shards)
         try:
             await self.fetcher.close(RowKey(None, key) for key in shards)
@@ -132,9 +141,9 @@ class Run(LeaseListener):
             self.table.take_back(shards)
 
     async def start(self, endpoint: str, status: str | None = None) -> None:
-        """Start the run: it takes the lease on each stream in the background, and reads a stream while it holds the stream's lease.
+        """Start the run: it acquires the lease on each stream in the background, and reads a stream while it owns the lease.
 
-        The lease rows get `endpoint`, the address at which this run serves data, and `status`, how tools reach the status of this run.
+        `endpoint` and `status` go into the lease rows: the address of this run's data, and how tools reach its status.
         """
         self.fetcher.start(self, self.table)
         self._tasks.append(in_background(self._tick(), "deciding what is kept", self.failure))
@@ -163,7 +172,7 @@ class Run(LeaseListener):
         await self._ending
 
     def _end(self) -> None:
-        # A run that has failed ends now, because a query in its sink may learn of it much later, and keeps the process until then.
+        # A failed run ends now: a query in its sink may notice much later, and does not end the process until then.
         self._ending = asyncio.create_task(self._release(), name="end of the run")
 
     async def _release(self) -> None:
@@ -181,7 +190,7 @@ class Run(LeaseListener):
             self.table.tick()
 
     def _order(self, rows: Collection[RowKey]) -> None:
-        """Order what the table has decided: here by a call, elsewhere by a message."""
+        """Send the table's orders to the fetchers: by a call in this process, by messages elsewhere."""
         here = {row: self.table.order(row) for row in rows if self.assignments is None or not row.is_shared}
         self.fetcher.obey(here)
         if self.assignments is not None:
@@ -194,14 +203,14 @@ class Run(LeaseListener):
         return self.fetcher.reading or any(member.request.reading for member in members)
 
     def fetcher_of(self, key: ShardKey) -> str | None:
-        """The name of a shard's fetcher; None if the shard has no fetcher, or the run has only one."""
+        """Return the name of a shard's fetcher; None if the shard is not assigned, or in a run with a single fetcher."""
         member = None if self.assignments is None else self.assignments.members.owner(key)
         return None if member is None else str(member)
 
     # -- what its queries ask
 
     def join(self, query: Query) -> int:
-        """Add a query; returns its number."""
+        """Add a query. Return its number."""
         self.queries.append(query)
         self._joined += 1
         for stream, rows in self._rows.items():
@@ -218,9 +227,9 @@ class Run(LeaseListener):
             self.follow()
 
     def follow(self) -> dict[ShardKey, LeaseInfo]:
-        """Write rows for the shards that the queries read now, and for no others. Returns the contents of new rows.
+        """Write rows for exactly the shards that the queries read now. Return the contents of new rows.
 
-        Called again when a shard is listed whose content is not complete.
+        Called again once an incomplete shard is listed.
         """
         shards: dict[ShardKey, LeaseInfo] = {}
         for offset in self._finished:
@@ -235,11 +244,11 @@ class Run(LeaseListener):
     ) -> None:
         """Move the rows forward after one query has processed everything up to `offset`.
 
-        `moved` has the positions that have changed; `records`, the last records up to its positions.
+        `moved` has the changed positions; `records`, the last records up to its positions.
         """
         if len(self.queries) > 1:
             moved = self._lowest(moved)
-        # The record is that at this query's position, so ignore it if another query is further behind.
+        # A record belongs to this query's position, so ignore it if another query is further behind.
         self._note(moved, {key: record for key, record in records.items() if moved.get(key) == offset.get(key)})
 
     @property
@@ -264,18 +273,18 @@ class Run(LeaseListener):
     # -- what the run's lease calls
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Start reading a stream, because its lease is now held."""
+        """Start reading a stream whose lease was acquired."""
         self._checkpoints.found(stream, rows)
         self._rows[stream] = rows
         for query in self.queries:
             query.lease_taken(stream, rows)
-        # Begin no stream in a run that is stopping, because nothing would stop the stream when the lease is released.
+        # In a run that is stopping, the stream would not be stopped when the lease is released.
         if self.failure.error is None:
             logger.info("this run reads stream %s: it holds the lease", stream)
             self._settle(stream)
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
-        """Stop reading a stream whose lease is lost. If another run took the lease, this run fails."""
+        """Stop reading a stream whose lease was lost. If another run has acquired it, this run fails."""
         self._settle(stream)
         rows = [feed.row for feed in self.fetcher if feed.key.stream == stream]
         self._tasks.append(asyncio.create_task(self.fetcher.close(rows), name="closing"))
@@ -296,17 +305,17 @@ class Run(LeaseListener):
         self.table.wake()
 
     def lag(self, stream: str) -> Lag:
-        """The run's lag in a stream, for the stream's lease row."""
+        """Return the run's lag in a stream, for the stream's lease row."""
         queries = [query.status(stream=stream) for query in self.queries] if self._are_several else []
         return lag_of(self.table.statuses(stream, self.fetcher_of), round(self.clock.time() * 1000), queries)
 
     async def status(self) -> list[ShardStatus]:
-        """The status of each shard for tools, with the position of the slowest query."""
+        """Return the status of each shard for tools, with the position of the slowest query."""
         done: dict[int, Mapping[ShardKey, Position]] = {
             query.number: query.progress.finished or {} for query in self.queries
         }
         found = slowest(done, self.streams.ancestors)
-        # Of several queries, one may be further behind than the shared buffers.
+        # One of several queries may be further behind than the shared buffers.
         queries = [query.status(shards=True) for query in self.queries] if self._are_several else []
         lags = {
             (query.number, shard.stream, shard.shard): shard.millis for query in queries for shard in query.shards or ()
@@ -325,7 +334,7 @@ class Run(LeaseListener):
         return told
 
     def query_statuses(self, *, shards: bool = False) -> list[QueryStatus]:
-        """The status of each query for tools, with lists of shards if `shards`; empty if the only query does not catch up."""
+        """Return the status of each query for tools, with lists of shards if `shards`; empty for a single query that does not catch up."""
         return [query.status(shards=shards) for query in self.queries] if self._are_several else []
 
     @property
@@ -333,7 +342,7 @@ class Run(LeaseListener):
         return len(self.queries) > 1 or any(query.reads_apart for query in self.queries)
 
     def count_queries(self) -> tuple[int, int]:
-        """The number of queries, and the number of queries that are catching up. Thread-safe."""
+        """Return the number of queries, and of those that are catching up. Thread-safe."""
         queries = list(self.queries)
         return len(queries), sum(query.reads_apart for query in queries)
 
@@ -343,7 +352,7 @@ class Run(LeaseListener):
         return self.failure.error is None and self.leases.is_held(shard.stream)
 
     async def may_open(self, shard: ShardKey) -> None:
-        """Wait until the lease is held. It may be lost while a feed waits for its turn, if this process was suspended."""
+        """Wait until this run owns the lease. It may be lost while a feed waits for its turn, if this process was suspended."""
         while not self.leases.is_held(shard.stream):
             await self.clock.sleep(_LOOK_SECONDS)
 
@@ -368,7 +377,7 @@ class Run(LeaseListener):
         )
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
-        """End the run if a row of all queries cannot be filled, else the query of the row, unless that only has to wait for others."""
+        """End the run if a shared row cannot be filled, otherwise the row's query. If GetRecords is denied, disable catching up instead."""
         query = self.table.queries.get(row.query or "")
         if row.is_shared:
             self.failure.set(error)
@@ -384,7 +393,7 @@ class Run(LeaseListener):
         return min((each for each in horizons if each is not None), default=None)
 
     def _accepted(self, shard: ShardKey) -> Position | None:
-        """The position up to which each query that may lose records of a shard accepts that; None if one of them accepts nothing."""
+        """Return up to where all queries that may lose records of a shard accept that; None if one of them does not."""
         accepting = [query for query in self.queries if query.accepted(shard) is not None]
         if not accepting:
             return None

@@ -1,4 +1,4 @@
-"""Serves the tasks of a run's queries: from the rows that the run's own process fills, or by naming the fetcher that has a range."""
+"""Serves the tasks of a run's queries: from rows in the run's own process, or by naming the fetcher of a range."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AGAIN_SECONDS: Final = 0.2
 
 
 class Serving:
-    """Answers tasks. With `fetchers=N`, the shared rows are at the fetchers of `assignments`; it is None if this process has all rows."""
+    """Answers tasks. `assignments` assigns the shared rows to fetchers (`fetchers=N`); None if this process fills all rows."""
 
     def __init__(self, table: Table, coordinator: Coordinator, assignments: Assignments | None, clock: Clock) -> None:
         self.assignments: Final = assignments
@@ -32,12 +32,12 @@ class Serving:
         self._clock = clock
 
     def of(self, query: str) -> QuerySource:
-        """The source from which the tasks of the query with this name read."""
+        """Return what the tasks of this query read from."""
         self._table.named(query)
         return QuerySource(self._table, self._coordinator, self._clock, query, has_shared=self.assignments is None)
 
     async def where(self, request: WhereRequest, home: FetcherAddress) -> WhereReply:
-        """The address from which a task reads each range, once all have one or the time of the request is over; `home` is this process."""
+        """Return the address of each range once all are assigned, or after the requested time; `home` is this process."""
         give_up_at = self._clock.monotonic() + request.wait
         while True:
             self._coordinator.failure.raise_if_set()
@@ -103,7 +103,7 @@ class QuerySource:
 
 
 class PlannerService(FetcherService):
-    """Serves tasks, and the fetchers of a run; see `FetcherService`, which gets the other arguments."""
+    """Serves tasks and the fetchers of a run; see `FetcherService`, which receives the other arguments."""
 
     what = "planner"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def stands(table: Table, query: QueryRows, key: ShardKey, done: Position, now: float) -> QueryShard:
-    """Where a query that has processed everything up to `done` is in one shard. `now` is in monotonic seconds."""
+    """Return the status of a query that has processed everything up to `done` in one shard. `now` is monotonic seconds."""
     shared, own = table.shared.get(key), table.separate(query.name, key)
     kept = None if shared is None else shared.kept.get(query.name)
     held = 0 if shared is None or kept is None else shared.index.held_behind(kept)
@@ -36,7 +36,7 @@ def stands(table: Table, query: QueryRows, key: ShardKey, done: Position, now: f
 
 
 def summed_up(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool) -> QueryStatus:
-    """A query's status with the sums over its shards, and with the list of the shards if `each`."""
+    """Add the sums over a query's shards to its status, and if `each`, the list of the shards."""
     known = list(shards)
     worst = max(
         (shard for shard in known if shard.millis is not None), key=lambda shard: shard.millis or 0, default=None
@@ -57,7 +57,7 @@ def summed_up(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool) -
 def slowest(
     queries: Mapping[int, Mapping[ShardKey, Position]], ancestors: Callable[[ShardKey], Collection[ShardKey]]
 ) -> dict[ShardKey, tuple[int, Position]]:
-    """For each shard, the number and position of the query that is furthest behind; `TRIM_HORIZON` if it still reads an ancestor."""
+    """Return, for each shard, number and position of the query that is furthest behind; `TRIM_HORIZON` if it still reads an ancestor."""
     found = {}
     for key in {key for done in queries.values() for key in done}:
         at = {number: done[key] for number, done in queries.items() if key in done}
@@ -74,9 +74,9 @@ def slowest(
 
 
 def lag_of(shards: Iterable[ShardStatus], at: int | None = None, queries: Iterable[QueryStatus] = ()) -> Lag:
-    """The lag of a run in a stream, for the lease table. `at` is the time in epoch milliseconds.
+    """Return the lag of a run in a stream, for the lease table. `at` is the time in epoch milliseconds.
 
-    `queries` has the status of each query if there are several, because a query may be further behind than the shared buffers.
+    `queries` has the status of each of several queries: one may be further behind than the shared buffers.
 
     >>> lag_of([
     ...     ShardStatus("orders", "s-1", "AFTER:7", 0, 0, None, 0), ShardStatus("orders", "s-2", "AFTER:7", 5_000, 10, 1.5, 200)

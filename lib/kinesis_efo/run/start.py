@@ -24,15 +24,15 @@ logger = logging.getLogger(__name__)
 _SHOWN: Final = 5
 
 _LISTED_SECONDS: Final = 90.0
-"""Maximum time to wait until ListShards lists a shard that is known already."""
+"""Maximum seconds to wait until ListShards returns a shard of the start."""
 
 
 async def start_offset(
     start: Start, streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
 ) -> Offset:
-    """The first offset of a new query, from the option `startingPosition`. The lease table is read only if that is `LEASES`.
+    """Return the first offset of a new query, from the option `startingPosition`. The lease table is read only for `LEASES`.
 
-    `clock` is Kinesis' time. `LATEST` is stored as the present time, so that a restart before the first record skips nothing. Raises
+    `clock` is Kinesis' time. `LATEST` is stored as the current time, so that a restart before the first record does not skip records. Raises
     StreamReplacedError if the leases are of another stream, and LeaseTableError if a stream has no leases to start from.
     """
     now = _now(clock)
@@ -56,10 +56,10 @@ async def start_offset(
 async def added_offset(
     start: Start, streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
 ) -> Offset:
-    """Start positions for streams that were added to a query with a checkpoint, from the option `newStreamPosition`.
+    """Return start positions for streams that were added to a query with a checkpoint, from the option `newStreamPosition`.
 
-    The lease table is read only if that is `LEASES`. A stream without rows then starts at TRIM_HORIZON. Raises StreamReplacedError if the
-    leases are of another stream.
+    The lease table is read only for `LEASES`; streams without rows then start at TRIM_HORIZON. Raises StreamReplacedError if the leases are of
+    another stream.
     """
     positions: dict[ShardKey, Position] = {}
     since: Mapping[str, float] = {}
@@ -85,7 +85,7 @@ async def _offset(
 
 
 def _begun_at(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: LeaseKeys) -> dict[str, float]:
-    """The trim horizons at which the application began with shards of which it has read nothing yet. What came since then is not to be lost."""
+    """Return, by stream, the trim horizon at which the application began with shards that are still unread. Later records must not be lost."""
     found: dict[str, float] = {}
     for shard, lease in lease_keys.by_shard(scan.leases).items():
         if positions.get(shard) == TRIM_HORIZON and lease.read_since is not None:
@@ -94,9 +94,9 @@ def _begun_at(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: Le
 
 
 async def _horizons(positions: Mapping[ShardKey, Position], streams: Mapping[str, Stream]) -> dict[str, float]:
-    """The present trim horizons of the streams that are read from there, so that it is known later whether the horizon has moved."""
+    """Return the current trim horizons of the streams that are read from there, to detect later whether the horizon has moved."""
     begin = [key for key, position in positions.items() if position == TRIM_HORIZON]
-    # A child of a shard that was read to its end has to be read from its creation on, whatever the horizon is now.
+    # A child of a finished shard must be read from its creation on, whatever the horizon is now.
     continued = {key.stream for key in begin if SHARD_END in _of_parents(key, positions, streams[key.stream])}
     horizons = {name: await streams[name].horizon() for name in sorted({key.stream for key in begin} - continued)}
     return {name: horizon for name, horizon in horizons.items() if horizon is not None}
@@ -108,7 +108,7 @@ def _of_parents(key: ShardKey, positions: Mapping[ShardKey, Position], stream: S
 
 
 def _now(clock: Clock) -> Position:
-    # Round down, because Kinesis' clock is known to a second at best, and a few earlier records are better than a gap.
+    # Round down: Kinesis' clock is exact to a second at best, and a few earlier records are better than a gap.
     return Position.at_timestamp(floor(clock.time() * 1000))
 
 
@@ -134,9 +134,9 @@ async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], clock: Clo
 
 
 async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
-    """What a query begins with. Waits for a list of shards that is not older than the start.
+    """Return what a query begins with. Waits for a list of shards that is not older than the start.
 
-    Until a shard is listed, nothing says whether it is a descendant of a named shard, and so begins after that.
+    An unlisted shard could be a descendant of a named shard, and so begin later.
     """
     give_up_at = clock.monotonic() + _LISTED_SECONDS
     while True:
@@ -164,7 +164,7 @@ async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
 async def _from_leases(
     streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
 ) -> tuple[dict[ShardKey, Position], Scan]:
-    """The positions in the lease table, for the streams that have rows. Raises LeaseTableError if a shard has no row."""
+    """Return the positions in the lease table, for the streams that have rows. Raises LeaseTableError if a shard's row is missing."""
     scan, now = await table.scan(), _now(clock)
     _refuse_foreign(scan, table, streams, lease_keys)
     _refuse_strays(scan, table, streams, lease_keys)
@@ -173,7 +173,7 @@ async def _from_leases(
     for shard, lease in lease_keys.by_shard(scan.leases).items():
         if shard.stream not in streams:
             continue
-        # The KCL keeps LATEST in a row until its first checkpoint, so nothing was read yet.
+        # A KCL row has LATEST until its first checkpoint, so the shard is unread.
         positions[shard] = lease.position or now
         parents[shard] = lease.parents
     passed = read_to_end(positions, {name: stream.lineage for name, stream in streams.items()}, parents)
@@ -206,7 +206,7 @@ async def _from_leases(
 
 
 def _refuse_foreign(scan: Scan, table: LeaseStore, streams: Collection[str], lease_keys: LeaseKeys) -> None:
-    """Raise an error if a KCL application wrote a row: its key has another form, and it lacks the attributes that this library adds."""
+    """Raise an error if a KCL application wrote a row: its key has another form, and this library's attributes are missing."""
     for shard, lease in sorted(lease_keys.by_shard(scan.leases).items()):
         foreign = lease.key != lease_keys.encode(shard) and not lease.ours
         numbered = lease.checkpoint is not None and lease.checkpoint.kind is PositionKind.AFTER
@@ -235,7 +235,7 @@ def _held_back(
     streams: Mapping[str, Stream],
     parents: Mapping[ShardKey, Collection[str]],
 ) -> list[ShardKey]:
-    """The shards that start only after their ancestors, although the KCL has already created their leases."""
+    """Return the shards that start only after their ancestors, although the KCL has already created their leases."""
 
     def unread(key: ShardKey) -> bool:
         before = streams[key.stream].lineage.ancestors((key.shard,)).union(parents[key])

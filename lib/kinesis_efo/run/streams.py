@@ -12,7 +12,7 @@ from kinesis_efo.manifest import Manifest, StreamRef
 
 
 class RunStreams:
-    """Opens the streams of a run, each of them once. `open_stream` opens one without listing its shards."""
+    """Opens the streams of a run, each once. `open_stream` opens a stream without listing its shards."""
 
     def __init__(self, manifest: Manifest, open_stream: Callable[[StreamRef], Stream]) -> None:
         self.opened: Final = {name: open_stream(ref) for name, ref in manifest.streams.items()}
@@ -23,11 +23,11 @@ class RunStreams:
 
     @property
     def arns(self) -> dict[str, str]:
-        """The ARNs of all streams by logical name, including the streams that are not open yet."""
+        """The ARNs of all streams by logical name, including streams that are still being opened."""
         return {name: ref.stream_arn for name, ref in self._refs.items()}
 
     def faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
-        """The reasons why a query of these streams, by logical name, cannot share the run."""
+        """Return the reasons why a query of these streams, by logical name, cannot share the run."""
         faults = []
         for name, ref in streams.items():
             known = self._refs.get(name)
@@ -47,7 +47,7 @@ class RunStreams:
 
     async def ready(self, names: Collection[str]) -> None:
         """Wait until the streams with these logical names are open. Raises the error of a stream that cannot be listed."""
-        # Shield the tasks, because several clients may wait for the same stream.
+        # Several clients may wait for the same stream.
         await asyncio.gather(*(asyncio.shield(self._opening[name]) for name in names if name in self._opening))
 
     async def _open(self, name: str, ref: StreamRef) -> None:

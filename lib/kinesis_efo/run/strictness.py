@@ -1,7 +1,7 @@
-"""Finds the streams of which KPL aggregates may be left out, if the option `deaggregate` asks for it.
+"""Finds the streams in which KPL aggregates may be dropped (option `deaggregate`).
 
-If Kinesis itself ever distributed the records of a stream, whatever their keys are, aggregates may be in any shard and are not sent
-again, so none may be left out. DescribeStreamSummary returns only the present strategy; an earlier one is kept in the run's row.
+If Kinesis itself ever distributed the records of a stream, regardless of their keys, any shard may have aggregates that are not sent again, so
+none may be dropped. DescribeStreamSummary returns only the current strategy; an earlier one is recorded in the run's row.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from kinesis_efo.records.distribution import Distribution, lenient
 logger = logging.getLogger(__name__)
 
 ASK_SECONDS: Final = 5.0
-"""Minimum time between two calls for a stream. AWS allows 20 calls of DescribeStreamSummary a second for the whole account."""
+"""Minimum seconds between two calls for a stream. AWS allows 20 DescribeStreamSummary calls per second for the whole account."""
 
 
 class Strictness:
-    """Follows how Kinesis distributes the records of streams over their shards.
+    """Tracks how Kinesis distributes the records of streams over their shards.
 
-    The `notes` of `leases` name the streams whose records Kinesis has ever distributed itself. Waits at most `patience` seconds for a lease.
+    `leases.notes` records the streams that were ever distributed by Kinesis itself. Waits at most `patience` seconds for a lease.
     """
 
     def __init__(self, streams: Streams, leases: RunLease, patience: float, clock: Clock) -> None:
@@ -37,7 +37,7 @@ class Strictness:
         self._said: set[tuple[str, Distribution]] = set()
 
     async def of(self, names: Collection[str]) -> frozenset[str]:
-        """Those of the given streams of which aggregates may be left out. Waits for the leases; raises `LeaseError` if it gets none."""
+        """Return the given streams in which aggregates may be dropped. Waits for the leases; raises `LeaseError` without them."""
         await self._leases.wait_held(names, self._patience)
         strict = await asyncio.gather(*(self._is_strict(name) for name in names))
         return frozenset(name for name, is_strict in zip(names, strict, strict=True) if is_strict)
@@ -58,10 +58,10 @@ class Strictness:
         asked_at, known = self._asked.get(name, (-ASK_SECONDS, Distribution.UNKNOWN))
         if self._clock.monotonic() - asked_at < ASK_SECONDS:
             return known
-        # The first answer decides which rows a repeated micro-batch has, so a transient error must not change it.
+        # The first response decides which rows a repeated micro-batch has, so a transient error must not change it.
         told = await self._streams.stream(name).distribution(patient=name not in self._asked)
         if told is Distribution.UNKNOWN:
-            told = known  # a failed call changes nothing
+            told = known  # a failed call does not change the result
         self._asked[name] = self._clock.monotonic(), told
         return told
 

@@ -1,7 +1,7 @@
 """The table of what is fetched for a run: for each shard a row for all queries, and one for each query that catches up.
 
-A fetcher in the run's process fills it by calls, one on an executor by messages. It is always a hint: a fetcher may drop events for lack
-of room before it says so. Tasks of queries then ask again.
+A fetcher in the run's process updates it by calls, a remote one by messages. The content is always a hint: a fetcher may drop events for lack of
+space before it reports that. Tasks then repeat their request.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 _AGAIN_SECONDS: Final = 60.0
 _LATELY_SECONDS: Final = 12.0
-"""In this time, at least two events come from an idle shard."""
+"""Within this time, at least two events of an idle shard arrive."""
 
 
 class ReportedIndex(EventIndex):
@@ -47,7 +47,7 @@ class ReportedIndex(EventIndex):
         self._last: LastRecord | None = None
 
     def add(self, events: Iterable[BufferedEvent], now: float) -> int:
-        """Add events; returns their bytes."""
+        """Add events. Return their bytes."""
         size = 0
         for event in events:
             record = event.last_record
@@ -83,11 +83,11 @@ class ReportedIndex(EventIndex):
 
 
 class Row:
-    """What the run knows of one row. `moved_at`, when its source last moved, is the one fact that nobody else knows.
+    """The state of one row. Times are monotonic seconds.
 
-    It counts from the first event after the move: whoever a subscription moves for must have some seconds to plan from it.
-
-    Times are monotonic seconds. `fetcher` is the name of the process that fills it, '' for the run's own. See `ShardNews` and `Order`.
+    `moved_at` is when its source last moved, which only the run records. With the first event, it is set to the time of that event: the
+    query for which a subscription moves gets some seconds to plan. `fetcher` is the name of the process that fills it; empty for the run's
+    own. For the rest, see `ShardNews` and `Order`.
     """
 
     def __init__(self, key: RowKey, start: Position, version: int, now: float) -> None:
@@ -96,7 +96,7 @@ class Row:
         self.begin(start, version, now)
 
     def begin(self, start: Position, version: int, now: float) -> None:
-        """Note that the source begins at a position; what was known of the row is void."""
+        """Restart the row at a position, discarding what was reported about it."""
         self.start = self.keep = start
         self.version = version
         self.index = EventIndex(start)
@@ -113,7 +113,7 @@ class Row:
         self._quiet_since: float | None = None
 
     def note(self, news: ShardNews, now: float, made_at: float) -> None:
-        """Note everything in some news except for the events. They were made after `made_at`, and may have come late."""
+        """Apply a report, except for its events. It was made after `made_at` and may have come late."""
         if not self._has_come and len(self.index):
             self._has_come, self.moved_at = True, now
         self.is_heard, self.heard_at = True, now
@@ -123,7 +123,7 @@ class Row:
         self._quiet_since = now - news.quiet if news.quiet else None
 
     def quiet(self, now: float) -> float:
-        """Seconds for which the shard seems to have had no more records; 0 if it may have some."""
+        """Return for how many seconds the shard seems to be out of records; 0 if it may have more."""
         unheard = self.waits or now - self.heard_at > _LATELY_SECONDS
         return 0.0 if self._quiet_since is None or unheard else now - self._quiet_since
 
@@ -132,14 +132,14 @@ class Row:
         return self.index.ended or (self._seen_until is not None and self._seen_until >= since)
 
     def behind_now(self, now: float) -> int | None:
-        """Milliseconds by which the row is behind the tip, as far as is known."""
+        """Return by how many milliseconds the row is behind the tip; None if unknown."""
         if self.index.ended:
             return 0
         silent = now - self.heard_at
         return None if self.behind is None else self.behind + (round(1000 * silent) if silent > SILENCE_SECONDS else 0)
 
     def view(self, now: float) -> RowView:
-        """The row, for `decide`."""
+        """Return the row as `decide` sees it."""
         behind = self.behind_now(now)
         return RowView(
             self.index,
@@ -151,12 +151,12 @@ class Row:
         )
 
     def order(self) -> Order:
-        """What its fetcher has to do."""
+        """Return the order for its fetcher."""
         kept = sorted(self.kept.items()) if len(self.kept) > 1 else []
         return Order(self.version, self.start, self.keep, kept)
 
     def status(self, fetcher: str | None, subscription: Subscription | None, now: float) -> ShardStatus:
-        """The status of the shard. `fetcher` is the name of its fetcher for tools; `subscription` has the counts of its subscriptions."""
+        """Return the status of the shard. `fetcher` is its fetcher's name for tools; `subscription` counts its subscriptions."""
         index = self.index
         return ShardStatus(
             *self.key.shard,
@@ -174,8 +174,14 @@ class Row:
 class Table:
     """All rows of a run, and the queries that they are for. It lives in the run's event loop.
 
-    `may_read` is whether the run may read a shard now. `ordered` is called with the rows whose orders have changed. `home` is the run's own
-    fetcher. `hold`: queries stay together even if one starves. `moved` is notified when orders have changed.
+    Args:
+        home: The run's own fetcher.
+        clock: The clock.
+        may_read: Returns whether the run may read a shard now.
+        ordered: Called with the rows whose orders have changed.
+        hold: Queries stay together even if one starves.
+
+    `moved` is notified when orders have changed.
     """
 
     def __init__(
@@ -206,15 +212,15 @@ class Table:
 
     @property
     def may_poll(self) -> bool:
-        """Whether queries may catch up with GetRecords, as far as is known."""
+        """Whether queries may catch up with GetRecords."""
         return self.home.may_poll if self._may_poll is None else self._may_poll
 
     def forbid_polling(self, why: AccessRefusedError) -> None:
-        """Let queries wait for each other, because Kinesis refuses GetRecords."""
+        """Make queries wait for each other after Kinesis has denied GetRecords."""
         if self._may_poll is not None:
             return
         self._may_poll = False
-        # One query only reads again what it reads again anyway.
+        # A single query only repeats reads that it has to repeat anyway.
         level = logging.WARNING if len(self.queries) > 1 else logging.INFO
         logger.log(
             level,
@@ -231,20 +237,20 @@ class Table:
         return query
 
     def leave(self, query: QueryRows) -> None:
-        """Remove a query, and what is kept for it."""
+        """Remove a query and what was retained for it."""
         if self.queries.get(query.name) is query:
             del self.queries[query.name]
             self.settle([*query.shards(), *self._separate])
 
     def named(self, name: str) -> QueryRows:
-        """A query by its name. Raises `FetcherUnreachableError` if it has ended, or has not joined this run yet."""
+        """Return a query by its name. Raises `FetcherUnreachableError` if it has ended, or has not joined this run yet."""
         try:
             return self.queries[name]
         except KeyError:
             raise FetcherUnreachableError("the run does not know the query of this task (any more)") from None
 
     def lend(self, shards: Collection[ShardKey]) -> None:
-        """Close the rows of some shards until they are taken back."""
+        """Close the rows of some shards until `take_back`."""
         self._lent |= {*shards}
         self.settle(shards)
 
@@ -256,7 +262,7 @@ class Table:
     # -- news
 
     def touch(self, rows: Iterable[RowKey]) -> None:
-        """Look at rows of the run's own fetcher soon."""
+        """Check rows of the run's own fetcher soon."""
         self._touched.update(rows)
         if not self._looks:
             self._looks = True
@@ -281,9 +287,9 @@ class Table:
         self.heard({key.shard for key in touched}, wakes=wakes)
 
     def note(self, news: ShardNews, fetcher: str, room: int, made_at: float) -> int | None:
-        """Note what a fetcher in another process reports of a shard, at some time after `made_at`, monotonic seconds.
+        """Apply a remote fetcher's report about a shard, made after `made_at` (monotonic seconds).
 
-        Returns the bytes of new events; None if earlier news is missing.
+        Returns the bytes of new events; None if an earlier report is missing.
         """
         row, now = self.shared.get(news.key), self.clock.monotonic()
         if row is None or row.version != news.version:
@@ -302,13 +308,13 @@ class Table:
         if news.low is not None:
             index.keep(news.low)
         if index.covers(row.keep):
-            # The fetcher will drop the events before this position, so nobody must plan from them.
+            # The fetcher will drop the events before this position, so they must not be planned.
             index.keep(row.keep)
         row.note(news, now, made_at)
         return size
 
     def heard(self, shards: Collection[ShardKey], *, wakes: bool) -> None:
-        """Decide again after news of some shards, and tell the queries. `wakes`: there is something to read."""
+        """Decide again after reports about some shards, and notify the queries. `wakes`: there is something to read."""
         self.settle(shards)
         for query in list(self.queries.values()):
             query.planner.touch(shards)
@@ -325,7 +331,7 @@ class Table:
     def settle(
         self, shards: Iterable[ShardKey], query: str = "", asked: Mapping[ShardKey, Position] | None = None
     ) -> None:
-        """Decide for some shards, and order what was decided. `asked` are positions of tasks of a query that no row serves."""
+        """Decide for some shards and order the result. `asked` has positions of a query's tasks that are not served yet."""
         changed: set[RowKey] = set()
         may_read: dict[str, bool] = {}
         for key in set(shards):
@@ -338,7 +344,7 @@ class Table:
                     needs[name] = need
             self._settle(key, needs, changed)
             if not may_read[key.stream]:
-                self._watched.add(key)  # a late renewal may show that the lease was held all the time
+                self._watched.add(key)  # a late renewal may show that the lease never expired
         if changed:
             self._ordered(changed)
             self.moved.notify()
@@ -390,7 +396,7 @@ class Table:
                 self._keep(row, {}, needs[name].lowest, changed)
 
     def _is_plain(self, shared: Row, needs: Mapping[str, Needs]) -> bool:
-        """The usual case, which takes little time: all queries are within the row. `decide` would say the same."""
+        """Whether all queries are within the row: the usual case, in which `decide` would not change anything. A cheap check."""
         index = shared.index
         for at, _, asked in needs.values():
             if asked is not None or not index.covers(at) or index.ends_before(at):
@@ -405,7 +411,7 @@ class Table:
                 row.index.keep(keep)
 
     def _stand(self, key: RowKey, start: Position, changed: set[RowKey]) -> Row:
-        """Let the source of a row begin at a position. The only place where a subscription moves."""
+        """Restart the source of a row at a position. Subscriptions move only here."""
         self._version += 1
         now = self.clock.monotonic()
         rows = None if key.query is None else self._separate.setdefault(key.shard, {})
@@ -430,7 +436,7 @@ class Table:
             self._separate.pop(key, None)
 
     def reopen(self, shards: Iterable[ShardKey]) -> None:
-        """Let rows begin where they are kept, because another fetcher fills them from now on. That is no move."""
+        """Restart rows where their retained part begins, for another fetcher. This does not count as a move."""
         unused = []
         for key in shards:
             row = self.shared.get(key)
@@ -446,7 +452,7 @@ class Table:
         self.settle(unused)
 
     def touch_queries(self, shards: Collection[ShardKey]) -> None:
-        """Let all queries look at shards again."""
+        """Make all queries check shards again."""
         for query in self.queries.values():
             query.planner.touch(shards)
 
@@ -456,16 +462,16 @@ class Table:
         return self.shared.get(key.shard) if key.query is None else self.separate(key.query, key.shard)
 
     def separate(self, query: str, key: ShardKey) -> Row | None:
-        """The row of a query that catches up in a shard."""
+        """Return the row of a query that catches up in a shard."""
         return self._separate.get(key, {}).get(query)
 
     def order(self, key: RowKey) -> Order | None:
-        """The order for a row; None if it is not read."""
+        """Return the order for a row; None if it is not read."""
         row = self._row(key)
         return None if row is None else row.order()
 
     def serving(self, query: str, key: ShardKey, position: Position) -> RowKey | None:
-        """The row from which a task of a query reads a shard from a position on; None if there is none."""
+        """Return the row that serves a query's task in a shard from a position on; None if it has to wait."""
         shared, own, now = self.shared.get(key), self.separate(query, key), self.clock.monotonic()
         if shared is not None and shared.view(now).serves(position):
             return shared.key
@@ -474,7 +480,7 @@ class Table:
         return shared.key if shared is not None and not self.may_poll and shared.view(now).has(position) else None
 
     def find(self, query: str, wanted: Mapping[ShardKey, Position]) -> dict[ShardKey, RowKey | None]:
-        """Do the same for some shards, and decide again for those without such a row."""
+        """Call `serving` for some shards, and decide again for those that are not served."""
         found = {key: self.serving(query, key, at) for key, at in wanted.items()}
         if missing := {key: wanted[key] for key, row in found.items() if row is None}:
             self.settle(missing, query, missing)
@@ -482,9 +488,9 @@ class Table:
         return found
 
     def read_until(self, key: ShardKey, position: Position, *, lost: bool = True) -> float | None:
-        """A time, epoch seconds, before which no record after a position arrived; None if unknown.
+        """Return the low watermark of a position, epoch seconds; None if unknown.
 
-        Unless `lost`, rows that have lost records after the position do not count: other queries may not rely on them.
+        Unless `lost`, rows that have lost records after the position are ignored: other queries must not rely on them.
         """
         rows = (self.shared.get(key), *self._separate.get(key, {}).values())
         found = [
@@ -493,7 +499,7 @@ class Table:
         return max((each for each in found if each is not None), default=None)
 
     def last_record(self, query: str, wanted: ShardRange) -> int | None:
-        """The number of the last record of a range; None if the range has none or is not buffered."""
+        """Return the number of the last record of a range; None if the range is empty or not buffered."""
         now = self.clock.monotonic()
         for row in (self.shared.get(wanted.key), self.separate(query, wanted.key)):
             if row is not None and row.view(now).has(wanted.after):
@@ -503,14 +509,14 @@ class Table:
         return None
 
     def last_record_up_to(self, query: str, key: ShardKey, position: Position) -> LastRecord | None:
-        """The last record up to a position that all queries have finished; None if unknown."""
+        """Return the last record up to a position that all queries have finished; None if unknown."""
         for row in (self.shared.get(key), self.separate(query, key)):
             if row is not None and (last := row.index.last_record_up_to(position)) is not None:
                 return last
         return None
 
     def statuses(self, stream: str | None, fetcher_of: Callable[[ShardKey], str | None]) -> list[ShardStatus]:
-        """The status of each shard of one stream; None: of all. `fetcher_of` returns the name of a shard's fetcher for tools."""
+        """Return the status of each shard in `stream` (all streams if None). `fetcher_of` returns the name of a shard's fetcher for tools."""
         now = self.clock.monotonic()
         found = []
         for key, row in self.shared.items():
@@ -527,7 +533,7 @@ class Table:
 class QueryRows:
     """The rows from which one query plans and reads.
 
-    `failure` ends this query only. While it `pauses`, it needs only what it has planned.
+    `failure` ends this query only. While `pauses` is set, the query needs only what it has planned.
     """
 
     def __init__(
@@ -547,11 +553,11 @@ class QueryRows:
         self.failure.on_set(self.planner.wake)
 
     def shards(self) -> set[ShardKey]:
-        """The shards that it reads or has read."""
+        """Return the shards that it reads or has read."""
         return {*(self._progress.finished or ()), *(self._progress.reach or ())}
 
     def needs(self, key: ShardKey, asked: Position | None = None) -> Needs | None:
-        """What it needs of a shard; None if it does not read the shard, or has read it to its end."""
+        """Return what the query needs of a shard; None if it does not read the shard, or has read it to its end."""
         finished, reach = self._progress.finished, self._progress.reach
         if (
             finished is None
@@ -568,7 +574,7 @@ class QueryRows:
         return None if at.is_end else Needs(at, SHARD_END if to is None else to, asked)
 
     def row(self, key: ShardKey, position: Position) -> Row | None:
-        """The row from which the query plans a shard from a position on."""
+        """Return the row from which the query plans a shard from a position on."""
         shared = self._table.shared.get(key)
         if (
             shared is not None

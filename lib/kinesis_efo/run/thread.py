@@ -81,11 +81,11 @@ class RunThread:
         return self.whole.address
 
     def say(self, line: str) -> None:
-        """Give a log line to the next client that makes a call, which writes it. Only the newest lines are kept. Thread-safe."""
+        """Queue a log line for the next client that makes a call, which writes it. Old lines are dropped. Thread-safe."""
         self._said.append(line)
 
     def close(self, *, only_if_alone: bool = False) -> bool:
-        """Accept no new clients; see `Clients.close`."""
+        """Stop accepting clients; see `Clients.close`."""
 
         async def close() -> bool:
             return self.whole.close(only_if_alone=only_if_alone)
@@ -96,7 +96,7 @@ class RunThread:
             return True
 
     def stop(self) -> None:
-        """Release the leases, close every connection, end the thread. Takes bounded time; may be called again."""
+        """Release the leases, close all connections, end the thread. Takes bounded time; may be called again."""
         with self._stopping:
             self._stop()
 
@@ -118,12 +118,12 @@ class RunThread:
             self._loop.close()
 
     def _end(self, whole: WholeRun) -> None:
-        # Report the last metrics only after the leases are released, because the next run waits for the leases.
+        # After the leases are released, for which the next run waits.
         try:
             whole.end_report()
         except Exception:
             logger.exception("the last metrics were not reported")
-        # `shutdown` waits for running calls. They have ended with the fetcher, but a call that hangs must not block this thread.
+        # `shutdown` waits for running calls. They have ended with the fetcher, but a hanging call must not block this thread.
         closing = threading.Thread(target=whole.service.shutdown, daemon=True)
         closing.start()
         closing.join(2)
@@ -147,7 +147,7 @@ class RunThread:
         self.streams_changed(arns)
 
     async def _wait_for_credentials(self, clients: AsyncClients) -> None:
-        """Get credentials, and retry passing errors. A lasting error is left to the first call, which explains it better."""
+        """Load credentials, retrying transient errors. A permanent error is left to the first call, which explains it better."""
         options = self._setup.options
         role = options.aws.role_arn
         what = f"AssumeRole of {role}" if role else "AWS credentials"
@@ -175,9 +175,9 @@ class RunThread:
 
 
 def finished(future: Future[T], alive: Callable[[], bool]) -> T:
-    """Wait for the result of a call into the event loop of another thread. Raises FetcherUnreachableError if the loop was stopped.
+    """Wait for the result of a call into another thread's event loop. Raises FetcherUnreachableError if the loop was stopped.
 
-    `alive` returns whether the loop still runs, because a stopped event loop never completes its futures.
+    `alive` returns whether the loop still runs: a stopped event loop never completes its futures.
     """
     while not wait((future,), _LOOK_SECONDS).done:
         if not alive():

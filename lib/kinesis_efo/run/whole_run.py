@@ -1,4 +1,4 @@
-"""Assembles the parts of a run. They all run in the event loop of the run's thread; see `RunThread`."""
+"""Assembles the parts of a run. They all live in the event loop of the run's thread; see `RunThread`."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ logger = logging.getLogger(__name__)
 
 
 class RemoteFetchers(Protocol):
-    """The fetchers that a run has in other processes."""
+    """The fetchers of a run in other processes."""
 
     def problem(self) -> str:
-        """What keeps the fetchers from starting; empty if unknown."""
+        """Return what prevents the fetchers from starting; empty if unknown."""
 
     def stop(self) -> None:
         """Stop all fetchers."""
@@ -81,12 +81,14 @@ class RunSetup:
 class WholeRun:
     """A run with all its parts.
 
-    `open_stream` opens a stream without listing its shards. `streams_changed` is called with the ARNs of the run's streams, by logical
-    name, if a client adds some; and with {} if the run fails. `said` has log lines of the run; the next client that makes a call receives
-    them with the reply, and writes them.
-
-    Tasks read at `service`, or ask it for the fetcher of a shard; `certificate` is None if it does not use TLS. `options` are those of the
-    run's first query. `emptied` is set when the last client has left. `end_report` reports the last metrics.
+    Args:
+        setup: The settings.
+        table: The lease table.
+        open_stream: Opens a stream without listing its shards.
+        budget: The fetcher's budget.
+        clock: Kinesis' clock.
+        streams_changed: Called with the ARNs of the run's streams, by logical name, when a client adds some; with {} if the run fails.
+        said: Log lines of the run, which the next client that makes a call receives and writes.
     """
 
     def __init__(
@@ -100,17 +102,17 @@ class WholeRun:
         said: deque[str],
     ) -> None:
         manifest, options = setup.manifest, setup.options
-        self.options: Final = options
+        self.options: Final = options  # Of the run's first query
         self.clock: Final[Clock] = clock
-        self.end_report: Callable[[], None] = lambda: None
+        self.end_report: Callable[[], None] = lambda: None  # Reports the last metrics
         self._setup = setup
         self._table = table
         self._keys = LeaseKeys(manifest.stream_names)
         self._streams = RunStreams(manifest, open_stream)
         self._streams_changed = streams_changed
         self._clients: Final = Clients(self, said)
-        self.emptied: Final = threading.Event()
-        self.certificate: Certificate | None = None
+        self.emptied: Final = threading.Event()  # Set when the last client has left
+        self.certificate: Certificate | None = None  # None without TLS
         self._fetchers: RemoteFetchers | None = None
         self._desk = Desk(secrets.token_urlsafe(16), STATUS, StatusRequest, self._status)
         random, streams, keys = Random(), Streams(self._streams.opened), self._keys
@@ -138,12 +140,12 @@ class WholeRun:
             elsewhere=elsewhere,
             hold=options.slow_queries == "hold",
         )
-        # Hide a failed run immediately, so that no query joins it.
+        # Hide a failed run immediately, so that queries do not join it.
         self.run.failure.on_set(lambda: self._streams_changed({}))
-        self.service: Final = self._serve()
+        self.service: Final = self._serve()  # Where tasks read, or get the fetcher of a shard
 
     def _serve(self) -> PlannerService:
-        """Make the service at which tasks and the fetchers in other processes call this process."""
+        """Create the service for tasks and for fetchers in other processes."""
         setup, loop = self._setup, asyncio.get_running_loop()
         certificate = self.certificate = certificate_for(self.options, setup.listening, self.clock)
         more = self._clients.answer
@@ -158,7 +160,7 @@ class WholeRun:
             self._fetchers.stop()
 
     async def start(self, stack: AsyncExitStack) -> None:
-        """Start the run, its fetchers in other processes, and its metrics; `stack` gets the callbacks that stop them."""
+        """Start the run, its fetchers in other processes, and its metrics; `stack` receives the callbacks that stop them."""
         begin_fetchers, manifest = self._setup.start_fetchers, self._setup.manifest
         stack.callback(self._end_fetchers)
         stack.push_async_callback(self.run.stop)
@@ -176,12 +178,12 @@ class WholeRun:
 
     @property
     def address(self) -> FetcherAddress:
-        """The address at which tasks read, or ask for the fetcher of a shard."""
+        """The address at which tasks read, or get the fetcher of a shard."""
         return self.service.address
 
     @property
     def planner_address(self) -> FetcherAddress | None:
-        """The address at which tasks ask for the fetcher of a shard; None if the run has only one fetcher."""
+        """The address at which tasks get the fetcher of a shard; None in a run with a single fetcher."""
         return None if self.run.assignments is None else self.address
 
     @property
@@ -190,18 +192,18 @@ class WholeRun:
         return self.run.reading
 
     async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
-        """The start of a new query."""
+        """Return the start of a new query."""
         found = await self._begin(start_offset, start, names)
         query.begins(names, from_leases=start.from_leases)
-        # Let all queries that start at LATEST begin at the same record.
+        # All queries that start at LATEST begin at the same record.
         return await query.at_front(found) if start == Start() else found
 
     async def added(self, start: Start, names: Collection[str]) -> Offset:
-        """The start of streams that were added to a query with a checkpoint."""
+        """Return the start of streams that were added to a query with a checkpoint."""
         return await self._begin(added_offset, start, names)
 
     async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
-        """The fetchers of some ranges of a query, None where there is none; waits at most `at_most` seconds for them."""
+        """Return the fetchers of some ranges of a query; None where unassigned. Waits at most `at_most` seconds for them."""
         if self.run.assignments is None:
             return [self.address] * len(ranges)
         return (await self.run.serving.where(WhereRequest.of(ranges, at_most, query), self.address)).fetchers
@@ -214,7 +216,7 @@ class WholeRun:
     # -- clients
 
     def stream_faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
-        """The reasons why a query of these streams cannot share the run."""
+        """Return the reasons why a query of these streams cannot share the run."""
         return self._streams.faults(streams)
 
     def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
@@ -228,7 +230,7 @@ class WholeRun:
         self.run.leases.extend(names)
 
     def new_query(self, name: str, streams: Collection[str], options: SourceOptions) -> QueryPlanner:
-        """Add a query, and return its planner. The query's tasks identify it by `name`."""
+        """Add a query. Return its planner. The query's tasks identify it by `name`."""
         query = Query(
             self.run,
             options.ends,
@@ -240,7 +242,7 @@ class WholeRun:
         return QueryPlanner(self, query, name, options, streams)
 
     def close(self, *, only_if_alone: bool = False) -> bool:
-        """Accept no new clients; see `Clients.close`."""
+        """Stop accepting clients; see `Clients.close`."""
         return self._clients.close(only_if_alone=only_if_alone)
 
     # -- tools

@@ -1,1 +1,1 @@
-"""Fetches in other processes, with `fetchers=N`: which fetchers there are, which shards each has, and what their buffers contain."""
+"""Fetching in other processes, with `fetchers=N`: the fetchers, the shards assigned to each, and what their buffers contain."""

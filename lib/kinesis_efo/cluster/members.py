@@ -1,6 +1,6 @@
 """Decides which fetcher of a run reads which shard. Does no I/O; the time is passed in.
 
-A shard gets another fetcher only after its previous one is gone, or has confirmed that it closed the subscription.
+A shard is assigned to another fetcher only after its previous one is gone or has confirmed that it closed the subscription.
 """
 
 from __future__ import annotations
@@ -18,21 +18,17 @@ from kinesis_efo.positions import ShardKey
 
 
 class Member:
-    """A fetcher that has asked for work, and what was sent to it.
-
-    `request` is its last request, received at `heard_at` (monotonic seconds). `number` is the number of the last reply to it, 0 before the
-    first. `revision` grows whenever `shards`, the shards that it may read, changes. `changed` is notified when there is news for it. Its next
-    report was made after `replied_at` (monotonic seconds), because it has had the reply to the one before.
-    """
+    """A fetcher of the run, and what was sent to it."""
 
     def __init__(self) -> None:
-        self.request: WorkRequest
-        self.heard_at: float
-        self.shards: frozenset[ShardKey] = frozenset()
-        self.revision = 1
-        self.changed = Signal()
-        self.number = 0
+        self.request: WorkRequest  # Its last request
+        self.heard_at: float  # When that was received, monotonic seconds
+        self.shards: frozenset[ShardKey] = frozenset()  # The shards that it may read
+        self.revision = 1  # Grows whenever `shards` changes
+        self.changed = Signal()  # Notified when there is something to send
+        self.number = 0  # Of the last reply; 0 before the first
         self._sent: dict[ShardKey, Order] = {}
+        # Its next report was made after this, monotonic seconds: it waited for the reply to the previous one
         self.replied_at = -inf
         self._reports = 0
 
@@ -40,19 +36,19 @@ class Member:
         return f"{self.request.place} on {self.request.host}"
 
     def heard(self, request: WorkRequest, now: float) -> None:
-        """Note a request. If the fetcher missed a reply, or has begun anew because it was cut off, all orders are sent again."""
+        """Record a request. If the fetcher missed a reply or was disconnected and restarts, all orders are sent again."""
         self.request, self.heard_at = request, now
         if request.done != self.number or not request.revision:
             self._sent.clear()
 
     def unsent(self, orders: Mapping[ShardKey, Order]) -> dict[ShardKey, Order]:
-        """The orders for its shards that have not been in a reply to it yet."""
+        """Return the orders for its shards that were not in a reply yet."""
         return {
             key: order for key in self.shards if (order := orders.get(key)) is not None and self._sent.get(key) != order
         }
 
     def send(self, orders: Mapping[ShardKey, Order]) -> list[tuple[ShardKey, Order]]:
-        """Note that the next reply has the orders that were not sent yet; returns them."""
+        """Return the unsent orders, for the next reply, and count them as sent."""
         news, sent = self.unsent(orders), self._sent
         self._sent = {key: order for key, order in {**sent, **news}.items() if key in self.shards}
         self.number += 1
@@ -67,7 +63,7 @@ class Member:
         ]
 
     def follows(self, number: int) -> bool:
-        """Accept a report if its number is the next one, or 1 because the fetcher starts over; returns whether it was accepted."""
+        """Accept a report if its number is the next one, or 1 from a fetcher that starts over. Return whether it was accepted."""
         if number not in (1, self._reports + 1):
             return False
         self._reports = number
@@ -77,7 +73,7 @@ class Member:
 
 
 class Members:
-    """The fetchers of a run. One that has sent no request for `timeout` seconds counts as dead; it must have stopped reading by then."""
+    """The fetchers of a run. A fetcher without requests for `timeout` seconds counts as dead; it must have stopped reading by then."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -92,17 +88,17 @@ class Members:
         return iter(list(self._members.values()))
 
     def get(self, name: str) -> Member | None:
-        """A fetcher by its name; None if it is not present."""
+        """Return a fetcher by its name; None if it is unknown."""
         return self._members.get(name)
 
     def owner(self, shard: ShardKey) -> Member | None:
-        """The fetcher that may read a shard; None if none may."""
+        """Return the fetcher that may read a shard; None if the shard is unassigned."""
         name = self._wanted.get(shard)
         member = self._members.get(name) if name is not None else None
         return member if member is not None and shard in member.shards else None
 
     def ask(self, request: WorkRequest, now: float) -> Member | Work:
-        """Handle a fetcher's request for work at the monotonic time `now`. Returns the fetcher, or the reply to one that gets no work."""
+        """Handle a fetcher's request for work at `now` (monotonic seconds). Return the fetcher, or the reply to a fetcher that must not work."""
         name = request.name
         member = self._members.get(name)
         if member is None:
@@ -116,19 +112,19 @@ class Members:
         return member
 
     def lose(self, name: str) -> Member | None:
-        """Remove a fetcher and return it; None if it is not present. Call `share` afterwards to give its shards to other fetchers."""
+        """Remove and return a fetcher; None if it is unknown. Call `share` afterwards to reassign its shards."""
         member = self._members.pop(name, None)
         if member is not None:
             self._free(shard for shard, (who, _) in self._leaving.items() if who == name)
         return member
 
     def silent(self, now: float, seconds: float | None = None) -> list[Member]:
-        """The fetchers that have sent no request for `seconds`; by default, those that count as dead."""
+        """Return the fetchers without requests for `seconds`; by default, those that count as dead."""
         limit = self._timeout if seconds is None else seconds
         return [member for member in self._members.values() if now - member.heard_at >= limit]
 
     def share(self, weights: Mapping[ShardKey, float], *, withheld: Collection[ShardKey] = ()) -> None:
-        """Distribute the shards in `weights` by their cost, and move as few as possible. No fetcher may read those in `withheld` now."""
+        """Distribute the shards in `weights` by their cost, moving as few as possible. Shards in `withheld` stay unassigned."""
         self._wanted = {
             shard: name
             for shard, name in share_out(weights, self._members.keys(), self._wanted).items()
@@ -142,7 +138,7 @@ class Members:
 
     @property
     def closing(self) -> frozenset[ShardKey]:
-        """Shards that were taken from a fetcher that has not confirmed yet that it closed them."""
+        """Shards that were withdrawn from a fetcher and not yet confirmed as closed."""
         return frozenset(self._leaving)
 
     def _free(self, closed: Iterable[ShardKey]) -> None:

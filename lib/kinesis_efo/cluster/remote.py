@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _TASK_PATIENCE: Final = 2.0
-"""Seconds for which a task waits at a fetcher that may not read its shard. Then the task asks which fetcher has the shard."""
+"""Seconds for which a task waits at a fetcher that may not read its shard, before it looks for the shard's fetcher."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
 
 
 class PlannerLink:
-    """Calls the run from an event loop, with a thread and a connection for each of the two calls that may be made concurrently.
+    """Calls the run from an event loop, with one thread and connection for each of the two concurrent calls.
 
-    So a call that follows a cancelled one waits until the connection is free.
+    A call that follows a cancelled one therefore waits until the connection is free.
     """
 
     def __init__(self, address: FetcherAddress, secret: str) -> None:
@@ -108,7 +108,7 @@ class PlannerLink:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads[number], call, client)
         except FetcherRefusedError as error:
-            # Report that the run does not answer, because its port belongs to another run now.
+            # Another run now has this port, so the fetcher's run does not answer.
             raise FetcherUnreachableError(str(error)) from error
         except FetcherUnreachableError:
             client.close()

@@ -1,4 +1,4 @@
-"""A fetcher outside the run's process: asks the run for work, fetches, and reports what has arrived."""
+"""A fetcher outside the run's process: requests work, fetches, and reports what has arrived."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Planner(Protocol):
     """The calls of a fetcher to its run. They raise `FetcherUnreachableError` if the run does not answer."""
 
     async def work(self, request: WorkRequest) -> Work:
-        """Ask for work."""
+        """Request work."""
 
     async def report(self, report: Report) -> ReportReply:
         """Report what has arrived."""
@@ -54,11 +54,11 @@ class FetcherIdentity:
 
 
 class Assignment:
-    """The shards that the run has assigned to this fetcher, and until when the fetcher may read them; implements `Coordinator`.
+    """The shards that the run has assigned to this fetcher, and until when it may read them; implements `Coordinator`.
 
-    The time counts from before the fetcher sent its request, on the fetcher's own clock. So the fetcher stops before another run can take
-    the lease, however long the reply took, and even if the fetcher's process was suspended. `ask` sends a report immediately, to find out
-    whether the run still knows this fetcher; see `heard`. `failure` is the error that ended the fetcher.
+    The time counts from before the fetcher sent its request, on the fetcher's own clock. So the fetcher stops before another run can acquire the
+    lease, however long the reply took, and even if the fetcher's process was suspended. `ask` sends a report immediately, to check whether the
+    run still counts this fetcher as alive; see `heard`. `failure` is the error that ended the fetcher.
     """
 
     def __init__(self, clock: Clock, ask: Callable[[], None]) -> None:
@@ -73,7 +73,7 @@ class Assignment:
         self._heard = Signal()
 
     def follow(self, work: Work, asked_at: float) -> frozenset[ShardKey]:
-        """Apply the reply to a request sent after `asked_at`, monotonic seconds. Returns the shards that were taken away."""
+        """Apply the reply to a request sent after `asked_at` (monotonic seconds). Return the shards that were withdrawn."""
         self._until = {stream: asked_at + seconds for stream, seconds in work.seconds.items()}
         before = self._shards
         if work.shards is not None:
@@ -89,27 +89,27 @@ class Assignment:
         return before - self._shards
 
     def orders(self, shards: Iterable[ShardKey]) -> dict[RowKey, Order | None]:
-        """The orders for some shards, as far as they are still this fetcher's."""
+        """Return the orders for those of the given shards that still belong to this fetcher."""
         return {RowKey(None, key): self._orders[key] for key in shards if key in self._orders}
 
     def heard(self, asked_at: float) -> None:
-        """Record that at some time after `asked_at` the run still knew this fetcher, and the fetcher had the newest list of its shards."""
+        """Record that after `asked_at`, the run counted this fetcher as alive and the fetcher had the newest list of its shards."""
         self._heard_at = max(self._heard_at, asked_at)
         self._heard.notify()
 
     def forget(self) -> frozenset[ShardKey]:
-        """Give up all shards, because other fetchers may have them now; returns the shards to close."""
+        """Drop all shards, which other fetchers may have by now. Return the shards to close."""
         shards = self._shards
         self._shards, self._orders, self._until, self.revision = frozenset(), {}, {}, 0
         return shards
 
     def expired(self) -> frozenset[ShardKey]:
-        """The shards that may no longer be read, because the run has not replied for too long."""
+        """Return the shards whose time is over, as the run has not replied for too long."""
         return frozenset(key for key in self._shards if not self.may_read(key))
 
     @property
     def next_expiry(self) -> float:
-        """The first time at which reading a stream has to stop unless the run replies, monotonic seconds; infinity if there is none."""
+        """The first time at which reading a stream must stop unless the run replies, monotonic seconds; infinity without shards."""
         return min(self._until.values(), default=inf)
 
     # -- what the fetcher asks
@@ -118,14 +118,14 @@ class Assignment:
         return shard in self._shards and self._clock.monotonic() < self._until.get(shard.stream, -inf)
 
     async def may_open(self, shard: ShardKey) -> None:
-        """Wait for the reply to a new request, because a fetcher that was cut off or suspended may have lost the shard."""
+        """Wait for the reply to a new request: a fetcher that was disconnected or suspended may have lost the shard."""
         now = self._clock.monotonic()
         while self._heard_at < now or not self.may_read(shard):
             self._ask()
             await self._heard.wait()
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
-        """The error for a task whose shard may not be read here. The task then asks the run which fetcher has the shard."""
+        """Return the error for a task whose shard may not be read here. The task then looks for the shard's fetcher."""
         known = "nothing was heard of the run lately" if shard in self._shards else "another fetcher reads it"
         return FetcherUnreachableError(f"shard {shard} is not read here for {seconds:.0f} s now: {known}")
 
@@ -142,7 +142,7 @@ class Assignment:
 
 
 class RemoteFetcher:
-    """Fetches the shards that the run assigns to it, until the run has ended, or has not replied for `give_up` seconds.
+    """Fetches the shards that the run assigns to it, until the run has ended or has not replied for `give_up` seconds.
 
     `open_stream` opens a stream that a client has added to the run, without listing its shards. `ends` is the option `endingPosition`.
     """
@@ -175,12 +175,12 @@ class RemoteFetcher:
         self._reports = 0
 
     async def run(self) -> None:
-        """Fetch until the run has ended. Raises `FetcherUnreachableError` if it has not answered for too long."""
+        """Fetch until the run has ended. Raises `FetcherUnreachableError` if the run has not answered for too long."""
         await self._streams.refresh(patient=True)
         self._fetcher.start(self._assignment, self._reporter)
         tasks = [asyncio.create_task(each) for each in (self._work(), self._report(), self._expire(), self._open())]
         try:
-            # End the fetcher when one of the tasks ends. Without reports, for example, it would hold its shards for nothing.
+            # All tasks end with the first one. Without reports, for example, the fetcher's shards would be blocked.
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -189,7 +189,7 @@ class RemoteFetcher:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._fetcher.stop()
-        # Tell the run that this fetcher has stopped, because the run releases its leases when all fetchers have.
+        # Report the end: the run releases its leases once all fetchers have stopped.
         await self._planner.work(self._request(revision=0, done=0, wait=0.0))
 
     def _request(self, *, revision: int, done: int, wait: float) -> WorkRequest:
@@ -237,7 +237,7 @@ class RemoteFetcher:
                 case _ if request.revision == self._assignment.revision:
                     await self._follow(work, asked_at)
                     done = work.number
-                # In any other case, the shards were given up meanwhile, and the reply is void.
+                # Otherwise, the shards were dropped meanwhile, and the reply is void.
 
     async def _follow(self, work: Work, asked_at: float) -> None:
         end = self._assignment.follow(work, asked_at)
@@ -250,7 +250,7 @@ class RemoteFetcher:
             self._further.put_nowait((work, further))
 
     async def _open(self) -> None:
-        """Open streams that were added to the run, and then read their shards. Meanwhile, other shards are read."""
+        """Open streams that were added to the run, then read their shards. Meanwhile, other shards are read."""
         while True:
             work, shards = await self._further.get()
             for name in {key.stream for key in shards} - self._streams.streams.keys():
@@ -280,13 +280,13 @@ class RemoteFetcher:
         next_at = self._clock.monotonic()
         while True:
             if not self._reporter.waits:
-                # Wait for news before reporting, because positions of idle shards need not be reported immediately.
+                # Positions of idle shards need not be reported immediately.
                 await within(self._clock, _WAIT_SECONDS, self._reporter.news.wait())
             if (early := next_at - self._clock.monotonic()) > 0:
                 await self._clock.sleep(early)
             asked = self._reporter.waits
             shards = self._reporter.collect()
-            # Every report has the error, because an earlier report may not have arrived.
+            # Every report has the error, as an earlier report may not have arrived.
             failure = pack_error(error) if (error := self._assignment.failure.error) is not None else b""
             if not (shards or asked or failure):
                 continue

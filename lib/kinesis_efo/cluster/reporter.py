@@ -1,4 +1,4 @@
-"""Makes the reports that a fetcher sends to a run in another process, with as little as is needed to plan micro-batches."""
+"""Creates a fetcher's reports to a run in another process, with just enough to plan micro-batches."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from kinesis_efo.options import Bounds
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 
 MOST_ENTRIES: Final = 5_000
-"""Approximate maximum number of events in one report. So many events take half a megabyte."""
+"""Approximate maximum number of events in one report, about half a megabyte."""
 
 
 @dataclass(slots=True)
 class _PlannerView:
-    """What the run was told about a buffer. `before_end` never changes once it is known."""
+    """What was reported about a buffer. `before_end` never changes once it is set."""
 
     buffer: ShardBuffer
     entries: int = 0
@@ -52,12 +52,12 @@ class Reporter:
         self.news.notify()
 
     def forget(self) -> None:
-        """Report everything next time, because the run does not know this fetcher."""
+        """Report everything next time, to a run that does not count this fetcher as alive."""
         self._told.clear()
         self._touched = {feed.row for feed in self._fetcher}
 
     def collect(self) -> list[ShardNews]:
-        """What has happened since the last call. If there is too much, the next call returns the rest."""
+        """Return what has happened since the last call. If that is too much, the next call returns the rest."""
         self.waits = False
         touched, self._touched = self._touched, set()
         feeds = {feed.row: feed for feed in self._fetcher if feed.row in touched}
@@ -78,7 +78,7 @@ class Reporter:
     def _of(self, feed: ShardFeed, buffer: ShardBuffer) -> ShardNews:
         start = None
         told = self._told.get(feed.row)
-        # Events may be dropped before they are reported. What the run knows then has a gap, so it has to begin anew, behind that.
+        # Events may be dropped before they are reported. The reports then have a gap, so they start over after it.
         if told is None or told.buffer is not buffer or told.entries < buffer.compacted:
             told = self._told[feed.row] = _PlannerView(buffer)
             start = buffer.start

@@ -1,4 +1,4 @@
-"""Distributes the shards evenly to the fetchers, according to measured bytes a second, with few moves."""
+"""Distributes the shards evenly over the fetchers by measured bytes per second, with few moves."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kinesis_efo.positions import ShardKey
 M = TypeVar("M", bound=str)
 
 UNEVEN: Final = 1.25
-"""Shards are moved once the load of a fetcher is more than this many times the mean, because each move reads some records again."""
+"""Shards are moved once a fetcher's load exceeds the mean by this factor. Each move reads some records again."""
 
 EVEN: Final = 1.1
-"""Once shards are moved, they are moved until no fetcher's load is more than this many times the mean, if possible."""
+"""Shards are then moved until all loads are below the mean times this factor, if possible."""
 
 WORTH: Final = 1.4
 """A shard moves only if the loads of the two fetchers differ by this many times its own load, so that noise does not move it back."""
@@ -33,9 +33,9 @@ _FLOOR: Final = 0.1
 def share_out(
     weights: Mapping[ShardKey, float], fetchers: Collection[M], now: Mapping[ShardKey, M]
 ) -> dict[ShardKey, M]:
-    """Return the fetcher of each shard in `weights` (its bytes a second, or another measure of its cost; above 0); empty without fetchers.
+    """Return the fetcher of each shard in `weights`; empty without fetchers.
 
-    `now` is the present assignment, which may name fetchers that are gone.
+    A weight is the shard's cost, such as its bytes per second, above 0. `now` is the current assignment, which may name dead fetchers.
 
     >>> a, b, c = (ShardKey("orders", name) for name in "abc")
     >>> share_out({a: 5.0, b: 3.0, c: 2.0}, ["one", "two"], {})
@@ -87,7 +87,7 @@ def _even_out(held: dict[M, dict[ShardKey, float]]) -> None:
 def _nearest(
     shards: Sequence[tuple[float, ShardKey]], wanted: float, *, at_most: float
 ) -> tuple[float, ShardKey] | None:
-    """The shard, of those sorted by weight, whose weight is nearest to `wanted` and not above `at_most`."""
+    """Return the shard whose weight is nearest to `wanted` and at most `at_most`. `shards` is sorted by weight."""
     above = bisect_left(shards, wanted, key=itemgetter(0))
     found = [shards[above]] if above < len(shards) and shards[above][0] <= at_most else []
     if above:
@@ -110,7 +110,7 @@ class Rates:
             self._bytes[shard] += size
 
     def tick(self, now: float) -> bool:
-        """Compute the bytes per second anew if that is due; returns whether it was."""
+        """Update the bytes per second if that is due. Return whether it was."""
         seconds = now - self._since
         if seconds < INTERVAL:
             return False
@@ -123,7 +123,7 @@ class Rates:
         return True
 
     def weights(self, shards: Iterable[ShardKey]) -> dict[ShardKey, float]:
-        """The cost of each shard: its bytes per second, plus a part of the mean, because idle shards cost, too. Forgets other shards."""
+        """Return the cost of each shard: its bytes per second plus a part of the mean, as idle shards have a cost too. Drops other shards."""
         self._rates = {shard: self._rates[shard] for shard in shards if shard in self._rates}
         found = {shard: self._rates.get(shard, 0.0) for shard in shards}
         floor = max(1.0, _FLOOR * sum(found.values()) / max(1, len(found)))

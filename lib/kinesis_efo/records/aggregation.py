@@ -1,8 +1,8 @@
-"""Splits KPL aggregates, which are Kinesis records that hold many user records.
+"""Splits KPL aggregates: Kinesis records that contain many user records.
 
-Format: magic, a protobuf message, its MD5 (awslabs/amazon-kinesis-producer, aggregation-format.md). The parser below reads only
-this message, because the `protobuf` package would bring generated code and a version that PySpark and its users have to agree on. Lengths
-are checked, and keys must keep to Kinesis' limit, so that the output stays in proportion to the input.
+Format: magic, a protobuf message, its MD5 (awslabs/amazon-kinesis-producer, aggregation-format.md). The parser below reads only this message:
+the `protobuf` package would add generated code and a version that PySpark and its users have to agree on. Lengths and Kinesis' limit for keys
+are checked, so that the output stays in proportion to the input.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 
 
 class UserRecord(NamedTuple):
-    """One record inside an aggregate, with its own partition key, not the Kinesis record's."""
+    """One record inside an aggregate, with its own partition key."""
 
     partition_key: str
     data: bytes
@@ -33,11 +33,11 @@ class _Corrupt(ValueError):
 def deaggregate(data: bytes, hash_range: tuple[int, int] | None) -> list[UserRecord] | None:
     """Return the user records of an aggregate, in order. Their index is the sub-sequence number.
 
-    None if the data is not an aggregate, or a corrupt one, which counts as an ordinary record.
+    Returns None if the data is not an aggregate, or a corrupt one, which counts as an ordinary record.
 
-    After a reshard an aggregate may hold a record with a hash key of another shard. The KPL sends the records of such an aggregate again,
-    and the KCL (AggregatorUtil.deaggregate) drops all of it. This function also does so if it gets the shard's `hash_range`: it returns [].
-    Other producers do not send the records again: if no record may be lost, give no `hash_range`.
+    After a reshard, an aggregate may contain a record with a hash key of another shard. The KPL sends the records of such an aggregate again,
+    and the KCL (AggregatorUtil.deaggregate) drops the whole aggregate. With the shard's `hash_range`, this function does the same: it returns
+    []. Other producers do not send the records again: omit `hash_range` if no record may be lost.
     """
     if len(data) <= len(MAGIC) + _DIGEST or not data.startswith(MAGIC):
         return None

@@ -37,7 +37,7 @@ _DECODER = msgspec.json.Decoder(_Event)
 def read_arrivals(payload: bytes, step: int) -> tuple[Arrivals, ...]:
     """Read the arrival times of an event's records, in groups that span at most `step` milliseconds each, in the order of the records.
 
-    There are no groups if a record has no arrival time or cannot be read. (The decoder of the event raises the error.)
+    Returns an empty tuple if a record is unreadable or lacks an arrival time. (The event's decoder raises the error.)
 
     >>> payload = b'{"Records":[%b,%b,%b]}' % tuple(
     ...     b'{"SequenceNumber":"%d","ApproximateArrivalTimestamp":%d,"Data":""}' % each for each in ((1, 10), (2, 11), (3, 60))
@@ -70,7 +70,7 @@ def read_arrivals(payload: bytes, step: int) -> tuple[Arrivals, ...]:
 
 
 def last_arrival(payload: bytes) -> float | None:
-    """Return the arrival time of an event's last record, epoch milliseconds; None if there is no arrival time.
+    """Return the arrival time of an event's last record, epoch milliseconds; None if it is missing.
 
     >>> last_arrival(b'{"Records":[{"ApproximateArrivalTimestamp":1.7E9,"Data":""}]}')
     1700000000000.0

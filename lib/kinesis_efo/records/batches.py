@@ -34,24 +34,24 @@ SCHEMA: Final = pa.schema(
 """The columns of the source, in this order."""
 
 MAX_ROWS: Final = 10_000
-"""Maximum rows of a batch. Events are combined up to this size, because a batch of few rows costs Spark as much as one of thousands."""
+"""Maximum rows of a batch. Events are combined up to this size: a batch of few rows costs Spark as much as one of thousands."""
 
 MIN_ROWS: Final = 100
-"""Minimum rows of a batch, if there are so many and `MAX_BYTES` allows them."""
+"""Minimum rows of a batch, if available and within `MAX_BYTES`."""
 
 CACHE_BYTES: Final = 2 << 20
-"""A batch of at least `MIN_ROWS` is complete at this size of its payloads, because building it takes a fifth less time if it fits into the
-processor's cache."""
+"""A batch of at least `MIN_ROWS` is complete at this size of its payloads. Building it is a fifth faster if it fits into the processor's
+cache."""
 
 MAX_BYTES: Final = 8 << 20
-"""A batch is complete at this size of its payloads, whatever its rows."""
+"""A batch is complete at this size of its payloads, however few its rows."""
 
 T = TypeVar("T")
 Data = TypeVar("Data", bytes, str)
 
 
 class KinesisRecord(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
-    """A Kinesis record as it came, with its data as base64 or decoded."""
+    """A Kinesis record as received, with its data as base64 or decoded."""
 
     data: Data
     sequence_number: str
@@ -60,9 +60,9 @@ class KinesisRecord(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
 
 
 class ShardRows(NamedTuple):
-    """Records of one shard, in order, and their data. Once aggregates are split, there is one record for each row.
+    """Records of one shard, in order, and their data. Once aggregates are split, each row has one record.
 
-    `hash_range` is the first and last hash key of the shard, if aggregates with records of other shards are to be left out.
+    `hash_range` is the first and last hash key of the shard, to drop aggregates with records of other shards; None to keep all.
     """
 
     key: ShardKey
@@ -77,7 +77,7 @@ def is_full(rows: int, size: int) -> bool:
 
 
 def even_parts(rows: int) -> Iterator[tuple[int, int]]:
-    """Split rows into batches of about equal size: yields the first row of each, and the row after its last.
+    """Split rows into batches of about equal size. Yields the first row of each, and the row after its last.
 
     >>> list(even_parts(10_001))
     [(0, 5000), (5000, 10001)]
@@ -88,9 +88,9 @@ def even_parts(rows: int) -> Iterator[tuple[int, int]]:
 
 
 class BatchBuilder:
-    """Gathers records until they fill a batch, splits aggregates and builds the columns.
+    """Collects records until they fill a batch, splits aggregates and builds the columns.
 
-    Counts corrupt aggregates and those left out; `report` logs the counts.
+    Counts corrupt and dropped aggregates; `report` logs the counts.
     """
 
     def __init__(self, *, deaggregate: bool) -> None:
@@ -103,7 +103,7 @@ class BatchBuilder:
         self._foreign: Counter[ShardKey] = Counter()
 
     def begin(self, key: ShardKey, hash_range: tuple[int, int] | None) -> None:
-        """Begin a range: the records that follow are of this shard."""
+        """Begin a range. The following records are of this shard."""
         self._run = ShardRows(key, hash_range, [], [])
 
     def add(self, records: list[KinesisRecord[Any]], data: list[bytes], size: int) -> None:
@@ -143,8 +143,8 @@ class BatchBuilder:
     def rest(self, record: KinesisRecord[Any], body: bytes, done: int) -> Iterator[pa.RecordBatch]:
         """Build the rows of an aggregate after sub-sequence number `done`.
 
-        A record that is not an aggregate has only sub-sequence number 0 (as in the KCL), so nothing of it is left. If aggregates are not
-        split, the whole record is delivered if any of it is left.
+        A record that is not an aggregate has only sub-sequence number 0 (as in the KCL), so it is already done. If aggregates are not split, the
+        whole record is delivered unless it is done.
         """
         whole = self._run._replace(records=[record], data=[body])
         (key, hash_range, rows, bodies), subs = self._take_apart(whole)
@@ -157,14 +157,14 @@ class BatchBuilder:
             yield from _built([whole], _binary([body]), None)
 
     def report(self, left_out: Callable[[ShardKey, int], None]) -> None:
-        """Log how many aggregates were corrupt, and call `left_out` with each shard and the number of its aggregates left out."""
+        """Log how many aggregates were corrupt. Call `left_out` for each shard with dropped aggregates, with their number."""
         for key, corrupt in self._corrupt.items():
             logger.warning("%s: %d records begin like KPL aggregates but are none; passed on as they are", key, corrupt)
         for key, foreign in self._foreign.items():
             left_out(key, foreign)
 
     def _take_apart(self, run: ShardRows) -> tuple[ShardRows, list[int]]:
-        """Replace aggregates by their user records. Returns one record per row, and the sub-sequence number of each."""
+        """Replace aggregates by their user records. Return one record per row, and the sub-sequence number of each."""
         rows: list[KinesisRecord[Any]] = []
         bodies: list[bytes] = []
         subs: list[int] = []
@@ -187,7 +187,7 @@ class BatchBuilder:
 
 
 def _built(runs: list[ShardRows], data: pa.Array, subs: list[int] | None) -> Iterator[pa.RecordBatch]:
-    """Build batches of records, given the data and the sub-sequence numbers of all these records; `subs` None: all are 0."""
+    """Build batches from records, all their data, and all their sub-sequence numbers (`subs` None: all are 0)."""
     records = _joined_lists([run.records for run in runs])
     streams, shards = _shards(runs)
     for start, stop in even_parts(len(data)):
@@ -219,7 +219,7 @@ def _shards(runs: list[ShardRows]) -> tuple[pa.Array, pa.Array]:
 
 
 def _culprit(runs: list[ShardRows]) -> ShardKey:
-    """Find the shard with the record of which no row can be built."""
+    """Return the shard with the record that cannot be turned into a row."""
     for run in runs[:-1]:
         try:
             list(_built([run], _binary(run.data), None))
@@ -233,11 +233,11 @@ def _joined_lists(lists: list[list[T]]) -> list[T]:
 
 
 def undecodable(key: ShardKey, error: Exception) -> FrameError:
-    """Make the error for an event that cannot be decoded."""
+    """Create the error for an event that cannot be decoded."""
     return FrameError(f"an event of shard {key} cannot be decoded: {error}")
 
 
-# Avoid pa.array() and pa.scalar(): they import an installed pandas, which delays the first row of each worker by half a second.
+# Avoid pa.array() and pa.scalar(): they import an installed pandas, which delays each worker's first row by half a second.
 
 
 def _binary(values: list[bytes]) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Chooses what decodes Kinesis' data: the native core, if it is installed, or Python, which can decode everything."""
+"""Chooses the decoder for Kinesis' data: the native core, if installed, or Python, which can decode everything."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ _INTERFACE: Final = 1
 
 
 class CoreBatch(Protocol):
-    """Rows that the core has decoded for one batch. The core declines a whole payload if it has something unusual."""
+    """Rows that the core has decoded for one batch. The core declines a whole payload with unusual content."""
 
     @property
     def floor(self) -> str | None:
-        """The sequence number of the last record taken, or of the start of the range; None if there is neither."""
+        """The sequence number of the last decoded record, or of the start of the range; None without either."""
 
     def begin(self, stream: str, shard: str, floor: str | None, ceiling: str | None) -> bool:
-        """Begin a shard's range: the records after `floor`, up to `ceiling`. Returns whether the core can decode it."""
+        """Begin a shard's range: the records after `floor`, up to `ceiling`. Return whether the core can decode it."""
 
     def add(self, payload: bytes | memoryview) -> tuple[int, int, bool] | None:
-        """Decode a payload. Returns how many records are in the range, how many in all, and whether the range has ended; None: declined."""
+        """Decode a payload. Return its number of records in the range, its number of records, and whether the range has ended; None if
+        declined."""
 
     def clear(self) -> None:
         """Discard all rows."""
@@ -52,18 +53,18 @@ class CoreFrames(Protocol):
         """Bytes of the incomplete frame that have not arrived."""
 
     def feed(self, chunk: bytes) -> tuple[list[tuple[dict[str, str | bytes | bool], bytes]], bytes | None]:
-        """Return the headers and payloads of the frames that the chunk completes. If the core declines the next frame, it also returns all
-        bytes from that frame on, and discards them."""
+        """Return the headers and payloads of the frames that the chunk completes. If the core declines the next frame, also return all bytes
+        from that frame on, and discard them."""
 
     def rest(self) -> bytes:
         """Return the bytes of the incomplete frame and discard them."""
 
 
 class EventReaders(NamedTuple):
-    """The core's functions that read events; both return None for what the core declines.
+    """The core's functions that read events. Both readers return None for what the core declines.
 
-    `read_head` reads an event's continuation, lag in milliseconds, number of records, and last number. `read_answer` reads the iterator of
-    a GetRecords response, its lag in milliseconds, number of records, last number, and bytes of data and keys.
+    `read_head` returns an event's continuation, lag in milliseconds, number of records, and last number. `read_answer` returns the iterator of a
+    GetRecords response, its lag in milliseconds, number of records, last number, and bytes of data and keys.
     """
 
     new_frames: Callable[[], CoreFrames]
@@ -72,16 +73,13 @@ class EventReaders(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The decoder that this process uses; `detail` says which, for the log.
+    """The decoder that this process uses."""
 
-    `new_batch` makes a batch of the core, given whether to split KPL aggregates, and `events` read events; None: Python does. `fix` is what
-    to do about an installed core that cannot be used, else empty.
-    """
-
+    # Creates a batch of the core, given whether to split KPL aggregates; None for Python
     new_batch: Callable[[bool], CoreBatch] | None
-    detail: str
-    fix: str = ""
-    events: EventReaders | None = None
+    detail: str  # Describes the choice, for the log
+    fix: str = ""  # How to fix an installed core that cannot be used, else empty
+    events: EventReaders | None = None  # Reads events; None for Python
 
 
 def choose(environment: Mapping[str, str], load: Callable[[str], Any] = import_module) -> Choice:
@@ -122,7 +120,7 @@ def event_readers() -> EventReaders | None:
 
 
 def new_batch(*, deaggregate: bool) -> CoreBatch | None:
-    """Make a batch of the core; None if Python decodes. Logs the choice once."""
+    """Create a batch of the core; None if Python decodes. Logs the choice once."""
     _say(CHOSEN.detail, CHOSEN.fix)
     return None if CHOSEN.new_batch is None else CHOSEN.new_batch(deaggregate)
 

@@ -1,7 +1,7 @@
 """Decodes raw event payloads into Arrow batches of the source's columns. Runs in Spark's tasks.
 
-msgspec decodes the JSON into one small struct per Kinesis record; everything after that works on columns. If the native core is
-installed, it decodes the usual batches into the same rows.
+msgspec decodes the JSON into one small struct per Kinesis record; everything after that works on columns. If the native core is installed, it
+decodes the usual batches into the same rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kinesis_efo.records.core import CoreBatch, new_batch
 logger = logging.getLogger(__name__)
 
 _PAYS_OFF: Final = 512
-"""If a record has more bytes of JSON than this, pybase64, with a call per record, is faster than msgspec's own base64 decoder."""
+"""Above this size of JSON per record, pybase64 (one call per record) is faster than msgspec's own base64 decoder."""
 
 
 class _EventRecords(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
@@ -51,11 +51,10 @@ def decode(
 
 
 class Decoder:
-    """Decodes the rows of ranges, one range after the other. Ranges with few rows share batches.
+    """Decodes the rows of ranges, one range after another. Ranges with few rows share batches.
 
-    Batches are of `SCHEMA` and have 1 to `MAX_ROWS` rows. Rows of a shard ascend by sequence number; records of an event that was
-    delivered twice come once. `left_out` is called with a shard and the number of its KPL aggregates that were left out, unless 0; None:
-    they are only logged.
+    Batches have the schema `SCHEMA` and 1 to `MAX_ROWS` rows. Rows of a shard ascend by sequence number; records of an event that was delivered
+    twice appear once. `left_out` is called with a shard and its number of dropped KPL aggregates, unless 0; if None, they are only logged.
     """
 
     def __init__(self, *, deaggregate: bool, left_out: Callable[[ShardKey, int], None] | None = None) -> None:
@@ -72,12 +71,16 @@ class Decoder:
         through: Position,
         hash_range: tuple[int, int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Decode a range, and yield the batches that have become full. Raises `FrameError` if a payload is not an event with records.
+        """Decode a range, and yield the batches that have become full.
 
-        `payloads` are raw events of the shard that cover the range, in order. Records up to `after` are dropped; a start (`TRIM_HORIZON`,
-        `AT_TIMESTAMP`) drops nothing, `INSIDE` the delivered part of an aggregate. Reading stops at the first record after `through`;
-        `SHARD_END` drops nothing. `hash_range` has the first and last hash key of the shard, to leave out aggregates with records of
-        another one; None leaves out nothing.
+        Args:
+            payloads: Raw events of the shard that cover the range, in order.
+            key: The shard.
+            after: Drop records up to here; for `INSIDE`, also the delivered part of an aggregate.
+            through: Stop at the first record after this.
+            hash_range: The first and last hash key of the shard, to drop aggregates with records of other shards; None to keep all.
+
+        Raises `FrameError` if a payload is not an event with records.
         """
         cutter = _Cutter(key, after, through)
         builder, core = self._builder, self._core
@@ -108,9 +111,9 @@ class Decoder:
                 break
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of the remaining rows. Logs corrupt aggregates, and calls `left_out` for those left out.
+        """Yield the batches of the remaining rows. Logs corrupt aggregates, and calls `left_out` for dropped ones.
 
-        Raises `FrameError` if a record has a value that no row can have.
+        Raises `FrameError` if a record has a value that does not fit into a row.
         """
         if self._core:
             yield from self._core.flush()
@@ -119,7 +122,7 @@ class Decoder:
 
 
 class _Cutter:
-    """Decodes events and keeps the records of a range, ascending, each once: those after `floor` (-1: all), up to `ceiling` (None: all)."""
+    """Decodes events and selects the records of a range, ascending, without duplicates: after `floor` (-1: all), up to `ceiling` (None: all)."""
 
     def __init__(self, key: ShardKey, after: Position, through: Position) -> None:
         self.done = False
@@ -143,7 +146,7 @@ class _Cutter:
             else:
                 records, self.floor = _cut(records, self.floor, ceiling)
             self.done = ceiling is not None and last >= ceiling
-            # Pass no keyword arguments, because they would cost as much as decoding 500 bytes.
+            # Keyword arguments would cost as much as decoding 500 bytes.
             if large:
                 return records, [b64decode(record.data, None, True) for record in records]
             return records, [record.data for record in records]
@@ -152,7 +155,7 @@ class _Cutter:
 
 
 class _RangePayloads(NamedTuple):
-    """Payloads of one range from which the core has rows in its present batch. `cutter.floor` is the number before these payloads."""
+    """Payloads of one range with rows in the core's current batch. `cutter.floor` is the number before these payloads."""
 
     cutter: _Cutter
     hash_range: tuple[int, int] | None
@@ -160,7 +163,7 @@ class _RangePayloads(NamedTuple):
 
 
 class _CoreDecoder:
-    """Decodes a batch with the core and keeps its payloads: if the core declines one, Python decodes all of them.
+    """Decodes a batch with the core and retains its payloads: if the core declines one, Python decodes all of them.
 
     So batches have the same bounds as if Python decoded everything, and errors come from Python.
     """
@@ -173,12 +176,12 @@ class _CoreDecoder:
         self._size = 0
 
     def begin(self, cutter: _Cutter, hash_range: tuple[int, int] | None) -> None:
-        """Begin another range of a shard, which `cutter` cuts out. Leave out aggregates with records outside `hash_range`; None: leave out none."""
+        """Begin another range of a shard, selected by `cutter`. Drop aggregates with records outside `hash_range`; None to keep all."""
         self._ranges.append(_RangePayloads(cutter, hash_range, []))
         self._ready = False
 
     def take(self, payload: bytes | memoryview) -> bool:
-        """Decode a payload of the range; returns whether the core could."""
+        """Decode a payload of the range. Return whether the core could."""
         cutter, _, payloads = self._ranges[-1]
         if not self._ready:
             floor = None if cutter.floor < 0 else str(cutter.floor)
@@ -202,7 +205,7 @@ class _CoreDecoder:
         return is_full(self._rows, self._size)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of all rows taken so far."""
+        """Yield the batches of all rows so far."""
         if not self._rows:
             return
         batch = pa.record_batch(self._core.take())
@@ -215,7 +218,7 @@ class _CoreDecoder:
             yield batch.slice(start, stop - start)
 
     def hand_over(self, builder: BatchBuilder) -> None:
-        """Decode the payloads of the present batch again, in Python, which also decodes the rest of the batch."""
+        """Decode the payloads of the current batch again, in Python, which also decodes the rest of the batch."""
         self._ready = False
         if not self._rows:
             return
@@ -224,7 +227,7 @@ class _CoreDecoder:
             large = cutter.large
             for payload in payloads:
                 builder.add(*cutter.cut(payload), len(payload))
-            # Restore the value of the last event, which may not be among the payloads that were kept.
+            # Restore the value of the last event, whose payload may not have been retained.
             cutter.large = large
         self._ranges = [_RangePayloads(cutter, hash_range, [])]
         self._core.clear()

@@ -1,4 +1,4 @@
-"""How Kinesis distributes a stream's records over its shards: by their keys, or without regard to keys (`RecordDistributionStrategy`).
+"""How Kinesis distributes a stream's records over its shards: by their keys, or regardless of them (`RecordDistributionStrategy`).
 
 https://docs.aws.amazon.com/streams/latest/dev/service-managed-record-distribution.html
 """
@@ -16,13 +16,13 @@ class Distribution(Enum):
     KEYED = "USER_PARTITION_KEY"
     """According to the explicit hash key or the partition key."""
     AUTO = "AUTO"
-    """Without regard to the keys."""
+    """Regardless of the keys."""
     UNKNOWN = "unknown"
     """Not known."""
 
 
 def distribution_of(client: Any, summary: Mapping[str, Any]) -> Distribution:
-    """Return the distribution of new records from the response of DescribeStreamSummary. Older records may have been distributed otherwise."""
+    """Return the distribution of new records from a DescribeStreamSummary response. Older records may have been distributed differently."""
     told = summary.get("RecordDistributionStrategy")
     if told is not None:
         return next((each for each in Distribution if each.value == told), Distribution.UNKNOWN)
@@ -31,7 +31,7 @@ def distribution_of(client: Any, summary: Mapping[str, Any]) -> Distribution:
 
 
 def on_demand(summary: Mapping[str, Any]) -> bool:
-    """Return whether a stream is on-demand, from the response of DescribeStreamSummary."""
+    """Return whether a stream is on-demand, from a DescribeStreamSummary response."""
     return bool(summary.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND")
 
 
@@ -41,7 +41,7 @@ def _is_known_to(client: Any) -> bool:
 
 
 def lenient(stream: str, distribution: Distribution) -> str:
-    """Return the warning that no aggregates are left out although option `deaggregate` is `strict`."""
+    """Return the warning that aggregates are not dropped although option `deaggregate` is `strict`."""
     why = (
         "Kinesis distributes or distributed its records itself (RecordDistributionStrategy AUTO), whatever their keys are"
         if distribution is Distribution.AUTO

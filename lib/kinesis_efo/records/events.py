@@ -1,7 +1,7 @@
-"""Reads the head of an event: the facts that the fetcher needs before Spark's tasks decode the records.
+"""Reads the head of an event: what the fetcher needs before Spark's tasks decode the records.
 
-An event is a message of SubscribeToShard, or a response of GetRecords, which holds records in the same form. The payload stays raw
-JSON. If the native core is installed, it reads the usual events, with the same result.
+An event is a SubscribeToShard message or a GetRecords response, which contains records in the same form. The payload stays raw JSON. If the
+native core is installed, it reads the usual events, with the same result.
 """
 
 from __future__ import annotations
@@ -33,20 +33,15 @@ class ChildShard(NamedTuple):
 
 
 class EventHead(NamedTuple):
-    """The facts about an event that the fetcher needs: its lag in milliseconds, and Kinesis records (an aggregate counts once).
+    """What the fetcher needs of an event."""
 
-    Reading continues after `continuation`; None if the shard ends, and has `children`. `last` is the number of the last record, None if
-    there is none or it cannot be read. `still`: the position stays, because a GetRecords response without records has none. `stuck`:
-    GetRecords returned the iterator of the request.
-    """
-
-    continuation: int | None
-    millis_behind: int
-    records: int
-    children: tuple[ChildShard, ...] = ()
-    still: bool = False
-    last: int | None = None
-    stuck: bool = False
+    continuation: int | None  # Reading continues after this; None at the shard's end
+    millis_behind: int  # The lag
+    records: int  # Number of Kinesis records (an aggregate counts once)
+    children: tuple[ChildShard, ...] = ()  # The shard's children, at its end
+    still: bool = False  # The position stays: an empty GetRecords response lacks one
+    last: int | None = None  # The number of the last record; None if unreadable or without records
+    stuck: bool = False  # GetRecords returned the request's iterator
 
     @property
     def brings_nothing(self) -> bool:
@@ -78,7 +73,7 @@ class _Child(msgspec.Struct, rename="pascal"):
 
 
 class _CountedRecord(msgspec.Struct, gc=False):
-    """A record without fields, because records are only counted here."""
+    """A record without fields, since records are only counted here."""
 
 
 class _PolledRecord(msgspec.Struct, rename="pascal", gc=False):
@@ -111,7 +106,7 @@ class _StoredRecords(msgspec.Struct, rename="pascal"):
 
 
 class GetRecordsAnswer(NamedTuple):
-    """A response of GetRecords, as one event, or as two if it has both the last records and the end of the shard.
+    """A GetRecords response as one event, or as two if it has both the last records and the end of the shard.
 
     `iterator` is None at the shard's end. `bytes` of data and keys count against the shard's throughput; exact to a few per record.
     """
@@ -141,9 +136,9 @@ _ABOUT_A_RECORD: Final = 185
 
 
 def last_record(payload: bytes, through: int | None = None) -> LastRecord | None:
-    """Return an event's last record, or the last one up to sequence number `through`; None if there is none.
+    """Return an event's last record, or the last one up to sequence number `through`; None without such a record.
 
-    Searches the text for the number (quotes within keys and data are escaped). Decodes the payload only if it seems to hold an aggregate.
+    Searches the text for the number (quotes within keys and data are escaped). Decodes the payload only if it seems to contain an aggregate.
 
     >>> last_record(b'{"Records":[{"SequenceNumber":"41"},{"SequenceNumber":"42"}],"ContinuationSequenceNumber":"50"}')
     LastRecord(number=42, sub=0)
@@ -186,9 +181,9 @@ def sequence_number(name: str, text: str) -> int:
 
 
 def read_head(payload: bytes) -> EventHead:
-    """Read the head of an event. Raises `FrameError` if it is not valid, `SequenceNumberError` if a number has leading zeros.
+    """Read the head of an event. Raises `FrameError` if it is invalid, `SequenceNumberError` if a number has leading zeros.
 
-    An event has either a continuation, which does not lie before the last record, or children.
+    A valid event has either a continuation that is not before the last record, or children.
 
     >>> read_head(b'{"ContinuationSequenceNumber":"42","MillisBehindLatest":7,"Records":[{"SequenceNumber":"41"}]}')
     EventHead(continuation=42, millis_behind=7, records=1, children=(), still=False, last=41, stuck=False)
@@ -215,7 +210,7 @@ def read_head(payload: bytes) -> EventHead:
 
 
 def read_answer(body: bytes, asked: str | None = None) -> GetRecordsAnswer:
-    """Read a response of GetRecords; `asked` is the request's iterator, to set `EventHead.stuck`. Raises as `read_head`.
+    """Read a GetRecords response. Raises the errors of `read_head`. `asked` is the request's iterator, to set `EventHead.stuck`.
 
     >>> answer = read_answer(b'{"Records":[{"Data":"eA==","SequenceNumber":"42"}],"NextShardIterator":"i"}')
     >>> str(answer.events[0].through)
@@ -247,17 +242,17 @@ def read_answer(body: bytes, asked: str | None = None) -> GetRecordsAnswer:
 
 
 def first_number(payload: bytes) -> int | None:
-    """Return the sequence number of an event's first record; None if it has no records."""
+    """Return the sequence number of an event's first record; None without records."""
     found = _NUMBER.search(payload)
     return int(found[1]) if found else None
 
 
 def has_record(payload: bytes, number: int) -> bool:
     """Whether an event has the record with sequence number `number`. Searches the text (quotes within keys and data are escaped)."""
-    # Compile no regular expression for each number, because that would take longer than the search.
+    # Compiling a regular expression for each number would cost more than the search.
     quoted, behind = b'"%d"' % number, 0
     while (at := payload.find(quoted, behind)) != -1:
-        # If no name precedes the number, rfind's -1 stands for the start of the event, where there is no name either.
+        # Without a preceding name, rfind's -1 stands for the start of the event, where there is no name either.
         if _UP_TO_NUMBER.fullmatch(payload, payload.rfind(_NUMBER_NAME, behind, at), at):
             return True
         behind = at + 1
@@ -266,7 +261,7 @@ def has_record(payload: bytes, number: int) -> bool:
 
 def position_after(payload: bytes) -> Position:
     """Return the position after an event, or after a GetRecords response with records. Raises the errors of `read_head` and `read_answer`."""
-    # With the colon, because it may also be the partition key of a record.
+    # With the colon: the name alone may also be a record's partition key.
     if _CONTINUATION.search(payload):
         return Event(payload, read_head(payload)).through
     return read_answer(payload).events[0].through
@@ -296,7 +291,7 @@ def _still(behind: int, *, stuck: bool) -> Event:
 
 
 def _given(text: str | None) -> str | None:
-    """Treat an empty string as None: at the end of a shard, some servers send one instead of leaving out the position."""
+    """Treat an empty string as None: at the end of a shard, some servers send one instead of omitting the position."""
     return text or None
 
 

@@ -1,9 +1,9 @@
 """Decodes frames of `application/vnd.amazon.eventstream` as they arrive, in time linear in their bytes.
 
-A frame is: total length, length of the headers, CRC of these two; headers; payload; CRC of everything before it. All
-numbers are big-endian (https://smithy.io/2.0/aws/amazon-eventstream.html).
+A frame is: total length, length of the headers, CRC of these two; headers; payload; CRC of everything before it. All numbers are big-endian
+(https://smithy.io/2.0/aws/amazon-eventstream.html).
 
-If the native core is installed, it reads valid frames of usual length. This module reads all other frames, and raises the errors.
+If the native core is installed, it reads valid frames of usual length. This module reads all other frames and raises the errors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kinesis_efo.errors import FrameError
 from kinesis_efo.records.core import event_readers
 
 try:
-    # This is ten times as fast as zlib's `crc32`, with which the checksum is a third of a fetcher's work.
+    # Ten times as fast as zlib's `crc32`, with which the checksum is a third of a fetcher's work.
     from isal.isal_zlib import crc32
 except ImportError:
     from zlib import crc32
@@ -33,9 +33,9 @@ HeaderValue = str | bytes | bool
 
 
 class Frame(NamedTuple):
-    """One frame, whose checksums were right; the payload of a SubscribeToShard stream is JSON.
+    """One frame with correct checksums. The payload of a SubscribeToShard stream is JSON.
 
-    `headers` has for example `:event-type`. Numbers, times and UUIDs stay raw bytes: no header that this library reads has these.
+    `headers` has for example `:event-type`. Numbers, times and UUIDs stay raw bytes; this library does not read such headers.
     """
 
     headers: dict[str, HeaderValue]
@@ -63,8 +63,8 @@ class FrameDecoder:
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
         """Return the frames that the next bytes complete, in order. Raises `FrameError` for an impossible length or a wrong checksum.
 
-        If the chunk completes frames before that, they are returned, and the next call raises the error. The decoder does not recover,
-        because it cannot know where the next frame begins.
+        If the chunk completes frames before the fault, they are returned, and the next call raises the error. The decoder cannot find the next
+        frame after a fault, so it does not recover.
         """
         if self._core is None or self._begun:
             return self._feed(chunk)
@@ -79,7 +79,7 @@ class FrameDecoder:
 
     @property
     def _begun(self) -> bool:
-        """Whether Python is decoding a frame, because the core declined this frame or an earlier one of the same chunk."""
+        """Whether Python is decoding a frame: the core has declined it, or an earlier one of the same chunk."""
         return bool(self._have or self._fault)
 
     def _feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
@@ -95,7 +95,7 @@ class FrameDecoder:
                 if self._prelude is None:
                     self._prelude = _check_prelude(self._buffer[at : at + _PRELUDE.size])
                 else:
-                    # Forget the prelude even if the frame has a fault, because no more bytes of the frame are awaited.
+                    # Also after a fault: no more bytes of the frame are expected.
                     prelude, self._prelude = self._prelude, None
                     frames.append(_frame(self._buffer, at, *prelude))
                     at += prelude[0]

@@ -1,7 +1,7 @@
-"""One connection of HTTP/2: many requests at a time, each with a stream of its own.
+"""One HTTP/2 connection: many concurrent requests, each on its own stream.
 
-The library `h2` implements the protocol, except for DATA frames, on which `h2` would spend four times as much CPU, and GOAWAY frames, after
-which it would end streams that may go on. Therefore, this package also handles the windows and the content-length of responses.
+The `h2` library implements the protocol, except for DATA frames, on which it would spend four times as much CPU time, and GOAWAY frames, after
+which it would end streams that may continue. Therefore, this package also handles the windows and the content-length of responses.
 """
 
 from __future__ import annotations
@@ -38,31 +38,29 @@ from kinesis_efo.http2.response import (
 logger = logging.getLogger(__name__)
 
 MOST_STREAMS: Final = 32
-"""Maximum requests on one connection, even if the service allows more, because all are lost with the connection."""
+"""Maximum requests on one connection, even if the service allows more: all are lost with the connection."""
 
 RECEIVE_BYTES: Final = 256 << 10
-"""Size of the receive buffer, which all connections of an event loop can share: each copies its bytes before the next one receives."""
+"""Size of the receive buffer. All connections of an event loop can share it: each copies its bytes before the next one receives."""
 
 _MOST_UNSENT: Final = 1 << 20
 _LARGEST_FRAME: Final = 16 << 10
 _LONGEST_HEADERS: Final = 64 << 10
-# The connection's window is kept open, so that a stream that is not read does not stop others. Streams have their own windows.
+# The connection's window stays open, so that an unread stream does not block others. Streams have their own windows.
 _CONNECTION_WINDOW: Final = 1 << 30
 
 
 class Connection(asyncio.BufferedProtocol):
     """A connection to a service.
 
-    `changed` is called with this connection when the connection can take another request, or takes no more requests. The receive buffer
-    `scratch`, of `RECEIVE_BYTES`, can be shared by the connections of one event loop.
-
-    `ready` is done once the service's first SETTINGS have arrived, and fails with `NotHttp2` if something else came. `active` counts the places
-    that were taken, for requests under way or about to be sent.
+    `changed` is called with this connection when it can accept another request or is closed for new ones. The receive buffer `scratch`, of
+    `RECEIVE_BYTES`, can be shared by the connections of one event loop.
     """
 
     def __init__(self, clock: Clock, changed: Callable[[Connection], None], scratch: bytearray) -> None:
+        # Done with the service's first SETTINGS; fails with `NotHttp2` if something else comes
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.active = 0
+        self.active = 0  # Reserved places, for requests in progress or about to be sent
         self._changed = changed
         self._scratch = memoryview(scratch)
         self._transport: asyncio.Transport | None = None
@@ -98,12 +96,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def most_streams(self) -> int:
-        """Most requests at a time: the service's limit, but at most `MOST_STREAMS`, and fewer after a refusal."""
+        """Maximum concurrent requests: the service's limit, but at most `MOST_STREAMS`, and fewer after a refusal."""
         return min(self._ceiling, self._h2.remote_settings.max_concurrent_streams)
 
     @property
     def closed(self) -> bool:
-        """Whether this connection takes no more requests."""
+        """Whether this connection has stopped accepting requests."""
         return self._draining or self._lost is not None
 
     @property
@@ -129,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         self.active += 1
 
     def give_place(self) -> None:
-        """Return a place after its request has ended, or because it is not needed."""
+        """Return a place after its request has ended, or if it is not needed."""
         self.active -= 1
         self._keepalive.used()
         self._part()
@@ -137,10 +135,10 @@ class Connection(asyncio.BufferedProtocol):
     async def request(
         self, headers: Sequence[tuple[str, str]], body: bytes, share: Callable[[], int], silence: float | None
     ) -> Response:
-        """Send a request, for which `take_place` was called; returns once the response's headers have arrived.
+        """Send a request in a place reserved by `take_place`. Returns once the response's headers have arrived.
 
-        In `headers`, those that begin with a colon come first. `Response` explains `share` and `silence`. Raises the errors of
-        `Response.opened`, and `NotProcessed` if the service refused the request before it processed it.
+        In `headers`, names with a colon come first. `Response` explains `share` and `silence`. Raises the errors of `Response.opened`, and
+        `NotProcessed` if the service refused the request before processing it.
         """
         response: Response | None = None
         try:
@@ -167,13 +165,13 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox.open_window(stream_id, size)
 
     def cancel(self, stream_id: int) -> None:
-        """Reset a stream whose rest is not needed."""
+        """Reset a stream whose remaining bytes are not needed."""
         self._forget(stream_id)
         self._outbox.flush()
 
     @property
     def in_use(self) -> bool:
-        """Whether a request is under way, or the connection is still being opened."""
+        """Whether a request is in progress, or the connection is still being opened."""
         return bool(self.active) or not self.ready.done()
 
     def ping(self) -> None:
@@ -185,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
         await self._gone.wait()
 
     def close(self) -> None:
-        """Close the connection with a GOAWAY; reads that are under way fail."""
+        """Close the connection with a GOAWAY. Reads in progress fail."""
         if self._lost is None:
             self._h2.close_connection()
             self._hang_up(ConnectionLost("the connection was closed"))
@@ -193,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self, why: Exception) -> None:
         """Drop the connection immediately."""
         self._lose(why)
-        # Check this, because asyncio before 3.11.5 raises an error if a TLS connection is closed already.
+        # Until 3.11.5, asyncio raises an error if a TLS connection is already closed.
         if self._transport is not None and not self.gone:
             self._transport.abort()
 
@@ -206,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         security = transport.get_extra_info("ssl_object")
         if security is not None and security.selected_alpn_protocol() != "h2":
-            # Send nothing, because the other side did not agree on HTTP/2. `dial` raises the error.
+            # The other side did not agree to HTTP/2. `dial` raises the error.
             return
         self._outbox.open(self._transport)
         self._keepalive.start()
@@ -241,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- frames
 
     def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
-        """Take the next bytes of a stream, valid only during the call, and the number of bytes of padding, which use the window, too."""
+        """Process the next bytes of a stream, valid only during the call. `padding` is a number of bytes, which also use the window."""
         response = self.responses.get(stream_id)
         if response is None:
             if stream_id > self._h2.highest_outbound_stream_id:
@@ -256,14 +254,13 @@ class Connection(asyncio.BufferedProtocol):
             self._unreturned = 0
 
     def ended(self, stream_id: int) -> None:
-        """Note that a DATA frame was the stream's last one."""
+        """Process the end of a stream after its last DATA frame."""
         if stream_id in self.responses:
-            # End the stream in `h2`, too, because `h2` counts the open streams.
-            # Use empty trailers, because `h2` would otherwise check the content-length against data that it has not seen.
+            # `h2` counts the open streams. Empty trailers, as it would otherwise check the content-length against data that it has not seen.
             self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
     def frame(self, kind: int, frame: bytes) -> None:
-        """Take a whole frame other than DATA, with its header."""
+        """Process a complete non-DATA frame, header included."""
         if kind == GOAWAY:
             self._go_away(frame)
         else:
@@ -306,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refused(self, stream_id: int, why: NotProcessed) -> None:
         if stream_id in self.responses:
-            # Take no more requests here than those under way, whatever the SETTINGS say, so that the next try uses another connection.
+            # Accept only as many requests here as are in progress, whatever the SETTINGS, so that the next try uses another connection.
             self._ceiling = len(self.responses) - 1
             self._draining = self._draining or not self._ceiling
             self._end(stream_id, why)
@@ -320,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
     def _forget(self, stream_id: int) -> None:
         if self.responses.pop(stream_id, None) is not None:
             with suppress(H2Error):
-                # The stream may be half open, if the service responded before it had the whole request. This fails if both sides ended it.
+                # The stream may be half open if the service responded before it had the whole request. Fails if both sides have ended it.
                 self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
             self._outbox.room.set()
             self.give_place()
@@ -339,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- the end
 
     def _part(self) -> None:
-        """Close the connection if the service is closing it and no request needs it any more; otherwise report the change."""
+        """Close the connection if the service is closing it and all requests have ended; otherwise report the change."""
         if self._draining and not self.active:
             self.close()
         else:
@@ -349,7 +346,7 @@ class Connection(asyncio.BufferedProtocol):
         what = f"the other side violates HTTP/2: {str(wrong) or type(wrong).__name__}"
         self._never_ready(NotHttp2(f"{what}; it says {bytes_read!r}"))
         if not isinstance(wrong, H2Error):
-            # Write GOAWAY, unless `h2` has found the error itself: then it has written GOAWAY already.
+            # If `h2` has found the error itself, it has already written GOAWAY.
             self._h2.close_connection(getattr(wrong, "error_code", ErrorCodes.PROTOCOL_ERROR))
         self._hang_up(ConnectionLost(what))
 
@@ -370,7 +367,7 @@ class Connection(asyncio.BufferedProtocol):
         self._lost = why
         self._never_ready(why)
         for stream_id in list(self.responses):
-            # Each response gets its own exception, because raising an exception writes a traceback into it.
+            # One exception per response: raising an exception writes a traceback into it.
             self._end(stream_id, ConnectionLost(str(why)))
         self._outbox.close()
         self._keepalive.stop()
@@ -379,7 +376,7 @@ class Connection(asyncio.BufferedProtocol):
     def _never_ready(self, why: Exception) -> None:
         if not self.ready.done():
             self.ready.set_exception(why)
-            # Retrieve the exception, so that asyncio does not log it if nothing waits for `ready`.
+            # Retrieve the exception, so that asyncio does not log it if `ready` is not awaited.
             self.ready.exception()
 
 
@@ -411,7 +408,7 @@ class _Outbox:
         self.room.set()
 
     async def send(self, response: Response, body: bytes) -> None:
-        """Send the bytes collected so far, and the body of a request as the window allows. Stops if the response is over before."""
+        """Send the bytes collected so far, and the body of a request as the window allows. Stops early if the response is over."""
         view = memoryview(body)
         while view and not response.over:
             self.room.clear()
@@ -426,7 +423,7 @@ class _Outbox:
 
     def open_window(self, stream_id: int, size: int) -> None:
         """Let the service send `size` more bytes of a stream."""
-        # First take the headers that open the stream from `h2`, because the window update must come after them.
+        # The headers that open the stream must precede the window update.
         self._unsent += self._h2.data_to_send()
         self._unsent += WindowUpdateFrame(stream_id, window_increment=size).serialize()
         # Many readers wake up together; their updates are sent in one piece.

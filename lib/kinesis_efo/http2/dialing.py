@@ -1,4 +1,4 @@
-"""Opens connections of HTTP/2: directly or through a proxy, with TLS or in the clear."""
+"""Opens HTTP/2 connections: directly or through a proxy, with TLS or in cleartext."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Origin:
 
     @property
     def authority(self) -> str:
-        """Host and port (unless this is the default port) in the form of the header `Host`, which is signed."""
+        """Host and port (if not the default port) as in the `Host` header, which is signed."""
         return str(self).removesuffix(f":{_PORTS[self.scheme]}")
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy for services with TLS: its URL, with user and password if it needs them, and the TLS context for an `https` proxy."""
+    """A proxy for services with TLS: its URL, with user and password if needed, and the TLS context for an `https` proxy."""
 
     url: str
     security: ssl.SSLContext | None
@@ -64,9 +64,9 @@ class Proxy:
 async def dial(
     origin: Origin, security: ssl.SSLContext | None, proxy: Proxy | None, make: Callable[[], Connection]
 ) -> Connection:
-    """Open the connection that `make` makes and wait until it is ready. If `security` is None, neither TLS nor the proxy is used.
+    """Open the connection that `make` creates and wait until it is ready. If `security` is None, neither TLS nor the proxy is used.
 
-    Raises `NotHttp2`, `ProxyRefused`, or `OSError` if the service cannot be reached or its certificate is not trusted.
+    Raises `NotHttp2`, `ProxyRefused`, or `OSError` if the service is unreachable or its certificate is not trusted.
     """
     loop = asyncio.get_running_loop()
     connection = make()
@@ -104,12 +104,12 @@ async def dial(
 
 
 async def _connected(host: str, port: int) -> socket.socket:
-    """Connect to a host over IPv6 or IPv4, whichever answers first (RFC 8305). uvloop's `create_connection` cannot do that."""
+    """Connect to a host over IPv6 or IPv4, whichever answers first (RFC 8305), which uvloop's `create_connection` does not support."""
     addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     try:
         return await start_connection(addresses, happy_eyeballs_delay=0.25)
     except RuntimeError as error:
-        # uvloop's, if the number of a closed socket is used again too soon: another try helps.
+        # Raised by uvloop if the number of a closed socket is reused too soon; a retry succeeds.
         raise ConnectionError(f"{host}:{port}: {error}") from error
 
 

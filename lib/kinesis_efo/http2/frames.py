@@ -1,6 +1,6 @@
-"""Splits the received bytes of HTTP/2 into frames, and passes on the contents of DATA before a frame is complete.
+"""Splits received HTTP/2 bytes into frames, and passes on the contents of DATA before a frame is complete.
 
-All other frames are passed on whole, for `h2`. This module understands only the header and the padding of a frame.
+All other frames are passed on whole, for `h2`. This module interprets only the header and the padding of a frame.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FrameSplitter:
         self._ends = False
 
     def feed(self, view: memoryview) -> None:
-        """Take the next bytes, which may begin and end anywhere in a frame. The memory of `view` can be reused after the call."""
+        """Process the next bytes, which may begin and end anywhere in a frame. The memory of `view` can be reused after the call."""
         at, end = 0, len(view)
         while at < end:
             if self._left:
@@ -52,7 +52,7 @@ class FrameSplitter:
                 at = self._collect(view, at)
 
     def _begin(self, view: memoryview, at: int) -> int:
-        """Read the header of a frame; returns the offset at which `feed` continues."""
+        """Read the header of a frame. Return the offset at which `feed` continues."""
         high, low, kind, flags, stream = _HEADER.unpack_from(view, at)
         length, stream = high << 8 | low, stream & 0x7FFFFFFF
         if length > self._largest:
@@ -79,7 +79,7 @@ class FrameSplitter:
         whole = bytes(self._whole)
         self._whole.clear()
         if self._wanted == HEADER_BYTES:
-            # The header came in parts; now it is complete.
+            # The header came in parts and is now complete.
             self._begin(memoryview(whole), 0)
             return
         self._wanted = HEADER_BYTES

@@ -1,4 +1,4 @@
-"""Sends a PING if an HTTP/2 connection is silent, and closes a connection that is dead or not used."""
+"""Sends a PING on a silent HTTP/2 connection, and closes a dead or unused one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kinesis_efo.http2.connection import Connection
 
 PING_SECONDS: Final = 5.0
-"""Seconds without a received byte after which a PING is sent; the other side has the same time again to reply."""
+"""A PING is sent after this many seconds without a received byte. The other side has the same time to reply."""
 IDLE_SECONDS: Final = 15.0
 """Seconds after which a connection without requests is closed."""
 
@@ -36,15 +36,15 @@ class Keepalive:
             self._task.cancel()
 
     def heard(self) -> None:
-        """Note that bytes were received."""
+        """Record that bytes were received."""
         self._heard_at = self._clock.monotonic()
 
     def used(self) -> None:
-        """Note that a request has ended. Idle time counts from here."""
+        """Restart the idle time after a request has ended."""
         self._used_at = self._clock.monotonic()
 
     async def _keep(self) -> None:
-        # If watching fails, close the connection, because nothing would notice that it is dead.
+        # An unwatched connection could be dead without notice, so close it on failure.
         try:
             await self._look_after()
         except Exception as error:
@@ -68,7 +68,7 @@ class Keepalive:
         asked = self._clock.monotonic()
         self._connection.ping()
         await self._clock.sleep(PING_SECONDS)
-        # Let asyncio read first: if this process was suspended, the reply may have arrived but not been read yet.
+        # Let asyncio read first: if this process was suspended, the reply may be waiting in the socket.
         for _ in range(3):
             await asyncio.sleep(0)
         if self._heard_at < asked:

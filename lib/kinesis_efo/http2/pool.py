@@ -1,4 +1,4 @@
-"""Keeps the connections to one service: as many as its requests need, opened a few at a time."""
+"""Manages the connections to one service: as many as its requests need, opened a few at a time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from kinesis_efo.http2.connection import Connection
 from kinesis_efo.http2.response import ConnectionLost
 
 _MOST_OPENING: Final = 16
-"""Maximum number of connections that are opened at a time, because each takes several round trips, and some CPU for TLS."""
+"""Maximum number of connections being opened at a time: each needs several round trips, and some CPU time for TLS."""
 _PARTING_SECONDS: Final = 1.0
-"""Seconds that the other side may take to close its end when the pool is closed."""
+"""How long the other side may take to close its end when the pool is closed, in seconds."""
 
 Changed = Callable[[Connection], None]
 
@@ -20,8 +20,8 @@ Changed = Callable[[Connection], None]
 class Pool:
     """Assigns requests to at most `most` connections. `dial` opens a connection, which calls the given function when it has changed.
 
-    The first connection is opened alone, because its SETTINGS say how many requests a connection takes. If it cannot be opened, all
-    waiting requests fail; the caller retries them.
+    The first connection is opened alone, since its SETTINGS limit the requests per connection. If it cannot be opened, all waiting requests
+    fail; the caller retries them.
     """
 
     def __init__(self, dial: Callable[[Changed], Awaitable[Connection]], most: int) -> None:
@@ -44,7 +44,7 @@ class Pool:
     async def place(self) -> Connection:
         """Wait for a place on a connection. The caller must use it for a request, or return it with `give_place`.
 
-        Raises the error of `dial`, or `ConnectionError` if the pool was closed or the service takes no requests.
+        Raises the error of `dial`, or `ConnectionError` if the pool was closed or the service does not accept requests.
         """
         if self._closed:
             raise ConnectionLost("the client was closed")
@@ -78,7 +78,7 @@ class Pool:
             await asyncio.gather(*parting)
 
     def _serve(self) -> None:
-        """Assign the free places, and open missing connections."""
+        """Give waiting requests free places; open connections if there are not enough."""
         if self._closed:
             return
         while self._waiting and (connection := self._with_place()) is not None:
@@ -113,7 +113,7 @@ class Pool:
             return
         self._open.add(connection)
         self._sockets.add(connection)
-        # In the first two cases, fail the requests, because another connection would most likely fail in the same way.
+        # In the first two cases, another connection would most likely fail in the same way.
         if connection.closed:
             self._fail(ConnectionLost("the service closed the connection before it took a request"))
         elif not connection.most_streams:
@@ -124,7 +124,7 @@ class Pool:
         self._changed(connection)
 
     def _fail(self, error: Exception) -> None:
-        # Fail as many requests as the connection would have taken; the others wait for the next connection.
+        # Fail as many requests as the connection would have accepted; the others wait for the next connection.
         for _ in range(min(len(self._waiting), self._places or len(self._waiting))):
             if not (place := self._next()).done():
                 place.set_exception(error)

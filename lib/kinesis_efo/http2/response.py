@@ -1,7 +1,6 @@
-"""One response of HTTP/2, and the errors of its request. It has the interface of aiohttp's responses, so that aiobotocore and the readers
-of event streams take either.
+"""One HTTP/2 response, and the errors of its request. It has the interface of aiohttp's responses, for aiobotocore and the event stream readers.
 
-The stream's window bounds the memory of a response, because it is reopened when bytes are read, not when they arrive.
+The stream's window bounds the memory of a response: it is reopened when bytes are read, not when they arrive.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
     from kinesis_efo.http2.connection import Connection
 
 LEAST_WINDOW: Final = 8 << 10
-"""Minimum bytes of a stream's window, and the bytes of its first window."""
+"""Minimum size of a stream's window in bytes, and the size of its first window."""
 
 LARGEST_WINDOW: Final = 512 << 10
-"""Maximum bytes of a stream's window; a larger one brings no more throughput."""
+"""Maximum size of a stream's window in bytes; a larger one does not increase throughput."""
 
 _CRUMBS: Final = 1024
 
@@ -32,7 +31,7 @@ class NotHttp2(Exception):
 
 
 class NotProcessed(ConnectionError):
-    """The service did not process the request, so it may be sent again, on another connection."""
+    """The service did not process the request, so it may be sent again on another connection."""
 
 
 class ConnectionLost(ConnectionError):
@@ -47,18 +46,14 @@ class WindowOverflow(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpFacts:
-    """The protocol of a response, and the service's settings of HTTP/2: None with HTTP/1.1, or if the service has not sent them.
-
-    `tls` is for example `TLSv1.3`, None without TLS; `most_streams` is SETTINGS_MAX_CONCURRENT_STREAMS. A client may at first send
-    `initial_window` bytes on a stream; the service accepts frames of `largest_frame` and headers of `header_list` bytes.
-    """
+    """The protocol of a response, and the service's HTTP/2 settings: None over HTTP/1.1, or before the service has sent them."""
 
     version: str
-    tls: str | None = None
-    most_streams: int | None = None
-    initial_window: int | None = None
-    largest_frame: int | None = None
-    header_list: int | None = None
+    tls: str | None = None  # For example `TLSv1.3`; None without TLS
+    most_streams: int | None = None  # SETTINGS_MAX_CONCURRENT_STREAMS
+    initial_window: int | None = None  # Bytes that a client may send on a new stream
+    largest_frame: int | None = None  # Bytes
+    header_list: int | None = None  # Bytes
 
 
 def tls_version(security: ssl.SSLObject | None) -> str | None:
@@ -69,8 +64,8 @@ def tls_version(security: ssl.SSLObject | None) -> str | None:
 class Response:
     """One response. It is created before its request is sent.
 
-    `share` returns how many bytes may be received without taking room in the buffer. A read fails after `silence` seconds without a byte.
-    `status` and `headers`, with names in lower case, are known once `opened` has returned.
+    `share` returns how many bytes may be received before buffer space is reserved. A read fails after `silence` seconds without a byte. `status`
+    and `headers`, with names in lower case, are set once `opened` has returned.
     """
 
     def __init__(self, connection: Connection, stream_id: int, share: Callable[[], int], silence: float | None) -> None:
@@ -101,7 +96,7 @@ class Response:
     async def opened(self) -> None:
         """Wait for the headers.
 
-        Raises `ConnectionError` if the service reset the stream or the connection is lost, and `TimeoutError` if there was no response.
+        Raises `ConnectionError` if the service reset the stream or the connection is lost, and `TimeoutError` without a response.
         """
         while not self.status:
             if self._ended:
@@ -109,7 +104,7 @@ class Response:
             await self._more()
 
     async def readany(self) -> bytes:
-        """Wait for bytes, return all that have arrived (none after the end), and reopen the window. Raises the same errors as `opened`."""
+        """Wait for bytes, return all that have arrived (empty after the end), and reopen the window. Raises the same errors as `opened`."""
         while not self.chunks and not self._ended:
             await self._more()
         if not self.chunks:
@@ -121,7 +116,7 @@ class Response:
         return read
 
     async def read(self) -> bytes:
-        """Read all bytes up to the end. Raises the same errors as `readany`. If this fails, the response is closed, as in aiohttp."""
+        """Read all bytes up to the end. Raises the same errors as `readany`. On failure, the response is closed, as in aiohttp."""
         parts = []
         try:
             while part := await self.readany():
@@ -132,7 +127,7 @@ class Response:
         return b"".join(parts)
 
     def expect(self, size: int) -> None:
-        """Open the window for `size` bytes that are not read yet, such as the rest of a large event for which room in the buffer was taken."""
+        """Open the window for `size` unread bytes, such as the rest of a large event for which buffer space was reserved."""
         missing = size - self._window - self._unread
         if missing > 0 and not self.over:
             self._window += missing
@@ -150,21 +145,21 @@ class Response:
     # -- for the connection
 
     def begin(self, status: int, headers: dict[str, str]) -> None:
-        """Take the headers."""
+        """Process the headers."""
         self.status, self.headers = status, headers
         if "content-length" in headers:
             self._length = int(headers["content-length"])
         self._wake()
 
     def arrive(self, piece: memoryview | bytes, padding: int = 0) -> None:
-        """Take the next bytes, which are copied, and the bytes of padding. Raises `WindowOverflow` if both exceed the window."""
+        """Copy the next bytes, and count the padding. Raises `WindowOverflow` if both exceed the window."""
         size = len(piece)
         if size + padding > self._window:
             raise WindowOverflow(f"{size + padding} bytes where {self._window} were allowed")
         self._window -= size + padding
         if size:
-            # Copy the bytes, because the next ones are received into the same buffer.
-            # Join small chunks, because each has an overhead in memory, which the window does not bound.
+            # The next bytes are received into the same buffer, so copy these. Join small chunks: each has a memory overhead, which the window
+            # does not bound.
             if self.chunks and len(self.chunks[-1]) + size <= _CRUMBS:
                 self.chunks[-1] += bytes(piece)
             else:
@@ -177,7 +172,7 @@ class Response:
             self.widen()
 
     def end(self, fault: BaseException | None) -> None:
-        """Take the end of the response, or an error. Bytes that arrived before an error are read before it."""
+        """End the response, or fail it with `fault`. Bytes that arrived before an error are read before it."""
         if self.over:
             return
         if fault is None and self._length not in (None, self._received):
@@ -192,7 +187,7 @@ class Response:
 
     @property
     def over(self) -> bool:
-        """Whether no more bytes will come."""
+        """Whether the response has ended or failed."""
         return self._ended or self._fault is not None
 
     # -- helpers
@@ -219,7 +214,7 @@ class Response:
                 alarm.cancel()
 
     def _fall_silent(self) -> None:
-        # A process that was suspended does not time out here, because asyncio first reads the bytes that arrived meanwhile.
+        # A suspended process does not time out here: asyncio first reads the bytes that arrived meanwhile.
         if self._waiter is not None and not self._waiter.done():
             self.end(TimeoutError(f"nothing arrived for {self._silence:g} s"))
             self._connection.cancel(self.stream_id)

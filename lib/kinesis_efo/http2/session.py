@@ -1,4 +1,4 @@
-"""The session class for aiobotocore: sends requests over HTTP/2, or over HTTP/1.1 if the service does not speak HTTP/2."""
+"""The session class for aiobotocore: sends requests over HTTP/2, or over HTTP/1.1 if the service lacks HTTP/2."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from kinesis_efo.raw_bodies import HttpSession
 logger = logging.getLogger(__name__)
 
 TRANSPORTS: Final = ("auto", "http2", "http1")
-"""The choices for subscriptions, in this order: HTTP/2 if the TLS handshake agrees on it, else HTTP/1.1; only HTTP/2; only HTTP/1.1."""
+"""The choices for subscriptions: HTTP/2 if the TLS handshake agrees on it, else HTTP/1.1; only HTTP/2; only HTTP/1.1."""
 
 _TRIES: Final = 3
 _DECIDED_SECONDS: Final = 300.0
-# Headers that HTTP/2 has in another form, and those about a connection of HTTP/1.1, which HTTP/2 forbids.
+# Headers that have another form in HTTP/2, and connection headers of HTTP/1.1, which HTTP/2 forbids.
 _NOT_SENT: Final = frozenset(
     ("host", "accept-encoding", "connection", "transfer-encoding", "keep-alive", "upgrade", "te", "proxy-connection")
 )
@@ -54,7 +54,7 @@ def session_class(
 ) -> Any:
     """Return the class for `AioConfig(http_session_cls=...)` for one of `TRANSPORTS`.
 
-    `Response` explains `share`. `socket_factory` makes the sockets of HTTP/1.1.
+    `Response` explains `share`. `socket_factory` creates the sockets of HTTP/1.1.
     """
     if transport == "http1":
         return partial(HttpSession, socket_factory=socket_factory)
@@ -63,9 +63,9 @@ def session_class(
 
 
 class Http2Session(HttpSession):
-    """aiobotocore's HTTP session, which tries HTTP/2 first. If `only`, it does not use HTTP/1.1.
+    """aiobotocore's HTTP session, which tries HTTP/2 first. With `only`, it never uses HTTP/1.1.
 
-    Certificates, proxies, timeouts and errors are those of any session of aiobotocore.
+    Certificates, proxies, timeouts and errors are those of any aiobotocore session.
     """
 
     def __init__(self, *, only: bool, share: Callable[[], int], clock: Clock, **arguments: Any) -> None:
@@ -94,7 +94,7 @@ class Http2Session(HttpSession):
     async def exchange(self, request: Any) -> AioAWSResponse:
         """Send a request over HTTP/2; with `auto`, over HTTP/1.1 if that is not possible.
 
-        Raises `HTTPClientError`, or botocore's `ConnectionError`, with the reason if there was no response.
+        Without a response, raises `HTTPClientError` or botocore's `ConnectionError`, with the reason.
         """
         if self._closed:
             raise HTTPClientError(error="the client was closed")
@@ -169,12 +169,12 @@ class Http2Session(HttpSession):
 
     async def _security(self, proxy_url: str | None) -> tuple[ssl.SSLContext, ssl.SSLContext | None]:
         if proxy_url not in self._contexts:
-            # In a thread, because it reads files.
+            # In a thread, as it reads files.
             self._contexts[proxy_url] = asyncio.ensure_future(asyncio.to_thread(self._build_alpn_contexts, proxy_url))
         try:
             return await asyncio.shield(self._contexts[proxy_url])
         except Exception as error:
-            # Forget the failure, because the file with the certificates may exist by the next try.
+            # Do not cache the failure: the certificate file may exist by the next try.
             self._contexts.pop(proxy_url, None)
             error_text = (
                 f"TLS cannot be set up with authorities {self._verify!r} and client certificate {self._certificate!r}: "
@@ -211,7 +211,7 @@ class Http2Session(HttpSession):
 
 
 class _ConnectFailure(Exception):
-    """A connection could not be opened. Wraps the error of asyncio."""
+    """A connection could not be opened. Wraps the asyncio error."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -232,13 +232,13 @@ def _unconnected(cause: Exception, url: str, proxy_url: str | None) -> BotoCoreE
 
 
 def _because(error: BotoCoreError, cause: Exception) -> BotoCoreError:
-    """Add the cause to the message of an error, because botocore's messages do not have it."""
+    """Add the cause to the message of an error, which botocore omits."""
     error.args = (f"{error}: {str(cause) or type(cause).__name__}",)
     return error
 
 
 def _head(request: Any) -> list[tuple[str, str]]:
-    """Return the headers of a prepared request in the form of HTTP/2."""
+    """Return the headers of a prepared request in HTTP/2 form."""
     parts = urlsplit(request.url)
     target = parts.path or "/"
     host = request.headers.get("Host") or Origin.of(request.url).authority

@@ -1,7 +1,7 @@
 """The address of a service: a Unix socket for processes of the same user in its network namespace, and TCP for all others.
 
-The Unix sockets have abstract names. Such a name belongs to a network namespace, needs no directory, and ends with its process. It has
-no permissions, so each end of a connection checks the user of the other end.
+The Unix sockets have abstract names. Such a name belongs to a network namespace, does not need a directory, and ends with its process. It lacks
+permissions, so each end of a connection checks the user of the other end.
 """
 
 from __future__ import annotations
@@ -24,21 +24,17 @@ from kinesis_efo.hosts import EVERY_ADDRESS, LOOPBACK, bracketed, is_every_addre
 _BACKLOG: Final = 1024
 _CREDENTIALS: Final = struct.Struct("=iII")
 _NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
-"""Errors of binding an IPv6 socket if IPv6 is turned off, but such sockets can be created."""
+"""Errors of binding an IPv6 socket when IPv6 is turned off although such sockets can be created."""
 
 
 class FetcherAddress(msgspec.Struct, frozen=True):
-    """The address of a service: the names and addresses of its `hosts`, in the order to try, and its TCP port.
+    """The address of a service."""
 
-    `certificate` is the PEM of its TLS certificate, None without TLS. `namespace` is the network namespace in which it listens on loopback,
-    and `nearby` its Unix socket there; empty if it has none.
-    """
-
-    namespace: str
-    port: int
-    hosts: tuple[str, ...] = ()
-    certificate: str | None = None
-    nearby: str = ""
+    namespace: str  # The network namespace in which it listens on loopback; empty if it does not
+    port: int  # TCP
+    hosts: tuple[str, ...] = ()  # Names and addresses, in the order to try
+    certificate: str | None = None  # The PEM of its TLS certificate; None without TLS
+    nearby: str = ""  # Its Unix socket in `namespace`; empty without such
 
     def hosts_from(self, namespace: str) -> tuple[str, ...]:
         """Return the hosts that a caller in a network namespace should try, in order: loopback only in the namespace of the service."""
@@ -55,7 +51,7 @@ class FetcherAddress(msgspec.Struct, frozen=True):
 
 @cache
 def network_namespace(proc: Path = Path("/proc")) -> str:
-    """Return a unique id of this process's network namespace; on a system without /proc, and so without namespaces, the host name."""
+    """Return a unique id of this process's network namespace. Without /proc, and so without namespaces: the host name."""
     try:
         boot = (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {(proc / 'self/ns/net').readlink()}"
@@ -65,7 +61,7 @@ def network_namespace(proc: Path = Path("/proc")) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where a service has to listen: the address or name to bind to, and the ports to try, in order; port 0 means any free port.
+    """Where a service listens: the address or name to bind to, and the ports to try, in order; port 0 means any free port.
 
     `hosts` are the names and addresses that callers on other hosts should try, in order.
     """
@@ -76,7 +72,7 @@ class Listening:
 
     @property
     def loopback_only(self) -> bool:
-        """Whether no connection leaves the network namespace, so that TLS is not needed."""
+        """Whether all connections stay within the network namespace, where TLS is not needed."""
         return all(map(is_loopback, (self.bind, *self.hosts)))
 
     @property
@@ -85,7 +81,7 @@ class Listening:
         return self.bind == LOOPBACK or is_every_address(self.bind)
 
     def listen(self, port: int) -> socket.socket:
-        """Listen at a port. If `bind` means every address, this includes IPv6, if the system has it. Raises `OSError` if it fails."""
+        """Listen at a port. If `bind` means every address, this includes IPv6 where available. Raises `OSError` on failure."""
         if is_every_address(self.bind) and socket.has_dualstack_ipv6():
             try:
                 return _server("::", port, socket.AF_INET6, both=True)
@@ -93,7 +89,7 @@ class Listening:
                 if error.errno not in _NO_IPV6:
                     raise
             return _server(EVERY_ADDRESS, port, socket.AF_INET)
-        # A name may have several addresses. Use only the first, because with port 0, each would get another port.
+        # A name may have several addresses. Use only the first: with port 0, each would get another port.
         family, *_, (address, *_) = socket.getaddrinfo(self.bind, port, type=socket.SOCK_STREAM)[0]
         return _server(str(address), port, family)
 
@@ -107,7 +103,7 @@ def _server(address: str, port: int, family: int, *, both: bool = False) -> sock
 
 
 def listen_nearby() -> socket.socket | None:
-    """Return a listening Unix socket with a new name; None if the system has no abstract names."""
+    """Return a listening Unix socket with a new name; None on systems without abstract names."""
     if sys.platform != "linux":
         return None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -117,7 +113,8 @@ def listen_nearby() -> socket.socket | None:
 
 
 def connect_nearby(name: str, seconds: float) -> socket.socket:
-    """Connect to the socket `name`, without its leading zero byte. Raises `OSError` if it is not in this namespace, or is another user's."""
+    """Connect to the socket `name`, without its leading zero byte. Raises `OSError` if it is missing in this namespace or belongs to another
+    user."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(seconds)
@@ -131,7 +128,7 @@ def connect_nearby(name: str, seconds: float) -> socket.socket:
 
 
 def is_own(sock: socket.socket) -> bool:
-    """Whether the process at the other end of a Unix socket belongs to this user. Only Linux says; elsewhere, always true."""
+    """Whether the process at the other end of a Unix socket belongs to this user. Always true outside Linux, which alone can check it."""
     if sys.platform != "linux":
         return True
     _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))

@@ -1,6 +1,6 @@
 """A connection to a service: tries its addresses, proves the secret, and raises the errors of the other side.
 
-Connections within a host stay open for the next task of a worker, because opening one takes longer than reading a small micro-batch.
+Connections within a host stay open for the next task of a worker: opening one takes longer than reading a small micro-batch.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from kinesis_efo.hosts import LOOPBACK
 
 T = TypeVar("T")
 AT_MOST: Final = 4
-"""Maximum number of kept connections: several, because a Python worker has tasks of all queries. The oldest are closed first."""
+"""Maximum number of cached connections: several, as a Python worker runs tasks of all queries. The oldest are closed first."""
 
 _CONNECT_SECONDS: Final = 5.0
 _LAST_CONNECT_SECONDS: Final = 20.0
-"""Seconds to connect to the last address: more, because a machine under load answers late, and there is no other address to try."""
+"""Seconds to connect to the last address: more, as a busy machine answers late and there is no alternative."""
 _SEND_SECONDS: Final = 20.0
 
 _reached: dict[tuple[str, ...], str] = {}
-"""For the hosts of each service, the host that has answered; the next task in this process tries that host first."""
+"""By the hosts of a service: the host that has answered, which the next task in this process tries first."""
 
 
 class ConnectionCache:
-    """Keeps at most `at_most` open connections that are not in use, for the next user. Thread-safe."""
+    """Caches at most `at_most` unused open connections for the next user. Thread-safe."""
 
     def __init__(self, at_most: int = AT_MOST) -> None:
         self._at_most = at_most
@@ -47,12 +47,12 @@ class ConnectionCache:
         self._lock = threading.Lock()
 
     def take(self, where: Hashable) -> Wire | None:
-        """Remove the cached connection to `where` and return it; None if there is none."""
+        """Remove the cached connection to `where` and return it; None without such."""
         with self._lock:
             return self._wires.pop(where, None)
 
     def keep(self, where: Hashable, wire: Wire) -> None:
-        """Keep a connection to `where`. Closes an earlier one to `where`, broken ones, and the oldest if there are too many."""
+        """Cache a connection to `where`. Closes an earlier one to `where`, broken ones, and the oldest if there are too many."""
         with self._lock:
             ended = [each for each, kept in self._wires.items() if each == where or kept.speaks]
             closing = [self._wires.pop(each) for each in ended]
@@ -71,25 +71,30 @@ class ConnectionCache:
             wire.close()
 
     def forked(self) -> None:
-        """Close the connections in this process, which was just forked; they stay open in the parent process."""
-        # Use a new lock, because another thread of the parent may have held the old one during the fork.
+        """Close the connections in this process, which was just forked. They stay open in the parent process."""
+        # Another thread of the parent may have owned the old lock during the fork.
         self._lock = threading.Lock()
         self.close()
 
 
 CONNECTIONS: Final = ConnectionCache()
-"""The kept connections of this process."""
+"""The connection cache of this process."""
 atexit.register(CONNECTIONS.close)
-if hasattr(os, "register_at_fork"):  # Windows has no such function, and does not fork
+if hasattr(os, "register_at_fork"):  # missing on Windows, which does not fork
     os.register_at_fork(after_in_child=CONNECTIONS.forked)
 
 
 class Connection:
-    """One connection to one service, for one thread; the secret is that of the run.
+    """One connection to one service, for one thread. The first call connects; after a break, the next call connects again.
 
-    The first call connects, to the first host that answers: within `connect_seconds` for each host, `last_connect_seconds` for the last. If
-    the connection was broken, the next call connects again. `kept` keeps connections within the machine open for the next task; if it is
-    None, `close` closes them. `allocate` makes the memory for a frame's body, given its bytes.
+    Args:
+        address: The service's address, whose hosts are tried in order.
+        secret: The run's secret.
+        namespace: This process's network namespace.
+        connect_seconds: Time limit for each host except the last.
+        last_connect_seconds: Time limit for the last host.
+        kept: Caches connections within the machine for the next task; if None, `close` closes them.
+        allocate: Creates the memory for a frame's body, given its bytes.
     """
 
     service = "fetcher"
@@ -108,7 +113,7 @@ class Connection:
     ) -> None:
         self._address = address
         self._secret = secret
-        # The secret is a part of the place, because a kept connection was proven with one secret.
+        # With the secret, since a cached connection has proven only that secret.
         self._place = (address, secret)
         self._namespace = network_namespace() if namespace is None else namespace
         self._connect_seconds = connect_seconds
@@ -128,7 +133,7 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Put the connection into the cache, if there is one and the service is on this machine; otherwise close it."""
+        """Cache the connection if possible and the service is on this machine; otherwise close it."""
         if self._wire is not None and self._kept is not None and self._local:
             self._kept.keep(self._place, self._wire)
             self._wire = None
@@ -144,10 +149,10 @@ class Connection:
             return msgspec.json.decode(frame.head, type=answer)
 
     def call(self, request: Request, body: bytes, seconds: float, *, whole: bool = False) -> tuple[Wire, Frame]:
-        """Make a call, and wait at most `seconds` for the reply; returns the connection, and the first frame of the reply.
+        """Make a call, and wait at most `seconds` for the reply. Return the connection, and the first frame of the reply.
 
-        `whole` limits the time until the frame is complete, and allows it no body; otherwise the limit is that between two bytes.
-        A call is sent again if an open connection is broken, so it may arrive twice. Call this within `translated`.
+        `whole` limits the time until the frame is complete, and rejects a body; otherwise the limit applies between two bytes. A call is sent
+        again if an open connection is broken, so it may arrive twice. Call this within `translated`.
         """
         head = msgspec.json.encode(request)
 
@@ -169,7 +174,7 @@ class Connection:
         return ask(self._connected())
 
     def checked(self, frame: Frame) -> Frame:
-        """Return a frame of a reply, or raise the error of the other side if the frame is an error."""
+        """Return a frame of a reply, or raise the other side's error if it is one."""
         if frame.kind is Kind.REFUSED:
             raise self._refused()
         if frame.kind is Kind.ERROR:
@@ -195,12 +200,12 @@ class Connection:
 
     def _connect(self, host: str, seconds: float) -> Wire:
         if host == LOOPBACK and self._namespace == self._address.namespace and self._address.nearby:
-            # Prefer the Unix socket, because it costs half as much as TCP and needs no TLS.
+            # The Unix socket costs half as much as TCP, without TLS.
             try:
                 return self._proven(connect_nearby(self._address.nearby, seconds), seconds)
             except OSError as error:
                 if self._address.certificate is None:
-                    # Without TLS, do not use the port, because any user of the host may listen there once the service has ended.
+                    # Without TLS, avoid the port: any user of the host may listen there once the service has ended.
                     raise ConnectionError(f"by its Unix socket: {words(error)}") from None
         sock = socket.create_connection((host, self._address.port), seconds)
         if self._address.certificate is None:
@@ -245,7 +250,7 @@ class Connection:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Translate errors inside the context into errors of this library. After any error, the connection is closed."""
+        """Translate errors inside the context to errors of this library. After any error, the connection is closed."""
         try:
             yield
         except Exception as error:

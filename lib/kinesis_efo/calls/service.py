@@ -1,7 +1,7 @@
 """A service for other processes of this library: listens, has callers prove a secret, and passes their calls to an event loop.
 
-Each connection has a thread, which also sends the replies. A caller that has not proven the secret can take only one of
-`MOST_STRANGERS` places, send only `2 * PROOF_BYTES` bytes, and stay only for `STRANGER_SECONDS`.
+Each connection has a thread, which also sends the replies. A caller that has not proven the secret yet is limited to one of `MOST_STRANGERS`
+places, `2 * PROOF_BYTES` bytes, and `STRANGER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ STRANGER_SECONDS: Final = 10.0
 """Maximum seconds for a caller to prove the secret, and for a tool to send a call."""
 
 MOST_STRANGERS: Final = 512
-"""Maximum number of TCP callers that have not proven the secret yet. Each needs a thread; further callers wait in the backlog."""
+"""Maximum number of unproven TCP callers. Each needs a thread; further callers wait in the backlog."""
 
 HURRY_SECONDS: Final = 2.0
-"""Seconds to prove the secret while all places for strangers are taken, so that silent ones do not keep out callers of the run."""
+"""Seconds to prove the secret while all places are occupied, so that silent strangers do not block callers of the run."""
 
 _SECRET: Final = 0
 _MOST_REQUEST_HEAD: Final = 8 << 10
@@ -57,7 +57,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """The one call that tools may make: the token that allows only this call, its name, its message's type, and what makes the reply."""
+    """The only call allowed for tools: their token, the call's name, its message's type, and what creates the reply."""
 
     token: str
     name: str
@@ -66,7 +66,7 @@ class Desk:
 
 
 class Call:
-    """A call in progress. `is_tool`: the caller has proven only the token of tools. `seconds` bounds the whole call; None: no limit."""
+    """A call in progress. `is_tool`: the caller has proven only the tools' token. `seconds` limits the whole call; None for no limit."""
 
     def __init__(self, wire: Wire, is_tool: bool, seconds: float | None) -> None:
         self._wire = wire
@@ -75,7 +75,7 @@ class Call:
 
     @property
     def gone(self) -> bool:
-        """Whether the caller has gone. A caller sends nothing before it has the reply, so anything unread is the end of the connection."""
+        """Whether the caller has gone. Callers stay silent until the reply, so any unread input is the end of the connection."""
         return self._wire.speaks or self._wire.unheard
 
     def send(self, kind: Kind, head: bytes = b"", parts: Iterable[Data] = ()) -> None:
@@ -84,10 +84,15 @@ class Call:
 
 
 class Service:
-    """Serves, at `address`, callers that prove a secret. Call `shutdown` to end it. Raises `FetcherError` if it cannot listen.
+    """Serves callers that prove a secret, at `address`. Call `shutdown` to end it. Raises `FetcherError` if it cannot listen.
 
-    `loop` is the event loop for calls, None if `act` needs none. Without a `certificate`, TCP connections do not use TLS; without a `desk`,
-    tools are refused. `more` replies to calls that the service does not know, and returns None if it does not know them either.
+    Args:
+        loop: The event loop for calls; None if `act` does not need one.
+        secret: The secret to prove.
+        listening: Where to listen.
+        certificate: For TLS on TCP connections; None for cleartext.
+        desk: The call that tools may make; None to reject tools.
+        more: Replies to calls that the service cannot handle; returns None if it cannot either.
     """
 
     what = "fetcher"
@@ -143,7 +148,7 @@ class Service:
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Accept no more calls, wait up to `_GRACE_SECONDS` for running calls, and close all connections. May be called again."""
+        """Stop accepting calls, wait up to `_GRACE_SECONDS` for running calls, and close all connections. May be called again."""
         with self._lock:
             self._stopping = True
             idle = [*self._idle, *self._strangers]
@@ -178,7 +183,7 @@ class Service:
             try:
                 sock, _ = listening.accept()
             except OSError:
-                # Try again, because the process may only have too many open files now. The caller waits meanwhile.
+                # Retry: the process may temporarily have too many open files. The caller waits meanwhile.
                 time.sleep(_PAUSE_SECONDS)
                 continue
             try:
@@ -191,7 +196,7 @@ class Service:
                 target=self._serve, args=(sock, wire), name=f"kinesis-efo {self.what} call", daemon=True
             )
             try:
-                # Start and register under the lock, because `shutdown` joins all registered threads.
+                # Under the lock, since `shutdown` joins all registered threads.
                 with self._lock:
                     thread.start()
                     self._threads[thread] = wire
@@ -201,13 +206,13 @@ class Service:
                 wire.close()
 
     def _has_place(self) -> bool:
-        """Whether there is a place for one more stranger. If not, cut off those that have been silent for `HURRY_SECONDS`."""
+        """Whether another stranger can be accepted. If not, disconnect those that have been silent for `HURRY_SECONDS`."""
         late = time.monotonic() - HURRY_SECONDS
         with self._lock:
             if len(self._strangers) < MOST_STRANGERS:
                 return True
             for wire, since in self._strangers.items():
-                # Do not cut off a caller whose proof has arrived but was not read yet.
+                # A caller whose proof has arrived but was not read yet may stay.
                 if since <= late and not wire.speaks:
                     wire.cut()
         return False
@@ -243,7 +248,7 @@ class Service:
             wire.close()
 
     def _next(self, wire: Wire, *, is_tool: bool) -> bool:
-        """Handle the next call of a connection; returns whether there may be another one."""
+        """Handle the next call of a connection. Return whether there may be another one."""
         with self._lock:
             if self._stopping:
                 return False
@@ -262,7 +267,7 @@ class Service:
         return self._answer(Call(wire, is_tool, request.seconds), request.name, bytes(frame.body))
 
     def _answer(self, call: Call, name: str, body: bytes) -> bool:
-        """Handle a call; returns whether there may be another one."""
+        """Handle a call. Return whether there may be another one."""
         answer: msgspec.Struct | None
         try:
             try:
@@ -287,16 +292,16 @@ class Service:
     # -- calls
 
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:  # noqa: ARG002
-        """Handle the call `name` of a task or a fetcher; returns the reply, or None if the reply was sent in parts."""
+        """Handle the call `name` of a task or a fetcher. Return the reply, or None if it was sent in parts."""
         if self._more is not None:
-            # Do not cancel this if the caller has gone, because the caller may make the call again.
+            # Not cancelled if the caller has gone, which may repeat the call.
             answer = self.run(None, self._more(name, body))
             if answer is not None:
                 return answer
         raise FetcherError(f"the {self.what} has no action {name!r}")
 
     def run(self, call: Call | None, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the event loop. If the caller of `call` has gone, the coroutine is cancelled."""
+        """Run a coroutine in the event loop. Cancels it if the caller of `call` has gone."""
         return self.result(call, self.submit(work))
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
@@ -309,7 +314,7 @@ class Service:
             raise Stopped from None
 
     def done(self, call: Call | None, future: concurrent.futures.Future[Any], seconds: float) -> bool:
-        """Wait for a coroutine; False if it takes longer than `seconds`. If the caller has gone, cancels it and raises `CallerGone`."""
+        """Wait for a coroutine. Return False after `seconds`. If the caller has gone, cancel it and raise `CallerGone`."""
         give_up_at = time.monotonic() + seconds
         while not concurrent.futures.wait((future,), min(_CANCEL_CHECK_SECONDS, seconds)).done:
             # The caller has gone if its task was killed, or its query has stopped.
@@ -321,7 +326,7 @@ class Service:
         return True
 
     def result(self, call: Call | None, future: concurrent.futures.Future[T]) -> T:
-        """Wait for a coroutine; return its result or raise its error."""
+        """Wait for a coroutine. Return its result or raise its error."""
         self.done(call, future, inf)
         try:
             return future.result()

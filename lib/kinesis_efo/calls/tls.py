@@ -1,4 +1,4 @@
-"""TLS between processes of a run: a service makes a certificate when it starts, and its callers trust exactly this certificate."""
+"""TLS between processes of a run: a service creates a certificate when it starts, and its callers trust only this certificate."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ CERTIFICATE_NAME: Final = "fetcher.kinesis-efo.invalid"
 """The name in every certificate, whatever the address of the service."""
 
 _BEFORE: Final = timedelta(days=2)
-"""The validity of a certificate begins this long before it is made, because clocks of hosts differ."""
+"""The validity of a certificate begins this long before its creation, as clocks of hosts differ."""
 _AFTER: Final = timedelta(days=30 * 365)
-"""A certificate is valid for this long, longer than any run, because it cannot be renewed."""
+"""How long a certificate is valid: longer than any run, as it cannot be renewed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate and its private key, PEM. The key is in memory only, and never shown."""
+    """A certificate and its private key, PEM. The key is only in memory and never displayed."""
 
     pem: str
     key: str = field(repr=False)
 
 
 def make_certificate(now: datetime) -> Certificate:
-    """Make a self-signed certificate for one service. The present time `now` must have a time zone."""
-    # Imported only when needed, because TLS is not used on loopback.
+    """Create a self-signed certificate for one service. The current time `now` must have a time zone."""
+    # A lazy import: TLS is not used on loopback.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -72,17 +72,17 @@ def trusting(pem: str) -> ssl.SSLContext:
 
 
 def fingerprint(certificate: str | bytes | None) -> bytes:
-    """Return the hash of a certificate, PEM or DER. Proofs are bound to it, because Python has no other channel binding for TLS 1.3."""
+    """Return the hash of a certificate, PEM or DER. Proofs are bound to it, as Python lacks another channel binding for TLS 1.3."""
     der = ssl.PEM_cert_to_DER_cert(certificate) if isinstance(certificate, str) else certificate
     return hashlib.sha256(der or b"").digest()
 
 
 @contextlib.contextmanager
 def _readable(text: str) -> Iterator[str]:
-    """Yield a path from which a text can be read once: Python loads keys only from files, but this key must not be on disk."""
+    """Yield a path from which a text can be read once. Python loads keys only from files, but this key must not be on disk."""
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb"), os.fdopen(writing, "wb") as file:
-        # This does not block, because the text fits into the pipe.
+        # This does not block, since the text fits into the pipe.
         file.write(text.encode())
         file.close()
         yield f"/dev/fd/{reading}"

@@ -1,9 +1,9 @@
 """One end of a connection between processes of a run: proofs, then frames. Blocking, for one thread at a time.
 
-First, the service sends its greeting and a challenge. The caller sends its own challenge and the proof that it knows the secret. Then the
-service sends its proof. The secret itself is never sent. After that, the service replies to each request with one frame, or with several
-up to `END`. A frame consists of its kind, the lengths of its head and its body, the head (a message in JSON), and the body. The greeting
-ensures that both ends have the same version of this protocol.
+First, the service sends its greeting and a challenge. The caller sends its own challenge and the proof that it has the secret. Then the service
+sends its proof. The secret itself is never sent. After that, the service replies to each request with one frame, or with several up to `END`. A
+frame consists of its kind, the lengths of its head and its body, the head (a JSON message), and the body. The greeting ensures that both ends
+have the same version of this protocol.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kinesis_efo import errors
 from kinesis_efo.errors import FetcherError, KinesisEfoError, OptionsError
 
 GREETING: Final = b"kinesis-efo 2\n"
-"""The first bytes of a service, with the version of this protocol."""
+"""The first bytes that a service sends, with the version of this protocol."""
 
 PROOF_BYTES: Final = 32
 """Size of a challenge and of a proof."""
@@ -36,10 +36,10 @@ MOST_HEAD: Final = 16 << 20
 """Maximum bytes of a frame's head."""
 
 ALONE_BYTES: Final = 64 << 10
-"""Parts of so many bytes or more are sent as they are. Smaller parts are joined, to make fewer system calls."""
+"""Parts of this size or more are sent separately. Smaller parts are joined, to make fewer system calls."""
 
 UNHEARD_SECONDS: Final = 20.0
-"""A host that has not acknowledged sent data for so many seconds counts as vanished."""
+"""A host that has not acknowledged sent data for this many seconds counts as vanished."""
 
 _UNIX: Final = getattr(socket, "AF_UNIX", None)
 _REFUSAL: Final = bytes(PROOF_BYTES)
@@ -70,7 +70,7 @@ class Frame(NamedTuple):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The head of a request: the call's name, and how many seconds the caller waits for the whole reply; None: without limit."""
+    """The head of a request: the call's name, and how many seconds the caller waits for the whole reply; None for no limit."""
 
     name: str
     seconds: float | None = None
@@ -81,7 +81,7 @@ class LostError(ConnectionError):
 
 
 class Wire:
-    """One end of a connection, on a connected socket. `allocate` makes the memory for a body, given its size in bytes."""
+    """One end of a connection, on a connected socket. `allocate` creates the memory for a body, given its size in bytes."""
 
     def __init__(self, sock: socket.socket, allocate: Callable[[int], Any] = bytearray) -> None:
         self._socket = sock
@@ -98,10 +98,10 @@ class Wire:
     # -- proofs
 
     def challenge(self, secrets: Sequence[str], channel: bytes, give_up_at: float) -> int | None:
-        """Let the caller prove that it knows one of `secrets`, and prove to the caller that this service knows it, too.
+        """Make the caller prove one of `secrets`, then prove it in return. Return its index; None if the caller was rejected.
 
-        Proofs are bound to the fingerprint `channel`. Returns the index of the secret; None if the caller was refused, as it knows none.
-        Raises `LostError` if the connection is lost, and `TimeoutError` after `give_up_at`, in monotonic seconds.
+        Proofs are bound to the fingerprint `channel`. Raises `LostError` if the connection is lost, and `TimeoutError` after `give_up_at`
+        (monotonic seconds).
         """
         own = os.urandom(PROOF_BYTES)
         self._send(GREETING + own, give_up_at)
@@ -115,10 +115,10 @@ class Wire:
         return None
 
     def prove(self, secret: str, channel: bytes, give_up_at: float) -> bool:
-        """Respond to the challenge of a service; returns whether the service accepts the secret, and proves that it knows the secret, too.
+        """Respond to the challenge of a service, and check its proof. Return whether the service accepts the secret.
 
-        Proofs are bound to the fingerprint `channel`. Raises `LostError` if the connection is lost or the other side does not know the
-        secret, and `TimeoutError` after `give_up_at`, in monotonic seconds.
+        Proofs are bound to the fingerprint `channel`. Raises `LostError` if the connection is lost or the service's proof is wrong, and
+        `TimeoutError` after `give_up_at` (monotonic seconds).
         """
         greeting = bytes(self._fill(bytearray(len(GREETING)), None, give_up_at))
         if greeting != GREETING:
@@ -137,7 +137,7 @@ class Wire:
     def send(self, kind: Kind, head: bytes = b"", parts: Iterable[Data] = (), give_up_at: float = inf) -> None:
         """Send a frame: its type, its message, and the parts of its body. Raises `LostError` if the connection is lost.
 
-        Raises `TimeoutError` after `give_up_at`, in monotonic seconds; the connection cannot be used any more.
+        Raises `TimeoutError` after `give_up_at` (monotonic seconds); the connection is then unusable.
         """
         parts = list(parts)
         prefix = _PREFIX.pack(kind, len(head), sum(map(len, parts)))
@@ -154,10 +154,10 @@ class Wire:
     def receive(
         self, seconds: float | None, most_head: int = MOST_HEAD, most_body: float = inf, give_up_at: float = inf
     ) -> Frame:
-        """Return the next frame, of at most `most_head` and `most_body` bytes. Raises `TimeoutError` after `seconds` without a byte, and
-        after `give_up_at`, in monotonic seconds.
+        """Return the next frame, of at most `most_head` and `most_body` bytes.
 
-        Raises `LostError` if the connection is lost, or the received data is not a frame, or too large.
+        Raises `TimeoutError` after `seconds` without a byte and after `give_up_at` (monotonic seconds), and `LostError` if the connection is
+        lost or the data is too large or not a frame.
         """
         kind, head, body = _PREFIX.unpack(self._fill(bytearray(_PREFIX.size), seconds, give_up_at))
         if kind not in list(Kind) or head > most_head or body > most_body:
@@ -181,7 +181,7 @@ class Wire:
         return memory
 
     def _moved(self, move: Callable[[memoryview], int], data: memoryview, seconds: float) -> int:
-        """Send or receive some bytes; returns how many."""
+        """Send or receive some bytes. Return how many."""
         if seconds <= 0:
             raise TimeoutError
         try:
@@ -215,7 +215,7 @@ class Wire:
     def cut(self) -> None:
         """End the connection for both sides, even if another thread uses it; that thread gets an error."""
         with contextlib.suppress(OSError):
-            # Do not call a TLS socket's own `shutdown`, because the connection would continue without TLS.
+            # With a TLS socket's own `shutdown`, the connection would continue without TLS.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -224,7 +224,7 @@ class Wire:
 
 
 def _pieces(parts: Iterable[Data]) -> Iterator[Data]:
-    """Join small parts; yields the pieces to send."""
+    """Join small parts. Yields the pieces to send."""
     small: list[Data] = []
     for part in parts:
         if len(part) >= ALONE_BYTES:

@@ -1,1 +1,1 @@
-"""Reads ranges in a task: finds and calls the fetchers that have them, and counts what is left out."""
+"""Reads ranges in a task: finds and calls the fetchers that have them, and counts dropped aggregates."""

@@ -20,10 +20,10 @@ from kinesis_efo.fetcher.work import GET, GetTicket
 from kinesis_efo.positions import ShardRange
 
 SILENT_SECONDS: Final = 20.0
-"""Maximum seconds without a message from a fetcher. A fetcher that has nothing to send says so every few seconds."""
+"""Maximum seconds without a message from a fetcher. A fetcher without data sends a sign of life every few seconds."""
 
 CALL_SECONDS: Final = 300.0
-"""Maximum seconds for one call. After that, a fetcher frees what it holds for a frozen task; a live task calls again."""
+"""Maximum seconds for one call. The fetcher then releases the resources of a frozen task; a live task calls again."""
 
 
 class RangePayloads(NamedTuple):
@@ -50,17 +50,17 @@ class FetcherClient(Connection):
         query: str = "",
         **options: Any,
     ) -> None:
-        # Arrow's memory is cheaper than a `bytearray`, because Arrow does not clear it first.
+        # Arrow does not clear its memory first, so it is cheaper than a `bytearray`.
         super().__init__(address, secret, kept=kept, allocate=pa.allocate_buffer, **options)
         self._silent_seconds = silent_seconds
         self._call_seconds = call_seconds
         self._query = query
 
     def get(self, ranges: Sequence[ShardRange]) -> Generator[RangePayloads, None, None]:
-        """Read the raw event payloads that cover some ranges, range by range, in order. Ranges without payloads may be missing.
+        """Yield the raw event payloads that cover some ranges, range by range, in order. Ranges without payloads may be missing.
 
-        Take all payloads of a range before you ask for the next range: those that are left are dropped. Raises the fetcher's error, or
-        FetcherUnreachableError if the fetcher cannot be reached or is silent, or the call has lasted too long; call again for the rest.
+        Read all payloads of a range before the next one: the rest are dropped. Raises the fetcher's error, or FetcherUnreachableError if the
+        fetcher is unreachable or silent, or the call has lasted too long; call again for the rest.
         """
         with self._limited() as give_up_at:
             ticket = msgspec.json.encode(GetTicket(ranges, self._query))
@@ -70,7 +70,7 @@ class FetcherClient(Connection):
                     payloads = chain.from_iterable(payloads for _, payloads in parts)
                     yield RangePayloads(ranges[index], self._limiting(payloads, give_up_at))
             except BaseException:
-                # The rest of the reply may still arrive, so the connection cannot be used again.
+                # The rest of the reply may still arrive, so the connection cannot be reused.
                 self.drop()
                 raise
 
@@ -96,7 +96,8 @@ class FetcherClient(Connection):
 
     @contextmanager
     def _limited(self, give_up_at: float | None = None) -> Iterator[float]:
-        """Translate errors of a call; raise FetcherUnreachableError if a time limit is over. Yields the monotonic time when the call has to end."""
+        """Translate errors of a call. Raises FetcherUnreachableError after a time limit. Yields the monotonic time at which the call must
+        end."""
         give_up_at = time.monotonic() + self._call_seconds if give_up_at is None else give_up_at
         with self.translated():
             try:

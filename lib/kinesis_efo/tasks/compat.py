@@ -19,7 +19,7 @@ if TYPE_CHECKING or SPARK_VERSION < (4, 2):
     StreamReaderBase = DataSourceStreamReader
 
     class ReadAllAvailable:
-        """Stands in for Spark's class, because Spark 4.0 has no read limits."""
+        """Replaces Spark's class: Spark 4.0 lacks read limits."""
 
 else:
     from pyspark.sql.streaming.datasource import ReadAllAvailable as ReadAllAvailable
@@ -30,9 +30,9 @@ else:
 
 
 def read_limit(max_bytes: int, max_records: int | None) -> Any:
-    """The read limit that Spark 4.2+ passes back to `latestOffset`: `max_records` if given, else `max_bytes`. Spark cannot combine them.
+    """Return the read limit that Spark 4.2+ passes back to `latestOffset`: `max_records` if given, else `max_bytes`. Spark cannot combine them.
 
-    It is never `ReadAllAvailable`, which Spark passes with `Trigger.Once`.
+    The result is never `ReadAllAvailable`, which Spark passes with `Trigger.Once`.
     """
     from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
 

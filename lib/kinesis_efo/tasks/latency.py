@@ -1,15 +1,15 @@
-"""Removes delays and needless work in Spark's Python workers. A measure that cannot help on a system does nothing there.
+"""Removes delays and needless work in Spark's Python workers. A measure has no effect on systems where it cannot help.
 
-1. The JVM sends a task's command and then its partition; Nagle's algorithm holds the second back until the worker's kernel
-   acknowledges the first, 40 ms later. `TCP_QUICKACK`, set between the two, makes the kernel acknowledge immediately (Linux).
-2. Spark 4.0 invalidates import caches for every task, which makes Python (3.10+) read the directory of pyspark.zip again:
-   30 ms. `keep_zip_directories` skips this while the zip has not changed, as Spark 4.2+ does.
-3. Spark collects garbage after every task, and visits all imported objects for it: 20 ms of CPU. `gc.freeze` excludes these objects.
-4. glibc gives memory back to the system as soon as a batch is done, and each page of the next batch costs a page fault: a tenth of a
-   worker's CPU under full load. With `mallopt`, glibc keeps some (https://man7.org/linux/man-pages/man3/mallopt.3.html).
+1. The JVM sends a task's command and then its partition. Nagle's algorithm delays the second until the worker's kernel acknowledges the
+   first, 40 ms later. `TCP_QUICKACK`, set between the two, makes the kernel acknowledge immediately (Linux).
+2. Spark 4.0 invalidates import caches for every task, so Python (3.10+) reads the directory of pyspark.zip again: 30 ms.
+   `keep_zip_directories` skips this while the zip is unchanged, as Spark 4.2+ does.
+3. Spark collects garbage after every task, visiting all imported objects: 20 ms of CPU time. `gc.freeze` excludes these objects.
+4. glibc returns memory to the system as soon as a batch is done, and each page of the next batch costs a page fault: a tenth of a
+   worker's CPU time under full load. With `mallopt`, glibc retains some (https://man7.org/linux/man-pages/man3/mallopt.3.html).
 
-The first and the third are done in every worker, in `__setstate__` of the readers, because a worker unpickles a reader between the two
-messages. The others change how a worker's whole code uses memory and imports, so they are only for workers of `kinesis_efo.spark.daemon`.
+The first and the third are applied in every worker, in the readers' `__setstate__`: a worker unpickles a reader between the two messages. The
+others change how a worker's whole code uses memory and imports, so they are only for workers of `kinesis_efo.spark.daemon`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 32 << 20
 """The largest value that glibc accepts for `_MMAP_THRESHOLD`."""
 _frozen_in = 0
-"""The process in which `leave_imports_alone` was called. `gc.get_freeze_count` would take longer than a small task."""
+"""The process in which `leave_imports_alone` was called. `gc.get_freeze_count` would cost more than a small task."""
 
 
 def install() -> None:
@@ -51,7 +51,7 @@ def tune() -> None:
 
 
 def acknowledge_quickly() -> int:
-    """Set `TCP_QUICKACK` on this process's loopback connections, and return their number. The kernel clears the option by itself."""
+    """Set `TCP_QUICKACK` on this process's loopback connections. Return their number. The kernel clears the option by itself."""
     option = getattr(socket, "TCP_QUICKACK", None)
     if option is None or not sys.platform.startswith("linux"):
         return 0
@@ -75,7 +75,7 @@ def _acknowledge_quickly(descriptor: int, option: int) -> int:
 
 
 def leave_imports_alone() -> None:
-    """Exclude the present objects of this process from garbage collection. Only the first call in a process does so."""
+    """Exclude the current objects of this process from garbage collection. Only the first call in a process has an effect."""
     global _frozen_in  # noqa: PLW0603 - what the process's own collector is told
     if _frozen_in != os.getpid():
         gc.freeze()
@@ -96,16 +96,16 @@ def without_collections() -> Iterator[None]:
 
 @cache
 def keep_freed_memory(libc: Any = None) -> bool:
-    """Let this process keep up to 32 MiB of freed memory for the next batch."""
+    """Retain up to 32 MiB of this process's freed memory for the next batch."""
     set_option = getattr(libc or ctypes.CDLL(None), "mallopt", None)
     if set_option is None:
         return False
-    # Set both, because setting one ends glibc's dynamic choice of the other.
+    # Both, since setting one ends glibc's dynamic choice of the other.
     return bool(set_option(_MMAP_THRESHOLD, _KEPT_BYTES)) and bool(set_option(_TRIM_THRESHOLD, _KEPT_BYTES))
 
 
 def keep_zip_directories() -> None:
-    """Let zip importers keep the directory of a zip file that they have read until the file on disk changes."""
+    """Make zip importers cache the directory of a zip file until the file on disk changes."""
     importer: Any = zipimport.zipimporter
     original = importer.invalidate_caches
     if getattr(original, "keeps_directory", False):

@@ -1,6 +1,6 @@
-"""Counts the KPL aggregates that tasks of this process leave out: in a metric, and in at most one warning a minute for each stream.
+"""Counts the KPL aggregates that tasks of this process drop: in a metric, and in at most one warning per minute and stream.
 
-Tasks leave out aggregates with records of other shards, as the KCL does. The KPL sends these records again; other producers may not.
+Tasks drop aggregates with records of other shards, as the KCL does. The KPL sends these records again; other producers may not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SAY_SECONDS: Final = 60.0
 
 
 class LeftOut:
-    """Counts the aggregates that are left out, by stream."""
+    """Counts the dropped aggregates by stream."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class LeftOut:
         self._said_at: dict[str, float] = {}
 
     def note(self, key: ShardKey, aggregates: int, settings: MetricsSettings) -> None:
-        """Count aggregates of a shard that a task has left out. The first call starts the metric, with its `settings`."""
+        """Count aggregates of a shard that a task has dropped. The first call starts the metric, with its `settings`."""
         stream, now = key.stream, self._now()
         with self._lock:
             first = not self._counts
@@ -61,7 +61,7 @@ class LeftOut:
             )
 
     def __call__(self) -> Iterator[Sample]:
-        """The counts so far, as a source of metrics."""
+        """Yield the counts so far, as a source of metrics."""
         with self._lock:
             counts = dict(self._counts)
         for stream, count in counts.items():

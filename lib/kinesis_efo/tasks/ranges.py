@@ -1,4 +1,4 @@
-"""Reads ranges in a task from the fetchers of their shards, even if a shard gets another fetcher in the middle of a range."""
+"""Reads ranges in a task from the fetchers of their shards, even if a shard moves to another fetcher in the middle of a range."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kinesis_efo.tasks.client import FetcherClient, RangePayloads
 logger = logging.getLogger(__name__)
 
 NOBODY_SECONDS: Final = 20.0
-"""A task fails if the run has had no fetcher at all for this many seconds, because a fetcher may need the task's core."""
+"""A task fails if the run has been without any fetcher for this many seconds: a fetcher may need the task's core."""
 
 _WAIT_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.5
@@ -29,7 +29,7 @@ _WARN_SECONDS: Final = 30.0
 class RangeReader:
     """Reads the ranges of one task, and gives up after `patience` seconds without progress.
 
-    `planner` is the address of the service that says which fetcher has a shard now. `query` is the name of the query in its run.
+    `planner` is the address of the service that returns the current fetcher of a shard. `query` is the name of the query in its run.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class RangeReader:
     def read(self, ranges: Sequence[ShardRange], fetcher: FetcherAddress | None) -> Iterator[RangePayloads]:
         """Read the raw event payloads that cover some ranges, in order. A range may come in several parts, each with its own bounds.
 
-        `fetcher` is the fetcher that had the shards when the ranges were planned; None: ask the planner for it. Raises
-        FetcherUnreachableError or FetcherRefusedError if a range could not be read from any fetcher in time.
+        `fetcher` is the fetcher that had the shards when the ranges were planned; if None, the planner is called. Raises FetcherUnreachableError
+        or FetcherRefusedError if a range could not be read from any fetcher in time.
         """
         self._left = list(ranges)
         progress_at = warned_at = self._now()
@@ -87,7 +87,7 @@ class RangeReader:
             fetcher = None
 
     def _found(self) -> Iterator[tuple[FetcherAddress, list[ShardRange], list[ShardRange]]]:
-        """Ask the planner for the fetcher of the first range. Yields this fetcher, the first ranges that it has, and the rest; if any."""
+        """Call the planner for the fetcher of the first range. Yield this fetcher, the first ranges that it has, and the rest; if any."""
         with self._planner_at(self._planner, self._secret) as planner:
             reply = planner.where(WhereRequest.of(self._left, _WAIT_SECONDS, self._query, doubts=self._doubts))
         owners = reply.fetchers
@@ -116,15 +116,15 @@ class RangeReader:
                     if self._error is not None:
                         return
                     self._doubts = False
-                    del self._left[0]  # the caller asks for the next range, so it has read all of this one
+                    del self._left[0]  # the caller has read all of this range
             self._left = list(rest)
         except (FetcherUnreachableError, FetcherRefusedError) as error:
-            # If nothing is left, the call has failed only after the last record of the last range.
+            # If all ranges are done, the call has failed only after the last record.
             if self._left:
                 self._note(error)
 
     def _tracked(self, wanted: ShardRange, payloads: Iterator[memoryview]) -> Iterator[memoryview]:
-        """Yield payloads up to an error. The error is noted and not raised, so that reading continues after the payloads before it."""
+        """Yield payloads up to an error. The error is recorded and not raised, so that reading continues after the payloads before it."""
         last: memoryview | None = None
         try:
             for payload in payloads:

@@ -1,6 +1,6 @@
 """The library's metrics, exported through OpenTelemetry or as CloudWatch EMF lines.
 
-Fetcher and producer only increment plain numbers. An exporter reads these once per interval through a `Source`: a record costs nothing.
+Fetcher and producer only increment plain numbers. An exporter reads these once per interval through a `Source`, so metrics are free per record.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The catalog of all metrics: names, units, attributes and meanings. The table in docs/metrics.md is generated from it.
 
-OpenTelemetry units are written as in UCUM, as OpenTelemetry's semantic conventions ask; CloudWatch units are those of MetricDatum.
+OpenTelemetry units follow UCUM, as required by OpenTelemetry's semantic conventions; CloudWatch units are those of MetricDatum.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import Final
 
 
 class Kind(Enum):
-    """The kind of a metric, which also says how values with the same attributes are combined."""
+    """The kind of a metric, which determines how values with the same attributes are combined."""
 
     COUNTER = "counter"
     """Grows from the start of the process; values are added."""
     AMOUNT = "gauge"
-    """An amount at this moment; values are added."""
+    """A current amount; values are added."""
     WORST = "gauge, worst"
-    """A measure at this moment for which a higher value is worse; the highest value counts."""
+    """A current measure for which a higher value is worse; the highest value counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. `name` and `unit` are OpenTelemetry's. Each metric also has the attributes `application` and `environment`, if known."""
+    """One metric. Each also has the attributes application and environment, where available."""
 
-    name: str
+    name: str  # In OpenTelemetry, like `unit`
     cloudwatch: str
     kind: Kind
     unit: str

@@ -1,8 +1,7 @@
 """Writes metrics as lines of CloudWatch's embedded metric format (EMF), which CloudWatch extracts from collected logs.
 
-Source: Amazon CloudWatch user guide, "Specification: Embedded metric format". AWS bills each combination of dimensions as a custom
-metric, so shard and fetcher are not dimensions but plain members of the line, for Logs Insights. Therefore, one alarm on the lag covers
-all fetchers.
+Source: Amazon CloudWatch user guide, "Specification: Embedded metric format". AWS charges each combination of dimensions as a custom metric, so
+shard and fetcher are not dimensions but plain members of the line, for Logs Insights. Therefore, one alarm on the lag covers all fetchers.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ logger = logging.getLogger(__name__)
 NAMESPACE: Final = "KinesisEfo"
 _MOST_METRICS: Final = 100
 _END_SECONDS: Final = 2.0
-"""Maximum seconds that `close` waits for lines that are being written, because a file system may hang."""
+"""Maximum seconds that `close` waits for lines that are being written: a file system may hang."""
 _NO_DIMENSIONS: Final = ("shard", "fetcher")
 _DETAIL: Final = ("error", "reason")
 """Attributes whose metrics also appear without the attribute's dimension, as totals."""
 
 
 def emf_lines(values: Values, before: Values, epoch_ms: int) -> Iterator[str]:
-    """Make the lines of one interval, one per set of attributes. They have the growth of each counter since the values `before`."""
+    """Yield the lines of one interval, one per set of attributes. Counters are given as their growth since `before`."""
     by_attributes: dict[Attributes, dict[Metric, float]] = {}
     for (metric, attributes), value in values.items():
         by_attributes.setdefault(attributes, {})[metric] = _value(metric, value, before.get((metric, attributes), 0))
@@ -59,9 +58,9 @@ def _value(metric: Metric, value: float, before: float) -> float:
 
 
 def emf_sink(where: str) -> Callable[[str], None]:
-    """Make a function that writes lines to `stdout`, `stderr` or a file.
+    """Create a function that writes lines to `stdout`, `stderr` or a file.
 
-    The function opens a file anew for each text, so that the file may be rotated and several processes may append to it.
+    The function reopens a file for each text, so that the file may be rotated and several processes may append to it.
     """
 
     def to_stream(text: str) -> None:

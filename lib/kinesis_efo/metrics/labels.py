@@ -1,7 +1,7 @@
-"""Bounds the number of values of an attribute: the first things get labels of their own, all further things share `other`.
+"""Limits the number of values of an attribute: the first things get separate labels, all further things share `other`.
 
-A thing in `other` stays there. A thing with its own label does not move into `other`, because its counts so far would look like a burst
-there. Not thread-safe.
+A thing in `other` stays there. A thing with its own label never moves to `other`, where its counts so far would look like a burst. Not
+thread-safe.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 OTHER: Final = "other"
-"""The shared label of all things without a label of their own."""
+"""The shared label of all things without a separate label."""
 
 MOST_ERRORS: Final = 32
-"""Maximum number of error codes with labels of their own: AWS has few codes, but a proxy may invent any number."""
+"""Maximum number of error codes with separate labels: AWS has few codes, but a proxy may invent any number."""
 
 
 class Labels:
-    """Assigns labels to things. At most `most` things have a label of their own at a time.
+    """Assigns labels to things. At most `most` things have a separate label at a time.
 
     >>> labels = Labels(2)
     >>> [labels.label(shard) for shard in ("a", "b", "c", "a")]
@@ -35,7 +35,7 @@ class Labels:
         self._former: set[Hashable] = set()
 
     def keep(self, alive: AbstractSet[Hashable]) -> None:
-        """Withdraw the labels of things that are not in `alive`, and give their own labels back to things that are in `alive` again."""
+        """Withdraw the labels of things that are not in `alive`, and restore the labels of things that are in `alive` again."""
         self._former |= self._own - alive
         self._own &= alive
         again = sorted(self._former & alive, key=str)[: self._most - len(self._own)]

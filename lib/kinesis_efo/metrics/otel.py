@@ -1,9 +1,9 @@
 """Exports metrics through OpenTelemetry's API, and sets up an SDK in processes where the user cannot.
 
-The API does nothing without an SDK. In the processes that Spark starts for Python, the user's program does not run and cannot set one
-up, so this module does, following the standard environment variables (`OTEL_METRICS_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT`, ...;
-OpenTelemetry specification, "Environment Variable Specification"). The SDK's provider serves only this library and does not become the
-global one of the process, so that a program can still set its own.
+The API has no effect without an SDK. In the processes that Spark starts for Python, the user's program does not run and cannot set one up, so
+this module does, following the standard environment variables (`OTEL_METRICS_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT`, ...; OpenTelemetry
+specification, "Environment Variable Specification"). The SDK's provider serves only this library and does not become the global one of the
+process, so that a program can still set its own.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def exporter_names(environment: Mapping[str, str]) -> list[str]:
 
 
 def sdk_provider(exporters: Iterable[str]) -> SdkMeterProvider | None:
-    """Set up an SDK with these exporters; logs a warning and returns None if one of them or the SDK is not installed."""
+    """Set up an SDK with these exporters. Logs a warning and returns None if an exporter or the SDK is not installed."""
     try:
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
@@ -126,7 +126,7 @@ _once: Final = threading.Lock()
 
 
 def telemetry() -> Telemetry:
-    """Return the single telemetry of this process. There is only one, because each instrument may exist only once."""
+    """Return the single telemetry of this process, since each instrument may exist only once."""
     with _once:
         return _telemetry()
 

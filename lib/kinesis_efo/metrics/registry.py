@@ -1,6 +1,6 @@
-"""The registry of a process's metric sources: reads them together, and keeps the counters of removed sources.
+"""The registry of a process's metric sources: reads them together, and retains the counters of removed sources.
 
-A source is read in the exporter's thread. It must copy values that other threads change, without taking their locks.
+A source is read in the exporter's thread. It must copy values that other threads change, without acquiring their locks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Attributes = tuple[tuple[str, str], ...]
 """The names and values of the attributes of a sample, in a fixed order."""
 
 FRESH_SECONDS: Final = 0.5
-"""Seconds for which values are reused, because an exporter reads one metric after the other."""
+"""Seconds for which values are reused, as an exporter reads one metric after another."""
 
 
 class Sample(NamedTuple):
@@ -67,7 +67,7 @@ class MetricsRegistry:
             self._read_at = float("-inf")
 
     def remove(self, source: Source) -> None:
-        """Remove a source, and keep the last values of its counters, so that totals do not drop."""
+        """Remove a source, but retain the last values of its counters, so that totals do not drop."""
         with self._lock:
             self._sources.remove(source)
             merge(self._former, (sample for sample in _read(source) if sample.metric.kind is Kind.COUNTER))

@@ -15,18 +15,12 @@ EXPORTS: Final = ("otel", "emf", "none")
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """Where to send metrics, and in how much detail.
+    """Where to send metrics, and in how much detail."""
 
-    Attributes:
-        export: `otel`, which does nothing until an OpenTelemetry SDK is configured; `emf`; or `none`.
-        emf_to: Destination of EMF lines: `stdout`, `stderr`, or the path of a file to append to.
-        emf_interval: Seconds between two sets of EMF lines.
-        shards: Maximum number of shards of an application with metrics of their own; the others share `other`. 0: no metrics by shard.
-    """
-
-    export: str = "otel"
-    emf_to: str = "stdout"
-    emf_interval: float = 60.0
+    export: str = "otel"  # `otel` (no effect until an OpenTelemetry SDK is configured), `emf` or `none`
+    emf_to: str = "stdout"  # Destination of EMF lines: `stdout`, `stderr`, or the path of a file to append to
+    emf_interval: float = 60.0  # Seconds between two sets of EMF lines
+    # Maximum number of shards with separate metrics; the others share `other`. 0: no metrics by shard
     shards: int = 100
 
 
@@ -48,7 +42,7 @@ def report(source: Source, settings: MetricsSettings) -> Callable[[], None]:
 
 
 def _to_otel(source: Source) -> Callable[[], None]:
-    # Imported here, because tasks also import this module, and few of them report metrics.
+    # A lazy import: tasks also import this module, and few of them report metrics.
     from kinesis_efo.metrics.otel import telemetry
 
     process = telemetry()

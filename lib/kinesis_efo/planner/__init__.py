@@ -1,1 +1,1 @@
-"""What runs in the process that Spark keeps for a source: it finds the run of its Spark program or starts one, and calls it."""
+"""Runs in the process that Spark starts for a source: finds the run of its Spark program, or starts one, and calls it."""

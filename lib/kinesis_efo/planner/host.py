@@ -3,8 +3,8 @@
 This works for any deployment of Spark. If in doubt, tasks count as remote: connections then use TLS, and tasks in the fetcher's network
 namespace still use loopback.
 
-The process that Spark keeps for a stream reader gets no Spark configuration. The command line of Spark's JVM may be outdated, because the
-program may have chosen another master later. So this module looks at the threads of the JVM to learn whether the JVM runs tasks.
+The process that Spark starts for a stream reader does not receive the Spark configuration. The command line of Spark's JVM may be outdated, as
+the program may have chosen another master later. So this module inspects the threads of the JVM to find out whether the JVM runs tasks.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from kinesis_efo.processes import read_stat
 
 _PROC: Final = Path("/proc")
 _BRIDGES: Final = ("br-", "cni", "docker", "veth", "virbr")
-"""Prefixes of the names of interfaces to containers of the same host. The addresses of such interfaces are the same on every host."""
+"""Name prefixes of interfaces to containers of the same host, whose addresses are the same on every host."""
 _RUNS_TASKS: Final = "executor-heartb"
-"""The name, as Linux cuts it, of a thread that every JVM has if it runs tasks. A driver runs tasks only in local mode."""
+"""The name, as truncated by Linux, of a thread that every JVM has if it runs tasks. A driver runs tasks only in local mode."""
 _EXECUTOR: Final = re.compile(r"org\.apache\.spark\..*ExecutorBackend")
 _DRIVER_HOST: Final = "spark.driver.host"
 _DRIVER_HOST_LINE: Final = re.compile(r"^\s*spark\.driver\.host(?:\s*[=:]\s*|\s+)(\S+)\s*$", re.MULTILINE)
 
 
 class SparkJvm(NamedTuple):
-    """What is known of Spark's JVM; the defaults if no JVM is visible. `local`: whether it runs all tasks itself, on this host."""
+    """Facts about Spark's JVM; the defaults if no JVM is visible. `local`: it runs all tasks itself, on this host."""
 
     local: bool = False
     hosts: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class SparkJvm(NamedTuple):
 def where_to_listen(
     options: SourceOptions, spark: SparkJvm | None = None, own: Callable[[], Iterable[str]] | None = None
 ) -> Listening:
-    """Choose where the fetcher of this process listens. The options `fetcherHost` and `fetcherBindHost` come before everything else."""
+    """Choose where the fetcher of this process listens. The options `fetcherHost` and `fetcherBindHost` have precedence."""
     spark = spark_jvm(os.getpid()) if spark is None else spark
     bind, ports = options.fetcher_bind_host, options.fetcher_ports
     told = (options.driver_host,) if options.driver_host else spark.hosts
@@ -60,14 +60,14 @@ def where_to_listen(
     else:
         hosts = (*told, *(own or own_addresses)())
     if bind in (None, LOOPBACK) or is_every_address(bind):
-        # Leave out loopback: a client in this network namespace tries it anyway, and for other clients it leads elsewhere.
+        # Without loopback: a client in this network namespace tries it anyway, and for other clients it leads elsewhere.
         hosts = tuple(dict.fromkeys(host for host in hosts if not is_loopback(host)))
     return Listening(bind or (EVERY_ADDRESS if hosts else LOOPBACK), ports, hosts)
 
 
 def own_addresses() -> list[str]:
-    """The addresses at which other hosts can reach this host, IPv4 before IPv6."""
-    # Imported here, because it is not needed in local mode and in tasks.
+    """Return the addresses at which other hosts can reach this host, IPv4 before IPv6."""
+    # A lazy import, unnecessary in local mode and in tasks.
     import psutil
 
     up = {name for name, state in psutil.net_if_stats().items() if state.isup and not name.startswith(_BRIDGES)}
@@ -76,7 +76,7 @@ def own_addresses() -> list[str]:
         for name, addresses in psutil.net_if_addrs().items()
         if name in up
         for address in addresses
-        # Leave out link-local addresses of IPv6, which have a zone after a `%`.
+        # Exclude link-local IPv6 addresses, which have a zone after a `%`.
         if address.family in (socket.AF_INET, socket.AF_INET6) and "%" not in address.address
     ]
     usable = [each for each in found if not (each.is_loopback or each.is_link_local or each.is_unspecified)]
@@ -120,7 +120,7 @@ def _runs_tasks(process: Path) -> bool:
 
 
 def _advertised(arguments: Sequence[str], directory: Path, environment: Mapping[str, str], *, executor: bool) -> str:
-    """The host that is configured for a JVM, in Spark's order of precedence; empty if there is none."""
+    """Return the host configured for a JVM, in Spark's order of precedence; empty if none is configured."""
     if executor:
         return _after("--hostname", arguments)
     for argument in arguments:

@@ -1,8 +1,7 @@
-"""Lets the process that Spark keeps for a stream reader end with its connection to Spark, not at a signal.
+"""Makes the process that Spark starts for a stream reader end with its connection to Spark, not on a signal.
 
-When a query stops, Spark closes the connection and sends SIGTERM right after. This signal would end the process before `stop()`
-has released the leases. A signal to the whole process group (Ctrl-C in a terminal, YARN, systemd) may arrive while the driver
-still finishes its micro-batch.
+When a query stops, Spark closes the connection and sends SIGTERM right after. This signal would end the process before `stop()` has released the
+leases. A signal to the whole process group (Ctrl-C in a terminal, YARN, systemd) may arrive while the driver still finishes its micro-batch.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ _SPARKS_PROCESS: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 def end_with_spark(asked: threading.Event, when_asked: Callable[[], None]) -> None:
     """Handle SIGTERM and SIGINT in this process, so that it lives until Spark closes the connection.
 
-    At the first SIGTERM, sets `asked` and calls `when_asked` in a thread of its own. Has no effect outside the process that Spark keeps for
-    a reader: elsewhere, the reader's creator calls `stop()`.
+    On the first SIGTERM, sets `asked` and calls `when_asked` in a separate thread. Has no effect outside the process that Spark starts for a
+    reader: elsewhere, the reader's creator calls `stop()`.
     """
     if is_sparks_process() and threading.current_thread() is threading.main_thread():
         log_to_stderr()
 
-        # Python's handler does not run while the main thread waits for Spark, if another thread gets the signal.
-        # So read from the wakeup descriptor, to which Python writes immediately.
+        # While the main thread waits for Spark, Python's handler does not run if another thread gets the signal. So read from the wakeup
+        # descriptor, to which Python writes immediately.
         told, tells = socket.socketpair()
         tells.setblocking(False)
         signal.set_wakeup_fd(tells.detach(), warn_on_full_buffer=False)
@@ -56,6 +55,6 @@ def log_to_stderr() -> None:
 
 
 def is_sparks_process() -> bool:
-    """Whether this is a process that Spark keeps for a stream reader."""
+    """Whether Spark started this process for a stream reader."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name == _SPARKS_PROCESS

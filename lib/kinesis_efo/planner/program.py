@@ -1,8 +1,8 @@
-"""Finds the runs of this Spark program: the process of a run writes a small file, and holds a lock on the file until the process ends.
+"""Finds the runs of this Spark program: the process of a run writes a small file, and locks it until the process ends.
 
-The driver's JVM identifies a program: Spark starts one process for each source of a query, as a child of this JVM. The kernel frees the
-locks of a process that has ended, so a file without a lock is that of a run that has ended. Under a second lock, one process at a time
-decides whether to join a run or to start one; the file of this lock has the secret of all runs of the program.
+The driver's JVM identifies a program: Spark starts one process for each source of a query, as a child of this JVM. The kernel frees the locks of
+an ended process, so an unlocked file is that of an ended run. Under a second lock, one process at a time decides whether to join a run or to
+start one; the file of this lock has the secret of all runs of the program.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kinesis_efo.processes import PrivateDirectory, Process
 
 try:
     import fcntl
-except ImportError:  # Windows does not have it, and `Program.found` raises there
+except ImportError:  # missing on Windows, where `Program.found` raises
     fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
@@ -38,20 +38,20 @@ _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class RunEntry(msgspec.Struct, frozen=True):
-    """The content of a run's file: where its service is, its secret, the ARNs of its streams by logical name, and its process, if known."""
+    """The content of a run's file."""
 
-    address: FetcherAddress
+    address: FetcherAddress  # Of its service
     secret: str
-    streams: dict[str, str]
-    pid: int = 0
+    streams: dict[str, str]  # ARNs by logical name
+    pid: int = 0  # Of its process; 0 if unknown
 
     def overlaps(self, streams: dict[str, str]) -> bool:
-        """Whether the run reads at least one of some streams, given like its own: ARNs by logical name."""
+        """Whether the run reads at least one of some streams (ARNs by logical name)."""
         return not self.streams.items().isdisjoint(streams.items())
 
 
 class RunFile:
-    """The file of a run, opened by a client. It stays open, so the client sees whether the run lives even if the file is removed.
+    """The file of a run, opened by a client. It stays open to show whether the run lives even if the file is removed.
 
     `entry` is the content of the file when it was opened. Raises msgspec.MsgspecError if the file is not fully written yet.
     """
@@ -59,7 +59,7 @@ class RunFile:
     def __init__(self, path: Path) -> None:
         with PrivateDirectory(path.parent) as there:
             self._file = there.open(path.name, os.O_RDWR)
-        # One thread may close the file while another one uses the descriptor, whose number may then be that of another file.
+        # One thread may close the file while another one uses the descriptor, whose number could then be another file's.
         self._guard = threading.Lock()
         try:
             self.entry = self._read()
@@ -68,7 +68,7 @@ class RunFile:
             raise
 
     def again(self) -> RunEntry:
-        """Read the present content of the file; returns `entry` if it cannot be read."""
+        """Return the current content of the file; `entry` if it cannot be read."""
         with self._guard, contextlib.suppress(*_UNREADABLE):
             if self._file >= 0:
                 return self._read()
@@ -76,7 +76,7 @@ class RunFile:
 
     @property
     def lives(self) -> bool:
-        """Whether the process of the run exists (a paused one does). False once this file is closed."""
+        """Whether the process of the run exists, running or paused. False once this file is closed."""
         with self._guard:
             return self._file >= 0 and not _is_free(self._file)
 
@@ -97,7 +97,7 @@ class OwnFile:
     def __init__(self, path: Path, entry: RunEntry) -> None:
         self.path = path
         self._entry = entry
-        # More than one if a cleaner has removed the file: clients keep open what they have found.
+        # More than one if a cleaner has removed the file: clients leave open what they have found.
         self._files: list[int] = []
         self._guard = threading.Lock()
         self._create()
@@ -125,7 +125,7 @@ class OwnFile:
             self._create()
 
     def close(self) -> None:
-        """Remove the file, so that no query joins this run any more."""
+        """Remove the file, so that queries no longer join this run."""
         with contextlib.suppress(OSError), PrivateDirectory(self.path.parent) as there:
             there.remove(self.path.name)
         with self._guard:
@@ -150,7 +150,7 @@ class OwnFile:
 class Program:
     """The runs of one Spark program that use the same lease table.
 
-    `jvm` is the JVM that has started this process; `about` is a text that is the same for all queries that may share a run.
+    `jvm` is the JVM that has started this process; `about` is a text that is equal for all queries that may share a run.
     """
 
     def __init__(self, directory: Path, jvm: Process, about: str) -> None:
@@ -180,9 +180,9 @@ class Program:
 
     @contextlib.contextmanager
     def deciding(self, check: Callable[[], None], sleep: Callable[[float], Any] = time.sleep) -> Iterator[None]:
-        """Hold the lock under which a process decides whether to join a run or to start one.
+        """Acquire the lock under which a process decides whether to join a run or to start one.
 
-        While another process has the lock, `check` is called repeatedly, and raises to give up.
+        While another process owns the lock, `check` is called repeatedly, and raises to give up.
         """
         while True:
             with self._lock_file() as file:
@@ -194,13 +194,13 @@ class Program:
             sleep(_LOOK_SECONDS)
 
     def clear(self) -> None:
-        """Remove the file of the lock, unless the program has a run or another process has the lock."""
+        """Remove the lock file, unless the program has a run or another process owns the lock."""
         with PrivateDirectory(self._directory) as there, self._lock_file() as file:
             if _locked(file) and not there.names(f"{self._name}.*.json"):
                 there.remove(f"{self._name}.lock")
 
     def runs(self) -> list[RunFile]:
-        """Return the files of the runs whose processes live, and remove those of dead runs. Call this only within `deciding`."""
+        """Return the files of live runs, and remove those of dead runs. Call this only within `deciding`."""
         found: list[RunFile] = []
         with PrivateDirectory(self._directory) as there:
             for name in there.names(f"{self._name}.*.json"):
@@ -214,9 +214,9 @@ class Program:
         return found
 
     def secret(self, known: str) -> str:
-        """Return the secret of all runs of the program, which tasks keep when a run is replaced. Call this only within `deciding`.
+        """Return the secret of all runs of the program, which stays valid for tasks when a run is replaced. Call this only within `deciding`.
 
-        `known` is the secret of this process's last run; empty if it has had none.
+        `known` is the secret of this process's last run; empty before the first.
         """
         with self._lock_file() as file:
             if found := os.pread(file, 1 << 10, 0).decode(errors="replace"):
@@ -230,7 +230,7 @@ class Program:
             return secret
 
     def begin(self, entry: RunEntry) -> OwnFile:
-        """Write the file of the run of this process, while the planner that has started this process is within `deciding`."""
+        """Write the file of the run of this process. The planner that has started this process must be within `deciding`."""
         return OwnFile(self._directory / f"{self._name}.{secrets.token_hex(4)}.json", entry)
 
     @contextlib.contextmanager
@@ -248,20 +248,20 @@ class Program:
             for name in there.names(f"{self._machine}.*"):
                 pid, started, *_ = [*name.removeprefix(f"{self._machine}.").split("."), ""]
                 if pid.isdecimal() and not Process(int(pid), started).lives():
-                    # Something else than a file of this library may have such a name.
+                    # It may not be a file of this library.
                     with contextlib.suppress(OSError):
                         there.remove(name)
 
 
 def files_of(directory: Path, jvm: Process) -> list[Path]:
-    """The paths of the files of all runs of one JVM. Raises `OSError` if the directory cannot be used; see `PrivateDirectory`."""
+    """Return the paths of the files of all runs of one JVM. Raises `OSError` if the directory cannot be used; see `PrivateDirectory`."""
     with PrivateDirectory(directory) as there:
         names = there.names(f"{_PREFIX}.{_pid_namespace()}.{jvm.pid}.{jvm.started}.*.json")
     return [directory / name for name in names]
 
 
 def _locked(file: int) -> bool:
-    """Lock a file. Returns False if another process holds its lock."""
+    """Lock a file. Return False if another process owns its lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -270,9 +270,9 @@ def _locked(file: int) -> bool:
 
 
 def _is_free(file: int) -> bool:
-    """Whether the lock of a file is free, because the process that wrote the file has ended."""
+    """Whether a file is unlocked, as the process that wrote it has ended."""
     try:
-        # Use a shared lock, so that two processes that look at the same time do not take each other for the run.
+        # A shared lock, so that two processes that check concurrently do not mistake each other for the run.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
@@ -281,7 +281,7 @@ def _is_free(file: int) -> bool:
 
 
 def _pid_namespace() -> str:
-    """The id of this process's pid namespace. Containers that share the directory have different ones."""
+    """Return the id of this process's pid namespace. Containers that share the directory have different ones."""
     try:
         return Path("/proc/self/ns/pid").readlink().name.removeprefix("pid:[").removesuffix("]")
     except OSError:

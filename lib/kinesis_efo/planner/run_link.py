@@ -42,7 +42,7 @@ _ENDING_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.02
 _AGAIN_SECONDS: Final = 0.1
 _SILENT_SECONDS: Final = 10.0
-"""Seconds without a reply until the first warning; a run that cannot answer a call yet replies after `ANSWER_SECONDS`."""
+"""Seconds without a reply until the first warning. A run whose call takes long replies after `ANSWER_SECONDS`."""
 _WORD_SECONDS: Final = 60.0
 _STEP_SECONDS: Final = 1.0
 _STATES: Final = {
@@ -59,10 +59,10 @@ class RunLostError(Exception):
 
 
 class Silence:
-    """Measures for how long the process of a run has not replied; warns, and lets calls fail after `patience` seconds more.
+    """Measures for how long the process of a run has not replied. Warns, and lets calls fail after another `patience` seconds.
 
-    `tick` is called every half second or so. A longer time between two calls hardly counts, because this process was paused then: a machine
-    that was suspended as a whole is not the run's fault.
+    `tick` is called about every half second. A longer time between two calls hardly counts, since this process was paused then: a machine that
+    was suspended as a whole is not the run's fault.
     """
 
     def __init__(self, patience: float, streams: str = "") -> None:
@@ -74,17 +74,17 @@ class Silence:
         self._ticked_at = time.monotonic()
 
     def expect(self, pid: int) -> None:
-        """Note that a reply of process `pid` is awaited from now on; 0 if it is not known which process has to act."""
+        """Start waiting for a reply of process `pid`; 0 if it is unknown which process has to act."""
         if self._awaited is None:
             self._seconds, self._word_at = 0.0, _SILENT_SECONDS
         self._awaited = pid
 
     def heard(self) -> None:
-        """Note that there was a reply."""
+        """Stop waiting after a reply."""
         self._awaited = None
 
     def tick(self) -> None:
-        """Count the time since the last call, and warn if it is time to do so."""
+        """Count the time since the last call, and warn if due."""
         before, self._ticked_at = self._ticked_at, time.monotonic()
         if self._awaited is None:
             return
@@ -116,11 +116,11 @@ class RunConnection(Connection):
     service = "run"
 
     def join(self, request: Join) -> JoinReply:
-        """Ask to become a client of the run."""
+        """Request to become a client of the run."""
         return self.action(JOIN, request, JoinReply, _TRANSPORT_SECONDS)
 
     def ask(self, request: QueryCall) -> CallReply:
-        """Make a call, or ask again for the result of one that takes long."""
+        """Make a call, or request the result of a long one again."""
         return self.action(CALL, request, CallReply, ANSWER_SECONDS + _TRANSPORT_SECONDS)
 
     def leave(self, request: Leave) -> CallReply:
@@ -133,9 +133,16 @@ class RunConnection(Connection):
 
 
 class RunLink:
-    """Makes the calls of one client to its run, one after the other. Thread-safe.
+    """Makes the calls of one client to its run, one after another. Thread-safe.
 
-    While there is no reply, `check` is called, and raises to give up. `joined` is the reply to `join`. `silence` measures how long replies take.
+    Args:
+        file: The run's file.
+        connection: The connection to the run.
+        check: Called while there is no reply; raises to give up.
+        sleep: Waits for some seconds.
+        silence: Measures how long replies take.
+
+    `joined` is the reply to `join`.
     """
 
     def __init__(
@@ -159,10 +166,10 @@ class RunLink:
     def join(
         self, reader: str, process: Process, streams: Mapping[str, StreamRef], options: SourceOptions
     ) -> JoinReply:
-        """Ask to become a client of the run. If the reply has no client name, the run refuses.
+        """Request to become a client of the run. A reply without a client name is a rejection.
 
         `reader` is the name of the query. A second request with the same name replaces the first, whose reply may have been lost. Raises
-        FetcherUnreachableError or FetcherRefusedError if the run has ended, or does not answer.
+        FetcherUnreachableError or FetcherRefusedError if the run has ended or does not answer.
         """
         request = Join(reader, *process, dict(streams), dict(options.given))
         self._silence.expect(self.file.entry.pid)
@@ -172,7 +179,7 @@ class RunLink:
         return self.joined
 
     def ask(self, call: Call[T]) -> T:
-        """Make a call, however long it takes. Raises RunLostError if the run has ended, or has dropped this client."""
+        """Make a call, however long it lasts. Raises RunLostError if the run has ended or has dropped this client."""
         with self._lock:
             request = self._request(call)
             while True:
@@ -199,7 +206,7 @@ class RunLink:
                 self._check()
 
     def leave(self) -> None:
-        """Tell the run that the query has ended, and wait if the run ends then. Gives up soon: the run notices the end of the process."""
+        """Report that the query has ended, and wait if that ends the run. Gives up soon: the run notices the end of the process."""
         if not self._lock.acquire(timeout=_LEAVE_SECONDS):
             return
         try:
@@ -209,7 +216,7 @@ class RunLink:
             while time.monotonic() < give_up_at and self.file.lives:
                 self._sleep(_LOOK_SECONDS)
         except (FetcherUnreachableError, FetcherRefusedError):
-            pass  # the run has ended, too
+            pass  # the run has ended too
         finally:
             self._close()
             self._lock.release()

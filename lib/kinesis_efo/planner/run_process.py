@@ -1,6 +1,6 @@
 """The process of a run: a planner starts it, and it ends with its last query, or with the JVM.
 
-It imports no PySpark. It gets its settings only through standard input, because they contain secrets.
+It does not import PySpark. It receives its settings only through standard input, as they contain secrets.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ _BOOT: Final = (
 )
 _READY: Final = b"ready"
 _BEAT: Final = b"\0"
-"""What the process of a run sends again and again until the run has begun."""
+"""Sent repeatedly by the process of a run until the run has begun."""
 _LOOK_SECONDS: Final = 0.1
 _REAPED_SECONDS: Final = 1.0
 _JVM_SECONDS: Final = 0.5
 _FIRST_SECONDS: Final = 30.0
-"""Seconds after which a run that has no client ends. It ends at once if the planner that started it has died."""
+"""A run without clients ends after this many seconds, or at once if the planner that started it has died."""
 _TOUCH_SECONDS: Final = 3600.0
-"""Seconds between updates of the time of the run's file, because cleaners of temporary files remove files that are some days old."""
+"""Seconds between updates of the time of the run's file: cleaners of temporary files remove files that are some days old."""
 
 
 @dataclass(frozen=True)
 class RunOrder:
-    """The settings that the process of a run gets from the planner that starts it."""
+    """The settings that the process of a run receives from the planner that starts it."""
 
     manifest: Manifest
     options: SourceOptions
@@ -77,11 +77,11 @@ class RunOrder:
 
 
 def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
-    """Make the `SharedRun` of a stream reader, without starting it."""
+    """Create the `SharedRun` of a stream reader, without starting it."""
     listening = where_to_listen(options)
-    # A reader in any other process counts as a program of its own.
+    # A reader in any other process counts as a separate program.
     jvm = Process.of(os.getppid() if is_sparks_process() else os.getpid())
-    # Leave out the application's name, because queries of one stream and lease table need the same lease.
+    # Without the application's name: queries of one stream and lease table need the same lease.
     about = (options.program, manifest.region, manifest.lease_table, options.aws.endpoint_url or "")
     program = Program.found(notes_directory(), jvm, "\n".join(about))
 
@@ -94,11 +94,11 @@ def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
 
 
 _ahead: Final[list[subprocess.Popen[bytes]]] = []
-"""The process that was started before it is known whether a run is needed; empty if there is none."""
+"""A process that was started in case a run will be needed; empty without such."""
 
 
 def start_ahead() -> None:
-    """Unless this program has a run, start a process for one early, so that it imports its modules while this process does the same."""
+    """Unless this program has a run, start a process for one early, so that both processes import their modules concurrently."""
     if not _ahead and not any(notes_directory().glob(f"run.*.{os.getppid()}.*.json")):
         with contextlib.suppress(FetcherError):  # the query starts one later, and fails then
             _ahead.append(started())
@@ -113,7 +113,7 @@ def end_ahead() -> None:
 
 
 def started() -> subprocess.Popen[bytes]:
-    # The new process writes to this process's stderr until it knows which run to make.
+    # The new process writes to this process's stderr until it has received its order.
     try:
         process = subprocess.Popen([sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     except OSError as error:
@@ -129,7 +129,7 @@ def started() -> subprocess.Popen[bytes]:
 
 
 class RunProcess:
-    """Starts the process of a run, and notes how it ends."""
+    """Starts the process of a run, and records how it ends."""
 
     def __init__(self, order: RunOrder, process: subprocess.Popen[bytes] | None = None) -> None:
         self._process = process or (_ahead.pop() if _ahead else started())
@@ -162,7 +162,7 @@ class RunProcess:
             raise unpack_error(self._answer)
 
     def end(self) -> str:
-        """How the process has ended; empty if it has not."""
+        """Return how the process has ended; empty while it runs."""
         self._thread.join(_REAPED_SECONDS)
         return self._ended
 
@@ -198,7 +198,7 @@ class RunProcess:
 def main(order_from: BinaryIO) -> None:
     """Read the order, start the run, and return when it has ended."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # Ignore signals, which may go to the whole process group while the driver still finishes a micro-batch.
+        # They may go to the whole process group while the driver still finishes a micro-batch.
         signal.signal(number, signal.SIG_IGN)
     _lift_memory_limit()
     gc.disable()
@@ -265,7 +265,7 @@ def main(order_from: BinaryIO) -> None:
 
 
 class FetcherJob:
-    """Asks the driver's supervisor for a Spark job of fetchers. The job ends with the connection, and so with this process."""
+    """Requests a Spark job of fetchers from the driver's supervisor. The job ends with the connection, and so with this process."""
 
     def __init__(self, path: str, plan: FetcherPlan) -> None:
         self._problem = ""
@@ -286,7 +286,7 @@ class FetcherJob:
         threading.Thread(target=self._listen, name="kinesis-efo supervisor", daemon=True).start()
 
     def problem(self) -> str:
-        """The supervisor's last message; empty if there is none."""
+        """Return the supervisor's last message; empty before the first."""
         return self._problem
 
     def stop(self) -> None:
@@ -305,9 +305,9 @@ class FetcherJob:
 
 
 def _end_with(jvm: Process, planner: int, begun: threading.Event, beats: RawIOBase) -> None:
-    """Until the run has begun, show that this process lives, and end it if its program or its planner ends: the start may wait minutes for AWS.
+    """Until the run has begun, send signs of life, and end this process if its program or its planner ends: the start may wait minutes for AWS.
 
-    Other queries cannot have joined yet, and would find a run that nobody reads beside the one that the next planner starts.
+    Other queries cannot have joined yet. They would find an unused run next to the one that the next planner starts.
     """
     while not begun.wait(_JVM_SECONDS):
         if not jvm.lives() or os.getppid() != planner:
@@ -317,7 +317,7 @@ def _end_with(jvm: Process, planner: int, begun: threading.Event, beats: RawIOBa
 
 
 def stay(runtime: RunThread, jvm: Process, planner: int, file: OwnFile) -> None:
-    """Return when the run has no query any more, or its program has ended."""
+    """Return when the run has lost its last query, or its program has ended."""
     began = touched = time.monotonic()
     emptied = runtime.whole.emptied
     while jvm.lives():
@@ -327,7 +327,7 @@ def stay(runtime: RunThread, jvm: Process, planner: int, file: OwnFile) -> None:
         vain = now - began >= _FIRST_SECONDS or os.getppid() != planner
         if (left or vain) and runtime.close(only_if_alone=True):
             return
-        with contextlib.suppress(OSError):  # tried again
+        with contextlib.suppress(OSError):  # will be retried
             file.restore()
         if now - touched >= _TOUCH_SECONDS:
             touched = now
@@ -335,13 +335,13 @@ def stay(runtime: RunThread, jvm: Process, planner: int, file: OwnFile) -> None:
 
 
 def _lift_memory_limit() -> None:
-    """Lift the memory limit of Spark's Python processes, which this process has inherited, because buffers have their own limit."""
+    """Lift the inherited memory limit of Spark's Python processes, since buffers have their own limit."""
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _hand_over_output(say: Callable[[str], None]) -> None:
-    """Pass the output of this process to `say`, because Spark closes the inherited pipes when the query of the first planner ends."""
+    """Pass the output of this process to `say`: Spark closes the inherited pipes when the query of the first planner ends."""
     ours, theirs = os.pipe()
     for stream in (1, 2):
         os.dup2(theirs, stream)

@@ -1,6 +1,6 @@
-"""Keeps one query in a run: joins a run of the Spark program or starts one, and does so again if the run's process dies.
+"""Connects one query to a run: joins a run of the Spark program or starts one, and repeats that if the run's process dies.
 
-Tasks see only a pause, because they ask again where to read.
+Tasks only see a pause, as they repeat their request for fetchers.
 """
 
 from __future__ import annotations
@@ -57,9 +57,10 @@ StartProcess = Callable[[str, Callable[[], None]], Callable[[], str]]
 class SharedRun:
     """The run of one query, whichever process it is in. Thread-safe.
 
-    `start_process` starts the process of a run and waits until the run can be joined. It gets the secret, and a function that is called
-    meanwhile and raises to give up. It returns a function that describes how the process ended, or returns "".
-    The attribute `secret`, for tasks, is empty before there is a run. `query_name` is the same in each run, because tasks outlive a run.
+    `start_process` starts the process of a run and waits until the run can be joined. Its arguments are the secret, and a function that is
+    called meanwhile and raises to give up. It returns a function that describes how the process ended, or returns "".
+
+    The attribute `secret`, for tasks, is empty before there is a run. `query_name` is the same in each run, as tasks outlive a run.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class SharedRun:
 
     @property
     def unfinished(self) -> Mark | None:
-        """The mark of the last micro-batch in Spark's log; None if it is unknown, or Spark has asked for more after it."""
+        """The mark of the last micro-batch in Spark's log; None if unknown, or after Spark's next request."""
         known = self._known
         return known.planned if known.kept is None or known.kept.mark != known.planned else None
 
@@ -134,7 +135,7 @@ class SharedRun:
                 )
         answer = self._asked(call)
         if isinstance(answer, Step):
-            # From now on, the query itself changes the rows of the lease table with which a next run would compare `resumed`.
+            # From now on, the query itself changes the lease rows that the next run would compare with `resumed`.
             self._deaths = self._deaths if answer.end is None else []
             resumed = self._known.resumed if answer.again else None
             known = self._known
@@ -145,12 +146,12 @@ class SharedRun:
 
     @property
     def planner_address(self) -> FetcherAddress:
-        """The address of the service that tells tasks which fetcher has a shard. Only after `start`."""
+        """The address of the service that returns the fetcher of a shard to tasks. Only valid after `start`."""
         assert self._where is not None
         return self._where.address
 
     def stop(self) -> None:
-        """End the query. If it was the last query of the run, the run ends, too. May be called again."""
+        """End the query, and the run with its last query. May be called again."""
         self.left.set()
         with self._stopping:
             with self._attaching:  # wait for a run that is being started
@@ -159,7 +160,7 @@ class SharedRun:
                 return
             link.leave()
             if self._where is not None:
-                # Use a thread, because a task's call that takes long must not block the end.
+                # In a thread, as a task's long call must not block the end.
                 closing = threading.Thread(target=self._where.shutdown, daemon=True)
                 closing.start()
                 closing.join(_CLOSING_SECONDS)
@@ -175,12 +176,12 @@ class SharedRun:
             with self._program.deciding(self._check):
                 if (link := self._decided(streams)) is not None:
                     return link
-            # No run could be joined, because the present one is ending or suspended.
+            # The current run is ending or suspended, so it could not be joined.
             self._check()
             time.sleep(_AGAIN_SECONDS)
 
     def _decided(self, streams: dict[str, str]) -> RunLink | None:
-        """Join a run, or start one. Returns None if the run cannot be joined, or has ended already: try again."""
+        """Join a run, or start one. Return None if the run cannot be joined or has already ended: try again."""
         runs = self._runs(streams)
         try:
             if any(one.entry.overlaps(other.entry.streams) for one, other in combinations(runs, 2)):
@@ -204,7 +205,7 @@ class SharedRun:
         return found
 
     def _begun(self) -> list[RunFile]:
-        """Start the process of a run, and find the file of the run; empty if the process has ended already."""
+        """Start the process of a run, and return the file of the run; empty if the process has already ended."""
         try:
             secret = self._program.secret(self.secret)
         except OSError as error:
@@ -247,7 +248,7 @@ class SharedRun:
 
     @property
     def _last_end(self) -> str:
-        """How the run's process that was started last has ended, for messages; empty if unknown."""
+        """How the run's last process has ended, for messages; empty if unknown."""
         return f" ({end})" if (end := self._ended()) else ""
 
     def _asked(self, call: Call[T]) -> T:
@@ -274,7 +275,7 @@ class SharedRun:
     def _attach_again(self, lost: RunLink) -> None:
         with self._attaching:
             if self._link is not lost:
-                return  # another thread has joined another run already
+                return  # another thread has already joined another run
             now = self._clock()
             self._deaths = [*(death for death in self._deaths if now - death < _DEATHS_SECONDS), now]
             if len(self._deaths) > _MOST_DEATHS:
@@ -283,19 +284,19 @@ class SharedRun:
                     f"{self._last_end}. If the system ended it for its memory, give the driver's container more, or set kinesis-efo "
                     "option 'bufferBytes' lower. Nothing was lost: start the query again"
                 )
-            # The next run must have all streams of the lost one, because a query that reads several streams could not join two runs.
+            # With all streams of the lost run: a query that reads several streams could not join two runs.
             streams = self._streams | lost.file.again().streams
             lost.close()
             link = self._link = self._joined(streams)
             # Logged only now: at the end of the query or of Spark, the process is not replaced.
             logger.warning("the process that fetched for this query has ended: another one goes on")
-            with contextlib.suppress(RunLostError):  # if this run is lost, too, the next one gets the call
+            with contextlib.suppress(RunLostError):  # if this run is lost too, the next one gets the call
                 link.ask(self._known)
 
     def _watch(self) -> None:
-        """Replace a dead run even if Spark makes no call, because tasks may need it; and report what `planned` has recorded.
+        """Replace a dead run for tasks even without a call from Spark, and report what `planned` has recorded.
 
-        If a task has had no answer, ask the run for one: if it is stopped, that fails in time, and says so.
+        If a task's request was not answered, make a call: with a suspended run, it fails in time, with a message.
         """
         while not self.left.wait(_LOOK_SECONDS):
             if (link := self._link) is None:
@@ -326,7 +327,7 @@ class SharedRun:
     # -- where its tasks read
 
     def _serve_tasks(self, link: RunLink) -> None:
-        """Start the service that tasks of this query ask for the fetchers of shards."""
+        """Start the service from which tasks of this query get the fetchers of shards."""
         listening = self._listening
         if listening.loopback_only:
             # The configured ports are for firewalls, which do not matter on the loopback address.
@@ -337,7 +338,7 @@ class SharedRun:
         self._doubted = True
 
     def _place(self) -> JoinReply | None:
-        """The present run's reply to `Join`; None if there is no run. Raises the error that has ended the query."""
+        """Return the current run's reply to `Join`; None without a run. Raises the error that has ended the query."""
         if self._error is not None:
             raise self._error
         link = self._link
@@ -347,10 +348,10 @@ class SharedRun:
 
 
 class WhereService(Service):
-    """Tells tasks of one query which fetcher has a shard. It is in the planner, so it stays if the process of the run is replaced.
+    """Returns the fetchers of shards to tasks of one query. It is in the planner, so it stays if the process of the run is replaced.
 
-    `place` returns the reply of the present run to `Join`, None if there is no run. It raises the error that has ended the query. `doubt` is
-    called if there was no answer from there.
+    `place` returns the current run's reply to `Join`, or None without a run. It raises the error that has ended the query. `doubt` is called if
+    the run did not answer.
     """
 
     what = "planner"
@@ -367,7 +368,7 @@ class WhereService(Service):
         return self.answer_where(call, decoded(body, WhereRequest)) if name == WHERE else super().act(call, name, body)
 
     def answer_where(self, call: TaskCall, request: WhereRequest) -> WhereReply:
-        """Reply with the fetchers of the shards. If there is no run, reply that no shard has one yet, so that the task asks again."""
+        """Return the fetchers of the shards. Without a run, all shards are reported as unassigned, so that the task repeats its request."""
         give_up_at = time.monotonic() + request.wait
         if request.doubts:
             self._doubt()

@@ -22,7 +22,7 @@ _FIRST: Final = "give the query a new checkpointLocation, or run it once with th
 
 
 def begin_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the start of the micro-batch that ends at an offset, both as plain data; None if the offset does not have it."""
+    """Return the start of the micro-batch that ends at an offset, both as plain data; None if the offset lacks it."""
     begin = data.get("begin")
     return None if begin is None else {**data, "lasts": {}, "mark": "", "streams": begin or data["streams"]}
 
@@ -30,7 +30,7 @@ def begin_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
 class StreamSet:
     """The streams that a query reads, which are all of `manifest`.
 
-    `drop`: whether to continue without streams that only the checkpoint has. A query that reads none of them fails anyway.
+    `drop`: continue without streams that only the checkpoint has. If the checkpoint has no other streams, the query fails anyway.
     """
 
     def __init__(self, manifest: Manifest, *, drop: bool) -> None:
@@ -40,7 +40,7 @@ class StreamSet:
         self._said: set[str] = set()
 
     def to_dict(self, offset: Offset, begin: Offset | None = None) -> dict[str, Any]:
-        """An offset as plain data, with the ARNs from which its streams are read.
+        """Return an offset as plain data, with the ARNs from which its streams are read.
 
         If the micro-batch that ends at `offset` is the query's first one, `begin` is where it begins; see `OffsetDocument`.
         """
@@ -51,14 +51,14 @@ class StreamSet:
         return {"begin": {} if begin is offset else begin.to_dict()["streams"], **data, **horizons}
 
     def read_begin(self, data: Mapping[str, Any]) -> Offset | None:
-        """The start of the micro-batch that ends at an offset that `read` has accepted, if the offset has this start; else None."""
+        """Return the start of the micro-batch that ends at an offset accepted by `read`; None if the offset lacks it."""
         return None if (begin := begin_of(data)) is None else self.read(begin)
 
     def read(self, data: Mapping[str, Any], *, finished: bool = True) -> Offset:
-        """Parse an offset from plain data, and leave out the streams that are gone. `finished`: whether everything up to it is processed.
+        """Parse an offset from plain data, dropping streams that are gone. `finished`: everything up to the offset is processed.
 
-        Raises ConfigurationError if a stream is gone without `drop` or before the micro-batch is finished, or has another logical name now, or
-        the data is not an offset; and StreamReplacedError if a logical name stands for another stream now.
+        Raises ConfigurationError for invalid data, and if a stream has another logical name now, or is gone without `drop` or before the
+        micro-batch is finished. Raises StreamReplacedError if a logical name stands for another stream now.
         """
         try:
             offset = Offset.from_dict(data)
@@ -80,9 +80,9 @@ class StreamSet:
     def faults(
         self, offset: Offset, sources: Mapping[str, str], *, finished: bool
     ) -> list[ConfigurationError | StreamReplacedError]:
-        """The reasons why the query cannot continue from an offset. `sources` has the ARNs from which its streams were read.
+        """Return the reasons why the query cannot continue from an offset.
 
-        `finished`: whether everything up to the offset is processed.
+        `sources` has the ARNs from which its streams were read. `finished`: everything up to the offset is processed.
         """
         known = {key.stream for key in offset}
         found: list[ConfigurationError | StreamReplacedError] = []
@@ -91,7 +91,7 @@ class StreamSet:
             if (fault := self._compare(name, sources[name], known)) is not None:
                 found.append(fault)
                 gone.discard(name)
-        # If none is left, the checkpoint may be another source's.
+        # If all are gone, the checkpoint may be another source's.
         if gone and not (self._drop and finished and gone != known):
             found.append(ConfigurationError(self._removed(gone, others=gone == known, finished=finished)))
         return found

@@ -1,4 +1,4 @@
-"""Decides which rows belong to a stretch, which is a part of a shard, and when all of them were read. Does no I/O."""
+"""Decides which rows belong to a stretch (a part of a shard), and when all of them were read. Does no I/O."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kinesis_efo.records.arrivals import last_arrival
 from kinesis_efo.records.events import Event
 
 DISORDER_MS: Final = 2_000
-"""Reading begins this many milliseconds before a start time and ends this many after an end time, because arrival times need not ascend."""
+"""Reading begins this many milliseconds before a start time and ends this many after an end time, since arrival times need not ascend."""
 
 
 def first_position(stretch: Stretch) -> Position:
-    """Return where reading begins: at the start of the stretch, or `DISORDER_MS` before it if that is a time."""
+    """Return where reading begins: at the start of the stretch, or `DISORDER_MS` earlier if that is a time."""
     return stretch.start if stretch.since is None else Position.at_timestamp(max(0, stretch.since - DISORDER_MS))
 
 
@@ -50,7 +50,7 @@ class Completion:
     def _is_settled(self, server_time: float) -> bool:
         """Whether no more records of the stretch can arrive after a response of this time."""
         until = self._stretch.until
-        # An end that is not a time is settled: it was known when the read was planned, and newer records have higher sequence numbers.
+        # An end that is not a time is settled: it existed when the read was planned, and newer records have higher sequence numbers.
         return until is None or server_time >= until / 1000 + SETTLED_SECONDS
 
     def _is_reached(self, event: Event) -> bool:
@@ -64,7 +64,7 @@ class Completion:
 
     @property
     def _has_nothing_more(self) -> bool:
-        # A closed shard ends where Kinesis says so, and not because no records come.
+        # A closed shard ends where Kinesis reports its end, and not when records stop coming.
         return self._stretch.last is None and not self._stretch.end.is_end and self._quiet.believed()
 
 
@@ -97,7 +97,7 @@ def _within(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
     extremes = pc.min_max(times).as_py()
     if not len(times) or (extremes["min"] >= since and extremes["max"] < until):
         return batch
-    # Do not use pa.scalar(), because it would import an installed pandas.
+    # pa.scalar() would import an installed pandas.
     first, end = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(array("q", [since, until]))])
     return batch.filter(pc.and_(pc.greater_equal(times, first), pc.less(times, end)))
 

@@ -1,4 +1,4 @@
-"""Plans a batch read: gets shards, retention and the time from Kinesis, and refuses reads that are not possible.
+"""Plans a batch read: reads shards, retention and the time from Kinesis, and rejects impossible reads.
 
 `stretches` decides which part of each shard is read.
 """
@@ -41,19 +41,19 @@ _LONGEST_WAIT_SECONDS: Final = FUTURE_SECONDS + 5.0
 
 
 def tip_at(loaded: float) -> Position:
-    """Return the tip for a read: one second after `loaded`, epoch seconds, so that it includes every record acknowledged by then."""
+    """Return the tip for a read: one second after `loaded` (epoch seconds), so that it includes every record acknowledged by then."""
     return Position.at_timestamp(round(loaded * 1000) + _TIP_MS)
 
 
 def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Position:
     """Adjust a tip of `tip_at` to Kinesis' clock. The result is at most `FUTURE_SECONDS` in the future.
 
-    If `here`, the read was loaded on this machine, so the tip is from a clock whose error is known.
+    If `here`, the read was loaded on this machine, whose clock error has been measured.
     """
     # Round the error to seconds, so that two actions on one DataFrame, which measure the error separately, see the same rows.
     off = round(clock.skew) if here and clock.skew > MOST_SKEW_SECONDS else 0
     if here and (behind := clock.latest - clock.here) * 1000 > _TIP_MS:
-        # Take the largest possible error, so that all records that were acknowledged before the read was loaded lie before the tip.
+        # With the largest possible error, all records that were acknowledged before the read was loaded lie before the tip.
         off = -ceil(behind)
     corrected = tip.value - 1000 * off
     too_late = corrected / 1000 > clock.latest + FUTURE_SECONDS
@@ -61,7 +61,7 @@ def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Positi
 
 
 async def kinesis_time(manifest: Manifest, options: BatchOptions, clock: Clock | None = None) -> int:
-    """Ask Kinesis for its time, epoch milliseconds. It is not too early, and at most a second and the duration of the call too late.
+    """Return Kinesis' time, epoch milliseconds: never too early, and at most a second plus the duration of the call too late.
 
     Raises `StreamError` if Kinesis does not answer.
     """
@@ -80,10 +80,10 @@ async def plan(
 ) -> list[Stretch]:
     """Plan a read. `tip` is the position for `LATEST`: by the clock of this machine if `here`, else by Kinesis' clock.
 
-    Waits until the last end has passed, because a shard may be split before it.
+    Waits until the last end has passed, since a shard may be split before it.
 
-    Raises `ConfigurationError` if the start or the end is not possible, `DataLossError` if the read begins before the stream's retention
-    (and `failOnDataLoss` is set).
+    Raises `ConfigurationError` for an impossible start or end, `DataLossError` if the read begins before the stream's retention (and
+    `failOnDataLoss` is set).
     """
     clock = KinesisClock(clock or SystemClock())
     for option, bounds in (("startingPosition", options.starts), ("endingPosition", options.source.ends)):
@@ -102,16 +102,16 @@ async def plan(
 
         # First, so that shards of a stream that is created again meanwhile do not pass for those of its successor.
         identities = await asyncio.gather(*(identified(lister, ref.stream_arn) for ref in refs))
-        listed = await listings()  # its answer tells Kinesis' time, too
+        listed = await listings()  # the response also has Kinesis' time
         if here and clock.skew == 0 and clock.latest - clock.here > _TIP_MS / 1000:
-            # By an answer from the beginning of a second this machine may seem slow. Another one mostly shows that it is not.
+            # A response from the beginning of a second makes this machine seem slow. Another one usually shows that it is not.
             await clock.sleep(_AGAIN_SECONDS)
             listed = await listings()
         tip = tip_for_kinesis(tip, clock, here=here)
         given = options.source.ends
         ends = [tip, given.everywhere, *given.streams.values(), *given.shards.values()]
         left = max(map(_milliseconds, ends)) / 1000 - clock.time()
-        if 0 < left <= _LONGEST_WAIT_SECONDS:  # later ends are refused
+        if 0 < left <= _LONGEST_WAIT_SECONDS:  # later ends are rejected
             await clock.sleep(left)
             listed = await listings()
         planners = [StretchPlanner(ref, manifest.source, options, tip, lister, clock.latest) for ref in refs]
@@ -121,7 +121,7 @@ async def plan(
             for identity, stretches in zip(identities, planned, strict=True)
             for stretch in stretches
         ]
-        # Wait for the latest start, because Kinesis would refuse a start in its future.
+        # Kinesis would reject a start in its future.
         newest = max((stretch.since or 0 for stretch in found), default=0)
         await clock.sleep(min(FUTURE_SECONDS, max(0.0, newest / 1000 - clock.time())))
     return found
@@ -176,7 +176,7 @@ class StretchPlanner:
         ]
 
     async def _with_horizon(self, found: list[Stretch], shards: Mapping[str, Shard]) -> list[Stretch]:
-        """Record the trim horizon in the stretches that begin there, because it moves while they wait to be read."""
+        """Record the trim horizon in the stretches that begin there: it moves while they wait to be read."""
         if all(stretch.start != TRIM_HORIZON for stretch in found):
             return found
         created = {shard.shard_id: written_at(shard.first, shard.shard_id, self._now) for shard in shards.values()}
@@ -196,7 +196,7 @@ class StretchPlanner:
         return await explained(self._lister.summary(self._ref.stream_arn), self._ref, self._source)
 
     async def _is_strict(self) -> bool:
-        """Whether KPL aggregates with records of other shards are left out."""
+        """Whether KPL aggregates with records of other shards are dropped."""
         if self._deaggregate is not Deaggregation.STRICT:
             return False
         distribution = await told_distribution(self._lister.distribution(self._ref.stream_arn), self._ref)
@@ -209,7 +209,7 @@ class StretchPlanner:
         return f"stream {self._ref.name!r}: {self._ref.stream_arn} (from {self._source})"
 
     def _check_starts(self, shards: Mapping[str, Shard]) -> None:
-        # Shard ids grow and are never reused, so a missing id below the newest is that of a trimmed shard.
+        # Shard ids grow and are never reused. A missing id below the newest is that of a trimmed shard.
         newest = max(shards, default="")
         for shard_id in self._starts:
             if shard_id not in shards:
@@ -266,9 +266,9 @@ class StretchPlanner:
         report_loss(f"{self._where}: {what}", fail=self._fail)
 
     async def _open_at(self, position: Position, margin: float, known: Mapping[str, Shard]) -> list[str] | None:
-        """List the shards that were open at a time; None if that is not known, or if the time is so recent that all may have been open.
+        """Return the shards that were open at a time; None if unknown, or if the time is so recent that any shard may have been open.
 
-        It is not known if this list or that of the `known` shards is too old: then a shard is missing.
+        It is unknown if this list or `known` is outdated, and so lacks a shard.
         """
         at = position.value / 1000 + margin
         if position.kind is not PositionKind.AT_TIMESTAMP or at >= self._now - _MARGIN_SECONDS:

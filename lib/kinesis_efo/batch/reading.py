@@ -1,6 +1,6 @@
 """Reads the stretches of a task concurrently, with GetRecords, paced for each shard.
 
-Fetching has a thread of its own, so that records arrive while others are decoded.
+Fetching runs in a separate thread, so that records arrive while others are decoded.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _LARGEST_ANSWER: Final = 4 << 20
 _AT_TIP_SECONDS: Final = 0.5
 _WAITING_EVENTS: Final = 2
 _REPLACED_SECONDS: Final = 10.0
-"""Kinesis takes longer to delete a stream and create it again. So tasks that begin at once need no call, of which AWS allows few."""
+"""Kinesis needs longer to delete and recreate a stream. So tasks that begin at once can skip the call, which AWS limits."""
 _CERTAIN_SECONDS: Final = KINESIS_LIMITS.shortest_retention - 600.0
 """A shard that is younger than this has all its records, even if this machine's clock is off as far as AWS allows."""
 
@@ -67,18 +67,14 @@ class StretchEvent(NamedTuple):
 
 @dataclass(slots=True)
 class StretchProgress:
-    """How far a stretch was read, for the log: its delivered rows, and the fetched Kinesis records, including those before and after it.
-
-    `bytes` are those of their JSON. `arrived` is when the last of them arrived in the stream, epoch milliseconds; `behind` is how many
-    milliseconds the last response was behind the shard's tip.
-    """
+    """How far a stretch was read, for the log."""
 
     stretch: Stretch
-    rows: int = 0
-    records: int = 0
-    bytes: int = 0
-    arrived: float | None = None
-    behind: int | None = None
+    rows: int = 0  # Delivered
+    records: int = 0  # Fetched Kinesis records, including those before and after the stretch
+    bytes: int = 0  # Of their JSON
+    arrived: float | None = None  # When the last of them arrived in the stream, epoch milliseconds
+    behind: int | None = None  # Milliseconds from the last response to the shard's tip
 
     def add(self, event: Event) -> None:
         """Count an event."""
@@ -115,7 +111,7 @@ class _Complete(Exception):
 
 @dataclass
 class _StretchSink:
-    """Takes the events of one shard until its stretch is complete; implements `EventSink`. `after` is how far the shard was read."""
+    """Receives the events of one shard until its stretch is complete; implements `EventSink`. `after` is how far the shard was read."""
 
     room = Unlimited()
     committed = None
@@ -129,7 +125,7 @@ class _StretchSink:
     children: tuple[ChildShard, ...] = ()
 
     async def admit(self, event: Event) -> None:
-        # This comes before any await, so that the server's time is that of this event.
+        # Before any await, so that the server's time belongs to this event.
         complete = self.completion.after(event, self.server_time(), self.clock.monotonic())
         self.progress.add(event)
         self.children = event.head.children
@@ -155,15 +151,21 @@ async def read_stretch(
     fail_on_data_loss: bool,
     begins: Callable[[], Awaitable[None]] | None = None,
 ) -> list[Stretch]:
-    """Read one stretch to its end, from a stream whose client reads only this shard. Updates `progress`.
+    """Read one stretch to its end. Return the stretches of children that are missing from the plan, to be read next.
 
-    Returns the stretches of children that the plan lacks; read them next. `server_time` returns the time of Kinesis' last response, epoch
-    seconds. `take` takes the records, and may wait. The read fails after `patience` seconds without progress, although Kinesis responds.
-    `begins` is awaited once there is a response, before its records are taken.
+    Args:
+        stream: Its client reads only this shard.
+        progress: Updated during the read.
+        server_time: Returns the time of Kinesis' last response, epoch seconds.
+        take: Receives the records, and may wait.
+        clock: The clock.
+        patience: Fail after this many seconds without progress, although Kinesis responds.
+        fail_on_data_loss: Raise an error for lost records; otherwise log a warning.
+        begins: Awaited after the first response, before its records are passed to `take`.
     """
     stretch = progress.stretch
     sink = _StretchSink(progress, Completion(stretch, patience), server_time, take, clock, stretch.start, begins)
-    # At the trim horizon, `begins` compares the horizons. A number has a time.
+    # At the trim horizon, `begins` compares the horizons. A sequence number contains a time.
     from_horizon = stretch.start.kind is PositionKind.TRIM_HORIZON
     since = stretch.since / 1000 if stretch.since is not None else server_time() if from_horizon else None
     calls = 0
@@ -172,7 +174,7 @@ async def read_stretch(
         nonlocal calls
         calls += 1
         if calls > 1 and sink.begins is not None:
-            # A shard that the stream does not have since it was created again would never answer.
+            # If the stream was recreated without this shard, it would never answer.
             await sink.begins()
 
     try:
@@ -191,7 +193,7 @@ async def read_stretch(
 
 
 async def children_of_gone(stream: Stream, stretch: Stretch, now: float) -> list[Stretch]:
-    """Return the stretches that the last event of a shard that is gone would have led to. Their first records may be gone, too."""
+    """Return the stretches to which the last event of a lost shard would have led. Their first records may be gone too."""
     await stream.refresh(patient=True)
     found = unlisted(stretch, stream.children(stretch.key.shard))
     times = [written_at(stream.lineage[each.key.shard].first, each.key.shard, now) for each in found]
@@ -210,8 +212,8 @@ async def check_planned(
 ) -> None:
     """Report what was deleted between the planning of a stretch and its first response. `clock` follows the client of `lister`.
 
-    Raises `StreamReplacedError` if the stream was created again, and `DataLossError` if the trim horizon has moved too far, or `again`, for
-    another attempt of a task, if it may have moved at all.
+    Raises `StreamReplacedError` if the stream was recreated. Raises `DataLossError` if the trim horizon has moved too far, or, in a repeated
+    task attempt (`again`), if it may have moved at all.
     """
     replaceable = stretch.stream_created is not None and clock.time() - stretch.planned > _REPLACED_SECONDS
     trimmable = stretch.horizon is not None and clock.time() - stretch.created >= _CERTAIN_SECONDS
@@ -237,10 +239,10 @@ async def check_planned(
 
 
 class Reading:
-    """Reads the rows of stretches, at most one for each shard. `again`: whether this is another attempt of a task.
+    """Reads the rows of stretches, at most one per shard. `again`: this is a repeated task attempt.
 
-    `word_every` is how many seconds lie between two log lines for each shard. `left_out` is called with a shard and the number of its KPL
-    aggregates that were left out; None: they are only logged.
+    `word_every` is the time in seconds between two log lines for each shard. `left_out` is called with a shard and its number of dropped KPL
+    aggregates; if None, they are only logged.
     """
 
     def __init__(
@@ -274,7 +276,7 @@ class Reading:
             while (portion := asyncio.run_coroutine_threadsafe(portions.get(), loop).result()) is not None:
                 yield from self._rows(portion)
             reading.result()
-            # Log here and not in `_read`, because the rows of the last events are counted only now.
+            # Not in `_read`: the rows of the last events are counted only now.
             for each in self._progress.values():
                 logger.debug("%s: complete after %.1f s", each, self._clock.monotonic() - began)
         finally:
@@ -308,10 +310,10 @@ class Reading:
                     group.create_task(self._read_one(clients, each, portions.put)) for each in self._progress.values()
                 ]
             for task in tasks:
-                # Raise here, because a task group ignores a task that was cancelled from within, although that task's rows are missing.
+                # A task group ignores a task that was cancelled from within, although that task's rows are missing.
                 task.result()
         except asyncio.CancelledError:
-            # Make room for the None at the end of the queue, because the consumer of the queue has stopped.
+            # The consumer has stopped. Free a place for the None at the end of the queue.
             if portions.full():
                 portions.get_nowait()
             raise
@@ -352,10 +354,10 @@ class Reading:
     ) -> AsyncIterator[tuple[Stream, KinesisClock, Callable[[], Awaitable[None]]]]:
         """Open the stream of a stretch with a client that reads only this shard, so that the clock has the time of this shard's responses.
 
-        The third is `check_planned` for this stretch.
+        The third element is `check_planned` for this stretch.
         """
         options = self._options
-        clock = KinesisClock(self._clock, warns=False)  # the planning has warned already
+        clock = KinesisClock(self._clock, warns=False)  # the planning has already warned
         ref = self._manifest.streams[stretch.key.stream]
         async with AsyncExitStack() as stack:
             control = await stack.enter_async_context(await clients.open("kinesis"))
@@ -392,7 +394,7 @@ class Reading:
 
 
 async def _end(reading: asyncio.Task[None]) -> None:
-    """Cancel a read, and then the tasks that remain. A task that was cancelled twice would not close its clients."""
+    """Cancel a read, then the remaining tasks. A task that was cancelled twice would not close its clients."""
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

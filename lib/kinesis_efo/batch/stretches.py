@@ -1,7 +1,7 @@
 """Decides which part of each shard (its stretch) a batch read covers. Does no I/O.
 
-A stretch of time is half open, and the arrival time of a row decides whether it belongs to the stretch. So reads of `[8:00, 9:00)` and
-`[9:00, 10:00)` together have each row of the two hours once, even if Kinesis finds a time inexactly, or parents and children overlap.
+A stretch of time is half open, and the arrival time of a row decides whether it belongs to the stretch. So reads of `[8:00, 9:00)` and `[9:00,
+10:00)` together have each row of the two hours once, even if Kinesis finds a time inexactly, or parents and children overlap.
 """
 
 from __future__ import annotations
@@ -17,48 +17,40 @@ from kinesis_efo.records.events import ChildShard
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The part of one shard that is read.
-
-    It goes from `start` (`TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`) to `end` (`AT_TIMESTAMP`, exclusive, or `AFTER` or
-    `SHARD_END`, inclusive). `hash_range` is None if no aggregates are left out because of their hash keys. `last` is the
-    shard's last sequence number if it was closed when the read was planned. `planned` is that time by Kinesis' clock, epoch seconds, and
-    `stream_created` when the stream was created, None if unknown. If it starts at `TRIM_HORIZON`, `horizon` is the trim horizon when the
-    read was planned, and `created` when the shard was created, epoch seconds. `newest` is the newest shard that was listed then; None
-    if later ones do not matter. `partly`: not all shards are read. `refused`: rows of this stretch may be read in another one, too.
-    """
+    """The part of one shard that is read."""
 
     key: ShardKey
-    hash_range: tuple[int, int] | None
-    start: Position
-    end: Position
-    last: int | None = None
-    horizon: float | None = None
-    created: float = 0.0
-    newest: str | None = None
-    partly: bool = False
-    refused: bool = False
-    planned: float = 0.0
-    stream_created: int | None = None
+    hash_range: tuple[int, int] | None  # To drop aggregates with foreign hash keys; None to keep all
+    start: Position  # `TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`
+    end: Position  # `AT_TIMESTAMP` (exclusive), `AFTER` or `SHARD_END`
+    last: int | None = None  # Last sequence number, if the shard was closed when planned
+    horizon: float | None = None  # The trim horizon when planned, if the stretch starts there; epoch seconds
+    created: float = 0.0  # When the shard was created, in the same case
+    newest: str | None = None  # The newest shard listed when planned; None if later ones do not matter
+    partly: bool = False  # Some shards are not read
+    refused: bool = False  # Another stretch may read the same rows
+    planned: float = 0.0  # When the read was planned, epoch seconds by Kinesis' clock
+    stream_created: int | None = None  # Epoch seconds; None if unknown
 
     def __str__(self) -> str:
         return f"{self.key} from {self.start} to {self.end}"
 
     @property
     def since(self) -> int | None:
-        """Rows that arrived before this time, epoch milliseconds, do not belong to the stretch; None: the start is not a time."""
+        """Epoch milliseconds; rows that arrived earlier do not belong to the stretch. None if the start is not a time."""
         return self.start.value if self.start.kind is PositionKind.AT_TIMESTAMP else None
 
     @property
     def until(self) -> int | None:
-        """Rows that arrived at this time or later, epoch milliseconds, do not belong to the stretch; None: the end is not a time."""
+        """Epoch milliseconds; rows that arrived then or later do not belong to the stretch. None if the end is not a time."""
         return self.end.value if self.end.kind is PositionKind.AT_TIMESTAMP else None
 
 
 def trimmed(stretch: Stretch, earliest: float, latest: float, *, again: bool) -> Gap | None:
     """Return what was trimmed from a stretch between planning and reading; None if nothing was.
 
-    `earliest` and `latest` are the bounds of the trim horizon when the read begins, epoch seconds. `again`: whether this is another attempt
-    of a task, which has to read the rows of the first one.
+    `earliest` and `latest` are the bounds of the trim horizon when the read begins, epoch seconds. `again`: this is a repeated task attempt,
+    which has to read the rows of the first one.
 
     >>> horizon = Position.parse("TRIM_HORIZON")
     >>> stretch = Stretch(ShardKey("orders", "s"), None, horizon, Position.after(9), horizon=1000.0, created=500.0)
@@ -105,7 +97,7 @@ def unlisted(stretch: Stretch, children: Iterable[ChildShard]) -> list[Stretch]:
 def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> list[Stretch]:
     """Return the stretches of a stream, parents before children, given all `shards` that Kinesis lists. The tip is given as a time.
 
-    If the start names a shard, its ancestors are not read. If the end names a shard with a sequence number, its descendants are not read.
+    Naming a shard as start skips its ancestors. Naming it as end with a sequence number skips its descendants.
 
     >>> from kinesis_efo.positions import TRIM_HORIZON
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
@@ -130,7 +122,7 @@ def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> l
 
 
 def _finishes(lineage: Lineage, end: Side) -> dict[str, Position]:
-    """Return the end of each shard; shards after the end are left out."""
+    """Return the end of each shard, without shards after the end."""
     reachable = None if end.open_then is None else lineage.ancestors(end.open_then) | set(end.open_then)
     found: dict[str, Position] = {}
     cut: dict[str, Position] = {}

@@ -23,7 +23,7 @@ class Clock(Protocol):
     """A source of time."""
 
     def monotonic(self) -> float:
-        """Return seconds that never decrease. Only differences between them have a meaning."""
+        """Return seconds that never decrease. Only differences between them are meaningful."""
         ...
 
     def time(self) -> float:
@@ -51,16 +51,16 @@ class SystemClock:
 async def within(
     clock: Clock, seconds: float, work: Awaitable[T], *, discard: Callable[[T], None] | None = None
 ) -> T | None:
-    """Await `work` for at most `seconds`. Returns its result, or cancels it and returns None.
+    """Await `work` for at most `seconds`. Return its result, or cancel it and return None.
 
-    `discard` receives a result that came just when the time was up or the caller was cancelled.
+    `discard` receives a result that came just when the time was over or the caller was cancelled.
     """
     task = asyncio.ensure_future(work)
     alarm = asyncio.ensure_future(clock.sleep(max(0.0, seconds)))
     taken = False
     try:
         await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
-        # Do not await after this, because the result would be lost if the caller were cancelled there.
+        # From here on, without awaiting: if the caller were cancelled there, the result would be lost.
         taken = task.done()
     finally:
         alarm.cancel()
@@ -73,7 +73,7 @@ async def within(
 
 
 def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Call a function in a thread of its own. A program that ends does not wait for it, as it would for `asyncio.to_thread`."""
+    """Call a function in a separate daemon thread, for which the program does not wait at its end, unlike with `asyncio.to_thread`."""
     done: Future[T] = Future()
     context = copy_context()
 
@@ -101,7 +101,7 @@ def _discard_result(discard: Callable[[T], None], task: asyncio.Future[T]) -> No
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Let the AWS calls in this context end within `seconds`, whatever their own limits. A surrounding deadline counts as well."""
+    """Make the AWS calls in this context end within `seconds`, whatever their own limits. A surrounding deadline applies too."""
     token = _call_deadline.set(min(_call_deadline.get(), time.monotonic() + seconds))
     try:
         yield
@@ -110,5 +110,5 @@ def deadline(seconds: float) -> Iterator[None]:
 
 
 def seconds_left() -> float:
-    """Return the time until the deadline of the context, at least a second; infinite if there is none."""
+    """Return the time until the deadline of the context, at least a second; infinite without a deadline."""
     return max(1.0, _call_deadline.get() - time.monotonic())

@@ -1,6 +1,6 @@
 """The mark of a checkpoint: an id and a count of micro-batches.
 
-Spark does not tell a data source the path of its checkpoint or the id of its query. So the offsets in a checkpoint have an id of their own.
+A Spark data source receives neither the path of its checkpoint nor the id of its query. So the offsets in a checkpoint have their own id.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Mark(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse the text that `str` makes."""
+        """Parse the text that `str` returns."""
         if (found := _TEXT.fullmatch(text)) is None:
             raise ValueError(f"not a kinesis-efo offset: its mark is {text[:80]!r}, expected <id>:<number>")
         return cls(found[1], int(found[2]))

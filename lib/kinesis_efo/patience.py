@@ -26,25 +26,25 @@ NEXT_WORD_SECONDS: Final = 30.0
 _PASSING: Final = (
     Cause.PASSING,
     Cause.CREDENTIALS_UNREACHABLE,
-    # For a stream that was just created, ListShards may return this error even after DescribeStream called the stream ACTIVE.
+    # For a stream that was just created, ListShards may return this error even after DescribeStream returned ACTIVE.
     Cause.IN_USE,
 )
 
 
 def jitter(settings: RetrySettings, failures: int, random: Callable[[], float]) -> float:
-    """Return how many seconds to wait after a number of successive failures: random, up to a limit that grows with each ("full jitter").
+    """Return how many seconds to wait after `failures` successive failures: random, up to a growing limit ("full jitter").
 
     >>> [jitter(RetrySettings(), failures, lambda: 1.0) for failures in (1, 2, 3, 10**6)]
     [1.0, 1.5, 2.25, 10.0]
     """
-    # The exponent has a limit, because the power would overflow some day.
+    # Without a limit, the power would eventually overflow.
     growth: float = settings.factor ** min(failures - 1, 200)
     return random() * min(settings.max_ms, settings.base_ms * growth) / 1000
 
 
 def passes(error: BaseException) -> bool:
-    """Whether the same call may succeed later: throttling, a fault of the service or the network, credentials out of reach, a
-    resource that is being created or changed.
+    """Whether the same call may succeed later: throttling, a service or network error, unreachable credentials, a resource that is being created
+    or changed.
 
     >>> passes(TimeoutError("no answer")), passes(ValueError("wrong"))
     (True, False)
@@ -65,9 +65,9 @@ class Patience:
         self._random = random or Random().random
 
     async def call(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Call `ask` until it succeeds or fails for good. If credentials have expired, try once more, because files may have newer ones.
+        """Call `ask` until it succeeds or fails for good. After expired credentials, retry once, as files may have newer ones.
 
-        Raises an error of `ask` that is not transient, or the first of the transient ones if they did not pass in time.
+        Raises an error of `ask` that is not transient, or the first of the transient ones if they last too long.
         """
         wait = _Wait(what, self._clock)
         word = asyncio.ensure_future(wait.say())
@@ -97,7 +97,7 @@ class Patience:
             except BaseException as error:
                 done.set_exception(error)
 
-        # The loop gets a thread of its own, because a notebook's thread has a loop already; a daemon thread, so that Ctrl-C ends the wait.
+        # A separate thread for the loop, as a notebook's thread already has one; a daemon thread, so that Ctrl-C ends the wait.
         Thread(target=run, name="kinesis-efo manifest", daemon=True).start()
         return done.result()
 

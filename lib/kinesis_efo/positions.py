@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class ShardKey(NamedTuple):
-    """A shard of one of a query's streams: the stream's logical name, which is the key in the manifest, and the shard's id."""
+    """A shard of one of a query's streams: the stream's logical name (its key in the manifest) and the shard's id."""
 
     stream: str
     shard: str
@@ -25,7 +25,7 @@ class ShardKey(NamedTuple):
 
 
 class PositionKind(Enum):
-    """The kinds of position. `LATEST` is not one, because it becomes `AT_TIMESTAMP` before it is stored.
+    """The kinds of position. `LATEST` becomes `AT_TIMESTAMP` before it is stored.
 
     `INSIDE` is only a start: where a KCL application stopped in the middle of a KPL aggregate. Ranges end after whole records.
     """
@@ -40,9 +40,6 @@ class PositionKind(Enum):
 class Position(NamedTuple):
     """How far a shard has been read: all records up to this position are done.
 
-    `value` is epoch milliseconds for `AT_TIMESTAMP`, a sequence number for `AFTER` and `INSIDE`, otherwise 0. For `INSIDE`, `sub` is the
-    sub-sequence number of the last user record that is done; otherwise 0.
-
     >>> str(Position.after("49590338271490256608559692538361571095921575989136588898"))
     'AFTER:49590338271490256608559692538361571095921575989136588898'
     >>> Position.parse("AT_TIMESTAMP:1700000000000").value
@@ -52,22 +49,22 @@ class Position(NamedTuple):
     """
 
     kind: PositionKind
-    value: int = 0
-    sub: int = 0
+    value: int = 0  # `AT_TIMESTAMP`: epoch milliseconds; `AFTER` and `INSIDE`: a sequence number
+    sub: int = 0  # `INSIDE`: the sub-sequence number of the last user record that is done
 
     @classmethod
     def after(cls, sequence_number: int | str) -> Position:
-        """Make the position after a sequence number (of a record or a continuation)."""
+        """Return the position after a sequence number (of a record or a continuation)."""
         return cls(PositionKind.AFTER, int(sequence_number))
 
     @classmethod
     def at_timestamp(cls, epoch_ms: int) -> Position:
-        """Make the position before the first record that arrived at or after a time in epoch milliseconds."""
+        """Return the position before the first record that arrived at or after a time in epoch milliseconds."""
         return cls(PositionKind.AT_TIMESTAMP, epoch_ms)
 
     @classmethod
     def inside(cls, sequence_number: int, sub: int) -> Position:
-        """Make the position after user record `sub` of an aggregate. If the record is not an aggregate, all of it is done."""
+        """Return the position after user record `sub` of an aggregate. If the record is not an aggregate, all of it is done."""
         return cls(PositionKind.INSIDE, sequence_number, sub)
 
     @classmethod
@@ -83,7 +80,7 @@ class Position(NamedTuple):
         return cls(kind, *map(int, numbers))
 
     def __str__(self) -> str:
-        if self.kind is PositionKind.AFTER:  # faster, for the usual kind in thousands of shards
+        if self.kind is PositionKind.AFTER:  # faster for the usual kind, with thousands of shards
             return f"AFTER:{self.value}"
         return ":".join([self.kind.name, *map(str, self[1 : 1 + _NUMBERS.get(self.kind, 0)])])
 
@@ -100,8 +97,8 @@ class Position(NamedTuple):
     def reaches(self, other: Position) -> bool:
         """Whether reading up to here includes everything up to `other`.
 
-        Times and sequence numbers cannot be compared. So a number counts as reaching a time, and a time reaches only itself, because records
-        may be read again, but not skipped.
+        Times and sequence numbers cannot be compared. Records may be read again but not skipped, so a number counts as reaching a time, and a
+        time reaches only itself.
 
         >>> Position.after(12).reaches(Position.after(9)), Position.after(9).reaches(Position.after(12))
         (True, False)
@@ -110,7 +107,7 @@ class Position(NamedTuple):
         >>> SHARD_END.reaches(Position.after(9)), TRIM_HORIZON.reaches(Position.after(9))
         (True, False)
         """
-        if self.kind is other.kind is PositionKind.AFTER:  # faster, for the usual kind in thousands of shards
+        if self.kind is other.kind is PositionKind.AFTER:  # faster for the usual kind, with thousands of shards
             return self.value >= other.value
         if self == other or self.is_end:
             return True
@@ -152,7 +149,7 @@ def _is_number(text: str) -> bool:
 
 
 def lowest(positions: Iterable[Position]) -> Position:
-    """The lowest of some positions. A time counts as lower than any number, because the two cannot be compared.
+    """Return the lowest of some positions. A time counts as lower than any number, as the two cannot be compared.
 
     >>> str(lowest([Position.after(12), Position.parse("SHARD_END"), Position.after(9)]))
     'AFTER:9'
@@ -161,7 +158,7 @@ def lowest(positions: Iterable[Position]) -> Position:
 
 
 def rank(position: Position) -> tuple[int, int, bool]:
-    """The place of a position in the order of `lowest`, for sorting."""
+    """Return a sort key: the place of a position in the order of `lowest`."""
     return _RANKS[position.kind], position.value, position.kind is PositionKind.AFTER
 
 
@@ -177,7 +174,7 @@ class LastRecord(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> LastRecord:
-        """Parse the text that `str` makes."""
+        """Parse the text that `str` returns."""
         return cls(*map(int, text.split(":")))
 
     def __str__(self) -> str:
@@ -185,10 +182,10 @@ class LastRecord(NamedTuple):
 
 
 class ShardRange(NamedTuple):
-    """The records of one shard in `(after, through]`; through `SHARD_END` is everything up to the shard's end.
+    """The records of one shard in `(after, through]`; with `SHARD_END`, everything up to the shard's end.
 
-    `last` is the number of the last record in the range when it was planned; the range is over after that record. None if there was no
-    record, or the number is not known: then the range is over at `through`.
+    `last` is the number of the last record in the range when it was planned; the range is over after that record. If None (unknown, or no
+    record), the range is over at `through`.
     """
 
     key: ShardKey
@@ -198,37 +195,31 @@ class ShardRange(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether the range has no more records."""
+        """Whether the range is complete."""
         return self.after.reaches(self.through) if self.last is None else not self.after.precedes(self.last)
 
 
 class OffsetDocument(msgspec.Struct):
-    """The form of an offset in Spark's offset log, as plain data. Earlier versions ignore keys of later ones.
-
-    `streams` has positions, and `lasts` the distance from the last record to the position, by logical stream and shard id; `sources` the
-    ARN of each stream. `mark` is the checkpoint's; empty from earlier versions. `begin`, only in the end of micro-batch 0, is where that
-    begins, in the form of `streams`, as Spark's log lacks this; empty if it begins at `streams`, and so reads nothing. `horizons` has the
-    trim horizons, epoch milliseconds, of the streams that the query begins to read there; `created` has the epoch seconds at which each
-    stream was created, as far as that was known when the query began to read it.
-    """
+    """An offset in Spark's offset log, as plain data. Earlier versions ignore keys of later ones."""
 
     version: int
-    streams: dict[str, dict[str, str]]
-    sources: dict[str, str] = {}
-    lasts: dict[str, dict[str, str]] = {}
-    mark: str = ""
+    streams: dict[str, dict[str, str]]  # Positions, by stream and shard id
+    sources: dict[str, str] = {}  # The ARN of each stream
+    lasts: dict[str, dict[str, str]] = {}  # Distance from the last record to the position, by stream and shard id
+    mark: str = ""  # The checkpoint's mark; empty from earlier versions
+    # In the end of micro-batch 0: where that begins, like `streams`, as Spark's log lacks this. Empty if at `streams`, so that it reads nothing.
     begin: dict[str, dict[str, str]] | None = None
-    horizons: dict[str, int] = {}
-    created: dict[str, int] = {}
+    horizons: dict[str, int] = {}  # Trim horizons (epoch milliseconds) of the streams that the query starts there
+    created: dict[str, int] = {}  # When each stream was created, epoch seconds, if available when the query started it
 
 
 class Offset(Mapping[ShardKey, Position]):
     """The positions of a query in all its shards, as stored in Spark's offset log.
 
-    A position need not be the sequence number of a record. So an offset also has the sequence number of the last record in each shard
-    of which its micro-batch has records. While shards are at the trim horizon at which the query started, `horizons` has the time of that
-    horizon by stream, epoch seconds. `created` has the times at which the streams were created, because only numbers tell a stream from one
-    that was created again. Offsets of earlier versions have none of these, and such versions ignore them.
+    A position need not be the sequence number of a record. So an offset also has the sequence number of the last record in each shard of which
+    its micro-batch has records. While shards are at the trim horizon at which the query started, `horizons` has the time of that horizon by
+    stream, epoch seconds. `created` has the times at which the streams were created, to detect a stream that was created again. Offsets of
+    earlier versions lack all of these, and such versions ignore them.
 
     >>> key = ShardKey("orders", "shardId-000000000000")
     >>> Offset({key: TRIM_HORIZON}).to_json()
@@ -269,7 +260,7 @@ class Offset(Mapping[ShardKey, Position]):
     def __len__(self) -> int:
         return len(self._positions)
 
-    # The methods that `Mapping` has call Python code for each shard. With thousands of shards, this would take longer than all planning.
+    # `Mapping`'s own methods call Python code for each shard. With thousands of shards, that would cost more than all planning.
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Offset):
@@ -325,8 +316,11 @@ class Offset(Mapping[ShardKey, Position]):
 
         Spark treats a different text as a new micro-batch, so last records and marks alone must not change the text.
 
-        `lasts` are the sequence numbers of the last records read, by shard. `mark` is the mark to continue if this offset has none, because an
-        earlier version wrote it. `added` is the offset of the streams that are new in `positions`.
+        Args:
+            positions: The new positions.
+            lasts: The sequence numbers of the last records read, by shard.
+            mark: The mark to continue if this offset lacks one, as an earlier version wrote it.
+            added: The offset of the streams that are new in `positions`.
         """
         if self._positions == positions:
             return self
@@ -341,8 +335,7 @@ class Offset(Mapping[ShardKey, Position]):
         )
 
     def to_dict(self, sources: Mapping[str, str] | None = None) -> dict[str, object]:
-        """Convert the offset to plain data, with the ARN from which each stream is read, if given. Equal offsets give equal data in the same
-        order."""
+        """Convert the offset to plain data, with the ARNs of its streams if given. Equal offsets give equal data in the same order."""
         streams: dict[str, dict[str, str]] = {}
         lasts: dict[str, dict[str, str]] = {}
         # Spark compares offsets as texts, so the order of keys matters.
@@ -369,7 +362,7 @@ class Offset(Mapping[ShardKey, Position]):
 
     @classmethod
     def from_dict(cls, data: object) -> Offset:
-        """Parse plain data from Spark's offset log. Raises `ValueError` if it is not an offset of this source, or a newer version wrote it."""
+        """Parse plain data from Spark's offset log. Raises `ValueError` for other data, or an offset written by a newer version."""
         try:
             document = msgspec.convert(data, OffsetDocument)
         except msgspec.ValidationError as error:
@@ -403,8 +396,8 @@ class Offset(Mapping[ShardKey, Position]):
     def ranges_to(self, end: Offset) -> list[ShardRange]:
         """Return the ranges between this offset and a later one, one per shard, sorted by shard.
 
-        A shard that only this offset has was dropped after its end. A shard that only `end` has is a child, and is read from its trim
-        horizon. But a stream that only `end` has begins at the positions of `end`, without ranges.
+        A shard that only this offset has was dropped after its end. A shard that only `end` has is a child, and is read from its trim horizon.
+        But a stream that only `end` has begins at the positions of `end`, without ranges.
         """
         ranges = []
         streams = {key.stream for key in self._positions}
@@ -429,7 +422,7 @@ class Offset(Mapping[ShardKey, Position]):
 
 
 def sources_of(data: Mapping[str, object]) -> dict[str, str]:
-    """Return, by logical name, the ARN from which each stream of an offset was read; empty if the offset has no ARNs."""
+    """Return, by logical name, the ARN from which each stream of an offset was read; empty if the offset lacks ARNs."""
     return msgspec.convert(data.get("sources", {}), dict[str, str])
 
 
@@ -442,9 +435,9 @@ def _needed(horizons: Mapping[str, float], positions: Mapping[ShardKey, Position
 
 
 def _beside(position: Position, last: int) -> str:
-    """Encode the sequence number of a last record as its distance to the position, which is mostly 0 or a short number.
+    """Encode the sequence number of a last record as its distance to the position, which is usually 0 or short.
 
-    The sequence numbers have 56 digits, and there may be thousands of shards.
+    Sequence numbers have 56 digits, and there may be thousands of shards.
     """
     return str(position.value - last if position.kind is PositionKind.AFTER else last)
 

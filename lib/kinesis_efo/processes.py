@@ -1,5 +1,5 @@
-"""Identifies processes of this host by pid and start time, because a pid may be reused, and detects that an object is used in a forked
-process. Also opens the directory in which the processes of one user exchange small files."""
+"""Identifies processes of this host by pid and start time (a pid may be reused), and detects that an object is used in a forked process. Also
+opens the directory in which the processes of one user exchange small files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Self
 
 _PROC: Final = Path("/proc")
 UNKNOWN: Final = "-"
-"""The start time of a process if the system has no /proc."""
+"""The start time of a process on a system without /proc."""
 _USER: Final = getattr(os, "geteuid", lambda: 0)()
 
 
@@ -34,14 +34,14 @@ class Stat(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A process of this host: its id and its start time. No two processes have both in common."""
+    """A process of this host: its id and its start time, which together are unique."""
 
     pid: int
     started: str
 
     @classmethod
     def of(cls, pid: int, proc: Path = _PROC) -> Process:
-        """Return the process that has an id now."""
+        """Return the process that currently has an id."""
         stat = read_stat(pid, proc)
         return cls(pid, UNKNOWN if stat is None else stat.started)
 
@@ -58,7 +58,7 @@ class Process(NamedTuple):
 
 
 class Home(NamedTuple):
-    """Where an object was opened that has a thread or an event loop. A forked process has the object, but not its thread."""
+    """Where an object with a thread or an event loop was opened. A forked process has the object, but not its thread."""
 
     pid: int
     place: str
@@ -84,12 +84,12 @@ class Home(NamedTuple):
 
 
 def read_stat(pid: int | str, proc: Path = _PROC) -> Stat | None:
-    """Read the state of a process; None if it does not exist, or if the system has no /proc."""
+    """Read the state of a process; None if it does not exist, or on a system without /proc."""
     try:
         text = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # Split after the last parenthesis, because the name in parentheses may contain anything, even parentheses and spaces.
+    # Split after the last parenthesis: the name in parentheses may contain anything, even parentheses and spaces.
     fields = text.rpartition(")")[2].split()
     return Stat(fields[0], fields[1], fields[19]) if len(fields) > 19 else None
 
@@ -100,9 +100,10 @@ def notes_directory() -> Path:
 
 
 class PrivateDirectory:
-    """A directory that only this user can enter. All access goes through its handle, so a later change of the path has no effect.
+    """A directory that only this user can enter. All access goes through its handle, so later changes of the path are harmless.
 
-    It is created if it does not exist, unless `create` is false. Raises OSError if that fails, or if it is not `user`'s, or others may enter it.
+    It is created if missing, unless `create` is false. Raises OSError if that fails, or if the directory is not `user`'s, or others may enter
+    it.
     """
 
     def __init__(self, path: Path, *, create: bool = True, user: int = _USER) -> None:
@@ -113,7 +114,7 @@ class PrivateDirectory:
             with contextlib.suppress(FileExistsError):
                 path.mkdir(mode=0o700)
         try:
-            # Follow no link, because another user may have created this name in the directory for temporary files.
+            # Do not follow links: another user may have created this name in the directory for temporary files.
             self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except NotADirectoryError:
             raise _refused(path, "it is a link or a file") from None
@@ -129,7 +130,7 @@ class PrivateDirectory:
         os.close(self._handle)
 
     def open(self, name: str, flags: int) -> int:
-        """Open a file of the directory, like `os.open`. Raises FileNotFoundError if there is something else of that name."""
+        """Open a file of the directory, like `os.open`. Raises FileNotFoundError if the name is not a regular file."""
         # Without O_NONBLOCK, opening a pipe would wait for its other end.
         try:
             file = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=self._handle)

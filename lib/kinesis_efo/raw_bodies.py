@@ -1,4 +1,4 @@
-"""Bypasses botocore's serializers and parsers of request and response bodies, because they cost more than the rest of a call.
+"""Bypasses botocore's serializers and parsers of request and response bodies, which cost more than the rest of a call.
 
 The SDK still handles endpoints, signing, credentials and errors. Boto3's and botocore's guides describe the events that are used here
 (https://docs.aws.amazon.com/boto3/latest/guide/events.html, https://docs.aws.amazon.com/botocore/latest/topics/events.html).
@@ -27,7 +27,7 @@ RAW_BODY: Final = "KinesisEfoBody"
 _BODY: Final = "kinesis_efo.body"
 _TIME: Final = "kinesis_efo.time"
 _TIMES_READ: Final = 4
-"""Seconds for a whole response other than a stream, as a multiple of the read timeout."""
+"""Time limit for a whole response other than a stream, as a multiple of the read timeout."""
 _MOST_BODY: Final = 8 << 20
 """Maximum bytes of such a response: DynamoDB and lists have pages of about 1 MB."""
 _MOST_RECORDS: Final = 64 << 20
@@ -46,7 +46,7 @@ class Instead:
         return self._chunk
 
     async def iter_chunks(self) -> AsyncIterator[tuple[bytes, bool]]:
-        """Yield the bytes, like `aiohttp.StreamReader`, because the SDK reads the first event of an event stream."""
+        """Yield the bytes, like `aiohttp.StreamReader`: the SDK reads the first event of an event stream."""
         yield self._chunk, True
 
 
@@ -58,7 +58,7 @@ class HttpSession:
             connector = arguments.get("connector_args") or {}
             arguments["connector_args"] = {**connector, "socket_factory": socket_factory}
         self._http1: Any = AIOHTTPSession(**arguments)
-        # The SDK's own limit is that between two bytes, which a response that drips never reaches.
+        # The SDK limits only the time between two bytes, which a slowly dripping response never exceeds.
         self._whole_seconds = _TIMES_READ * arguments["timeout"][1]
         self._closing = AsyncExitStack()
 
@@ -102,12 +102,12 @@ class HttpSession:
             raise ConnectionClosedError(endpoint_url=request.url, request=request, error=error) from None
 
     async def exchange(self, request: Any) -> AioAWSResponse:
-        """Send a request, and return the response as it came."""
+        """Send a request, and return the response unchanged."""
         return await self._http1.send(request)
 
 
 async def _body(raw: Any, most: int) -> bytes:
-    """Read the body of a response, of at most `most` bytes. If this fails, the response is closed."""
+    """Read the body of a response, of at most `most` bytes. On failure, the response is closed."""
     parts, size = [], 0
     try:
         while part := await raw.content.readany():
@@ -155,7 +155,7 @@ class _LimitedClient:
 
 
 class _Read:
-    """A body that was read, in the place of the open response."""
+    """A body that was read, in place of the open response."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -187,7 +187,7 @@ def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:
 
 @contextmanager
 def closed_where_it_fails(client: Any, operation: str) -> Iterator[None]:
-    """Close the responses of an operation if the block of the `with` fails, because the SDK does not close streams that it cannot parse."""
+    """Close the responses of an operation if the block of the `with` fails: the SDK does not close streams that it cannot parse."""
     sent: list[Any] = []
     event, remember = f"before-send.kinesis.{operation}", lambda request, **_: sent.append(request)
     client.meta.events.register(event, remember)
@@ -216,7 +216,7 @@ def send_as_is(client: Any, operation: str, parameter: str) -> None:
 
 
 def send_exact_times(session: Any) -> None:
-    """Send times in requests to Kinesis with milliseconds, because older versions of botocore cut them to whole seconds."""
+    """Send times in requests to Kinesis with milliseconds. Older versions of botocore truncate them to whole seconds."""
 
     def note(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
         context[_TIME] = _start(params).get("Timestamp")
@@ -242,7 +242,9 @@ def _use_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None
 
 def _send_whole(request: Any, **_: Any) -> None:
     """Let aiohttp send the body in one piece. It would otherwise warn of more than 1 MiB of bytes, or read a file piecemeal in threads.
-    The request is already signed, including its Content-Length."""
+
+    The request is already signed, including its Content-Length.
+    """
 
     async def whole(body: bytes) -> AsyncIterator[bytes]:
         yield body

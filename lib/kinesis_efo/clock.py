@@ -60,7 +60,7 @@ async def within(
     taken = False
     try:
         await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
-        # From here on, without awaiting: if the caller were cancelled there, the result would be lost.
+        # Do not await after this: if the caller were cancelled there, the result would be lost.
         taken = task.done()
     finally:
         alarm.cancel()

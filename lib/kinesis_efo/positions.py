@@ -49,8 +49,8 @@ class Position(NamedTuple):
     """
 
     kind: PositionKind
-    value: int = 0  # `AT_TIMESTAMP`: epoch milliseconds; `AFTER` and `INSIDE`: a sequence number
-    sub: int = 0  # `INSIDE`: the sub-sequence number of the last user record that is done
+    value: int = 0  # For `AT_TIMESTAMP`, epoch milliseconds; for `AFTER` and `INSIDE`, a sequence number
+    sub: int = 0  # For `INSIDE`, the sub-sequence number of the last user record that is done
 
     @classmethod
     def after(cls, sequence_number: int | str) -> Position:
@@ -207,7 +207,7 @@ class OffsetDocument(msgspec.Struct):
     sources: dict[str, str] = {}  # The ARN of each stream
     lasts: dict[str, dict[str, str]] = {}  # Distance from the last record to the position, by stream and shard id
     mark: str = ""  # The checkpoint's mark; empty from earlier versions
-    # In the end of micro-batch 0: where that begins, like `streams`, as Spark's log lacks this. Empty if at `streams`, so that it reads nothing.
+    # Only in the end of micro-batch 0: where it begins, since Spark's log lacks that. Has the form of `streams`; empty if it begins at `streams`.
     begin: dict[str, dict[str, str]] | None = None
     horizons: dict[str, int] = {}  # Trim horizons (epoch milliseconds) of the streams that the query starts there
     created: dict[str, int] = {}  # When each stream was created, epoch seconds, if available when the query started it

@@ -53,7 +53,7 @@ def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Positi
     # Round the error to seconds, so that two actions on one DataFrame, which measure the error separately, see the same rows.
     off = round(clock.skew) if here and clock.skew > MOST_SKEW_SECONDS else 0
     if here and (behind := clock.latest - clock.here) * 1000 > _TIP_MS:
-        # With the largest possible error, all records that were acknowledged before the read was loaded lie before the tip.
+        # Assume the largest possible error: then all records acknowledged before the read was loaded lie before the tip.
         off = -ceil(behind)
     corrected = tip.value - 1000 * off
     too_late = corrected / 1000 > clock.latest + FUTURE_SECONDS
@@ -100,7 +100,7 @@ async def plan(
                 *(explained(lister.shards(ref.stream_arn), ref, manifest.source) for ref in refs)
             )
 
-        # First, so that shards of a stream that is created again meanwhile do not pass for those of its successor.
+        # Identify the streams first, so that shards of a stream that is created again meanwhile do not pass for those of its successor.
         identities = await asyncio.gather(*(identified(lister, ref.stream_arn) for ref in refs))
         listed = await listings()  # the response also has Kinesis' time
         if here and clock.skew == 0 and clock.latest - clock.here > _TIP_MS / 1000:

@@ -70,9 +70,9 @@ class StretchProgress:
     """How far a stretch was read, for the log."""
 
     stretch: Stretch
-    rows: int = 0  # Delivered
+    rows: int = 0  # Delivered rows
     records: int = 0  # Fetched Kinesis records, including those before and after the stretch
-    bytes: int = 0  # Of their JSON
+    bytes: int = 0  # Bytes of their JSON
     arrived: float | None = None  # When the last of them arrived in the stream, epoch milliseconds
     behind: int | None = None  # Milliseconds from the last response to the shard's tip
 
@@ -125,7 +125,7 @@ class _StretchSink:
     children: tuple[ChildShard, ...] = ()
 
     async def admit(self, event: Event) -> None:
-        # Before any await, so that the server's time belongs to this event.
+        # Check this before any await, so that the server's time belongs to this event.
         complete = self.completion.after(event, self.server_time(), self.clock.monotonic())
         self.progress.add(event)
         self.children = event.head.children
@@ -212,8 +212,8 @@ async def check_planned(
 ) -> None:
     """Report what was deleted between the planning of a stretch and its first response. `clock` follows the client of `lister`.
 
-    Raises `StreamReplacedError` if the stream was recreated. Raises `DataLossError` if the trim horizon has moved too far, or, in a repeated
-    task attempt (`again`), if it may have moved at all.
+    Raises `StreamReplacedError` if the stream was recreated. Raises `DataLossError` if the trim horizon has moved too far, or, for a later
+    attempt of a task (`again`), if it may have moved at all.
     """
     replaceable = stretch.stream_created is not None and clock.time() - stretch.planned > _REPLACED_SECONDS
     trimmable = stretch.horizon is not None and clock.time() - stretch.created >= _CERTAIN_SECONDS
@@ -239,7 +239,7 @@ async def check_planned(
 
 
 class Reading:
-    """Reads the rows of stretches, at most one per shard. `again`: this is a repeated task attempt.
+    """Reads the rows of stretches, at most one per shard. `again`: this is a later attempt of a task.
 
     `word_every` is the time in seconds between two log lines for each shard. `left_out` is called with a shard and its number of dropped KPL
     aggregates; if None, they are only logged.
@@ -276,7 +276,7 @@ class Reading:
             while (portion := asyncio.run_coroutine_threadsafe(portions.get(), loop).result()) is not None:
                 yield from self._rows(portion)
             reading.result()
-            # Not in `_read`: the rows of the last events are counted only now.
+            # Log here and not in `_read`: the rows of the last events are counted only now.
             for each in self._progress.values():
                 logger.debug("%s: complete after %.1f s", each, self._clock.monotonic() - began)
         finally:

@@ -49,7 +49,7 @@ class Stretch:
 def trimmed(stretch: Stretch, earliest: float, latest: float, *, again: bool) -> Gap | None:
     """Return what was trimmed from a stretch between planning and reading; None if nothing was.
 
-    `earliest` and `latest` are the bounds of the trim horizon when the read begins, epoch seconds. `again`: this is a repeated task attempt,
+    `earliest` and `latest` are the bounds of the trim horizon when the read begins, epoch seconds. `again`: this is a later attempt of a task,
     which has to read the rows of the first one.
 
     >>> horizon = Position.parse("TRIM_HORIZON")

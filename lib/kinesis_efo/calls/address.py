@@ -31,7 +31,7 @@ class FetcherAddress(msgspec.Struct, frozen=True):
     """The address of a service."""
 
     namespace: str  # The network namespace in which it listens on loopback; empty if it does not
-    port: int  # TCP
+    port: int  # The TCP port
     hosts: tuple[str, ...] = ()  # Names and addresses, in the order to try
     certificate: str | None = None  # The PEM of its TLS certificate; None without TLS
     nearby: str = ""  # Its Unix socket in `namespace`; empty without such

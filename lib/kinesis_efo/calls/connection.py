@@ -113,7 +113,7 @@ class Connection:
     ) -> None:
         self._address = address
         self._secret = secret
-        # With the secret, since a cached connection has proven only that secret.
+        # The cache key includes the secret, since a cached connection has proven only that secret.
         self._place = (address, secret)
         self._namespace = network_namespace() if namespace is None else namespace
         self._connect_seconds = connect_seconds
@@ -205,7 +205,7 @@ class Connection:
                 return self._proven(connect_nearby(self._address.nearby, seconds), seconds)
             except OSError as error:
                 if self._address.certificate is None:
-                    # Without TLS, avoid the port: any user of the host may listen there once the service has ended.
+                    # Without TLS, do not use the port: any user of the host may listen there once the service has ended.
                     raise ConnectionError(f"by its Unix socket: {words(error)}") from None
         sock = socket.create_connection((host, self._address.port), seconds)
         if self._address.certificate is None:

@@ -196,7 +196,7 @@ class Service:
                 target=self._serve, args=(sock, wire), name=f"kinesis-efo {self.what} call", daemon=True
             )
             try:
-                # Under the lock, since `shutdown` joins all registered threads.
+                # Start and register under the lock, since `shutdown` joins all registered threads.
                 with self._lock:
                     thread.start()
                     self._threads[thread] = wire
@@ -294,7 +294,7 @@ class Service:
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:  # noqa: ARG002
         """Handle the call `name` of a task or a fetcher. Return the reply, or None if it was sent in parts."""
         if self._more is not None:
-            # Not cancelled if the caller has gone, which may repeat the call.
+            # Do not cancel this if the caller has gone: it may repeat the call.
             answer = self.run(None, self._more(name, body))
             if answer is not None:
                 return answer

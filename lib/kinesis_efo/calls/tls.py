@@ -31,7 +31,7 @@ class Certificate:
 
 def make_certificate(now: datetime) -> Certificate:
     """Create a self-signed certificate for one service. The current time `now` must have a time zone."""
-    # A lazy import: TLS is not used on loopback.
+    # Import lazily: TLS is not used on loopback.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec

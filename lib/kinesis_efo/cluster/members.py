@@ -26,9 +26,9 @@ class Member:
         self.shards: frozenset[ShardKey] = frozenset()  # The shards that it may read
         self.revision = 1  # Grows whenever `shards` changes
         self.changed = Signal()  # Notified when there is something to send
-        self.number = 0  # Of the last reply; 0 before the first
+        self.number = 0  # The number of the last reply; 0 before the first
         self._sent: dict[ShardKey, Order] = {}
-        # Its next report was made after this, monotonic seconds: it waited for the reply to the previous one
+        # Its next report was made after this time (monotonic seconds): it waits for the reply to the previous report first
         self.replied_at = -inf
         self._reports = 0
 

@@ -1,4 +1,4 @@
-"""Decides where a query ends that uses `Trigger.AvailableNow`, `Trigger.Once`, `catchUp` or `endingPosition`."""
+"""Decides where a query ends, with the triggers AvailableNow and Once and the options `catchUp` and `endingPosition`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Ending:
 
         Args:
             position: The query's positions.
-            quiet: Since when each shard seems to be out of records, monotonic seconds.
+            quiet: Since when each shard seems to be at its tip, monotonic seconds.
             now: Monotonic seconds.
 
         Raises RetriesExhaustedError if a shard stays quiet for `patience` seconds before a record that exists, or before its end.

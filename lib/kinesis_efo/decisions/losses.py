@@ -28,7 +28,7 @@ _36_BITS: Final = (1 << 36) - 1
 
 
 class Known(msgspec.Struct, frozen=True, array_like=True):
-    """What else is recorded about a position."""
+    """Facts about a position, beyond the position itself."""
 
     # The low watermark: every record that arrived earlier lies at or before the position; None if unknown
     read_until: float | None = None
@@ -89,7 +89,7 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
         shard_id: The shard.
         shard: The shard as ListShards returns it, or None.
         position: How far the shard has been read.
-        known: What else is recorded about the position.
+        known: Further facts about the position.
         latest: The latest possible time in a sequence number, epoch seconds.
     """
     if position.is_end:

@@ -1,4 +1,4 @@
-"""Decides whether a shard is out of records for now. A single empty response does not prove that.
+"""Decides whether a shard has been read to its tip. A single empty response does not prove that.
 
 GetRecords may return an empty response while the shard has more records, and some servers report a lag although everything was read.
 """
@@ -37,7 +37,7 @@ _STEP_SECONDS: Final = QUIET_SECONDS / 16
 class Quiet:
     """Counts successive empty responses or events of a shard.
 
-    The shard is out of records if they report a zero lag, or a lag that does not shrink although the iterator moves. A shrinking lag shows that
+    Reading is at the tip if they report a zero lag, or a lag that does not shrink although the iterator moves. A shrinking lag shows that
     reading progresses through a time without records, and restarts the count.
 
     >>> quiet = Quiet()
@@ -80,12 +80,12 @@ class Quiet:
             self._counted.clear()
 
     def believed(self, asked_at: float = -inf) -> bool:
-        """Whether the shard is out of records for now. Records may have come after responses before `asked_at`, so these do not count."""
+        """Whether the shard has been read to its tip. Records may have come after responses before `asked_at`, so these do not count."""
         counted = [at for at in self._counted if at >= asked_at]
         return len(counted) >= self._needed and counted[-1] - counted[0] >= QUIET_SECONDS
 
     def lasts(self, now: float) -> float:
-        """Return for how many seconds the shard seems to be out of records; 0 if it may have more.
+        """Return for how many seconds reading seems to be at the tip; 0 if the shard may have more records.
 
         Also 0 without a recent response, for example while the buffer is full.
         """

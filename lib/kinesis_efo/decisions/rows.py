@@ -52,7 +52,7 @@ class RowView(NamedTuple):
     silent: float  # Time since its last event
     age: float  # Time since it began or moved
     waits: bool = False  # There is no space for its next event
-    quiet: bool = False  # It seems to be out of events, so none will show where it begins
+    quiet: bool = False  # It seems to be at the tip, so a first event that shows where it begins may never come
     keep: Position | None = None  # Events before this position are about to be dropped
 
     def has(self, position: Position) -> bool:

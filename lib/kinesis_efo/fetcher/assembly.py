@@ -61,7 +61,7 @@ async def stream_opener(
     control = await stack.enter_async_context(await clients.open("kinesis"))
     clock.watch(control)
     transport = await _open_transport(stack, clients, options, budget, clock)
-    # Entered before the run starts, so that clients that are opened later are closed only after the run has ended.
+    # This stack is entered before the run starts, so that clients that are opened later are closed only after the run has ended.
     later = await stack.enter_async_context(AsyncExitStack())
     apart = OpenedLater(partial(_open_apart, later, clients, options, clock))
     apart_limits = polling_limits(limits, _apart_rate(options))

@@ -47,8 +47,8 @@ class BufferedEvent(NamedTuple):
     through: Position  # The position at its end
     size: int  # Bytes in the buffer
     records: int  # Number of Kinesis records
-    # Last record. Number 0 means: at `through`, as in most events (reports are 10% smaller). Without aggregate index once the payload is
-    # dropped.
+    # The last record. The number 0 stands for a last record at `through`, as most events have: this makes reports 10% smaller. The index in
+    # an aggregate is missing once the payload was dropped.
     last: LastRecord | None
     arrivals: Sequence[Arrivals]  # When the records arrived in the stream, if recorded
     age: int = 0  # Milliseconds since the last of them arrived
@@ -104,7 +104,7 @@ class ShardBuffer(EventIndex):
         self._payloads: list[bytes | None] = []
         self._cursors: set[Cursor] = set()
         self._kept: Mapping[str, Position] = {}
-        self.quiet = Quiet()  # Decides whether the shard is out of records for now
+        self.quiet = Quiet()  # Decides whether the shard has been read to its tip
         self.drops = 0
         self.touched_at = budget.now()
         self._closed = False
@@ -165,7 +165,7 @@ class ShardBuffer(EventIndex):
 
     def covers(self, position: Position) -> bool | None:
         covered = not self._closed and super().covers(position)
-        # If the shard seems to be out of records, do not wait for a first event, which may never come.
+        # If reading seems to be at the tip, do not wait for a first event, which may never come.
         return False if covered is None and self.quiet.believed() else covered
 
     def entries_since(self, told: int) -> tuple[list[BufferedEvent], int]:
@@ -373,7 +373,7 @@ class Cursor:
         """Whether the reader has received all of its range.
 
         A range with a known last record is complete once that record was read. Any other range is complete once its end position was reached, or
-        once the shard seems to be out of records, as the end is in the past: an event with exactly that position may never come. GetRecords
+        once reading seems to be at the tip, as the end is in the past: an event with exactly that position may never come. GetRecords
         returns positions only with records, and SubscribeToShard may choose others.
         """
         if self._last is not None:

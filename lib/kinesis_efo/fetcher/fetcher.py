@@ -78,7 +78,7 @@ class Coordinator(Protocol):
         """Return the error of a read that has waited `seconds` in vain for permission to read its shard."""
 
     def known(self, shard: ShardKey, position: Position) -> Known:
-        """Return what else is recorded about a position of a shard."""
+        """Return further facts about a position of a shard."""
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
         """Report that a row can no longer be filled, or that a query cannot read what it has planned."""
@@ -140,7 +140,7 @@ class Fetcher:
                     feed.order = None
                     self._close_unneeded(row)
             else:
-                # Even if the shard may not be read right now: its subscription waits for that, and the order is not sent again.
+                # Obey even if the shard may not be read right now: its subscription waits for that, and the order is not sent again.
                 if feed is None:
                     feed = self._feeds[row] = self._feed(row)
                     self._share_room()
@@ -369,7 +369,7 @@ class _RangeReading:
                             self.handed_at = self._clock.monotonic()
                             yield payloads
                             self.handed_at = None
-                            # After the yield: a task may need long for its payloads.
+                            # Record this after the yield, since a task may need long for its payloads.
                             self._shortfall.progressed(self._clock.monotonic())
                             fetcher._beyond.pop((self._row, wanted.through), None)
                 if self._shortfall.lost:

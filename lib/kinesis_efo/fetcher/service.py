@@ -19,7 +19,7 @@ from kinesis_efo.fetcher.work import GET, TOGETHER_BYTES, GetTicket
 from kinesis_efo.positions import ShardRange
 
 WORD_SECONDS: Final = 5.0
-"""A call without data sends an empty part this often (in seconds), as a sign of life."""
+"""A call without data sends an empty part as a heartbeat this often, in seconds."""
 
 Chunks = list[tuple[int, list[bytes]]]
 """Payloads, each with the index of its range in the ticket."""
@@ -71,7 +71,7 @@ class FetcherService(Service):
                         return
                     coming = None
                 else:
-                    # A sign of life for the waiting client. It goes through the event loop, so it also shows that the loop runs.
+                    # A heartbeat for the waiting client. It goes through the event loop, so it also shows that the loop runs.
                     some = self.run(call, getting.so_far())
                 if some:
                     head = [(index, [len(payload) for payload in payloads]) for index, payloads in some]

@@ -27,7 +27,7 @@ class Subscription(msgspec.Struct, frozen=True, array_like=True):
     state: str  # The `kinesis.stats.State` of the current subscription
     opened: int
     failures: int
-    arrived: int  # Bytes
+    arrived: int  # Received bytes
     age: float | None = None  # Seconds from its last event to the report; None before the first
     records: int | None = None  # Kinesis records; None from a run of an earlier version
 
@@ -160,7 +160,7 @@ class StatusRequest(msgspec.Struct, frozen=True):
 class RunStatus(msgspec.Struct, frozen=True):
     """The status of a run."""
 
-    at: float  # Epoch seconds by the run's clock
+    at: float  # The time of the status, epoch seconds by the run's clock
     shards: list[ShardStatus]
     room: int = 0  # Bytes that its fetchers may buffer
     cpu: float = 0.0  # CPU seconds of its process, including a fetcher in it

@@ -80,7 +80,7 @@ class Streams:
                 await clock.sleep(LIST_AGAIN_SECONDS)
             else:
                 await within(clock, LIST_SHARDS_SECONDS, self._outdated.wait())
-            # A copy: streams may be added meanwhile.
+            # Iterate over a copy: streams may be added meanwhile.
             for name, stream in list(self.streams.items()):
                 try:
                     await stream.refresh()

@@ -57,22 +57,22 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     start: Position | None  # Where its events begin; None in a message if an order of this version was sent before
     keep: Position  # Drop everything before this position
     kept: list[tuple[str, Position]] = []  # From where on the row is retained for each query, if there are several
-    known: Known = NOTHING_KNOWN  # What else is recorded about `start`
+    known: Known = NOTHING_KNOWN  # Further facts about `start`
 
 
 class WorkRequest(msgspec.Struct, frozen=True):
     """A fetcher requests work."""
 
-    name: str  # Unique, chosen by the fetcher
+    name: str  # A unique name, chosen by the fetcher
     place: int  # Its number in the run; equal for all attempts of a Spark task
-    host: str  # For messages
+    host: str  # The host's name, for messages
     address: FetcherAddress
     budget: int  # Bytes that it may buffer
     revision: int  # The last revision of its shards that it has applied; 0 before the first
     done: int  # The number of the last reply whose orders it has applied
     wait: float  # Seconds to wait for changes
     reading: bool = False  # A task reads from it
-    version: str = ""  # Of its library
+    version: str = ""  # The version of its library
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -111,7 +111,7 @@ class ShardNews(msgspec.Struct, frozen=True):
         read_until: The low watermark after the last event, epoch seconds; None if unknown.
         lost: Records after the last event were lost, as options allow. Then `read_until` is valid for this reader only.
         children: The shard's children, if the shard has ended.
-        quiet: Seconds for which the shard seems to be out of records; 0 if it may have more.
+        quiet: Seconds for which reading seems to be at the tip; 0 if the shard may have more records.
         lowest: The buffer covers everything after this sequence number, if it starts at a time or at the trim horizon.
         before_end: The query's end in the shard, and the sequence number of the last record up to that end; None if unknown.
     """

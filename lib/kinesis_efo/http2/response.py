@@ -52,8 +52,8 @@ class HttpFacts:
     tls: str | None = None  # For example `TLSv1.3`; None without TLS
     most_streams: int | None = None  # SETTINGS_MAX_CONCURRENT_STREAMS
     initial_window: int | None = None  # Bytes that a client may send on a new stream
-    largest_frame: int | None = None  # Bytes
-    header_list: int | None = None  # Bytes
+    largest_frame: int | None = None  # The largest frame that the service accepts, bytes
+    header_list: int | None = None  # The largest headers that the service accepts, bytes
 
 
 def tls_version(security: ssl.SSLObject | None) -> str | None:

@@ -169,7 +169,7 @@ class Http2Session(HttpSession):
 
     async def _security(self, proxy_url: str | None) -> tuple[ssl.SSLContext, ssl.SSLContext | None]:
         if proxy_url not in self._contexts:
-            # In a thread, as it reads files.
+            # Use a thread, since this reads files.
             self._contexts[proxy_url] = asyncio.ensure_future(asyncio.to_thread(self._build_alpn_contexts, proxy_url))
         try:
             return await asyncio.shield(self._contexts[proxy_url])

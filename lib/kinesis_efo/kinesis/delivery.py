@@ -52,7 +52,7 @@ class ShardDelivery:
     ) -> None:
         self.shard_id = shard_id
         self.position = start
-        self.known = known if start != TRIM_HORIZON else begun(known)  # What else is recorded about `position`
+        self.known = known if start != TRIM_HORIZON else begun(known)  # Further facts about `position`
         # Records after `position` were lost, as options allow, so other readers must not rely on `known`
         self.lost = False
         self._given = known.read_until
@@ -79,7 +79,7 @@ class ShardDelivery:
         self.heard_at = clock.monotonic()
         self._read_until.heard(read_until, came)
         if self.position == TRIM_HORIZON and not head.still:
-            # The earlier low watermark is valid only up to the first records. A batch read only records that it begins now.
+            # The low watermark given at the trim horizon is valid only until the first records: a batch read sets it to its start.
             self._read_until.proven = None
         self.known = replace(self.known, read_until=self._read_until.proven)
         if not head.still:

@@ -1,6 +1,6 @@
 """Finds a shard's tip, or the position just before its first record that arrived at or after a given time.
 
-Only this module does so for queries that end. A single response never proves that a shard is out of records (see `Quiet`).
+Only this module does so for queries that end. A single response never proves that reading is at the tip (see `Quiet`).
 """
 
 from __future__ import annotations

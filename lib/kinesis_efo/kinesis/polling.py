@@ -45,7 +45,7 @@ ANSWER_BYTES: Final = 1 << 20
 """Target size of a response. A larger one would not be faster and would wait in memory."""
 
 CALLS_FOR_NOTHING: Final = 500
-"""Maximum calls per second, in total, to shards that are out of records. Each call takes about 0.7 ms of CPU time."""
+"""Maximum calls per second, in total, to shards that were read to their tip. Each call costs about 0.7 ms of CPU time."""
 
 _LARGEST_ANSWER: Final = 10 << 20
 _FIRST_RECORDS: Final = 1_000
@@ -86,10 +86,10 @@ class Pace:
     (106.0, 10)
     """
 
-    next_call: float = -inf  # Monotonic seconds
-    limit: int = _FIRST_RECORDS  # Number of records
-    size: int = _FIRST_BYTES  # Maximum bytes of the next response, data in base64
-    call_seconds: float = CALL_SECONDS  # Minimum time between two calls
+    next_call: float = -inf  # The earliest time of the next call, monotonic seconds
+    limit: int = _FIRST_RECORDS  # How many records the next call requests
+    size: int = _FIRST_BYTES  # Maximum expected bytes of the next response, with data in base64
+    call_seconds: float = CALL_SECONDS  # Minimum seconds between two calls
     bytes_per_second: float = BYTES_PER_SECOND
     answer_bytes: int = ANSWER_BYTES  # Target size of a response
 
@@ -102,7 +102,7 @@ class Pace:
         return asked
 
     def answered(self, answer: GetRecordsAnswer, now: float, interval: float) -> None:
-        """Process a response that came at `now`. If the shard is out of records, the next call waits for `interval` seconds."""
+        """Process a response that came at `now`. At the shard's tip, the next call waits for `interval` seconds."""
         wait = max(self.call_seconds, answer.bytes / self.bytes_per_second, 0.0 if answer.millis_behind else interval)
         self.next_call = now + wait
         self.size = _USUAL_BYTES
@@ -125,7 +125,7 @@ class PollingTransport:
     Args:
         client: Created with `POLLING_CONFIG` for this transport only; the caller closes it.
         clock: The clock.
-        interval: Minimum seconds between calls to a shard that is out of records. Grows with the number of shards (`CALLS_FOR_NOTHING`).
+        interval: Minimum seconds between calls to a shard that was read to its tip. Grows with the number of shards (`CALLS_FOR_NOTHING`).
         pace: Creates the pace of a new shard.
     """
 
@@ -154,7 +154,7 @@ class PolledEvents:
     """The events of one shard from an iterator on; implements `EventStream`.
 
     They end at the shard's end, or when the iterator expires after five minutes without a call. The reader then subscribes again after the last
-    event, as with SubscribeToShard. `interval` returns the seconds between two calls to a shard that is out of records.
+    event, as with SubscribeToShard. `interval` returns the seconds between two calls at the shard's tip.
     """
 
     def __init__(

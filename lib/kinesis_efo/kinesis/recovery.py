@@ -180,7 +180,7 @@ class Recovery:
     def _count_refusal(self, fault: Fault) -> None:
         now = self._context.clock.monotonic()
         if self._refusals and now - self._refusals[-1] > 2 * self._limits.opening:
-            # Without recent tries, for example after a lost lease, the time starts again.
+            # There were no tries in between, for example while the lease was lost, so the time starts again.
             self._refusals.clear()
         self._refusals.append(now)
         if now - self._refusals[0] >= self._limits.patience:

@@ -152,7 +152,7 @@ class Retention:
         Args:
             shard_id: The shard.
             position: How far it has been read.
-            known: What else is recorded about the position.
+            known: Further facts about the position.
             begins: No query has committed a record of the shard yet.
             least: How far, in seconds, the horizon may move after a start there before anything is read.
 

@@ -28,15 +28,15 @@ class SubscriptionStats:
     """Statistics of a shard's subscriptions: plain numbers, read by other threads."""
 
     state: State = State.CLOSED
-    opened: int = 0  # Successful SubscribeToShard calls
-    renewed: int = 0  # Normal ends
-    paused: int = 0  # Times closed because the sink was full
-    failures: Counter[str] = field(default_factory=Counter)  # By error code
-    events: int = 0  # Delivered events; `records` and `bytes` are theirs
+    opened: int = 0  # Number of successful SubscribeToShard calls
+    renewed: int = 0  # Number of normal ends
+    paused: int = 0  # How often it was closed for a full sink
+    failures: Counter[str] = field(default_factory=Counter)  # Number of errors, by error code
+    events: int = 0  # Number of delivered events, with `records` Kinesis records in `bytes` bytes
     records: int = 0
     bytes: int = 0
     millis_behind: int | None = None
-    last_event: float | None = None  # Monotonic seconds
+    last_event: float | None = None  # Time of the last event, monotonic seconds
 
     def silence(self, now: float) -> float | None:
         """Return the seconds since the last event; 0 for a finished shard, None before the first event."""

@@ -196,7 +196,7 @@ class Stream:
 
         Args:
             positions: The offset of this stream.
-            known: Returns what else is recorded about a position.
+            known: Returns further facts about a position.
             reported: Shards that were reported before; new ones are added.
 
         Raises `DataLossError` for a fatal loss, `StreamReplacedError` for an earlier stream, `StreamError` if shards or retention cannot be
@@ -290,7 +290,7 @@ class Stream:
             shard_id: The shard.
             start: Where to start.
             sink: Receives the events.
-            known: What else is recorded about `start`.
+            known: Further facts about `start`.
             may_open: Awaited before each SubscribeToShard call.
             apart: Read with GetRecords, for a query that catches up.
 

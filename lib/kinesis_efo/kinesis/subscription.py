@@ -202,7 +202,7 @@ class ShardSubscription:
             except Exception as error:
                 return _Outcome(describe(error), error)
             if events.outdated:
-                # When the data in the socket was sent is unclear, so its lag could hide what has been trimmed since.
+                # The data in the socket may have been sent long ago. Its lag could hide what has been trimmed since.
                 return _STOOD_STILL
             if event is None:
                 any_event = self.stats.events > first

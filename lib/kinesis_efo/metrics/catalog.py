@@ -23,9 +23,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. Each also has the attributes application and environment, where available."""
+    """One metric. Each metric also has the attributes `application` and `environment`, if available."""
 
-    name: str  # In OpenTelemetry, like `unit`
+    name: str  # The OpenTelemetry name; `unit` is that of OpenTelemetry too
     cloudwatch: str
     kind: Kind
     unit: str

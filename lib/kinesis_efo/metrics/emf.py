@@ -122,7 +122,7 @@ class EmfWriter:
                 logger.warning("metrics cannot be written as EMF lines: %s; check option 'metricsEmfTo'", error)
             self._failed = True
         else:
-            # Only after success, so that the next lines include the growth that could not be written.
+            # Update these only after success, so that the next lines include the growth that could not be written.
             self._before, self._failed = values, False
 
     def _run(self) -> None:

@@ -42,7 +42,7 @@ def report(source: Source, settings: MetricsSettings) -> Callable[[], None]:
 
 
 def _to_otel(source: Source) -> Callable[[], None]:
-    # A lazy import: tasks also import this module, and few of them report metrics.
+    # Import lazily: tasks also import this module, and few of them report metrics.
     from kinesis_efo.metrics.otel import telemetry
 
     process = telemetry()

@@ -60,14 +60,14 @@ def where_to_listen(
     else:
         hosts = (*told, *(own or own_addresses)())
     if bind in (None, LOOPBACK) or is_every_address(bind):
-        # Without loopback: a client in this network namespace tries it anyway, and for other clients it leads elsewhere.
+        # Leave out loopback: a client in this network namespace tries it anyway, and for other clients it leads elsewhere.
         hosts = tuple(dict.fromkeys(host for host in hosts if not is_loopback(host)))
     return Listening(bind or (EVERY_ADDRESS if hosts else LOOPBACK), ports, hosts)
 
 
 def own_addresses() -> list[str]:
     """Return the addresses at which other hosts can reach this host, IPv4 before IPv6."""
-    # A lazy import, unnecessary in local mode and in tasks.
+    # Import lazily: not needed in local mode and in tasks.
     import psutil
 
     up = {name for name, state in psutil.net_if_stats().items() if state.isup and not name.startswith(_BRIDGES)}

@@ -40,10 +40,10 @@ _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 class RunEntry(msgspec.Struct, frozen=True):
     """The content of a run's file."""
 
-    address: FetcherAddress  # Of its service
+    address: FetcherAddress  # The address of its service
     secret: str
     streams: dict[str, str]  # ARNs by logical name
-    pid: int = 0  # Of its process; 0 if unknown
+    pid: int = 0  # The id of its process; 0 if unknown
 
     def overlaps(self, streams: dict[str, str]) -> bool:
         """Whether the run reads at least one of some streams (ARNs by logical name)."""
@@ -272,7 +272,7 @@ def _locked(file: int) -> bool:
 def _is_free(file: int) -> bool:
     """Whether a file is unlocked, as the process that wrote it has ended."""
     try:
-        # A shared lock, so that two processes that check concurrently do not mistake each other for the run.
+        # Use a shared lock, so that two processes that check concurrently do not mistake each other for the run.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False

@@ -81,7 +81,7 @@ def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
     listening = where_to_listen(options)
     # A reader in any other process counts as a separate program.
     jvm = Process.of(os.getppid() if is_sparks_process() else os.getpid())
-    # Without the application's name: queries of one stream and lease table need the same lease.
+    # Leave out the application's name: queries of one stream and lease table need the same lease.
     about = (options.program, manifest.region, manifest.lease_table, options.aws.endpoint_url or "")
     program = Program.found(notes_directory(), jvm, "\n".join(about))
 
@@ -305,7 +305,7 @@ class FetcherJob:
 
 
 def _end_with(jvm: Process, planner: int, begun: threading.Event, beats: RawIOBase) -> None:
-    """Until the run has begun, send signs of life, and end this process if its program or its planner ends: the start may wait minutes for AWS.
+    """Until the run has begun, send heartbeats, and end this process if its program or its planner ends: the start may wait minutes for AWS.
 
     Other queries cannot have joined yet. They would find an unused run next to the one that the next planner starts.
     """

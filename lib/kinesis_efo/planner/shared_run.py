@@ -160,7 +160,7 @@ class SharedRun:
                 return
             link.leave()
             if self._where is not None:
-                # In a thread, as a task's long call must not block the end.
+                # Use a thread: a task's long call must not block the end.
                 closing = threading.Thread(target=self._where.shutdown, daemon=True)
                 closing.start()
                 closing.join(_CLOSING_SECONDS)
@@ -284,7 +284,7 @@ class SharedRun:
                     f"{self._last_end}. If the system ended it for its memory, give the driver's container more, or set kinesis-efo "
                     "option 'bufferBytes' lower. Nothing was lost: start the query again"
                 )
-            # With all streams of the lost run: a query that reads several streams could not join two runs.
+            # The next run needs all streams of the lost run: a query that reads several streams could not join two runs.
             streams = self._streams | lost.file.again().streams
             lost.close()
             link = self._link = self._joined(streams)

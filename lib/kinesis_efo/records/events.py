@@ -252,7 +252,7 @@ def has_record(payload: bytes, number: int) -> bool:
     # Compiling a regular expression for each number would cost more than the search.
     quoted, behind = b'"%d"' % number, 0
     while (at := payload.find(quoted, behind)) != -1:
-        # Without a preceding name, rfind's -1 stands for the start of the event, where there is no name either.
+        # If no name precedes the number, rfind's -1 stands for the start of the event, where there is no name either.
         if _UP_TO_NUMBER.fullmatch(payload, payload.rfind(_NUMBER_NAME, behind, at), at):
             return True
         behind = at + 1
@@ -261,7 +261,7 @@ def has_record(payload: bytes, number: int) -> bool:
 
 def position_after(payload: bytes) -> Position:
     """Return the position after an event, or after a GetRecords response with records. Raises the errors of `read_head` and `read_answer`."""
-    # With the colon: the name alone may also be a record's partition key.
+    # Search with the colon, since the name alone may also be a record's partition key.
     if _CONTINUATION.search(payload):
         return Event(payload, read_head(payload)).through
     return read_answer(payload).events[0].through

@@ -95,7 +95,7 @@ class FrameDecoder:
                 if self._prelude is None:
                     self._prelude = _check_prelude(self._buffer[at : at + _PRELUDE.size])
                 else:
-                    # Also after a fault: no more bytes of the frame are expected.
+                    # Clear the prelude even after a fault: no more bytes of the frame are expected.
                     prelude, self._prelude = self._prelude, None
                     frames.append(_frame(self._buffer, at, *prelude))
                     at += prelude[0]

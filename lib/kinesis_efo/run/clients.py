@@ -57,7 +57,7 @@ class _Client:
         self.process = process
         self.planner = planner
         self.ready = ready  # Opens the query's streams that are new to the run
-        self.number = 0  # Of its last call
+        self.number = 0  # The number of its last call
         self.spark_run = ""  # Spark's id of the run of its query; empty if unknown
         self.calling: asyncio.Task[msgspec.Raw] | None = None  # Executes the last call; None before the first
         self.offsets = OffsetsOfLink(1)
@@ -161,7 +161,7 @@ class Clients:
         except Exception:
             logger.exception("a query did not leave its run in order")
         finally:
-            # Last, so that the run does not end while a query is leaving.
+            # Remove the client last, so that the run does not end while a query is leaving.
             self._clients.pop(name, None)
             if client.spark_run:
                 self._past.add(client.spark_run)

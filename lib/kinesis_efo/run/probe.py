@@ -39,7 +39,7 @@ async def watch_fetchers(
     members = assignments.members
     while True:
         await clock.sleep(TICK_SECONDS)
-        # Concurrently, as a probe may take a second.
+        # Probe concurrently, since each probe may last a second.
         late = members.silent(clock.monotonic(), _PROBE_SECONDS)
         ended = await all_of(*(gone(member.request.address) for member in late))
         # Fetchers may have sent requests while they were probed.

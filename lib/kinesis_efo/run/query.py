@@ -87,7 +87,7 @@ class Query:
         self._records_done = self._bytes_done = 0
         self._gap = GapWatch()
         self.name: str | None = None  # The query's name in Spark, once the driver has reported it
-        self.number: Final = run.join(self)  # In the run, in the order of joining
+        self.number: Final = run.join(self)  # The query's number in the run, in the order of joining
 
     def _fail(self, error: KinesisEfoError) -> None:
         """Fail this query at its next call, and the run if this is its only query."""
@@ -233,7 +233,7 @@ class Query:
         return PollReply(shards, starting, finished, undecided)
 
     def _known(self, key: ShardKey, position: Position) -> Known:
-        """Return what else is recorded about a position. Only this query's start and options count."""
+        """Return further facts about a position. Only this query's start and options count."""
         known = self._run.known(key, position)
         horizon = self.horizon(key) if position == TRIM_HORIZON else None
         return replace(known, accepted=self._accepted.get(key), horizon=horizon)
@@ -458,7 +458,7 @@ class Query:
                 await self._run.clock.sleep(_LIST_SECONDS)
                 await self._run.streams.refresh(patient=True)
                 continue
-            # Only with the lease: a subscription would end that of another run.
+            # Wait for the leases: without them, a subscription would end that of another run.
             await self._run.leases.wait_held({key.stream for key in ends.asked}, self._run.patience)
             found = await ends.find(self._make_way)
             # ListShards may have been outdated: children of an ended shard can have records from before the end.

@@ -44,7 +44,7 @@ class Advance:
     ) -> None:
         self.sizes: Mapping[ShardKey, int] = {}  # The bytes of the micro-batch, by shard
         self.data = 0  # The estimated size of its records' data
-        self.quiet: Final[dict[ShardKey, float]] = {}  # Since when each shard seems to be out of records
+        self.quiet: Final[dict[ShardKey, float]] = {}  # Since when each shard seems to be at its tip
         self._ending = ending
         self._idle_interval = idle_interval
         self._last_records = last_records
@@ -169,7 +169,7 @@ class QueryPlanner:
                 self._moved.set()
 
     async def _logged(self, call: Logged) -> bool:
-        # Even if it is never finished, the sink may have its number.
+        # Record it even if it is never finished: the sink may have its number.
         self.query.planned(call.mark)
         give_up_at = self._run.clock.monotonic() + call.wait
         while not self.query.progress.has_finished(call.mark):

@@ -123,7 +123,7 @@ class Row:
         self._quiet_since = now - news.quiet if news.quiet else None
 
     def quiet(self, now: float) -> float:
-        """Return for how many seconds the shard seems to be out of records; 0 if it may have more."""
+        """Return for how many seconds reading seems to be at the tip; 0 if the shard may have more records."""
         unheard = self.waits or now - self.heard_at > _LATELY_SECONDS
         return 0.0 if self._quiet_since is None or unheard else now - self._quiet_since
 

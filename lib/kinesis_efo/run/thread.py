@@ -118,7 +118,7 @@ class RunThread:
             self._loop.close()
 
     def _end(self, whole: WholeRun) -> None:
-        # After the leases are released, for which the next run waits.
+        # Report the last metrics only now: the next run waits for the leases, which were released first.
         try:
             whole.end_report()
         except Exception:

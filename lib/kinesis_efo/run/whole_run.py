@@ -102,7 +102,7 @@ class WholeRun:
         said: deque[str],
     ) -> None:
         manifest, options = setup.manifest, setup.options
-        self.options: Final = options  # Of the run's first query
+        self.options: Final = options  # The options of the run's first query
         self.clock: Final[Clock] = clock
         self.end_report: Callable[[], None] = lambda: None  # Reports the last metrics
         self._setup = setup
@@ -112,7 +112,7 @@ class WholeRun:
         self._streams_changed = streams_changed
         self._clients: Final = Clients(self, said)
         self.emptied: Final = threading.Event()  # Set when the last client has left
-        self.certificate: Certificate | None = None  # None without TLS
+        self.certificate: Certificate | None = None  # The certificate of `service`; None without TLS
         self._fetchers: RemoteFetchers | None = None
         self._desk = Desk(secrets.token_urlsafe(16), STATUS, StatusRequest, self._status)
         random, streams, keys = Random(), Streams(self._streams.opened), self._keys

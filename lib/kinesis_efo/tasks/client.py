@@ -20,7 +20,7 @@ from kinesis_efo.fetcher.work import GET, GetTicket
 from kinesis_efo.positions import ShardRange
 
 SILENT_SECONDS: Final = 20.0
-"""Maximum seconds without a message from a fetcher. A fetcher without data sends a sign of life every few seconds."""
+"""Maximum seconds without a message from a fetcher. A fetcher without data sends a heartbeat every few seconds."""
 
 CALL_SECONDS: Final = 300.0
 """Maximum seconds for one call. The fetcher then releases the resources of a frozen task; a live task calls again."""

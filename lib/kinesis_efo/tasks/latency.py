@@ -100,7 +100,7 @@ def keep_freed_memory(libc: Any = None) -> bool:
     set_option = getattr(libc or ctypes.CDLL(None), "mallopt", None)
     if set_option is None:
         return False
-    # Both, since setting one ends glibc's dynamic choice of the other.
+    # Set both, since setting one ends glibc's dynamic choice of the other.
     return bool(set_option(_MMAP_THRESHOLD, _KEPT_BYTES)) and bool(set_option(_TRIM_THRESHOLD, _KEPT_BYTES))
 
 

@@ -97,7 +97,7 @@ class Patience:
             except BaseException as error:
                 done.set_exception(error)
 
-        # A separate thread for the loop, as a notebook's thread already has one; a daemon thread, so that Ctrl-C ends the wait.
+        # Run the loop in a separate thread, as a notebook's thread already has a loop; a daemon thread, so that Ctrl-C ends the wait.
         Thread(target=run, name="kinesis-efo manifest", daemon=True).start()
         return done.result()
 

@@ -317,7 +317,6 @@ class Offset(Mapping[ShardKey, Position]):
         Spark treats a different text as a new micro-batch, so last records and marks alone must not change the text.
 
         Args:
-            positions: The new positions.
             lasts: The sequence numbers of the last records read, by shard.
             mark: The mark to continue if this offset lacks one, as an earlier version wrote it.
             added: The offset of the streams that are new in `positions`.

@@ -52,7 +52,7 @@ _LARGEST_ANSWER: Final = 4 << 20
 _AT_TIP_SECONDS: Final = 0.5
 _WAITING_EVENTS: Final = 2
 _REPLACED_SECONDS: Final = 10.0
-"""Kinesis needs longer to delete and recreate a stream. So tasks that begin at once can skip the call, which AWS limits."""
+"""Kinesis needs longer than this to delete and recreate a stream. So tasks that begin at once can skip the call, which AWS limits."""
 _CERTAIN_SECONDS: Final = KINESIS_LIMITS.shortest_retention - 600.0
 """A shard that is younger than this has all its records, even if this machine's clock is off as far as AWS allows."""
 
@@ -158,7 +158,6 @@ async def read_stretch(
         progress: Updated during the read.
         server_time: Returns the time of Kinesis' last response, epoch seconds.
         take: Receives the records, and may wait.
-        clock: The clock.
         patience: Fail after this many seconds without progress, although Kinesis responds.
         fail_on_data_loss: Raise an error for lost records; otherwise log a warning.
         begins: Awaited after the first response, before its records are passed to `take`.

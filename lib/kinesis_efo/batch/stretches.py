@@ -20,7 +20,7 @@ class Stretch:
     """The part of one shard that is read."""
 
     key: ShardKey
-    hash_range: tuple[int, int] | None  # To drop aggregates with foreign hash keys; None to keep all
+    hash_range: tuple[int, int] | None  # Of the shard, to drop aggregates with records of others; None: drop none
     start: Position  # `TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`
     end: Position  # `AT_TIMESTAMP` (exclusive), `AFTER` or `SHARD_END`
     last: int | None = None  # Last sequence number, if the shard was closed when planned

@@ -34,7 +34,7 @@ class FetcherAddress(msgspec.Struct, frozen=True):
     port: int  # The TCP port
     hosts: tuple[str, ...] = ()  # Names and addresses, in the order to try
     certificate: str | None = None  # The PEM of its TLS certificate; None without TLS
-    nearby: str = ""  # Its Unix socket in `namespace`; empty without such
+    nearby: str = ""  # Its Unix socket in `namespace`; empty if there is none
 
     def hosts_from(self, namespace: str) -> tuple[str, ...]:
         """Return the hosts that a caller in a network namespace should try, in order: loopback only in the namespace of the service."""

@@ -1,4 +1,4 @@
-"""A connection to a service: tries its addresses, proves the secret, and raises the errors of the other side.
+"""A connection to a service: tries its addresses, authenticates with the secret, and raises the errors of the other side.
 
 Connections within a host stay open for the next task of a worker: opening one takes longer than reading a small micro-batch.
 """
@@ -47,7 +47,7 @@ class ConnectionCache:
         self._lock = threading.Lock()
 
     def take(self, where: Hashable) -> Wire | None:
-        """Remove the cached connection to `where` and return it; None without such."""
+        """Remove the cached connection to `where` and return it; None if there is none."""
         with self._lock:
             return self._wires.pop(where, None)
 
@@ -89,7 +89,6 @@ class Connection:
 
     Args:
         address: The service's address, whose hosts are tried in order.
-        secret: The run's secret.
         namespace: This process's network namespace.
         connect_seconds: Time limit for each host except the last.
         last_connect_seconds: Time limit for the last host.
@@ -113,7 +112,7 @@ class Connection:
     ) -> None:
         self._address = address
         self._secret = secret
-        # The cache key includes the secret, since a cached connection has proven only that secret.
+        # The cache key includes the secret, since a cached connection has authenticated with that secret only.
         self._place = (address, secret)
         self._namespace = network_namespace() if namespace is None else namespace
         self._connect_seconds = connect_seconds

@@ -1,4 +1,4 @@
-"""A service for other processes of this library: listens, has callers prove a secret, and passes their calls to an event loop.
+"""A service for other processes of this library: listens, authenticates callers by a secret, and passes their calls to an event loop.
 
 Each connection has a thread, which also sends the replies. A caller that has not proven the secret yet is limited to one of `MOST_STRANGERS`
 places, `2 * PROOF_BYTES` bytes, and `STRANGER_SECONDS`.
@@ -30,13 +30,13 @@ T = TypeVar("T")
 More: TypeAlias = Callable[[str, bytes], Coroutine[Any, Any, msgspec.Struct | None]]
 
 STRANGER_SECONDS: Final = 10.0
-"""Maximum seconds for a caller to prove the secret, and for a tool to send a call."""
+"""Maximum seconds for a caller to authenticate, and for a tool to send a call."""
 
 MOST_STRANGERS: Final = 512
-"""Maximum number of unproven TCP callers. Each needs a thread; further callers wait in the backlog."""
+"""Maximum number of unauthenticated TCP callers. Each needs a thread; further callers wait in the backlog."""
 
 HURRY_SECONDS: Final = 2.0
-"""Seconds to prove the secret while all places are occupied, so that silent strangers do not block callers of the run."""
+"""Seconds to authenticate while all places are occupied, so that silent strangers do not block callers of the run."""
 
 _SECRET: Final = 0
 _MOST_REQUEST_HEAD: Final = 8 << 10
@@ -66,7 +66,7 @@ class Desk:
 
 
 class Call:
-    """A call in progress. `is_tool`: the caller has proven only the tools' token. `seconds` limits the whole call; None for no limit."""
+    """A call in progress. `is_tool`: the caller has authenticated with the tools' token only. `seconds` limits the whole call; None for no limit."""
 
     def __init__(self, wire: Wire, is_tool: bool, seconds: float | None) -> None:
         self._wire = wire
@@ -84,11 +84,11 @@ class Call:
 
 
 class Service:
-    """Serves callers that prove a secret, at `address`. Call `shutdown` to end it. Raises `FetcherError` if it cannot listen.
+    """Serves authenticated callers at `address`. Call `shutdown` to end it. Raises `FetcherError` if it cannot listen.
 
     Args:
         loop: The event loop for calls; None if `act` does not need one.
-        secret: The secret to prove.
+        secret: The secret that callers must prove.
         listening: Where to listen.
         certificate: For TLS on TCP connections; None for cleartext.
         desk: The call that tools may make; None to reject tools.

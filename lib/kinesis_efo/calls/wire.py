@@ -98,7 +98,7 @@ class Wire:
     # -- proofs
 
     def challenge(self, secrets: Sequence[str], channel: bytes, give_up_at: float) -> int | None:
-        """Make the caller prove one of `secrets`, then prove it in return. Return its index; None if the caller was rejected.
+        """Authenticate the caller by one of `secrets`, and this service to the caller. Return the secret's index; None if the caller was rejected.
 
         Proofs are bound to the fingerprint `channel`. Raises `LostError` if the connection is lost, and `TimeoutError` after `give_up_at`
         (monotonic seconds).

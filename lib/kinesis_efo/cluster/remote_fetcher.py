@@ -180,7 +180,7 @@ class RemoteFetcher:
         self._fetcher.start(self._assignment, self._reporter)
         tasks = [asyncio.create_task(each) for each in (self._work(), self._report(), self._expire(), self._open())]
         try:
-            # All tasks end with the first one. Without reports, for example, the fetcher's shards would be blocked.
+            # When one task ends, end all: without reports, for example, the fetcher would block its shards.
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()

@@ -189,7 +189,7 @@ class _UpTo:
         self._horizon = horizon
 
     def news_since(self, after: Position) -> float | None:
-        """Return the arrival time of the first record, so that the shard with the oldest record is planned first."""
+        """Return the arrival time of the first record after `after`, so that the shard with the oldest record is planned first."""
         arrived = self._buffer.arrived_behind(after)
         # A shard with only its end left delays all others, so it comes first, however small the limits are.
         return -inf if arrived is None and self._buffer.news_since(after) is not None else arrived

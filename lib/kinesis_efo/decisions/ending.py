@@ -36,7 +36,7 @@ class Ending:
     """
 
     def __init__(self, *, catch_up: bool, ends: Bounds, patience: float = inf) -> None:
-        self.wanted = self.in_one_batch = catch_up  # Find targets next; read up to all in one micro-batch
+        self.wanted = self.in_one_batch = catch_up  # `wanted`: find targets next; `in_one_batch`: in one micro-batch
         self.over = False  # The query has finished reading
         # The positions by shard; None for a query without an end, or before they are found
         self.targets: Mapping[ShardKey, Position] | None = None
@@ -84,7 +84,6 @@ class Ending:
         Args:
             position: The query's positions.
             quiet: Since when each shard seems to be at its tip, monotonic seconds.
-            now: Monotonic seconds.
 
         Raises RetriesExhaustedError if a shard stays quiet for `patience` seconds before a record that exists, or before its end.
         """

@@ -16,7 +16,7 @@ from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 TOLERATED_SECONDS: Final = 600.0
-"""The horizon may move this far before the first records at the horizon are read; beyond that, a loss is an error."""
+"""The horizon may move this many seconds before the first records at the horizon are read; beyond that, a loss is an error."""
 
 START_SECONDS: Final = 60.0
 """Reading starts at the trim horizon when the shard is opened, up to this many seconds after the start was chosen."""
@@ -86,7 +86,6 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
     """Return the low watermark of a shard's position; None if unknown.
 
     Args:
-        shard_id: The shard.
         shard: The shard as ListShards returns it, or None.
         position: How far the shard has been read.
         known: Further facts about the position.

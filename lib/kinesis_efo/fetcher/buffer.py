@@ -31,7 +31,7 @@ CLAIM_SECONDS: Final = 30.0
 
 
 class NotCovered(Exception):
-    """A row lacks the rest of a range, `left`. The run decides where to read it."""
+    """A row does not contain `left`, the rest of a range. The run decides where to read it."""
 
     def __init__(self, left: ShardRange) -> None:
         super().__init__(str(left))
@@ -127,7 +127,7 @@ class ShardBuffer(EventIndex):
     # -- filling
 
     async def admit(self, event: Event, now: float) -> None:
-        """Add the subscription's next event, received at `now` (monotonic seconds), into its reserved space. A small event may have to wait."""
+        """Add the subscription's next event, received at `now` (monotonic seconds), in its reserved space. A small event may have to wait."""
         self.quiet.heard(event.head, now)
         if event.head.still:
             self.room.release()

@@ -54,14 +54,11 @@ class ShardFeed:
     """Fills a buffer with the events of one row, as its `order` demands.
 
     Args:
-        row: The row.
         subscribe: Creates a subscription.
-        budget: The buffer's budget.
         listener: Receives notifications about the row.
         ended: Called with the shard's children when the last event of the shard has arrived.
         failed: Called with the error if the shard can no longer be read.
         counts: Counts what is received.
-        clock: The clock.
         fail_on_data_loss: If False, a shard that is gone counts as read to its end.
         lost: Logs that loss.
         arrival_step: The resolution of recorded arrival times in milliseconds; None to skip them.
@@ -115,7 +112,7 @@ class ShardFeed:
         self._read_until: deque[float] = deque(maxlen=_LAGS)
 
     def obey(self, order: Order) -> None:
-        """Restart if the order has another version. Drop what it no longer retains."""
+        """Apply an order: restart if its version has changed, and drop what it no longer retains."""
         before, self.order = self.order, order
         if self.buffer is None or before is None or before.version != order.version:
             assert order.start is not None

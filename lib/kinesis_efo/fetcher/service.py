@@ -1,4 +1,4 @@
-"""The fetcher's service: sends the events of ranges to tasks that prove the run's secret."""
+"""The fetcher's service: sends the events of ranges to tasks that authenticate with the run's secret."""
 
 from __future__ import annotations
 

@@ -21,9 +21,7 @@ class Shortfall:
     """Watches one range, and gives it up after a time without progress.
 
     Args:
-        wanted: The range.
         timeout: The time limit in seconds (option `retryTimeout`).
-        now: Monotonic seconds.
         waits_for: Describes what the range waits for.
         fail: A lost record fails the query; otherwise, `lost` describes the loss.
         beyond_since: When another attempt at the range found its last record missing, monotonic seconds.

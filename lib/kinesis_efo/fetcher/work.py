@@ -37,7 +37,7 @@ class GetTicket(msgspec.Struct, frozen=True):
 
 
 class RowKey(NamedTuple):
-    """A row of the run's table: the events of a shard for one query that catches up, by its name, or for all queries (None)."""
+    """A row of the run's table: the events of a shard for all queries, or (if `query` is set) for one query that catches up."""
 
     query: str | None
     shard: ShardKey

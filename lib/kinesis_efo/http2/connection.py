@@ -256,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
     def ended(self, stream_id: int) -> None:
         """Process the end of a stream after its last DATA frame."""
         if stream_id in self.responses:
-            # `h2` counts the open streams. Empty trailers, as it would otherwise check the content-length against data that it has not seen.
+            # End the stream in `h2` too, which counts streams. Empty trailers avoid its content-length check, since it has not seen the data.
             self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
     def frame(self, kind: int, frame: bytes) -> None:
@@ -317,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
     def _forget(self, stream_id: int) -> None:
         if self.responses.pop(stream_id, None) is not None:
             with suppress(H2Error):
-                # The stream may be half open if the service responded before it had the whole request. Fails if both sides have ended it.
+                # The stream may be half open if the service responded before it had the whole request. This fails if both sides have ended it.
                 self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
             self._outbox.room.set()
             self.give_place()
@@ -367,7 +367,7 @@ class Connection(asyncio.BufferedProtocol):
         self._lost = why
         self._never_ready(why)
         for stream_id in list(self.responses):
-            # One exception per response: raising an exception writes a traceback into it.
+            # Create one exception per response: raising an exception writes a traceback into it.
             self._end(stream_id, ConnectionLost(str(why)))
         self._outbox.close()
         self._keepalive.stop()

@@ -44,7 +44,7 @@ def check_ends(where: str, name: str, ends: Bounds, stream: str, shards: Iterabl
 
 
 def in_future(where: str, name: str, position: str, when: float, now: float) -> ConfigurationError:
-    """Return the error for an end in the future, for which a finite read would have to wait. `when` is its time."""
+    """Return the error for a position in the future, for which a read with an end does not wait. `when` is the position's time."""
     return ConfigurationError(
         f"{where}: {name} must not lie in the future: {position} is {instant(when)}, and for Kinesis it is {instant(now)}. "
         "A read that ends does not wait for records; spark.readStream without an end does"

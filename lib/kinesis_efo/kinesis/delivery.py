@@ -102,7 +102,7 @@ class ShardDelivery:
         return True
 
     async def deliver_listed_end(self) -> bool:
-        """Without an event, check with Kinesis whether the shard is closed, then continue as `deliver_known_end`."""
+        """Called if no event has come. Check with Kinesis whether the shard is closed, then continue as `deliver_known_end`."""
         try:
             end = await self._context.presence.end(self.shard_id)
         except Exception as error:

@@ -82,7 +82,6 @@ async def last_before(
     """Read a shard's events to the tip, or to the first record that arrived at `epoch_ms` or later, then close them.
 
     Args:
-        events: The events.
         epoch_ms: Where to stop, epoch milliseconds.
         now: Returns the monotonic time in seconds.
         timed: A record without an arrival time raises `FrameError`; otherwise it counts as earlier.

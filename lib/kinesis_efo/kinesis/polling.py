@@ -97,7 +97,7 @@ class Pace:
         """Record a call at `now`. Return how many records to request."""
         asked = self.limit
         self.next_call = now + self.call_seconds
-        # Until a response comes, request fewer in the next call: the network may be too slow for so many.
+        # Unless a response comes first, request fewer in the next call: the network may be too slow for so many.
         self.limit = max(1, asked // 4)
         return asked
 
@@ -124,7 +124,6 @@ class PollingTransport:
 
     Args:
         client: Created with `POLLING_CONFIG` for this transport only; the caller closes it.
-        clock: The clock.
         interval: Minimum seconds between calls to a shard that was read to its tip. Grows with the number of shards (`CALLS_FOR_NOTHING`).
         pace: Creates the pace of a new shard.
     """
@@ -135,7 +134,7 @@ class PollingTransport:
         self._least_interval = interval
         self._pace = pace
         self._open_events: WeakSet[PolledEvents] = WeakSet()
-        # By shard, so that a new subscription does not call too soon after the previous one.
+        # The paces by shard, so that a new subscription does not call too soon after the previous one.
         self._paces: dict[tuple[str, str], Pace] = {}
         keep_answers(client, "GetRecords")
 

@@ -132,9 +132,9 @@ class Retention:
         self._fail = fail
         self._shortest = shortest
         self._summary = SharedCall(lambda: lister.summary(stream.stream_arn), clock, _FRESH_SECONDS)
-        # By position of an idle shard: its low watermark and since when. A reader that restarts there has lost nothing in between.
+        # The low watermarks of positions at which shards were idle, and since when. A reader that restarts there has lost nothing in between.
         self._idle: dict[tuple[str, Position], tuple[float, float | None]] = {}
-        # By shard: the span of arrival times that warnings cover. Queries of one run may lose different records.
+        # The span of arrival times that warnings cover, by shard. Queries of one run may lose different records.
         self._covered: dict[str, tuple[float, float]] = {}
         self._covers_until = -inf
 
@@ -150,7 +150,6 @@ class Retention:
         """Return what is gone if the trim horizon has passed a position, so that reading can only continue at the horizon; else None.
 
         Args:
-            shard_id: The shard.
             position: How far it has been read.
             known: Further facts about the position.
             begins: No query has committed a record of the shard yet.

@@ -30,7 +30,7 @@ class SubscriptionStats:
     state: State = State.CLOSED
     opened: int = 0  # Number of successful SubscribeToShard calls
     renewed: int = 0  # Number of normal ends
-    paused: int = 0  # How often it was closed for a full sink
+    paused: int = 0  # How often it was closed due to a full sink
     failures: Counter[str] = field(default_factory=Counter)  # Number of errors, by error code
     events: int = 0  # Number of delivered events, with `records` Kinesis records in `bytes` bytes
     records: int = 0

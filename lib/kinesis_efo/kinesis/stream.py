@@ -222,7 +222,7 @@ class Stream:
             return
         if predates(position, shard):
             raise replaced(self.ref, stands(shard_id, position), self._source)
-        # Kinesis rejects such a number itself, except after the end of a closed shard, which is not requested. A continuation is lower.
+        # Kinesis rejects such a number itself, except after the end of a closed shard, where no request is made. A continuation is lower.
         if shard.last is not None and position.reaches(Position.after(shard.last)) and names_another(position, shard):
             raise InvalidRequestError(
                 f"stream {self.ref.name!r}, shard {shard_id}: the position {position} is of another shard",
@@ -287,7 +287,6 @@ class Stream:
         """Create a subscription to one shard, without starting it. Any earlier subscription to the shard must have ended.
 
         Args:
-            shard_id: The shard.
             start: Where to start.
             sink: Receives the events.
             known: Further facts about `start`.

@@ -136,10 +136,7 @@ class RunLink:
     """Makes the calls of one client to its run, one after another. Thread-safe.
 
     Args:
-        file: The run's file.
-        connection: The connection to the run.
         check: Called while there is no reply; raises to give up.
-        sleep: Waits for some seconds.
         silence: Measures how long replies take.
 
     `joined` is the reply to `join`.

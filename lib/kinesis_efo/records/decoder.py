@@ -75,7 +75,6 @@ class Decoder:
 
         Args:
             payloads: Raw events of the shard that cover the range, in order.
-            key: The shard.
             after: Drop records up to here; for `INSIDE`, also the delivered part of an aggregate.
             through: Stop at the first record after this.
             hash_range: The first and last hash key of the shard, to drop aggregates with records of other shards; None to keep all.

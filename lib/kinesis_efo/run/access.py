@@ -48,12 +48,12 @@ class TaskRange(NamedTuple):
 
 
 class BatchPlan(msgspec.Struct, frozen=True):
-    """The ranges of a micro-batch, possibly thousands, except for ranges without records."""
+    """The ranges of a micro-batch, possibly thousands, except those planned without records."""
 
     fetchers: list[FetcherAddress | None]  # Each address once; None if some ranges are not assigned to a fetcher yet
     # For each range: shard, index in `fetchers`, and bytes in the buffer (None if unknown)
     shards: list[tuple[ShardKey, int, int | None]]
-    # Hash keys of the shards in which tasks drop aggregates with foreign hash keys
+    # The first and last hash key of each shard in which tasks drop aggregates that have records of other shards
     hash_ranges: list[tuple[ShardKey, tuple[int, int]]] = []
 
     @property

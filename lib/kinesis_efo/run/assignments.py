@@ -36,10 +36,8 @@ class Assignments:
     Args:
         table: What is fetched.
         streams: The run's streams.
-        coordinator: The run.
         seconds: Returns for how many seconds a stream may still be read, until the run's lease expires.
         timeout: A fetcher without requests for this many seconds counts as dead; by then, it has stopped reading.
-        clock: The clock.
     """
 
     def __init__(

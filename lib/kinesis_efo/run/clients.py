@@ -75,7 +75,7 @@ class Clients:
         self._clients: dict[str, _Client] = {}
         self._closed = False
         self._watching: asyncio.Task[None] | None = None
-        # Spark's run ids of queries that have left; without an id, when a query with the checkpoint left.
+        # Spark's run ids of the queries that have left. For queries without an id: when they left, by checkpoint.
         self._past: set[str] = set()
         self._left_at: dict[str | None, float] = {}
 
@@ -218,7 +218,7 @@ class Clients:
         try:
             return CallReply(done=True, result=calling.result(), said=self._told())
         except FetcherUnreachableError as error:
-            # The original type would mean to the client that the run does not answer.
+            # For the client, the original type means that the run does not answer.
             raise FetcherError(str(error)) from error
 
     def _told(self) -> list[str]:

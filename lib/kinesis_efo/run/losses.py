@@ -40,8 +40,8 @@ class Losses:
     async def check(self, offset: Mapping[ShardKey, Position], *, rows: bool) -> None:
         """Look for lost shards, if the offset's shards have changed or the streams were listed since the last check.
 
-        Positions are checked as soon as `rows` says that the lease table's rows were read: they may show that an idle shard was read further.
-        Raises DataLossError for a fatal loss, StreamReplacedError if a stream was deleted and created again, and AccessRefusedError or
+        Positions are checked once the lease table's rows were read (`rows`): they may show that an idle shard was read further. Raises
+        DataLossError for a fatal loss, StreamReplacedError if a stream was deleted and created again, and AccessRefusedError or
         StreamNotFoundError if the check is impossible. Transient errors are only logged.
         """
         whole, listings = rows and not self._whole, self._streams.listings

@@ -28,7 +28,6 @@ class MicroBatchPlanner:
     Args:
         row: Returns the row of a shard that has everything after a position.
         read_until: Returns the low watermark of a position, epoch seconds; None if unknown.
-        clock: The clock.
         check: Raises if reading has ended.
         max_skew: By how many seconds of arrival time a shard may be ahead of the slowest one; None for no limit.
     """
@@ -67,7 +66,7 @@ class MicroBatchPlanner:
             return
         moved = offset.changes_since(before)
         left = before.keys() - offset.keys() if before is not None else set()
-        # An idle shard that the last poll moved here is unchanged.
+        # Skip idle shards that are where the last poll moved them: they are unchanged.
         self._fresh |= {key for key, at in moved.items() if key in self._waiting or self._told.get(key) != at}
         self._waiting -= moved.keys() | left
         for key in left:

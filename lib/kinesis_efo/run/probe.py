@@ -29,10 +29,7 @@ async def watch_fetchers(
     """Remove dead fetchers and reassign their shards, until cancelled.
 
     Args:
-        assignments: The assignments.
         failure: Set after `patience` seconds without any fetcher.
-        clock: The clock.
-        patience: See `failure`.
         gone: Returns whether a fetcher's port is certainly closed.
         problem: Returns what prevents fetchers from starting, for the message; empty if unknown.
     """

@@ -38,7 +38,7 @@ _TIP_SECONDS: Final = 60.0
 """Within this time, an idle shard's subscription receives the events that prove where its tip is."""
 
 _SENT_SECONDS: Final = 2.0
-"""Kinesis sent an event that arrives this long after a moment after that moment."""
+"""An event that arrives this many seconds after a point in time was sent by Kinesis after that point."""
 _FRONT_SECONDS: Final = 15.0
 """Within this time, the events of an idle shard prove that it is read at its tip."""
 
@@ -50,7 +50,6 @@ class Query:
     """Plans the micro-batches of one query, which joins the run.
 
     Args:
-        run: The run.
         ends: The option `endingPosition`.
         name: Identifies the query in its tasks' requests.
         max_skew: See `MicroBatchPlanner`.
@@ -103,14 +102,13 @@ class Query:
     # -- what the run asks
 
     def horizon(self, key: ShardKey) -> float | None:
-        """Return the trim horizon (epoch seconds) when the query started there in a shard, until it finishes a record of the shard; else
-        None."""
+        """Return the trim horizon (epoch seconds) of a query that started there; None if it did not, or has finished records of the shard."""
         offset = self.progress.finished
         begins = offset is not None and offset.get(key, TRIM_HORIZON) == TRIM_HORIZON
         return offset.horizons.get(key.stream) if offset is not None and begins else None
 
     def accepted(self, key: ShardKey) -> Position | None:
-        """Return up to where the loss of a shard's records is accepted; None if it is not."""
+        """Return the position up to which the loss of a shard's records is accepted; None if it is not."""
         return self._accepted.get(key)
 
     @property
@@ -178,7 +176,7 @@ class Query:
         return offset
 
     def _fronts(self, offset: Offset) -> dict[ShardKey, Position | None]:
-        """Return the ends of the rows that are at the tip by their last events, which may be wrong; None if that is uncertain."""
+        """Return the ends of the rows that are at the tip according to their last events, which may be wrong; None if that is uncertain."""
         fronts: dict[ShardKey, Position | None] = {}
         for key, now in offset.items():
             row = self._run.table.shared.get(key)

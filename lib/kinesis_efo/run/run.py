@@ -66,12 +66,10 @@ class Run(LeaseListener):
         streams: The run's streams.
         fetcher: The fetcher in this process. With `elsewhere`, it fills only the rows of queries that catch up.
         leases: The run's leases.
-        table: The lease table.
         lease_keys: The names of its rows.
         checkpoint_rate: Maximum checkpoints per second.
         patience: Seconds to wait for a lease without which a query cannot continue.
-        clock: The clock.
-        elsewhere: Settings for fetchers in other processes; None without such.
+        elsewhere: Settings for fetchers in other processes; None if this process fetches everything.
         hold: See `Table`.
 
     `failure` is the error that ended the run; `continued` has the streams that queries continue from the lease table.
@@ -393,7 +391,7 @@ class Run(LeaseListener):
         return min((each for each in horizons if each is not None), default=None)
 
     def _accepted(self, shard: ShardKey) -> Position | None:
-        """Return up to where all queries that may lose records of a shard accept that; None if one of them does not."""
+        """Return the position up to which all queries that may lose records of a shard accept that; None if one of them does not."""
         accepting = [query for query in self.queries if query.accepted(shard) is not None]
         if not accepting:
             return None

@@ -176,7 +176,6 @@ class Table:
 
     Args:
         home: The run's own fetcher.
-        clock: The clock.
         may_read: Returns whether the run may read a shard now.
         ordered: Called with the rows whose orders have changed.
         hold: Queries stay together even if one starves.

@@ -82,8 +82,6 @@ class WholeRun:
     """A run with all its parts.
 
     Args:
-        setup: The settings.
-        table: The lease table.
         open_stream: Opens a stream without listing its shards.
         budget: The fetcher's budget.
         clock: Kinesis' clock.

@@ -112,7 +112,7 @@ class Assignment:
         """The first time at which reading a stream must stop unless the run replies, monotonic seconds; infinity without shards."""
         return min(self._until.values(), default=inf)
 
-    # -- what the fetcher asks
+    # -- for the fetcher
 
     def may_read(self, shard: ShardKey) -> bool:
         return shard in self._shards and self._clock.monotonic() < self._until.get(shard.stream, -inf)

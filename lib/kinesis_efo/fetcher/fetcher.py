@@ -213,7 +213,7 @@ class Fetcher:
         """Return the children of a shard that has ended."""
         return list(self._streams.stream(key.stream).children(key.shard))
 
-    # -- what tasks need
+    # -- for tasks
 
     def read(
         self, row: RowKey, wanted: ShardRange, asked_at: float | None = None, query: str = ""

@@ -94,7 +94,7 @@ class SharedRun:
         self._vain_starts = 0
         self._deaths: list[float] = []
 
-    # -- what the stream reader asks
+    # -- for the stream reader
 
     def start(self) -> None:
         """Join the run of this program that reads the streams, or start one.

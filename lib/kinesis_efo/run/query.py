@@ -99,7 +99,7 @@ class Query:
         self._run.failure.raise_if_set()
         self._failure.raise_if_set()
 
-    # -- what the run asks
+    # -- for the run
 
     def horizon(self, key: ShardKey) -> float | None:
         """Return the trim horizon (epoch seconds) of a query that started there; None if it did not, or has finished records of the shard."""
@@ -152,7 +152,7 @@ class Query:
         self._failure.stop()
         self._run.table.leave(self._rows)
 
-    # -- what the stream reader asks
+    # -- for the stream reader
 
     def plan(self, end: Offset) -> None:
         """Add an end that Spark may log; see `Progress.plan`."""

@@ -205,7 +205,7 @@ class Run(LeaseListener):
         member = None if self.assignments is None else self.assignments.members.owner(key)
         return None if member is None else str(member)
 
-    # -- what its queries ask
+    # -- for its queries
 
     def join(self, query: Query) -> int:
         """Add a query. Return its number."""
@@ -268,7 +268,7 @@ class Run(LeaseListener):
         known = row, self.streams.stream(key.stream).idle_until(key.shard, position)
         return max((each for each in known if each is not None), default=None)
 
-    # -- what the run's lease calls
+    # -- for the run's lease
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """Start reading a stream whose lease was acquired."""
@@ -344,7 +344,7 @@ class Run(LeaseListener):
         queries = list(self.queries)
         return len(queries), sum(query.reads_apart for query in queries)
 
-    # -- what the fetcher asks
+    # -- for the fetcher
 
     def may_read(self, shard: ShardKey) -> bool:
         return self.failure.error is None and self.leases.is_held(shard.stream)

@@ -172,7 +172,7 @@ class WholeRun:
         collector = FetcherCollector(fetcher, self._streams.opened, self._leases, about, shards, now, queries)
         self.end_report = report(collector, self.options.metrics)
 
-    # -- what its queries need
+    # -- for its queries
 
     @property
     def address(self) -> FetcherAddress:

@@ -35,8 +35,8 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
 class PollReply(msgspec.Struct, frozen=True, array_like=True):
     """The reply to a poll: the shards that can advance, children that start, and ended shards whose children are all in the offset.
 
-    Children in `starting` start at the trim horizon: this micro-batch reads their parents to their end. `undecided`: more could start, but
-    it is not known yet what was lost before them.
+    Children in `starting` start at the trim horizon: this micro-batch reads their parents to their end. `undecided`: more shards could start, but
+    whether records before them were lost is still unknown.
     """
 
     shards: list[ShardProgress]

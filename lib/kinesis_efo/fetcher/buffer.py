@@ -150,7 +150,7 @@ class ShardBuffer(EventIndex):
             self._payloads.append(event.payload if head.records else None)
             self.touched_at = self._budget.now()
         if size and self.end == self.committed:
-            self._evict(len(self))  # an event that came twice: nobody would drop it, as no position moves
+            self._evict(len(self))  # a repeated event, which would never be dropped, as no position moves
         self._drop_what_exceeds(self.end)
         self._arrived()
 

@@ -142,7 +142,7 @@ async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
     while True:
         found = beginning(stream.lineage, start)
         new = stream.lineage.too_new(found.offset) or [
-            # An announced shard, whose parents an old list lacks.
+            # An announced shard whose parents are missing in an outdated list.
             shard
             for shard in found.left_out
             if not start.named or not all(parent in stream.lineage for parent in stream.lineage[shard].parents)

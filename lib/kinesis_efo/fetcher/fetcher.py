@@ -232,7 +232,7 @@ class Fetcher:
         """Return the seconds without progress after which a range fails."""
         settings, stream, last = self.settings, self._streams.stream(wanted.key.stream), wanted.last
         if last is not None and not self._fails(wanted) and await stream.is_past(wanted.key.shard, last):
-            # Continue soon without that record. Otherwise each range would wait for long, while more records expire.
+            # The record was trimmed, so give it up soon: otherwise each range would wait long, while more records expire.
             return min(settings.timeout, _PAST_SECONDS)
         return settings.timeout
 
@@ -425,7 +425,7 @@ class _RangeReading:
         self._fetcher._beyond.setdefault((self._row, through), now)
         await self._clock.sleep(_AGAIN_SECONDS)
         if feed.buffer is buffer:
-            # Shows the run that the record must be fetched again.
+            # Dropping the event shows the run that the record must be fetched again.
             buffer.lose(min(buffer.index_after(cursor.position) + 1, len(buffer)))
         raise NotCovered(self._left)
 

@@ -172,7 +172,7 @@ class BotoTransport:
 
 
 class BotoEventStream:
-    """The body of one SubscribeToShard response over aiohttp or HTTP/2, after its headers.
+    """The body of one SubscribeToShard response, from aiohttp or HTTP/2. Its headers were already received.
 
     Once the length of a large frame is received, the rest of the frame is read only when there is space for it. Until then, reading from the
     socket pauses.

@@ -517,7 +517,7 @@ class Resumption:
         self._compared.add(stream)
         rows = self._keys.by_shard(self._rows[stream])
         said = restored(self._offset, stream, rows, self._notes.reached(stream))
-        # With a mark, the rows of all streams agree about the checkpoint.
+        # If the offset has a mark, the rows of all streams lead to the same result, and one warning is enough.
         about = stream if self._offset.mark is None else self._offset.mark.checkpoint
         if said is not None and about not in self._said:
             self._said.add(about)

@@ -257,7 +257,7 @@ class QueryPlanner:
             idle = [each for each in reply.shards if not (each.records or each.through.is_end)]
             reply = PollReply(idle, undecided=reply.undecided)
         if (end := self._advance.to(position, reply, self._mark)) is not None:
-            # Positions of idle shards alone must not prolong the wait of unread records.
+            # A micro-batch with only positions of idle shards must not prolong the wait of unread records.
             self._planned_at = self._run.clock.monotonic() if self._advance.sizes else self._planned_at
             size = sum(self._advance.sizes.values()), self._advance.data
             if end is position:

@@ -129,15 +129,17 @@ def _bootstrap(options: argparse.Namespace) -> None:
     from infra.stacks.app import synthesize_bootstrap
     from kinesis_efo_infra.pipeline.aws import client
     from kinesis_efo_infra.pipeline.deployers import workflow_of
-    from kinesis_efo_infra.pipeline.deployment import github_repository
+    from kinesis_efo_infra.pipeline.deployment import github_host, github_repository
     from kinesis_efo_infra.pipeline.github import Gh
 
     environment = load_for_bootstrap(options.directory, options.environment)
     filled_in.refuse(environment)
     region = environment.state_region or environment.region
     s3, iam = (client(service, region, environment.account_id) for service in ("s3", "iam"))
-    ask = environment.pipeline is not None and not options.unasked
-    github = Gh(github_repository(environment.pipeline.repository)[0]) if environment.pipeline and ask else None
+    github: Gh | None = None
+    if environment.pipeline is not None and not options.unasked:
+        repository, _ = github_repository(environment.pipeline.repository)
+        github = Gh(repository, github_host(environment.pipeline.issuer))
     synthesized = synthesize_bootstrap([environment], options.out)
     apply_bootstrap(
         environment,

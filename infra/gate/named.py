@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from infra.settings.access import Access, Eks, EmrEc2, EmrServerless, OtherAccount, RoleAccess
 from infra.settings.model import Environment
 from infra.settings.names import BOUNDARY, Names, parse_arn
-from infra.settings.values import GITHUB_ISSUER
 from kinesis_efo_infra.gate.granted import Named
-from kinesis_efo_infra.pipeline.deployment import github_repository
+from kinesis_efo_infra.pipeline.deployment import GITHUB_ISSUER, github_repository
 from kinesis_efo_infra.trust import PodIdentity
 
 

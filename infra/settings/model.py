@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from infra.settings.access import Access, PolicyOnly
 from infra.settings.values import (
     DEFAULT_PROJECT,
-    GITHUB_ISSUER,
     AccountId,
     BucketName,
     ConsumerArn,
@@ -32,7 +31,8 @@ from infra.settings.values import (
     Tags,
     TopicArn,
 )
-from kinesis_efo_infra.pipeline.environment import WorkflowRef
+from kinesis_efo_infra.pipeline.deployment import GITHUB_ISSUER
+from kinesis_efo_infra.pipeline.environment import Issuer, WorkflowRef
 from kinesis_efo_infra.pipeline.known_regions import Region
 
 RELEASES = ("emr-spark-8.0.0", "emr-spark-8.1.0")
@@ -282,12 +282,7 @@ class Pipeline(Settings):
     branch: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_./-]{1,200}$")] = "main"
     after: EnvironmentName | None = None
     workflows: list[WorkflowRef] = []
-    issuer: Annotated[
-        str,
-        StringConstraints(
-            pattern=r"^token\.actions\.(githubusercontent\.com(/[A-Za-z0-9][A-Za-z0-9-]*)?|[a-z0-9-]+\.ghe\.com)$"
-        ),
-    ] = GITHUB_ISSUER
+    issuer: Issuer = GITHUB_ISSUER
     oidc_provider_arn: OidcArn | None = None
     adopt_state_bucket: bool = False
     extra_policies: list[PolicyArn] = []

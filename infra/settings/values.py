@@ -15,8 +15,6 @@ _STREAM_ARN = rf"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:\d{{12}}:stream/{_KINESIS_NAM
 
 OWNER_TAGS = ("environment", "managed-by")
 """Tags that say whose a resource is. Permissions depend on them."""
-GITHUB_ISSUER = "token.actions.githubusercontent.com"
-"""Issuer of the tokens by which GitHub identifies workflows."""
 DEFAULT_PROJECT = "kinesis-efo"
 """The project of a file that names none."""
 

@@ -62,7 +62,9 @@ def dry_run(*arguments: str) -> str:
 
 def run_step(script: str, at: Path, workflow: str = "deploy.yml", **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a script as GitHub does, in a run of a workflow of `acme/lake`."""
-    given = {"GITHUB_REPOSITORY": "acme/lake", "GITHUB_WORKFLOW_REF": f"acme/lake/{workflow}@refs/heads/a@b"}
+    # Of an enterprise whose data stay in a region, which `gh` has to be told.
+    given = {"GITHUB_SERVER_URL": "https://acme.ghe.com", "GITHUB_REPOSITORY": "acme/lake"}
+    given["GITHUB_WORKFLOW_REF"] = f"acme/lake/{workflow}@refs/heads/a@b"
     environment = {"PATH": f"{at}:{os.environ['PATH']}", **given, **variables}
     command = ["bash", "-e", "-c", script]
     return subprocess.run(command, cwd=at, env=environment, capture_output=True, text=True, check=False)
@@ -231,7 +233,9 @@ def test_a_stale_approval_restarts_its_own_workflow(tmp_path: Path) -> None:
     program(tmp_path / "gh", 'echo "$@"')
     workflow = ".github/workflows/deploy-lake.yml"
     ran = run_step(RESTART, tmp_path, workflow, GITHUB_REF_NAME="a@b", REPAIR="true")
-    assert ran.stdout == "workflow run deploy-lake.yml --repo acme/lake --ref a@b -f repair=true\n", ran.stderr
+    assert (
+        ran.stdout == "workflow run deploy-lake.yml --repo https://acme.ghe.com/acme/lake --ref a@b -f repair=true\n"
+    ), ran.stderr
 
 
 @pytest.mark.parametrize("head", ["c0ffee", "revert"])
@@ -241,7 +245,7 @@ def test_restarting_an_old_run_deploys_nothing(head: str, tmp_path: Path) -> Non
     assert plan[1]["if"] == "${{ github.run_attempt > 1 }}"
     # Whether a commit is older than what is deployed is a question to the whole history.
     assert deploy[0]["with"]["fetch-depth"] == 0
-    asked = "api repos/acme/lake/git/ref/heads/main --jq .object.sha"
+    asked = "api --hostname acme.ghe.com repos/acme/lake/git/ref/heads/main --jq .object.sha"
     program(tmp_path / "gh", f'[ "$*" = "{asked}" ] && echo {head}')
     ran = run_step(NOT_THE_HEAD, tmp_path, GITHUB_REF_NAME="main", GITHUB_SHA="c0ffee")
     assert (ran.returncode, ran.stderr) == (int(head != "c0ffee"), "")

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 
 from infra.settings.model import Environment
 from infra.settings.names import Names
-from infra.settings.values import GITHUB_ISSUER
 from infra.stacks.permissions.scheduling import start_within_boundary
 from infra.stacks.permissions.scope import Scope, never_others, tagged
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.iam import Condition, Statement
-from kinesis_efo_infra.pipeline.deployment import github_repository
+from kinesis_efo_infra.pipeline.deployment import GITHUB_ISSUER, github_repository
 from kinesis_efo_infra.regions import dns_suffix, partition
 
 _NAMESPACE = "KinesisEfo"

@@ -15,9 +15,9 @@ from infra.pipeline.apply_bootstrap import apply_bootstrap
 from infra.settings.load import load_environment
 from infra.settings.model import Environment
 from infra.settings.names import Names
-from infra.settings.values import GITHUB_ISSUER
 from infra.stacks.app import synthesize_bootstrap
 from kinesis_efo_infra.pipeline.deployers import workflow_of
+from kinesis_efo_infra.pipeline.deployment import GITHUB_ISSUER
 from kinesis_efo_infra.pipeline.terraform import Terraform
 from kinesis_efo_local import LocalAws
 from tests.integration.pipeline.conftest import BACKEND, REGION, Repository

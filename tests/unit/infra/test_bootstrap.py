@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from infra.__main__ import main
 from infra.errors import SettingsError
 from infra.gate.named import named_by_bootstrap_of
 from infra.settings.model import Environment
@@ -19,7 +21,7 @@ from infra.stacks.app import synthesize_bootstrap
 from kinesis_efo_infra.gate import granted
 from kinesis_efo_infra.iam import REGISTRATION, Statement, policy_json
 from tests.support.iam import allowed
-from tests.unit.infra.conftest import FOREIGN, KEY, STREAM, Load, Synth, attempts, without_metadata
+from tests.unit.infra.conftest import FOREIGN, KEY, STREAM, Load, Synth, Write, attempts, without_metadata
 
 PIPELINE = "pipeline: {repository: acme/lake, branch: trunk}"
 IDS = "pipeline: {repository: acme@12/lake@34, branch: trunk}"
@@ -289,6 +291,28 @@ def test_enterprise_tokens_have_their_issuer(issuer: str, load: Load, tmp_path: 
         assert {each["variable"] for each in statement["condition"]} == {f"{issuer}:aud", f"{issuer}:sub"}
     assert granted.in_stack(stack, named_by_bootstrap_of(environment)) == []
     assert granted.in_stack(stack, named_by_bootstrap_of(load(PIPELINE))), "of another issuer"
+
+
+@pytest.mark.parametrize(
+    ("issuer", "host"),
+    [(ISSUER, "github.com"), (f"{ISSUER}/acme", "github.com"), ("token.actions.acme.ghe.com", "acme.ghe.com")],
+)
+def test_bootstrap_asks_the_github_of_the_issuer(
+    issuer: str,
+    host: str,
+    write: Write,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    write(f"{IDS}, pipeline.issuer: {issuer}", account_id="444455556666")
+    program = tmp_path / "gh"
+    program.write_text('#!/bin/sh\necho "asked $GH_HOST" >&2; exit 1\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("infra.stacks.app.synthesize_bootstrap", lambda _environments, out: out)
+    assert main(["--directory", str(tmp_path), "bootstrap", "test"]) == 1
+    assert f"failed: asked {host}. Log in" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from kinesis_efo_infra.gate.granted import Named
 
+GITHUB_ISSUER = "token.actions.githubusercontent.com"
+"""Issuer of the tokens by which GitHub identifies workflows."""
 WORKFLOW = "deploy.yml"
 """What the workflow that deploys is called, unless somebody says otherwise."""
 
@@ -89,6 +91,15 @@ def github_repository(given: str) -> tuple[str, str]:
     """
     owner, _, name = given.partition("/")
     return f"{owner.partition('@')[0]}/{name.partition('@')[0]}", name.partition("@")[2]
+
+
+def github_host(issuer: str) -> str:
+    """The host of the GitHub whose tokens have this issuer.
+
+    >>> github_host("token.actions.acme.ghe.com"), github_host(f"{GITHUB_ISSUER}/acme")
+    ('acme.ghe.com', 'github.com')
+    """
+    return issuer.removeprefix("token.actions.") if issuer.endswith(".ghe.com") else "github.com"
 
 
 def deployment_order(deployments: Iterable[Deployment], branch: str | None = None) -> list[Deployment]:

@@ -16,7 +16,7 @@ from kinesis_efo_infra.errors import Fault, SettingsError
 from kinesis_efo_infra.gate.excuses import FILE as EXCUSES
 from kinesis_efo_infra.gate.files import read_yaml, shown
 from kinesis_efo_infra.gate.granted import Named
-from kinesis_efo_infra.pipeline.deployment import Deployment
+from kinesis_efo_infra.pipeline.deployment import GITHUB_ISSUER, Deployment
 from kinesis_efo_infra.pipeline.known_regions import Region
 from kinesis_efo_infra.regions import partition
 
@@ -36,6 +36,14 @@ WorkflowRef = Annotated[
 ]
 """A reusable workflow and its version, as GitHub's claim `job_workflow_ref` names them."""
 
+Issuer = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^token\.actions\.(githubusercontent\.com(/[A-Za-z0-9][A-Za-z0-9-]*)?|[a-z0-9-]+\.ghe\.com)$"
+    ),
+]
+"""An issuer of GitHub's tokens: that of all, or an enterprise's own."""
+
 
 class Settings(BaseModel):
     """Base of every entry: immutable; unknown keys and values of another type are refused."""
@@ -51,7 +59,8 @@ class Pipeline(Settings):
         branch: The branch that is deployed.
         after: Environment that must have been deployed before this one.
         workflows: Reusable workflows whose jobs may apply: the version that is called, and during an upgrade the next one too.
-        oidc_provider_arn: The account's IAM OIDC provider for GitHub, if declared elsewhere.
+        issuer: The issuer of GitHub's tokens, if an enterprise has its own.
+        oidc_provider_arn: The account's IAM OIDC provider for this issuer, if declared elsewhere.
         adopt_state_bucket: The state bucket is declared elsewhere.
         extra_policies: More managed policies for the role that applies.
     """
@@ -60,6 +69,7 @@ class Pipeline(Settings):
     branch: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_./-]{1,200}$")] = "main"
     after: _Name | None = None
     workflows: list[WorkflowRef] = []
+    issuer: Issuer = GITHUB_ISSUER
     oidc_provider_arn: _Arn | None = None
     adopt_state_bucket: bool = False
     extra_policies: list[_Arn] = []

@@ -10,6 +10,7 @@ import base64
 import gzip
 import json
 import logging
+import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -65,11 +66,12 @@ class Gh:
 
     Args:
         repository: `owner/name`.
+        host: Where it is: `github.com`, or `<name>.ghe.com`. Unless it is told, `gh` in a workflow asks github.com.
         binary: The command.
     """
 
-    def __init__(self, repository: str, binary: str = "gh") -> None:
-        self._repository, self._binary = repository, binary
+    def __init__(self, repository: str, host: str = "github.com", binary: str = "gh") -> None:
+        self._repository, self._host, self._binary = repository, host, binary
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Make one call of the REST API.
@@ -102,7 +104,12 @@ class Gh:
     def _run(self, *arguments: str, text: str | None = None) -> str:
         try:
             ran = subprocess.run(
-                [self._binary, *arguments], input=text or "", capture_output=True, text=True, check=False
+                [self._binary, *arguments],
+                env={**os.environ, "GH_HOST": self._host},
+                input=text or "",
+                capture_output=True,
+                text=True,
+                check=False,
             )
         except OSError as error:
             raise PipelineError(f"the GitHub command line cannot be run: {error}; install gh") from None

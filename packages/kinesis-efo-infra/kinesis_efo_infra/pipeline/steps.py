@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from kinesis_efo_infra.errors import InfraError, PipelineError, StalePlanError
 from kinesis_efo_infra.gate import extra
@@ -243,7 +244,7 @@ def _github() -> Gh:
     repository = os.environ.get("GITHUB_REPOSITORY")
     if not repository:
         raise PipelineError("GITHUB_REPOSITORY is not set; set it to owner/name, as GitHub's workflows do")
-    return Gh(repository)
+    return Gh(repository, urlsplit(os.environ.get("GITHUB_SERVER_URL", "https://github.com")).netloc)
 
 
 def _write(path: Path, text: str | None) -> None:

@@ -303,7 +303,7 @@ def gh(tmp_path: Path) -> Gh:
     binary = tmp_path / "gh"
     binary.write_text(GH.format(python=sys.executable), encoding="utf-8")
     binary.chmod(0o755)
-    return Gh("acme/lake", str(binary))
+    return Gh("acme/lake", binary=str(binary))
 
 
 def test_gh_gets_its_own_arguments(gh: Gh, tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_refusal_by_github_is_an_error(gh: Gh, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"gh api --method GET repos/acme/lake/issues/404 failed: .*HTTP 404"):
         gh.call("GET", "issues/404")
     with pytest.raises(PipelineError, match="the GitHub command line cannot be run"):
-        Gh("acme/lake", str(tmp_path / "nothing")).call("GET", "issues")
+        Gh("acme/lake", binary=str(tmp_path / "nothing")).call("GET", "issues")
 
 
 def test_json_is_passed_on_unchanged(gh: Gh) -> None:
@@ -331,7 +331,7 @@ def test_json_is_passed_on_unchanged(gh: Gh) -> None:
 def test_missing_code_scanning_is_a_warning(
     status: int, gh: Gh, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    put_findings(Gh(f"acme/refuses-{status}", str(tmp_path / "gh")), "{}", "c0ffee", "refs/heads/main")
+    put_findings(Gh(f"acme/refuses-{status}", binary=str(tmp_path / "gh")), "{}", "c0ffee", "refs/heads/main")
     assert "warning: findings are in this log only: code scanning is not enabled in this repository" in caplog.text
     assert f"Code Security must be enabled (HTTP {status})" in caplog.text
 
@@ -339,4 +339,4 @@ def test_missing_code_scanning_is_a_warning(
 @pytest.mark.parametrize("status", [400, 422, 503])
 def test_refused_findings_are_an_error(status: int, gh: Gh, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=f"HTTP {status}"):
-        put_findings(Gh(f"acme/refuses-{status}", str(tmp_path / "gh")), "{}", "c0ffee", "refs/heads/main")
+        put_findings(Gh(f"acme/refuses-{status}", binary=str(tmp_path / "gh")), "{}", "c0ffee", "refs/heads/main")

@@ -20,7 +20,8 @@ Run = Callable[..., int]
 
 GH = """\
 #!{python}
-import json, sys
+import json, os, sys
+assert os.environ["GH_HOST"] == "acme.ghe.com"
 arguments = sys.argv[1:]
 sent = json.load(sys.stdin) if "--input" in arguments else None
 with open({log!r}, "a") as log:
@@ -43,6 +44,7 @@ def gh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Any
     binary.chmod(0o755)
     monkeypatch.setenv("PATH", f"{binary.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("GITHUB_REPOSITORY", "acme/lake")
+    monkeypatch.setenv("GITHUB_SERVER_URL", "https://acme.ghe.com")
     return lambda: [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
 
 

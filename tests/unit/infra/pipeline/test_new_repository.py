@@ -348,6 +348,12 @@ def test_key_written_twice_is_refused(name: str, tmp_path: Path) -> None:
 
 def test_administrators_settings_are_checked(tmp_path: Path) -> None:
     now = document(EXAMPLE / "environments" / "streaming-dev.yaml")["pipeline"]
+    issuer = "token.actions.acme.ghe.com"
+    changed(tmp_path, pipeline={**now, "issuer": issuer})
+    (mine,) = load(tmp_path)
+    bootstrapped = load_for_bootstrap(tmp_path, "streaming-dev")
+    assert mine.pipeline and bootstrapped.pipeline
+    assert mine.pipeline.issuer == bootstrapped.pipeline.issuer == issuer
     changed(tmp_path, pipeline={**now, "oidc_provider_arn": "arn:aws:iam::123456789012:role/github"})
     with pytest.raises(SettingsError, match=r"streaming-dev.yaml: pipeline.oidc_provider_arn: must match"):
         load_for_bootstrap(tmp_path, "streaming-dev")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Sequence
 from email.message import Message
 from email.parser import HeaderParser
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Final
 from zipfile import ZipFile
 
-CHANGELOG: Final = Path(__file__).resolve().parents[1] / "CHANGELOG.md"
+ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGES: Final = ("kinesis_efo", "kinesis_efo_infra")
 """What is published, all with one version and one tag: the library and the constructs, as their files are called."""
 
@@ -38,6 +39,17 @@ def metadata(directory: Path) -> list[Message]:
             f"it holds {found or 'neither'}: `make dist`"
         )
     return [_metadata(wheel) for (wheel,) in wheels.values()]
+
+
+def core_metadata(core: Path) -> Message:
+    """What the wheels of the native core will say: they are built elsewhere, at the same time. `core` is its directory."""
+    project = tomllib.loads((core / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found = Message()
+    found["Name"] = project["name"]
+    found["Version"] = tomllib.loads((core / "Cargo.toml").read_text(encoding="utf-8"))["package"]["version"]
+    for name, url in project.get("urls", {}).items():
+        found["Project-URL"] = f"{name}, {url}"
+    return found
 
 
 def _metadata(path: Path) -> Message:
@@ -90,11 +102,12 @@ def notes(tag: str, built: Sequence[Message], changelog: str) -> str:
     return text
 
 
-def main(arguments: Sequence[str], changelog: Path = CHANGELOG) -> int:
+def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     """Print the notes on standard output and return 0, or the reasons against a release on standard error and return 1."""
     tag, directory = arguments
     try:
-        text = notes(tag, metadata(Path(directory)), changelog.read_text(encoding="utf-8"))
+        built = [*metadata(Path(directory)), core_metadata(root / "packages" / "kinesis-efo-core")]
+        text = notes(tag, built, (root / "CHANGELOG.md").read_text(encoding="utf-8"))
     except NotReleasable as error:
         sys.stderr.write(f"not releasable: {error}\n")
         return 1

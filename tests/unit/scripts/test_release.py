@@ -7,14 +7,18 @@ import re
 from collections.abc import Sequence
 from email.message import Message
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
 
 import kinesis_efo
 import kinesis_efo_infra
-from scripts.release import CHANGELOG as OURS
-from scripts.release import PACKAGES, NotReleasable, main, notes, section
+from scripts.readme import LinkedReadme
+from scripts.release import PACKAGES, ROOT, NotReleasable, core_metadata, main, notes, section
+
+OURS = ROOT / "CHANGELOG.md"
+CORE = ROOT / "packages" / "kinesis-efo-core"
 
 CHANGELOG = """\
 # Changelog
@@ -86,18 +90,23 @@ def distributions(directory: Path, *versions: str, packages: Sequence[str] = PAC
 
 
 def test_command_prints_notes_or_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    changelog = tmp_path / "CHANGELOG.md"
-    changelog.write_text(CHANGELOG)
-    assert main(["v1.2.0", str(tmp_path)], changelog) == 1
+    (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
+    (core := tmp_path / "packages" / "kinesis-efo-core").mkdir(parents=True)
+    (core / "Cargo.toml").write_text("package.version = '1.2.0'")
+    (core / "pyproject.toml").write_text("project = {name = 'kinesis-efo-core'}")
+    assert main(["v1.2.0", str(tmp_path)], tmp_path) == 1
     assert "it holds neither" in capsys.readouterr().err
     distributions(tmp_path, "1.2.0", packages=["kinesis_efo"])
-    assert main(["v1.2.0", str(tmp_path)], changelog) == 1
+    assert main(["v1.2.0", str(tmp_path)], tmp_path) == 1
     assert "of each of kinesis_efo, kinesis_efo_infra; it holds kinesis_efo-1.2.0" in capsys.readouterr().err
     distributions(tmp_path, "1.2.0")
-    assert main(["v1.2.0", str(tmp_path)], changelog) == 0
+    assert main(["v1.2.0", str(tmp_path)], tmp_path) == 1
+    assert "not releasable: kinesis-efo-core does not say where it comes from" in capsys.readouterr().err
+    (core / "pyproject.toml").write_text("project = {name = 'kinesis-efo-core', urls.Repository = 'https://x.org'}")
+    assert main(["v1.2.0", str(tmp_path)], tmp_path) == 0
     assert capsys.readouterr().out == "### Added\n\n- Much.\n"
     distributions(tmp_path, "1.3.0")
-    assert main(["v1.2.0", str(tmp_path)], changelog) == 1
+    assert main(["v1.2.0", str(tmp_path)], tmp_path) == 1
     assert (
         "kinesis_efo-1.2.0.tar.gz, kinesis_efo-1.3.0-py3-none-any.whl, kinesis_efo-1.3.0.tar.gz, kinesis_efo_infra-"
         in capsys.readouterr().err
@@ -106,7 +115,7 @@ def test_command_prints_notes_or_reasons(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_present_version_can_be_released() -> None:
     version = kinesis_efo.__version__
-    assert kinesis_efo_infra.__version__ == version, "one tag releases both packages"
+    assert version == kinesis_efo_infra.__version__ == core_metadata(CORE)["Version"], "one tag releases all packages"
     told = section(OURS.read_text(), version)
     assert told is not None, f"CHANGELOG.md has no dated section on {version}"
     unreleased, *numbers = re.findall(r"(?m)^## \[(.*?)\]", OURS.read_text())
@@ -114,3 +123,12 @@ def test_present_version_can_be_released() -> None:
     assert (unreleased, versions) == ("Unreleased", sorted(versions, reverse=True))
     number = numbers[numbers.index(version) + 1].rpartition(".")[0]
     assert told.startswith(f"### Up from {number}, and back"), "what a running job meets comes first"
+
+
+def test_index_shows_no_relative_links() -> None:
+    # hatchling writes out those of the library; the other pages have none.
+    pages = [path.read_text() for path in (CORE / "README.md", ROOT / "packages" / "kinesis-efo-infra" / "README.md")]
+    project: dict[str, Any] = {"version": "1.2.0", "urls": {"Repository": "https://example.org/r"}}
+    LinkedReadme(str(ROOT), {}).update(project)
+    for text in (project["readme"]["text"], *pages):
+        assert re.findall(r"\]\((?!https://|#)[^)]*", text) == []

@@ -1,5 +1,5 @@
 # What takes longer than a change can wait for: it runs before a merge, every night or for a release. The Makefile includes this file.
-.PHONY: long sdk sparks glue newest quickstart cluster upgrade soak seeds mutants fuzz fuzz-core sanitize dist
+.PHONY: long sdk sparks glue newest quickstart cluster upgrade soak seeds mutants fuzz fuzz-core sanitize dist wheels check-wheels release-check
 
 # What takes too long for each change.
 long: $(VENV)/.classes $(VENV)/.isolated $(VENV)/.core $(VENV40)/.classes | ip
@@ -77,6 +77,18 @@ dist: $(VENV)/.full
 	@rm -f dist/*.whl dist/*.tar.gz
 	$(PYTHON) -m hatchling build --directory dist
 	cd packages/kinesis-efo-infra && ../../$(PYTHON) -m hatchling build --directory ../../dist
+
+# The same, with the native core for this machine; needs Rust.
+wheels: dist
+	$(VENV)/bin/uv build --quiet --wheel --python $(PYTHON) --out-dir dist --build-constraints packages/kinesis-efo-core/maturin.txt packages/kinesis-efo-core
+
+# Whether each wheel in dist does in an empty environment what its page begins with.
+check-wheels: $(VENV)/.full java
+	$(RUN) $(PYTHON) -m scripts.release_check dist
+
+# Before a version is tagged. The page docs/release.md says what is left to do then.
+release-check: wheels
+	@$(MAKE) --no-print-directory check-wheels
 
 # About two minutes for each target; what breaks a promise is kept in tests/fuzz/corpus.
 fuzz: $(VENV)/.core

@@ -331,6 +331,11 @@ def test_releases_are_built_from_a_tag_without_keys() -> None:
     assert set(publish["needs"]) == set(release) - {"publish", "page"}
     assert all(release[name]["permissions"] == {"contents": "read"} for name in publish["needs"])
     assert "make lint" in [step.get("run", "") for step in release["test"]["steps"]]
+    assert release["check"]["needs"] == ["build", "core"]
+    assert release["check"]["steps"][-1]["run"].endswith("make check-wheels")
+    for name in ("check", "publish"):
+        (got,) = [each["with"] for each in release[name]["steps"] if "download-artifact" in each.get("uses", "")]
+        assert got == {"pattern": "dist*", "merge-multiple": True, "path": "dist"}, "what is checked is published"
     runs = [step.get("run", "") for step in release["build"]["steps"]]
     places = [
         next(place for place, run in enumerate(runs) if text in run)

@@ -16,6 +16,7 @@ import kinesis_efo
 import kinesis_efo_infra
 from scripts.readme import LinkedReadme
 from scripts.release import PACKAGES, ROOT, NotReleasable, core_metadata, main, notes, section
+from scripts.release_check import FailedError, check
 
 OURS = ROOT / "CHANGELOG.md"
 CORE = ROOT / "packages" / "kinesis-efo-core"
@@ -132,3 +133,9 @@ def test_index_shows_no_relative_links() -> None:
     LinkedReadme(str(ROOT), {}).update(project)
     for text in (project["readme"]["text"], *pages):
         assert re.findall(r"\]\((?!https://|#)[^)]*", text) == []
+
+
+def test_release_check_needs_all_wheels(tmp_path: Path) -> None:
+    distributions(tmp_path, "1.2.0", packages=["kinesis_efo"])
+    with pytest.raises(FailedError, match="has 0 wheels of kinesis_efo_infra, and must have one"):
+        check(tmp_path, tmp_path)

@@ -35,6 +35,7 @@ glue: spark-4.1
 # The newest that Spark 4.3 runs on.
 newest: WITH := 3.14
 newest: OVERRIDES := --overrides scripts/newest.txt
+newest: PYTEST_ARGS += --dist loadfile -W "ignore:PySpark does not yet fully support pandas:FutureWarning"
 newest: export WITH_JAVA := 25
 newest: spark-4.3
 

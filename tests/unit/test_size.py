@@ -38,7 +38,8 @@ def _lines(path: Path) -> int:
         # 1,290 of them are the argument for the guarantees.
         # 650 are the page on Airflow and Step Functions, 450 that on Glue, 150 that on assistants, 200 that on boto3.
         # 100 are what constructs grant and measure, and the engine of new repositories.
-        ("words of the pages", 41_495),
+        # 240 are the page on releases, 75 SQL in Declarative Pipelines.
+        ("words of the pages", 41_810),
     ],
 )
 def test_it_does_not_grow(what: str, most: int) -> None:

@@ -1,4 +1,4 @@
-"""A Declarative Pipeline reads a stream, whether the read is described in a function of the pipeline or when its file is imported."""
+"""A Declarative Pipeline reads a stream, whether the read is described in a function, when its file is imported, or in Python for SQL."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from tests.integration.spark.conftest import CREDENTIALS
+from tests.support.pages import blocks_of
 from tests.support.world import World
 
 pytestmark = [pytest.mark.spark43, pytest.mark.long]
@@ -41,20 +43,23 @@ def orders():
 @dp.table
 def clicks():
     return clicks_frame
+
+
+@dp.temporary_view
+def seen():
+    return kinesis_efo.read_stream(spark, streams="clicks", **options)
 """
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "declarative-pipelines.md"
+(SQL,) = (each.text for each in blocks_of(PAGE, "sql"))
 
 
-def test_a_pipeline_reads_streams_of_functions_and_imports(world: Callable[..., World], tmp_path: Path) -> None:
-    w = world({"orders": 1, "clicks": 1})
-    for stream in ("orders", "clicks"):
-        w.put([(str(number), b"%d" % number) for number in range(20)], stream)
-    place = tmp_path / "pipeline"
+def pipeline(command: str, place: Path, **definitions: str) -> subprocess.CompletedProcess[str]:
     (place / "definitions").mkdir(parents=True)
     (place / "spark-pipeline.yml").write_text(SPEC.format(place=place.as_uri()))
-    definitions = DEFINITIONS.format(manifest=str(w.manifest), endpoint=w.aws.endpoint_url)
-    (place / "definitions" / "tables.py").write_text(definitions)
-    ran = subprocess.run(
-        [Path(sys.executable).with_name("spark-pipelines"), "run"],
+    for name, text in definitions.items():
+        (place / "definitions" / name.replace("_", ".")).write_text(text)
+    return subprocess.run(
+        [Path(sys.executable).with_name("spark-pipelines"), command],
         cwd=place,
         env={
             **os.environ,
@@ -67,9 +72,32 @@ def test_a_pipeline_reads_streams_of_functions_and_imports(world: Callable[..., 
         text=True,
         timeout=240,
     )
+
+
+def test_pipeline_reads_streams_of_python_and_sql(world: Callable[..., World], tmp_path: Path) -> None:
+    w = world({"orders": 1, "clicks": 1})
+    for stream in ("orders", "clicks"):
+        w.put([(str(number), b"%d" % number) for number in range(20)], stream)
+    place = tmp_path / "pipeline"
+    definitions = DEFINITIONS.format(manifest=str(w.manifest), endpoint=w.aws.endpoint_url)
+    # What SQL names in STREAM() is a table, or a view.
+    of_view = SQL.replace("STREAM(orders)", "STREAM(seen)").replace("order_texts", "seen_texts")
+    ran = pipeline("run", place, tables_py=definitions, texts_sql=SQL + of_view)
     assert ran.returncode == 0, ran.stderr[-4000:]
+    numbers = sorted(b"%d" % number for number in range(20))
     for table in ("orders", "clicks"):
-        files = list((place / "spark-warehouse" / table).glob("*.parquet"))
-        assert sorted(row["data"] for file in files for row in pq.ParquetFile(file).read().to_pylist()) == sorted(
-            b"%d" % number for number in range(20)
-        )
+        assert sorted(row["data"] for row in rows(place, table)) == numbers
+    for table in ("order_texts", "seen_texts"):
+        assert sorted(row["text"].encode() for row in rows(place, table)) == numbers
+
+
+def rows(place: Path, table: str) -> list[dict[str, Any]]:
+    files = (place / "spark-warehouse" / table).glob("*.parquet")
+    return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+def test_sql_of_a_pipeline_cannot_name_the_source(tmp_path: Path) -> None:
+    view = "CREATE TEMPORARY VIEW orders USING `kinesis-efo` OPTIONS (manifest 'm.json');"
+    ran = pipeline("dry-run", tmp_path / "pipeline", view_sql=view)
+    assert ran.returncode != 0
+    assert "Unsupported plan CreateTempViewUsing parsed from SQL query" in ran.stdout

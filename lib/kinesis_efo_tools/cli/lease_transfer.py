@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 
 import typer
 
-from kinesis_efo.decisions.lineage import Lineage, Shard, Side, beginning, read_to_end
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import ConfigurationError, StreamReplacedError, UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified, starting_positions
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import Lease, LeaseInfo, strays
 from kinesis_efo.leases.store import Scan
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
+from kinesis_efo.positions import Position, PositionKind, ShardKey
 from kinesis_efo_tools.cli import output
 from kinesis_efo_tools.cli.commands.leases import Export, ExportKcl, ImportKcl
 from kinesis_efo_tools.cli.lease_access import Leases, opened, start_position
 from kinesis_efo_tools.cli.lease_guard import Plan, change
 from kinesis_efo_tools.operate import lease_edits
-from kinesis_efo_tools.operate.kcl_rows import KclRows, Naming, kcl_rows, stream_id
+from kinesis_efo_tools.operate.kcl_rows import KclRows, Naming, kcl_rows, require_all, stream_id
 from kinesis_efo_tools.operate.lease_edits import Edit
 from kinesis_efo_tools.operate.lease_source import read_file, require_one_form, source_keys
 
@@ -167,23 +167,9 @@ async def _kcl_rows(application: Leases, scan: Scan, name: str, *, multi_stream:
         else None
     )
     by_id = {shard.shard_id: shard for shard in shards}
-    if missing := _without_row(name, rows, shards):
-        raise ConfigurationError(
-            f"{application.table.label} has no row for {', '.join(missing)} of stream {name}, nor for a parent or child: a run has ended "
-            "before it had written the rows of all shards. Start the query, wait a minute, stop it, and export again"
-        )
+    require_all(application.table.label, name, rows, shards)
     making = kcl_rows(kinesis, ref.stream_arn, rows, by_id, naming)
     return naming, await explained(making, ref, source)
-
-
-def _without_row(stream: str, rows: Mapping[str, Lease], shards: Sequence[Shard]) -> list[str]:
-    """The shards that a KCL application would begin at its initial position, although the query may have read them."""
-    lineage = Lineage(shards)
-    positions = {ShardKey(stream, shard): row.position or TRIM_HORIZON for shard, row in rows.items()}
-    parents = {ShardKey(stream, shard): row.parents for shard, row in rows.items()}
-    positions |= dict.fromkeys(read_to_end(positions, {stream: lineage}, parents), SHARD_END)
-    named = {key.shard: position for key, position in positions.items()}
-    return beginning(lineage, Side(TRIM_HORIZON, named, ())).left_out
 
 
 def _no_rows(application: Leases, skipped: list[str], source: str) -> str:

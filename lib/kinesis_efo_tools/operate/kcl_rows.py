@@ -6,15 +6,15 @@ KCL 2.7 and 3.5 were tested to accept this form: a record's number, the last ind
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from kinesis_efo.decisions.lineage import Shard
+from kinesis_efo.decisions.lineage import Lineage, Shard, Side, beginning, read_to_end
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.manifest import StreamRef
-from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
 from kinesis_efo.records.aggregation import deaggregate
 
 _CONCURRENT_SHARDS: Final = 32
@@ -52,6 +52,20 @@ class KclRows:
 def stream_id(ref: StreamRef, created: int) -> str:
     """Return a stream's identifier in a multi-stream KCL application. `created` is in epoch seconds."""
     return f"{ref.stream_arn.split(':')[4]}:{ref.stream_name}:{created}"
+
+
+def require_all(table: str, stream: str, rows: Mapping[str, Lease], shards: Sequence[Shard]) -> None:
+    """Raise ConfigurationError if a shard has no row: a KCL application would begin it at its initial position, although it may be read."""
+    lineage = Lineage(shards)
+    positions = {ShardKey(stream, shard): row.position or TRIM_HORIZON for shard, row in rows.items()}
+    parents = {ShardKey(stream, shard): row.parents for shard, row in rows.items()}
+    positions |= dict.fromkeys(read_to_end(positions, {stream: lineage}, parents), SHARD_END)
+    named = {key.shard: position for key, position in positions.items()}
+    if missing := beginning(lineage, Side(TRIM_HORIZON, named, ())).left_out:
+        raise ConfigurationError(
+            f"{table} has no row for {', '.join(missing)} of stream {stream}, nor for a parent or child: a run has ended before it had "
+            "written the rows of all shards. Start the query, wait a minute, stop it, and export again"
+        )
 
 
 async def kcl_rows(

@@ -11,7 +11,7 @@ from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
-from kinesis_efo_tools.operate.kcl_rows import KclRows, Naming, kcl_rows
+from kinesis_efo_tools.operate.kcl_rows import KclRows, Naming, kcl_rows, require_all
 from tests.support import virtual_time
 from tests.support.aggregates import aggregated
 from tests.support.messages import raises
@@ -65,3 +65,14 @@ def test_shard_not_listed_yet_is_an_error() -> None:
         "try again in a minute",
     ):
         made(s1=Lease("orders:shardId-1"), s2=Lease("orders:shardId-2"))
+
+
+def test_table_without_a_row_of_each_shard_is_not_exported() -> None:
+    shards = [Shard(name, (), (0, 9), first=1) for name in ("s1", "s2")]
+    require_all("lease table t", "orders", {name: Lease(f"orders:{name}") for name in ("s1", "s2")}, shards)
+    with raises(
+        ConfigurationError,
+        "lease table t has no row for s2 of stream orders, nor for a parent or child: a run has ended before it had written the rows of all "
+        "shards. Start the query, wait a minute, stop it, and export again",
+    ):
+        require_all("lease table t", "orders", {"s1": Lease("orders:s1")}, shards)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from random import Random
 from statistics import quantiles
 
@@ -152,3 +153,24 @@ async def test_queries_without_getrecords_give_each_other_time_to_plan() -> None
         for task in reading:
             task.cancel()
         await asyncio.gather(*reading, return_exceptions=True)
+
+
+@virtual
+async def test_latest_beside_another_query_skips_nothing_that_came_meanwhile() -> None:
+    world = MemoryWorld(shards=1)
+    world.put_some(5)
+    async with Query(world.application) as query:
+        offset = await query.begin()
+        reading = asyncio.create_task(read_on(query, query.planner, "query", offset))
+        await asyncio.sleep(2)
+        (key,) = offset
+        late, now = Planning(query.run, name="late"), world.clock.time()
+        asking = asyncio.create_task(late.at_front(Offset({key: Position.at_timestamp(int(1000 * now))})))
+        while not asking.done():
+            world.put("k")
+            await asyncio.sleep(1)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    records = world.kinesis.state.streams[STREAM].shards[key.shard].keep().records
+    first = next(json.loads(record.json)["SequenceNumber"] for record in records if record.arrival > now)
+    assert asking.result()[key].precedes(int(first))

@@ -63,6 +63,7 @@ class Assignment:
 
     def __init__(self, clock: Clock, ask: Callable[[], None]) -> None:
         self.failure = Failure()
+        self.failures: dict[str, bytes] = {}  # The packed errors of queries, by their names in the run
         self.revision = 0
         self._clock = clock
         self._ask = ask
@@ -135,10 +136,12 @@ class Assignment:
         return order.known if order.start == position else Known(accepted=order.known.accepted)
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
-        """Report an error. If a task of one of several queries cannot read, only that task fails."""
-        order = self._orders.get(row.shard)
-        if row.is_shared or order is None or not order.kept:
+        """Report an error: of this fetcher, or of one query."""
+        if row.query is None:
             self.failure.set(error)
+        else:
+            self.failures.setdefault(row.query, pack_error(error))
+            self._ask()
 
 
 class RemoteFetcher:
@@ -294,7 +297,8 @@ class RemoteFetcher:
             self._reports += 1
             number, revision = self._reports, self._assignment.revision
             try:
-                reply = await self._planner.report(Report(self._name, number, shards, failure))
+                report = Report(self._name, number, shards, failure, dict(self._assignment.failures))
+                reply = await self._planner.report(report)
             except FetcherUnreachableError:
                 reply = ReportReply(known=False)
             next_at = asked_at + reply.pause

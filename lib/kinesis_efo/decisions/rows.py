@@ -126,7 +126,8 @@ def _moved(
         ]
         if need:
             heard = shared.events.end != shared.events.start and any(each.asked is not None for each in need)
-            moves = shared.events.records or heard or shared.age >= IDLE_SECONDS
+            served = len(need) < len(queries)
+            moves = shared.events.records or heard or not served or shared.age >= IDLE_SECONDS
             return (lowest(each.begin for each in need), "back") if moves else (None, "")
         return (lowest(ends), "all ahead") if far and all(map(shared.events.ends_before, ends)) else (None, "")
     front = max(ends, key=rank)

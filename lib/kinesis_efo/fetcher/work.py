@@ -140,6 +140,7 @@ class Report(msgspec.Struct, frozen=True):
     number: int  # One more than in the report before; 1 if the report is complete
     shards: list[ShardNews] = []
     failure: bytes = b""  # The error that has ended reading, packed by `pack_error`; empty without an error
+    failures: dict[str, bytes] = {}  # The packed errors of queries, by their names in the run
 
 
 class ReportReply(msgspec.Struct, frozen=True):

@@ -57,12 +57,17 @@ class RunNotes:
         self._distributed.add(stream)
 
     def reached(self, stream: str) -> tuple[CheckpointMark, ...]:
-        """Return the marks that the row of a stream had when its lease was taken; earlier runs wrote them."""
-        return self._found.get(stream, ())
+        """Return the furthest marks that earlier runs wrote into the row of a stream, or that this run has noted."""
+        marks = self._found.get(stream, ())
+        for mark, at in list(self._planned.values()):
+            marks = noted(marks, mark, at)
+        return marks
 
     def note_mark(self, mark: Mark) -> None:
         """Note that a checkpoint has reached a mark. The next renewal writes this note. May be called in any thread."""
-        self._planned[mark.checkpoint] = mark, round(self._clock.time() * 1000)
+        before = self._planned.get(mark.checkpoint)
+        if before is None or before[0].moved < mark.moved:  # a copy of the checkpoint may be behind
+            self._planned[mark.checkpoint] = mark, round(self._clock.time() * 1000)
 
     def stored_in(self, stream: str, row: Lease) -> Lease:
         """Return the row of a stream with these notes added."""

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from kinesis_efo.calls.connection import Connection
 from kinesis_efo.errors import FetcherError, FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.manifest import StreamRef
@@ -155,7 +157,7 @@ class RunLink:
         self._connection = connection
         self._check = check
         self._sleep = sleep
-        self._number = 0
+        self._number = self._heard = 0
         self.offsets = OffsetsOfLink(0)
         self._lock = threading.Lock()
         self.joined = JoinReply()
@@ -182,7 +184,7 @@ class RunLink:
             while True:
                 self._silence.expect(self.file.entry.pid)
                 try:
-                    found = self._connection.ask(request)
+                    found = self._connection.ask(msgspec.structs.replace(request, heard=self._heard))
                 except (FetcherUnreachableError, FetcherRefusedError) as error:
                     if not self.file.lives:
                         self._silence.heard()
@@ -191,6 +193,7 @@ class RunLink:
                     self._sleep(_AGAIN_SECONDS)
                     continue
                 self._silence.heard()
+                self._heard += len(found.said)
                 sys.stderr.writelines(found.said)
                 if not found.known:
                     raise RunLostError
@@ -207,7 +210,7 @@ class RunLink:
         if not self._lock.acquire(timeout=_LEAVE_SECONDS):
             return
         try:
-            answer = self._connection.leave(Leave(self.joined.client))
+            answer = self._connection.leave(Leave(self.joined.client, self._heard))
             sys.stderr.writelines(answer.said)
             give_up_at = time.monotonic() + _ENDING_SECONDS if answer.done else 0.0
             while time.monotonic() < give_up_at and self.file.lives:

@@ -149,6 +149,8 @@ class Assignments:
             # The cause may exist only on the fetcher's host, so name that.
             said = type(error)(f"{error} (the fetcher on host {member.request.host} says so)")
             self._coordinator.failed(RowKey(None, ShardKey("", "")), said)
+        for query, packed in report.failures.items():
+            self._coordinator.failed(RowKey(query, ShardKey("", "")), unpack_error(packed))
         pause = len(self.members) / _REPORTS
         return ReportReply(known=True, again=not all(known), revision=member.revision, pause=pause)
 

@@ -60,7 +60,14 @@ class _Client:
         self.number = 0  # The number of its last call
         self.spark_run = ""  # Spark's id of the run of its query; empty if unknown
         self.calling: asyncio.Task[msgspec.Raw] | None = None  # Executes the last call; None before the first
+        self.said: list[str] = []  # Log lines in replies that may have been lost
+        self.heard = 0  # How many lines the client has received
         self.offsets = OffsetsOfLink(1)
+
+    def has_heard(self, lines: int) -> None:
+        """Drop the first log lines, which have arrived."""
+        del self.said[: max(0, lines - self.heard)]
+        self.heard = max(self.heard, lines)
 
 
 class Clients:
@@ -92,7 +99,10 @@ class Clients:
             await self._finished(decoded(body, FinishedBatches))
             return CallReply(known=False)
         if kind == LEAVE:
-            await self._drop(decoded(body, Leave).client)
+            leave = decoded(body, Leave)
+            if (client := self._clients.get(leave.client)) is not None:
+                client.has_heard(leave.heard)
+            await self._drop(leave.client)
             return CallReply(not self._clients, known=False, said=self._told())
         return None
 
@@ -163,6 +173,7 @@ class Clients:
         finally:
             # Remove the client last, so that the run does not end while a query is leaving.
             self._clients.pop(name, None)
+            self._said.extendleft(reversed(client.said))
             if client.spark_run:
                 self._past.add(client.spark_run)
             else:
@@ -213,10 +224,12 @@ class Clients:
         await asyncio.wait({calling}, timeout=ANSWER_SECONDS)
         if self._closed or request.client not in self._clients:
             return CallReply(known=False)
+        client.has_heard(request.heard)
+        client.said += self._told()
         if not calling.done():
-            return CallReply(said=self._told())
+            return CallReply(said=client.said[:])
         try:
-            return CallReply(done=True, result=calling.result(), said=self._told())
+            return CallReply(done=True, result=calling.result(), said=client.said[:])
         except FetcherUnreachableError as error:
             # For the client, the original type means that the run does not answer.
             raise FetcherError(str(error)) from error

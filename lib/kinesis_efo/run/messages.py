@@ -55,12 +55,14 @@ class QueryCall(msgspec.Struct, frozen=True):
     client: str
     number: int
     call: msgspec.Raw
+    heard: int = 0  # How many of the run's log lines the client has received
 
 
 class Leave(msgspec.Struct, frozen=True):
     """A client reports that its query has ended."""
 
     client: str
+    heard: int = 0  # As in `QueryCall`
 
 
 class FinishedBatches(msgspec.Struct, frozen=True):

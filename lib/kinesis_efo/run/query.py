@@ -169,9 +169,15 @@ class Query:
         """
         clock = self._run.clock
         give_up_at = clock.monotonic() + _FRONT_SECONDS
-        while not all((fronts := self._fronts(offset)).values()) and clock.monotonic() < give_up_at:
+        # Later ends would skip what arrives while this waits.
+        first = {key: self._run.table.shared[key].index.end for key in self._fronts(offset)}
+        confirmed = set[ShardKey]()
+        while True:
+            confirmed |= {key for key, end in self._fronts(offset).items() if end is not None}
+            if first.keys() <= confirmed or clock.monotonic() >= give_up_at:
+                break
             await clock.sleep(1.0)
-        if moved := {key: end for key, end in fronts.items() if end is not None}:
+        if moved := {key: end for key, end in first.items() if key in confirmed}:
             offset = Offset({**offset, **moved}, offset.lasts, offset.mark, offset.horizons, offset.created)
         return offset
 
@@ -259,6 +265,12 @@ class Query:
                     *key,
                 )
         return starting
+
+    def still_quiet(self, offset: Offset, quiet: Mapping[ShardKey, float]) -> dict[ShardKey, float]:
+        """Return those of the shards that seemed to be at their tip which still do, with the times in `quiet`."""
+        now = self._run.clock.monotonic()
+        rows = {key: self._rows.row(key, offset[key]) for key in quiet if key in offset}
+        return {key: quiet[key] for key, row in rows.items() if row is not None and row.quiet(now)}
 
     def leave_shards(self, shards: frozenset[ShardKey]) -> None:
         """Stop reading shards that the query has finished. Otherwise their events would fill the buffers and never be dropped."""

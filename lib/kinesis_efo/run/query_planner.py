@@ -265,7 +265,9 @@ class QueryPlanner:
             plan = await self._served(self._advance.ranges(position, end), 0.0)
             return self._step(end, size=size, behind=behind, plan=plan if plan.all_served else None)
         if not waits:  # a shard whose records wait is not quiet
-            ending.settle(position, self._advance.quiet, self._run.clock.monotonic())
+            # A shard that is silent by now is not quiet any more, although no reply was about it.
+            quiet = {} if ending.targets is None else self.query.still_quiet(position, self._advance.quiet)
+            ending.settle(position, quiet, self._run.clock.monotonic())
         unfinished = ending.targets is not None and (reply.undecided or not ending.reached(position))
         return self._step(again=unfinished or (waits and self._alone), behind=behind)
 

@@ -381,6 +381,8 @@ class Run(LeaseListener):
             self.failure.set(error)
         elif isinstance(error, AccessRefusedError):
             self.table.forbid_polling(error)
+        elif query is None and row.query:
+            pass  # it has left, but a task of it may still be reading
         elif len(self.queries) == 1:
             self.failure.set(error)
         elif query is not None:

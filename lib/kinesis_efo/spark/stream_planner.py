@@ -13,9 +13,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any, Final
 
 from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.decisions.losses import time_of
 from kinesis_efo.errors import ConfigurationError, KinesisEfoError
 from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest
@@ -25,7 +27,7 @@ from kinesis_efo.planner.lifecycle import end_with_spark
 from kinesis_efo.planner.run_process import end_ahead
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.planner.stream_set import StreamSet
-from kinesis_efo.positions import Offset, ShardRange
+from kinesis_efo.positions import Offset, PositionKind, ShardRange
 from kinesis_efo.processes import notes_directory
 from kinesis_efo.run.access import BatchPlan, Begin, Logged, Next, Plan, Reading, Step
 from kinesis_efo.spark.lag import Lag
@@ -41,6 +43,19 @@ again to repeat micro-batch 0, whose end names its begin."""
 _REPORT_SECONDS = 2.0
 """Maximum seconds for which a stopping query waits for the driver's report of its last micro-batch. The report takes milliseconds, or half
 a second for the first micro-batch of a session."""
+
+
+def _check_first(begin: Offset, end: Offset) -> None:
+    """Raise ConfigurationError if an earlier version planned micro-batch 0 up to `end`, which lies before the start chosen now."""
+    for key, at in begin.items():
+        through = end.get(key)
+        written = None if through is None else time_of(key.shard, through, inf)
+        if at.kind is PositionKind.AT_TIMESTAMP and written is not None and written + 1 < at.value / 1000:
+            raise ConfigurationError(
+                f"shard {key}: an earlier version has planned micro-batch 0 up to {through} without finishing it, and its checkpoint does not "
+                f"have its begin; it would begin now, at {at}, after its end. Set kinesis-efo option 'startingPosition' to the time at which "
+                "the query was started first, or delete the checkpoint"
+            )
 
 
 class StreamPlanner:
@@ -89,7 +104,11 @@ class StreamPlanner:
             return []
         planned = self._offsets.read(end, finished=False)
         # Spark's log has the end of the micro-batch before, but not where micro-batch 0 begins.
-        begin = self._offsets.read_begin(end) or self._begin(start)
+        begin = self._offsets.read_begin(end)
+        if begin is None:
+            begin = self._begin(start)
+            if start == START:
+                _check_first(begin, planned)
         if begin == planned:
             return []
         first, self._has_planned = not self._has_planned, True

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from kinesis_efo.calls.address import FetcherAddress
-from kinesis_efo.cluster.remote_fetcher import FetcherIdentity, RemoteFetcher
-from kinesis_efo.errors import FetcherUnreachableError, SubscriptionError
+from kinesis_efo.clock import SystemClock
+from kinesis_efo.cluster.remote_fetcher import Assignment, FetcherIdentity, RemoteFetcher
+from kinesis_efo.errors import FetcherUnreachableError, RetriesExhaustedError, SubscriptionError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.fetcher.work import Order, Report, ReportReply, ShardNews, Work, WorkRequest
+from kinesis_efo.fetcher.work import Order, Report, ReportReply, RowKey, ShardNews, Work, WorkRequest
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -262,3 +263,9 @@ async def test_replaced_fetcher_closes_its_shards_and_rejoins(host: Host) -> Non
     assert {news.key: news.start for news in first.shards} == dict.fromkeys((FIRST, SECOND), TRIM_HORIZON)
     assert host.read == {FIRST, SECOND}
     assert host.stream.collisions == []
+
+
+def test_error_of_one_query_does_not_end_the_fetcher() -> None:
+    assignment = Assignment(SystemClock(), lambda: None)
+    assignment.failed(RowKey("clicks", ShardKey("orders", "s0")), RetriesExhaustedError("no progress"))
+    assert assignment.failure.error is None and assignment.failures.keys() == {"clicks"}

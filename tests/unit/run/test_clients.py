@@ -19,7 +19,7 @@ from kinesis_efo.planner.run_link import RunConnection, RunLink, RunLostError
 from kinesis_efo.positions import SHARD_END, Offset, Position, ShardKey
 from kinesis_efo.processes import Process
 from kinesis_efo.run.access import Begin, Next
-from kinesis_efo.run.messages import FinishedBatches, OffsetsOfLink, QueryCall
+from kinesis_efo.run.messages import FinishedBatches, Leave, OffsetsOfLink, QueryCall
 from tests.support.shared_runs import BIG, KEY, FakeQuery, FakeRun, manifest
 from tests.support.world import wait_until
 
@@ -96,6 +96,17 @@ def test_late_message_does_not_repeat_an_earlier_call(client: Client) -> None:
     with RunConnection(client.own.address, client.own.secret) as former:
         former.ask(late)
     assert len(client.query.done(Next)) == 2
+
+
+def test_log_line_comes_again_until_its_client_has_received_it(client: Client) -> None:
+    name, call = client.joined.client, OffsetsOfLink(0).encode(Next(OFFSET, 0.1))
+    client.own.said.append("a loss")
+    with RunConnection(client.own.address, client.own.secret) as connection:
+        for _ in range(2):  # the first reply may have been lost
+            assert connection.ask(QueryCall(name, 1, call, 0)).said == ["a loss"]
+        client.own.said.append("another")
+        assert connection.ask(QueryCall(name, 2, call, 1)).said == ["another"]
+        assert connection.leave(Leave(name, 1)).said == ["another"]
 
 
 def left_of(number: int) -> dict[ShardKey, Position]:

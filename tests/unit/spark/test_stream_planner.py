@@ -16,13 +16,15 @@ from kinesis_efo.errors import ConfigurationError, FetcherError
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import LISTENS
-from kinesis_efo.positions import Offset, Position
+from kinesis_efo.positions import Offset, Position, ShardKey
 from kinesis_efo.run.access import BatchPlan, Begin, Logged, Next, Plan, Reading, Step
 from kinesis_efo.spark import stream_planner
-from kinesis_efo.spark.stream_planner import QueryRun, SparkOffsets, StreamPlanner, Triggers
+from kinesis_efo.spark.stream_planner import QueryRun, SparkOffsets, StreamPlanner, Triggers, _check_first
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from kinesis_efo.tasks.compat import SPARK_VERSION
+from kinesis_efo_local.sequence import Numbering
 from tests.support.fetched import key
+from tests.support.messages import raises
 from tests.support.shared_runs import manifest
 from tests.support.world import wait_until
 
@@ -233,3 +235,16 @@ def test_ending_after_one_trigger_is_a_warning(
         words = None  # these versions say themselves that the query ends
     assert len(caplog.messages) == (words is not None)
     assert words is None or words in caplog.text
+
+
+def test_unfinished_first_micro_batch_before_its_start_is_an_error() -> None:
+    shard = ShardKey("orders", "shardId-000000000003")
+    through = Position.after(int(Numbering(3, 1_600_000_000).record(1_700_000_000 * 10**9)))
+    _check_first(Offset({shard: Position.at_timestamp(1_700_000_000_000)}), Offset({shard: through}))
+    with raises(
+        ConfigurationError,
+        "shard orders:shardId-000000000003: an earlier version has planned micro-batch 0 up to ... without finishing it, and its checkpoint "
+        "does not have its begin; it would begin now, at AT_TIMESTAMP:1700000002000, after its end. Set kinesis-efo option 'startingPosition' "
+        "to the time at which the query was started first, or delete the checkpoint",
+    ):
+        _check_first(Offset({shard: Position.at_timestamp(1_700_000_002_000)}), Offset({shard: through}))

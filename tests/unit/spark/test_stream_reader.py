@@ -101,6 +101,9 @@ class Query:
     async def tips(self, offset: Offset, at_most: float) -> Offset | None:
         return self.found
 
+    def still_quiet(self, _: Offset, quiet: dict[ShardKey, float]) -> dict[ShardKey, float]:
+        return quiet
+
     def last_records(self, ranges: list[ShardRange]) -> dict[ShardKey, int]:
         return {wanted.key: self.cut[wanted] for wanted in ranges if wanted in self.cut}
 

@@ -13,7 +13,7 @@ from typing import Final
 from kinesis_efo.metrics import METRICS
 from kinesis_efo.options import SOURCE_OPTIONS
 from kinesis_efo.options.source import BATCHES, STREAMING
-from kinesis_efo.options.table import Option, foreign
+from kinesis_efo.options.table import Option
 from kinesis_efo.spark.sink import SINK_OPTIONS
 from kinesis_efo_tools.manifest_schema import SCHEMA
 from scripts import status
@@ -70,16 +70,6 @@ def manifest() -> str:
     return "\n".join(["| key | |", "|---|---|", *(f"| `{key}` | {meaning} |" for key, meaning in keys.items())])
 
 
-def of_system(system: str) -> str:
-    """The options of another system as a Markdown table, with what takes their place."""
-    rows = [
-        f"| {', '.join(f'`{name}`' for name in row.names)} | {'-' if row.here == '-' else f'`{row.here}`'} | {row.note} |"
-        for row in foreign()
-        if row.system == system
-    ]
-    return "\n".join([f"| {system} | here | |", "|---|---|---|", *rows])
-
-
 def keywords() -> str:
     """The module whose `TypedDict` lets editors complete the options of `read_stream` and `read`."""
     # Both have arguments of their own for these.
@@ -129,9 +119,6 @@ OPERATORS: Final = {
 }  # fmt: skip
 EXPERTS: Final = {option.name for option in (*SOURCE_OPTIONS, *SINK_OPTIONS)} - EVERYONE - OPERATORS
 
-SYSTEMS: Final = [system for system in dict.fromkeys(row.system for row in foreign()) if system != "Spark source"]
-"""The systems with a table on the page for those who come from them."""
-
 TABLES: Final = {
     "README.md": (
         summary("option", (each for each in SOURCE_OPTIONS if each.name in COMMON)),
@@ -142,7 +129,6 @@ TABLES: Final = {
         reference("option of operators", OPERATORS),
         reference("option of experts", EXPERTS),
     ),
-    "docs/coming-from.md": tuple(map(of_system, SYSTEMS)),
     "docs/metrics.md": (metrics(),),
     "docs/manifest.md": (manifest(),),
 }

@@ -32,19 +32,20 @@ def summary(title: str, options: Iterable[Option]) -> str:
 
 
 def reference(title: str, names: Container[str]) -> str:
-    """A Markdown table of options for reading and writing: who uses them, their meaning and the rule for their values."""
+    """A Markdown table of options for reading and writing: the rule for their values, and their meaning, with who uses them unless streaming queries alone do."""
     uses: dict[Option, list[str]] = {}
     for option in SOURCE_OPTIONS:
         uses[option] = ["streaming"] * (option.name not in BATCHES) + ["batch"] * (option.name not in STREAMING)
     for option in SINK_OPTIONS:
         uses.setdefault(option, []).append("writing")
-    # Outside of code, what is in angle brackets is a tag.
-    rows = [
-        f"| `{option.name}` | {', '.join(use) if len(use) < 3 else 'all'} | {option.rule.replace('<', '&lt;')} | {option.default} | {option.meaning} |"
-        for option, use in uses.items()
-        if option.name in names
-    ]
-    return "\n".join([f"| {title} | for | value | default | |", "|---|---|---|---|---|", *rows])
+    rows = []
+    for option, use in uses.items():
+        if option.name in names:
+            of = "" if use == ["streaming"] else "*all*: " if len(use) == 3 else f"*{', '.join(use)}*: "
+            # Outside of code, what is in angle brackets is a tag.
+            rule = option.rule.replace("<", "&lt;")
+            rows.append(f"| `{option.name}` | {rule} | {option.default} | {of}{option.meaning} |")
+    return "\n".join([f"| {title} | value | default | |", "|---|---|---|---|", *rows])
 
 
 def metrics() -> str:
@@ -95,16 +96,7 @@ def keywords() -> str:
     )
 
 
-COMMON: Final = (
-    "manifest",
-    "streams",
-    "startingPosition",
-    "maxBytesPerTrigger",
-    "maxShardSkew",
-    "bufferBytes",
-    "fetchers",
-    "readMode",
-)
+COMMON: Final = ("manifest", "streams", "readMode", "startingPosition", "maxBytesPerTrigger", "fetchers")
 """The options that README shows: those that most jobs need."""
 
 EVERYONE: Final = {

@@ -51,11 +51,11 @@ def reference(title: str, names: Container[str]) -> str:
 def metrics() -> str:
     """The metrics as a Markdown table."""
     rows = [
-        f"| `{metric.name}`<br>`{metric.cloudwatch}` | {metric.kind.value} | {metric.unit} | "
+        f"| `{metric.name}`<br>`{metric.cloudwatch}` | {metric.kind.value}, {metric.unit} | "
         f"{', '.join(f'`{name}`' for name in metric.attributes) or '-'} | {metric.meaning} |"
         for metric in METRICS
     ]
-    return "\n".join(["| OpenTelemetry, CloudWatch | kind | unit | attributes | |", "|---|---|---|---|---|", *rows])
+    return "\n".join(["| OpenTelemetry, CloudWatch | kind, unit | attributes | |", "|---|---|---|---|", *rows])
 
 
 def manifest() -> str:

@@ -89,7 +89,7 @@ AWS_OPTIONS: Final = (
 
 METRICS_OPTIONS: Final = (
     Option("metricsExport", read.one_of(*EXPORTS), "otel, emf or none", "`otel`",
-           "`otel`: OpenTelemetry, silent until an SDK is configured; `emf`: CloudWatch EMF lines; or `none`",
+           "`otel`: OpenTelemetry; `emf`: CloudWatch EMF lines",
            "metrics.export", of_run=True, formerly=("metrics.export",)),
     Option("metricsEmfTo", read.text, "stdout, stderr or a path", "`stdout`",
            "where EMF lines go; a file is appended to, and may be rotated", "metrics.emf_to", needs="metricsExport=emf", of_run=True, formerly=("metrics.emf.to",)),

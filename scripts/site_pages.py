@@ -219,7 +219,8 @@ def constructs() -> str:
 def examples() -> str:
     """The page of the programs to copy. Without a table of contents there is room for lines of 120 characters."""
     lines = ["---", "hide: [toc]", "---", "", "# Programs to copy", ""]
-    for path in [*sorted((ROOT / "examples").glob("*.py")), ROOT / "jobs" / "archive.py"]:
+    programs = [*(ROOT / "examples").glob("*.py"), *(ROOT / "examples" / "emr_connector").glob("*.py")]
+    for path in [*sorted(programs), ROOT / "jobs" / "archive.py"]:
         lines += [f"## {path.relative_to(ROOT)}", "", "```python", path.read_text().rstrip(), "```", ""]
     return "\n".join(lines)
 

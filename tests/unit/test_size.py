@@ -18,6 +18,7 @@ def size() -> dict[str, int]:
         "modules of the runtime": len(runtime),
         "lines of lib": sum(map(_lines, modules)),
         "words of the pages": sum(len(page.read_text().split()) for page in (ROOT / "docs").rglob("*.md")),
+        "words of README": len((ROOT / "README.md").read_text().split()),
     }
 
 
@@ -35,11 +36,9 @@ def _lines(path: Path) -> int:
         ("modules of the runtime", 188),
         # 26 of them make requests for orchestrators, 260 are Glue, 15 the quota of an account, 20 the check of what is exported to a KCL.
         ("lines of lib", 51_650),
-        # 1,290 of them are the argument for the guarantees.
-        # 650 are the page on Airflow and Step Functions, 450 that on Glue, 150 that on assistants, 200 that on boto3.
-        # 100 are what constructs grant and measure, and the engine of new repositories.
-        # 240 are the page on releases, 75 SQL in Declarative Pipelines.
-        ("words of the pages", 41_810),
+        # The goal is 29,000; what is left is on one page each.
+        ("words of the pages", 31_729),
+        ("words of README", 1_300),
     ],
 )
 def test_it_does_not_grow(what: str, most: int) -> None:

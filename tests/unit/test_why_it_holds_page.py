@@ -32,7 +32,9 @@ class Invariant(NamedTuple):
 
 
 def invariants() -> list[Invariant]:
-    numbers_and_texts = re.split(r"^### (\d+)\. ", PAGE.partition("\n## What the argument does not cover")[0], flags=re.MULTILINE)[1:]
+    numbers_and_texts = re.split(
+        r"^### (\d+)\. ", PAGE.partition("\n## What the argument does not cover")[0], flags=re.MULTILINE
+    )[1:]
     return [
         Invariant(int(number), names(text, "Code"), re.findall(r"`([^`]+::[^`]+)`", paragraph(text, "Property")))
         for number, text in zip(numbers_and_texts[::2], numbers_and_texts[1::2], strict=True)

@@ -92,7 +92,7 @@ def run(spark: SparkSession, lake: World, tmp_path: Path, monkeypatch: pytest.Mo
 
     def run(page: str, *, rows: int = len(ORDERS), texts: Mapping[str, str] | None = None) -> dict[str, Any]:
         replaced = {MANIFEST: str(lake.manifest), BUCKET: str(tmp_path), **(texts or {})}
-        here = {"endpointUrl": lake.aws.endpoint_url, "leaseTimeout": "10s"}
+        here = {"endpointUrl": lake.aws.endpoint_url}
 
         def finish(query: StreamingQuery) -> None:
             wait_for_rows(query, rows)
@@ -103,7 +103,9 @@ def run(spark: SparkSession, lake: World, tmp_path: Path, monkeypatch: pytest.Mo
 
         monkeypatch.setattr(kinesis_efo, "read", at_hand(kinesis_efo.read))
         monkeypatch.setattr(
-            kinesis_efo, "read_stream", at_hand(kinesis_efo.read_stream, startingPosition="TRIM_HORIZON")
+            kinesis_efo,
+            "read_stream",
+            at_hand(kinesis_efo.read_stream, startingPosition="TRIM_HORIZON", leaseTimeout="10s"),
         )
         monkeypatch.setattr(StreamingQuery, "awaitTermination", finish)
         # The session is that of other tests as well.

@@ -37,7 +37,7 @@ def _lines(path: Path) -> int:
         # 26 of them make requests for orchestrators, 260 are Glue, 15 the quota of an account, 20 the check of what is exported to a KCL.
         ("lines of lib", 51_650),
         # The goal is 29,000; what is left is on one page each.
-        ("words of the pages", 31_713),
+        ("words of the pages", 32_026),
         ("words of README", 1_300),
     ],
 )

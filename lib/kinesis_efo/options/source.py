@@ -146,11 +146,11 @@ SOURCE_OPTIONS: Final = (
     Option("shardsPerTask", read.unless("auto", read.bounded(read.integer, 1, 100)), "auto, or a whole number from 1 to 100", "`auto`",
            "how many shards each task reads at a time; `auto`: shards divided by cores, at most 16", "shards_per_task", formerly=("batch.shardsPerTask",)),
     Option("maxBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
-           "most bytes in one micro-batch, as Kinesis sends them: JSON with base64, 1.4 to 11 times the data; whole events, at least one", "max_bytes_per_trigger"),
+           "most data in one micro-batch, estimated; whole events, at least one", "max_bytes_per_trigger"),
     Option("maxRecordsPerTrigger", read.bounded(read.integer, 1), "a whole number of records, at least 1", "-",
            "most records in one micro-batch; whole events, at least one", "max_records_per_trigger"),
     Option("minBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
-           "a micro-batch with fewer bytes, counted likewise, waits for more, for `maxTriggerDelay` at most", "min_bytes_per_trigger"),
+           "a micro-batch with less data waits for more, for `maxTriggerDelay` at most", "min_bytes_per_trigger"),
     Option("maxTriggerDelay", read.duration(0, 60), "a duration such as 1s, up to 60s", "`1s`",
            "longest wait from one micro-batch to the next, larger one; without `minBytesPerTrigger`, only while all shards with records are "
            "over 1 s behind, with `kinesis_efo.read_stream` and no other source", "max_trigger_delay"),

@@ -24,7 +24,6 @@ from kinesis_efo.options.settings import (
 )
 from kinesis_efo.options.table import Option, OptionTable
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
-from kinesis_efo.units import parse_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +113,10 @@ def _query_start(text: str) -> Start:
 
 def _deaggregation(text: str) -> Deaggregation:
     # `all` is an older name of `true`.
-    chosen = read.one_of(*(each.value for each in Deaggregation), "all")(text)
-    return Deaggregation.ALL if chosen == "all" else Deaggregation(chosen)
+    return Deaggregation.ALL if text.strip().lower() == "all" else _DEAGGREGATION(text)
+
+
+_DEAGGREGATION: Final = read.word_for(Deaggregation, "true", "false", "strict")
 
 
 SOURCE_OPTIONS: Final = (
@@ -132,31 +133,31 @@ SOURCE_OPTIONS: Final = (
            "protocol of subscriptions; `auto`: HTTP/2 if the service speaks it, else HTTP/1.1", "transport", of_run=True),
     Option("pollingInterval", read.duration(0.2, 10), "a duration such as 1s, from 200ms to 10s", "`1s`",
            "with `polling`, time between calls to a shard without more records; longer with more than 500 shards", "polling_interval", of_run=True, formerly=("polling.interval",)),
-    Option("startingPosition", _query_start,
+    Option("startingPosition", read.Typed(_query_start, read.MOMENT),
            "LATEST, EARLIEST (TRIM_HORIZON), LEASES or a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard",
            "`LATEST`", "where a new query starts; a restarted one continues from its checkpoint", "start", also=("startingTimestamp",)),
-    Option("newStreamPosition", _start, "EARLIEST (TRIM_HORIZON), LATEST, LEASES or a time in ISO 8601 or epoch ms", "`TRIM_HORIZON`",
+    Option("newStreamPosition", read.Typed(_start, read.MOMENT), "EARLIEST (TRIM_HORIZON), LATEST, LEASES or a time in ISO 8601 or epoch ms", "`TRIM_HORIZON`",
            "where a stream starts that the query's checkpoint does not know yet", "new_stream_start"),
-    Option("removedStreams", lambda text: read.one_of("fail", "drop")(text) == "drop", "fail or drop", "`fail`",
+    Option("removedStreams", read.word_for(lambda word: word == "drop", "fail", "drop"), "fail or drop", "`fail`",
            "what to do if the checkpoint has a stream that is not read any more: fail, or continue without it", "drop_removed_streams"),
     Option("endingPosition", ends, "LATEST, a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard", "`LATEST`",
            "where a batch read ends, or a query with `Trigger.AvailableNow` or `Trigger.Once`; exclusive; `LATEST` is the tip at `load()`, or at the start", "ends", also=("endingTimestamp",)),
-    Option("maxShardRate", read.bounded(parse_size, 64 << 10), "a size such as 1m, at least 64k", "`1m`",
+    Option("maxShardRate", read.bounded(read.size, 64 << 10), "a size such as 1m, at least 64k", "`1m`",
            "most bytes per second that a batch read, or a query alone (up to 2m), takes from a shard with GetRecords", "shard_rate", of_run=True, formerly=("apartRate", "batch.maxRate")),
     Option("shardsPerTask", read.unless("auto", read.bounded(read.integer, 1, 100)), "auto, or a whole number from 1 to 100", "`auto`",
            "how many shards each task reads at a time; `auto`: shards divided by cores, at most 16", "shards_per_task", formerly=("batch.shardsPerTask",)),
-    Option("maxBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
+    Option("maxBytesPerTrigger", read.bounded(read.size, 1), "a size such as 64m, at least 1 byte", "-",
            "most data in one micro-batch, estimated; whole events, at least one", "max_bytes_per_trigger"),
     Option("maxRecordsPerTrigger", read.bounded(read.integer, 1), "a whole number of records, at least 1", "-",
            "most records in one micro-batch; whole events, at least one", "max_records_per_trigger"),
-    Option("minBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
+    Option("minBytesPerTrigger", read.bounded(read.size, 1), "a size such as 64m, at least 1 byte", "-",
            "a micro-batch with less data waits for more, for `maxTriggerDelay` at most", "min_bytes_per_trigger"),
     Option("maxTriggerDelay", read.duration(0, 60), "a duration such as 1s, up to 60s", "`1s`",
            "longest wait from one micro-batch to the next, larger one; without `minBytesPerTrigger`, only while all shards with records are "
            "over 1 s behind, with `kinesis_efo.read_stream` and no other source", "max_trigger_delay"),
     Option("maxShardSkew", read.duration(10, 86_400), "a duration such as 30s, from 10s to 24h", "-",
            "how far ahead of the slowest shard any other may be taken, by arrival time; for watermarks", "max_shard_skew", of_run=True),
-    Option("bufferBytes", read.bounded(parse_size, 1 << 20), "a size such as 256m", "`256m`",
+    Option("bufferBytes", read.bounded(read.size, 1 << 20), "a size such as 256m", "`256m`",
            "memory of each fetcher for events; at least 1m", "buffer_bytes", of_run=True),
     Option("slowQueries", read.one_of("apart", "hold"), "apart or hold", "`apart`",
            "if a slow query leaves the others of its program no room in the buffer: it continues alone, with GetRecords; `hold`: all wait for it", "slow_queries", of_run=True),
@@ -164,7 +165,7 @@ SOURCE_OPTIONS: Final = (
            "fail if records expired before they were read; else log a warning and continue", "fail_on_data_loss", of_run=True),
     Option("acceptDataLoss", read.positions, 'JSON such as {"orders": {"shardId-000000000003": "AFTER:4959..."}}', "-",
            "for each shard, the position after which a loss is accepted, as the error names it; a later loss is an error again", "accepted_losses"),
-    Option("deaggregate", _deaggregation, "true, false or strict", "`true`",
+    Option("deaggregate", read.Typed(_deaggregation, _DEAGGREGATION.hint), "true, false or strict", "`true`",
            "unpack KPL aggregates, with every record in them; `strict`: leave out those whose records' hash keys belong to other shards, as the KCL does", "deaggregate"),
     Option("fetchers", read.unless("driver", read.bounded(read.integer, 1, 1_000)), "driver, or a number of tasks from 1 to 1000", "`driver`",
            "where events are fetched: on the driver's host, or in this many Spark tasks that `kinesis_efo.read_stream` starts", "fetchers", of_run=True),
@@ -181,7 +182,7 @@ SOURCE_OPTIONS: Final = (
            "the first micro-batch reads up to the tip: for `Trigger.AvailableNow` and `Trigger.Once` before Spark 4.2", "catch_up"),
     Option("leaseTimeout", read.duration(1, 3600), "a duration such as 10s, at least 1s", "`10s`",
            "a lease that is not renewed for this long is free", "lease_timeout", of_run=True),
-    Option("checkpointWritesPerSecond", read.bounded(float, 1, 1_000), "a number of writes per second, from 1 to 1000", "`25`",
+    Option("checkpointWritesPerSecond", read.bounded(read.number, 1, 1_000), "a number of writes per second, from 1 to 1000", "`25`",
            "most checkpoints written to the lease table, all shards together", "checkpoint_rate", of_run=True, formerly=("checkpointRate",)),
     Option("pollTimeout", read.duration(0.001, 60), "a duration such as 200ms, up to 60s", "`200ms`",
            "how long a trigger waits for data before it reports that there is none", "poll_timeout"),

@@ -183,6 +183,12 @@ def matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
     return read
 
 
+def several(pattern: re.Pattern[str]) -> Callable[[str], tuple[str, ...]]:
+    """Make a parser of texts that match a pattern, separated by commas, without repetition."""
+    one = matching(pattern)
+    return lambda text: tuple(map(one, names(text)))
+
+
 text = matching(re.compile(r".+", re.DOTALL))
 """Parses any text that is not blank."""
 url = matching(re.compile(r"https?://[^\s/]+(/\S*)?"))

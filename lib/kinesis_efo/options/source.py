@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Final
@@ -39,8 +40,8 @@ class SourceOptions:
     """
 
     manifest: str | None = None
-    stream_arn: str | None = None
-    consumer_arn: str | None = None
+    stream_arns: tuple[str, ...] = ()
+    consumer_arns: tuple[str, ...] = ()
     lease_table: str | None = None
     streams: tuple[str, ...] | None = None
     read_mode: str = "efo"
@@ -121,10 +122,12 @@ _DEAGGREGATION: Final = read.word_for(Deaggregation, "true", "false", "strict")
 
 SOURCE_OPTIONS: Final = (
     MANIFEST_OPTION,
-    Option("streamArn", read.matching(STREAM_ARN), "the ARN of a stream", "-", "instead of a manifest", "stream_arn"),
-    Option("consumerArn", read.matching(CONSUMER_ARN), "the ARN of a stream consumer", "-",
-           "instead of a manifest; not needed with `readMode=polling`", "consumer_arn"),
-    Option("leaseTable", read.text, "the name of a DynamoDB table", "-", "instead of a manifest", "lease_table"),
+    Option("streamArn", read.several(STREAM_ARN), "the ARN of a stream, or several separated by commas, each once", "-",
+           "instead of a manifest", "stream_arns"),
+    Option("consumerArn", read.several(CONSUMER_ARN), "the ARN of a stream consumer, or several separated by commas, each once", "-",
+           "one for each stream of `streamArn`, in any order; not needed with `readMode=polling`", "consumer_arns"),
+    Option("leaseTable", read.text, "the name of a DynamoDB table", "-",
+           "with `streamArn`; without it, only programs of one user on one host exclude each other", "lease_table"),
     Option("streams", read.names, "logical stream names separated by commas, each once, or * for all", "the only one",
            "which streams of the manifest to read", "streams"),
     Option("readMode", read.one_of("efo", "polling"), "efo or polling", "`efo`",
@@ -234,21 +237,19 @@ _TABLE: Final = OptionTable("kinesis-efo", SourceOptions, (*SOURCE_OPTIONS, *HIN
 
 
 def _contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]:
-    needed = ["streamArn", "consumerArn", "leaseTable"]
-    direct = [name for name in needed if name in names]
+    needed = ["streamArn", "consumerArn"]
+    direct = [name for name in (*needed, "leaseTable") if name in names]
     mine, other = ("a streaming query", "a batch read")[:: -1 if values.get(BATCH) else 1]
     for name in sorted(names & (STREAMING if values.get(BATCH) else BATCHES)):
         yield f"kinesis-efo option '{name}' is for {other}; {mine} ignores it: leave it out"
-    if values.get(BATCH):
-        needed = ["streamArn"]
-    elif values.get("readMode") == "polling":
+    if values.get(BATCH) or values.get("readMode") == "polling":
         needed.remove("consumerArn")
     if "manifest" in names and direct:
         yield f"kinesis-efo option 'manifest' takes the place of {_quoted(direct)}; give one or the other"
     elif "manifest" not in names and (missing := [name for name in needed if name not in direct]):
         yield (
             "kinesis-efo needs option 'manifest'" + (f", or {_quoted(missing)} besides {_quoted(direct)}" if direct else
-            " (a path, ssm:///name or s3://bucket/key), or 'streamArn', 'consumerArn' and 'leaseTable'")
+            " (a path, ssm:///name or s3://bucket/key), or 'streamArn' and 'consumerArn'")
         )  # fmt: skip
     if "streams" in names and "manifest" not in names and direct:
         yield "kinesis-efo option 'streams' selects streams of a manifest; remove it, or give 'manifest'"
@@ -263,13 +264,49 @@ def _contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]
             f"kinesis-efo option 'fetcherHost' is {host!r}, which 'fetcherBindHost' {bind!r} does not serve; "
             "give an address by which tasks reach the one that is bound to"
         )
-    if "consumerArn" in values and "streamArn" in values:
-        stream = values["consumerArn"].split("/consumer/")[0]
-        if stream != values["streamArn"]:
+    if "streamArn" in values and "manifest" not in names:
+        yield from _arn_faults(values["streamArn"], values.get("consumerArn", ()), needed)
+        if not values.get(BATCH) and "leaseTable" not in names:
+            yield from _needs_table(values)
+
+
+def _arn_faults(streams: Sequence[str], consumers: Sequence[str], needed: Sequence[str]) -> Iterator[str]:
+    parts = [match.groupdict() for each in streams if (match := STREAM_ARN.fullmatch(each))]
+    if len(regions := sorted({each["region"] for each in parts})) > 1:
+        yield f"kinesis-efo option 'streamArn' must have streams of one region; got {', '.join(regions)}"
+    for name, count in Counter(each["name"] for each in parts).items():
+        if count > 1:
             yield (
-                f"kinesis-efo option 'consumerArn' must be a consumer of 'streamArn' {values['streamArn']!r}; "
-                f"got a consumer of {stream!r}"
+                f"kinesis-efo option 'streamArn' has {count} streams named {name!r}, which a checkpoint could not tell apart; give them names "
+                "of their own in a manifest"
             )
+    found = Counter(each.partition("/consumer/")[0] for each in consumers)
+    if foreign := sorted(found.keys() - streams):
+        yield (
+            f"kinesis-efo option 'consumerArn' must be a consumer of 'streamArn' {', '.join(map(repr, streams))}; "
+            f"got a consumer of {', '.join(map(repr, foreign))}"
+        )
+    elif consumers and "consumerArn" in needed and (missing := [each for each in streams if each not in found]):
+        yield f"kinesis-efo option 'consumerArn' must have a consumer of each stream; got none of {', '.join(map(repr, missing))}"
+    if twice := [each for each in streams if found[each] > 1]:
+        yield f"kinesis-efo option 'consumerArn' must have one consumer of each stream; got several of {', '.join(map(repr, twice))}"
+
+
+def _needs_table(values: Mapping[str, Any]) -> Iterator[str]:
+    """The options that a query without a lease table cannot have. Nothing else decides by its rows."""
+    for name in ("startingPosition", "newStreamPosition"):
+        if (start := values.get(name)) is not None and start.from_leases:
+            yield f"kinesis-efo option '{name}' is LEASES, which needs 'leaseTable' or a manifest: its rows have the positions"
+    if values.get("fetchers") is not None:
+        yield (
+            f"kinesis-efo option 'fetchers' is {values['fetchers']}, which needs 'leaseTable' or a manifest: fetchers run on several hosts, and "
+            "without a table, only those of one host exclude each other"
+        )
+    if values.get("deaggregate") is Deaggregation.STRICT:
+        yield (
+            "kinesis-efo option 'deaggregate' is strict, which needs 'leaseTable' or a manifest: only the table records that Kinesis once "
+            "distributed a stream's records itself, and no aggregate may be left out since"
+        )
 
 
 # In a table of options, the last one of a name counts.

@@ -316,7 +316,7 @@ def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
         if options.batch and options.streams is None:
             manifest.check_choice()
     else:
-        manifest = _given(options).in_region(options.aws.region)
+        manifest = manifest_of_arns(options).in_region(options.aws.region)
     if options.read_mode == "polling":
         polled = {name: replace(ref, consumer_arn=None) for name, ref in manifest.streams.items()}
         return replace(manifest, streams=polled)
@@ -329,7 +329,7 @@ def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
     return manifest
 
 
-def _given(options: SourceOptions) -> Manifest:
+def manifest_of_arns(options: SourceOptions) -> Manifest:
     """Make a manifest from ARNs in the options, which are checked. Streams have the names that they have in Kinesis."""
     consumers = {each.partition("/consumer/")[0]: each for each in options.consumer_arns}
     refs = {

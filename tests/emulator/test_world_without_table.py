@@ -11,7 +11,7 @@ POLLING = {"readMode": "polling"}
 both = pytest.mark.parametrize("options", [{}, POLLING], ids=["efo", "polling"])
 
 
-# Shows invariant 10, 13.
+# Shows invariant 10, invariant 13.
 @both
 def test_restart_without_table_reads_on(options: dict[str, str]) -> None:
     with world(shards=2, table=False, options=options) as w:
@@ -24,7 +24,10 @@ def test_restart_without_table_reads_on(options: dict[str, str]) -> None:
         w.put(10)
         query.start()
         query.reads(30)
+        query.stop()
+        w.query().reads(30)
         assert not w.kinesis.table.items
+        assert sum("there is no kinesis-efo option 'leaseTable'" in each.text for each in w.kinesis.reports) == 3
 
 
 # Shows invariant 12.
@@ -84,7 +87,6 @@ def test_program_of_another_host_is_reported() -> None:
         w.put(10)
         first = w.query()
         first.reads(10)
-        there = w.program
         w.program = w.another_program("there")
         second = w.query()
         second.reads(10, within=120)

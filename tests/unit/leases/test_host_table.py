@@ -29,7 +29,10 @@ class TestHostTable(LeaseStoreContract):
         return HostTable(readers or READERS, self.directory)
 
     def run(self, scenario: Scenario) -> None:
-        asyncio.run(scenario(self.table()))
+        async def main() -> None:
+            await scenario(self.table())
+
+        asyncio.run(main())
 
     async def put_item(self, store: LeaseStore, item: Item) -> None:
         await store.create(Lease.new(key := item["leaseKey"]["S"], LeaseInfo()))
@@ -52,7 +55,7 @@ class TestHostTable(LeaseStoreContract):
         self.run(scenario)
 
     @pytest.mark.parametrize(("left", "unreadable"), [(b"", False), (b"[1", True)])
-    def test_interrupted_write_leaves_no_row(self, left: bytes, unreadable: bool) -> None:  # noqa: FBT001
+    def test_interrupted_write_leaves_no_row(self, left: bytes, unreadable: bool) -> None:
         async def scenario(store: LeaseStore) -> None:
             assert await store.create(RUN) == RUN
             (file,) = self.directory.iterdir()

@@ -81,7 +81,6 @@ class HostTable(LeaseStore):
     async def delete(self, seen: Lease) -> Outcome:
         with self._row(name := self._name(seen.key)) as file:
             if isinstance(found := self._seen(self._read(file), seen), Lease):
-                os.ftruncate(file, 0)  # others may have it open
                 with self._usable() as there:
                     there.remove(name)
         return found

@@ -12,6 +12,7 @@ from typing import Final
 
 from kinesis_efo.metrics import METRICS
 from kinesis_efo.options import SOURCE_OPTIONS
+from kinesis_efo.options.readers import hint_of
 from kinesis_efo.options.source import BATCHES, STREAMING
 from kinesis_efo.options.table import Option
 from kinesis_efo.spark.sink import SINK_OPTIONS
@@ -72,28 +73,39 @@ def manifest() -> str:
 
 
 def keywords() -> str:
-    """The module whose `TypedDict` lets editors complete the options of `read_stream` and `read`."""
-    # Both have arguments of their own for these.
-    names = [each.name for each in SOURCE_OPTIONS if each.name not in ("manifest", "streams")]
-    return "\n".join(
-        [
-            '"""The options of `read_stream` and `read` as keywords, for editors and type checkers. Made from the table of options."""',
-            "",
-            "from __future__ import annotations",
-            "",
-            "from typing import TypeAlias, TypedDict",
-            "",
-            "Value: TypeAlias = str | int | float | bool",
-            '"""The type of an option\'s value. Text is allowed for every option, too; see `docs/options.md`."""',
-            "",
-            "",
-            "class SourceKeywords(TypedDict, total=False):",
-            '    """The options of the source."""',
-            "",
-            *(f"    {name}: Value" for name in names),
-            "",
-        ]
-    )
+    """The module whose `TypedDict`s are the options of `read_stream`, of `read`, and of writers, for type checkers and editors."""
+    # Both functions have arguments of their own for these.
+    source = [each for each in SOURCE_OPTIONS if each.name not in ("manifest", "streams")]
+    read = {name: hint_of(each.read) for each in source for name in (each.name, *each.also)}
+    # Writers get their options through Spark, which makes a text of each value; that of a `timedelta` is no duration.
+    written = {
+        name: hint_of(each.read).replace(" | timedelta", "")
+        for each in SINK_OPTIONS
+        for name in (each.name, *each.also)
+    }
+    classes = {
+        "_Reading(TypedDict": ("What both have.", read.keys() - STREAMING - BATCHES, read),
+        "StreamKeywords(_Reading": ("The options of `read_stream`, for a dict of them.", read.keys() & STREAMING, read),
+        "BatchKeywords(_Reading": ("The options of `read`, for a dict of them.", read.keys() & BATCHES, read),
+        "SinkKeywords(TypedDict": (
+            'The options of the sink: a dict of them for `writeStream.format("kinesis-efo").options(**options)`.',
+            written.keys(),
+            written,
+        ),
+    }
+    lines = [
+        '"""The options as keywords, for type checkers and editors. Made from the tables of options."""',
+        "",
+        "from __future__ import annotations",
+        "",
+        "from datetime import datetime, timedelta",
+        "from typing import Literal, TypedDict",
+        "",
+    ]
+    for head, (meaning, names, hints) in classes.items():
+        fields = [f"    {name}: {hint}" for name, hint in hints.items() if name in names]
+        lines += ["", f"class {head}, total=False):", f'    """{meaning}"""', "", *fields, ""]
+    return "\n".join(lines)
 
 
 COMMON: Final = ("manifest", "streams", "readMode", "startingPosition", "maxBytesPerTrigger", "fetchers")

@@ -33,7 +33,7 @@ OUTSIDE: Final = {
 }
 """Pages outside of docs/, and what they are called on the site."""
 GROUPS: Final = {
-    "Reading": ("read_stream", "read", "register", "SCHEMA"),
+    "Reading": ("read_stream", "StreamKeywords", "read", "BatchKeywords", "register", "SCHEMA"),
     "Rows": ("from_json", "position", "write_once"),
     "Jobs": (
         "job",
@@ -49,7 +49,7 @@ GROUPS: Final = {
         "ShardKey",
     ),
     "Writing without Spark": ("Producer", "AsyncProducer", "Written", "ProducerSettings", "ProducerMetrics"),
-    "Settings": ("AwsSettings", "MetricsSettings"),
+    "Settings": ("AwsSettings", "MetricsSettings", "SinkKeywords"),
 }
 """The public names on the page of the Python API; exceptions follow."""
 CONSTRUCTS: Final = {

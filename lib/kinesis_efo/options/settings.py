@@ -75,7 +75,7 @@ class AwsSettings:
 
 
 MANIFEST_OPTION: Final = Option("manifest", read.text, "a path, ssm:///name or s3://bucket/key", "-",
-    "the application's manifest; without it, `streamArn`, `consumerArn` and `leaseTable`, or the sink's `stream`", "manifest")  # fmt: skip
+    "the application's manifest; without it, `streamArn` and `consumerArn`, or the sink's `stream`", "manifest")  # fmt: skip
 AWS_OPTIONS: Final = (
     Option("region", read.text, "an AWS region", "the manifest's", "AWS region", "aws.region", of_run=True),
     Option("endpointUrl", read.url, "a URL such as http://127.0.0.1:4566", "the environment's `AWS_ENDPOINT_URL*`",

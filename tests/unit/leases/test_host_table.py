@@ -8,11 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kinesis_efo.errors import TableUnavailableError
+from kinesis_efo.errors import LeaseTableError, TableUnavailableError
 from kinesis_efo.leases.host_table import HostTable
 from kinesis_efo.leases.row import Item, Lease, LeaseInfo
 from kinesis_efo.leases.store import Conflict, LeaseStore
 from tests.support.lease_contract import KEY, LeaseStoreContract, Scenario
+from tests.support.messages import raises
 
 READERS = {"orders": "consumer orders", KEY: "consumer x", "bad": "y", "Leader": "z", "shardId-000000000001": "t"}
 RUN = Lease("#run:orders", checkpoint=None)
@@ -62,12 +63,18 @@ class TestHostTable(LeaseStoreContract):
             file.write_bytes(left)
             scan = await store.scan()
             assert (dict(scan.leases), RUN.key in scan.unreadable) == ({}, unreadable)
-            if not unreadable:
+            if unreadable:
+                with raises(LeaseTableError, "there is a file that is no lease, ..., in the lease files in ..."):
+                    await store.delete(RUN)
+            else:
                 assert await store.create(RUN) == RUN
 
         self.run(scenario)
 
     def test_directory_of_others_is_refused(self) -> None:
         self.directory.mkdir(mode=0o755)
-        with pytest.raises(TableUnavailableError, match="is not a directory of this user alone"):
+        with raises(
+            TableUnavailableError,
+            "the lease files in ... cannot be used for now: ... is not a directory of this user alone: ...",
+        ):
             asyncio.run(self.table().check())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -67,16 +67,15 @@ def _run(spark: SparkSession, aws: LocalAws, world: World, mode: str, expected: 
     def take(batch: DataFrame, _: int) -> None:
         rows.append(batch.count())
 
-    options = {"catchUp": "true"} if spark.version.startswith(("4.0", "4.1")) else {}
+    options: dict[str, Any] = {"catchUp": True} if spark.version.startswith(("4.0", "4.1")) else {}
     began = time.monotonic()
     query = (
         kinesis_efo.read_stream(
             spark,
             manifest=str(world.manifest),
             endpointUrl=aws.endpoint_url,
-            readMode=mode,
             startingPosition="TRIM_HORIZON",
-            **options,
+            **{**options, "readMode": mode},
         )
         .writeStream.foreachBatch(take)
         .option("checkpointLocation", str(world.manifest.parent / "checkpoint"))

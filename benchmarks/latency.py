@@ -139,7 +139,7 @@ def started(
     place: Path,
     seen: list[tuple[float, float]],
     trigger: str = "0 seconds",
-    **options: str,
+    **options: Any,
 ) -> StreamingQuery:
     """A query that keeps when each record was sent, and when `foreachBatch` had it.
 

@@ -11,12 +11,13 @@ copy tell. SIGTERM or Ctrl-C end the program after its micro-batch.
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from kinesis_efo import job, read_stream
 
-options = dict(argument.split("=", 1) for argument in sys.argv[1:])
+options: dict[str, Any] = dict(argument.split("=", 1) for argument in sys.argv[1:])
 checkpoint = options.pop("checkpoint")
 target = {name.removeprefix("to."): value for name, value in options.items() if name.startswith("to.")}
 source = {name: value for name, value in options.items() if not name.startswith("to.")}

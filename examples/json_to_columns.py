@@ -10,13 +10,14 @@ not fit the schema, is kept as it is in the column `malformed`. SIGTERM or Ctrl-
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from kinesis_efo import from_json, job, read_stream
 
 SCHEMA = "id string, customer string, amount decimal(12, 2), placed timestamp"
-options = dict(argument.split("=", 1) for argument in sys.argv[1:])
+options: dict[str, Any] = dict(argument.split("=", 1) for argument in sys.argv[1:])
 output, checkpoint = options.pop("output"), options.pop("checkpoint")
 interval = options.pop("interval", "1 minute")  # longer means larger files
 

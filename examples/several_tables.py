@@ -10,6 +10,7 @@ checkpoint and trigger. If one fails, the program ends. SIGTERM or Ctrl-C end it
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,7 +26,7 @@ and (order.amount is null or amount is not null) and (order.placed is null or pl
 PLACE = ("approximateArrivalTimestamp", "shardId", "sequenceNumber", "subSequenceNumber")
 DELAY, SKEW = "10 minutes", "1m"  # shards further ahead would make orders of the others late
 
-options = dict(argument.split("=", 1) for argument in sys.argv[1:])
+options: dict[str, Any] = dict(argument.split("=", 1) for argument in sys.argv[1:])
 output, checkpoint = options.pop("output"), options.pop("checkpoint")
 interval = options.pop("interval", "1 minute")  # longer means larger files
 

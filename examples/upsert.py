@@ -13,6 +13,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 from contextlib import closing
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,7 +26,7 @@ insert into newest values (?, ?, ?) on conflict (key)
 do update set data = excluded.data, place = excluded.place where excluded.place > newest.place
 """
 
-options = dict(argument.split("=", 1) for argument in sys.argv[1:])
+options: dict[str, Any] = dict(argument.split("=", 1) for argument in sys.argv[1:])
 database, checkpoint = options.pop("database"), options.pop("checkpoint")
 key, version = options.pop("key", "partitionKey"), options.pop("version", None)
 

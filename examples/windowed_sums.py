@@ -11,6 +11,7 @@ after its micro-batch.
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -28,7 +29,7 @@ DELAY = "10 minutes"
 # While it catches up, no shard gets further ahead: its orders would make those of the others late.
 SKEW = "1m"
 
-options = dict(argument.split("=", 1) for argument in sys.argv[1:])
+options: dict[str, Any] = dict(argument.split("=", 1) for argument in sys.argv[1:])
 output, checkpoint = options.pop("output"), options.pop("checkpoint")
 
 spark = SparkSession.builder.appName("windowed sums").getOrCreate()

@@ -12,8 +12,9 @@ from typing import Final
 
 from kinesis_efo.metrics import METRICS
 from kinesis_efo.options import SOURCE_OPTIONS
+from kinesis_efo.options.readers import hint_of
 from kinesis_efo.options.source import BATCHES, STREAMING
-from kinesis_efo.options.table import Option, foreign
+from kinesis_efo.options.table import Option
 from kinesis_efo.spark.sink import SINK_OPTIONS
 from kinesis_efo_tools.manifest_schema import SCHEMA
 from scripts import status
@@ -32,29 +33,30 @@ def summary(title: str, options: Iterable[Option]) -> str:
 
 
 def reference(title: str, names: Container[str]) -> str:
-    """A Markdown table of options for reading and writing: who uses them, their meaning and the rule for their values."""
+    """A Markdown table of options for reading and writing: the rule for their values, and their meaning, with who uses them unless streaming queries alone do."""
     uses: dict[Option, list[str]] = {}
     for option in SOURCE_OPTIONS:
         uses[option] = ["streaming"] * (option.name not in BATCHES) + ["batch"] * (option.name not in STREAMING)
     for option in SINK_OPTIONS:
         uses.setdefault(option, []).append("writing")
-    # Outside of code, what is in angle brackets is a tag.
-    rows = [
-        f"| `{option.name}` | {', '.join(use) if len(use) < 3 else 'all'} | {option.rule.replace('<', '&lt;')} | {option.default} | {option.meaning} |"
-        for option, use in uses.items()
-        if option.name in names
-    ]
-    return "\n".join([f"| {title} | for | value | default | |", "|---|---|---|---|---|", *rows])
+    rows = []
+    for option, use in uses.items():
+        if option.name in names:
+            of = "" if use == ["streaming"] else "*all*: " if len(use) == 3 else f"*{', '.join(use)}*: "
+            # Outside of code, what is in angle brackets is a tag.
+            rule = option.rule.replace("<", "&lt;")
+            rows.append(f"| `{option.name}` | {rule} | {option.default} | {of}{option.meaning} |")
+    return "\n".join([f"| {title} | value | default | |", "|---|---|---|---|", *rows])
 
 
 def metrics() -> str:
     """The metrics as a Markdown table."""
     rows = [
-        f"| `{metric.name}`<br>`{metric.cloudwatch}` | {metric.kind.value} | {metric.unit} | "
+        f"| `{metric.name}`<br>`{metric.cloudwatch}` | {metric.kind.value}, {metric.unit} | "
         f"{', '.join(f'`{name}`' for name in metric.attributes) or '-'} | {metric.meaning} |"
         for metric in METRICS
     ]
-    return "\n".join(["| OpenTelemetry, CloudWatch | kind | unit | attributes | |", "|---|---|---|---|---|", *rows])
+    return "\n".join(["| OpenTelemetry, CloudWatch | kind, unit | attributes | |", "|---|---|---|---|", *rows])
 
 
 def manifest() -> str:
@@ -70,51 +72,43 @@ def manifest() -> str:
     return "\n".join(["| key | |", "|---|---|", *(f"| `{key}` | {meaning} |" for key, meaning in keys.items())])
 
 
-def of_system(system: str) -> str:
-    """The options of another system as a Markdown table, with what takes their place."""
-    rows = [
-        f"| {', '.join(f'`{name}`' for name in row.names)} | {'-' if row.here == '-' else f'`{row.here}`'} | {row.note} |"
-        for row in foreign()
-        if row.system == system
-    ]
-    return "\n".join([f"| {system} | here | |", "|---|---|---|", *rows])
-
-
 def keywords() -> str:
-    """The module whose `TypedDict` lets editors complete the options of `read_stream` and `read`."""
-    # Both have arguments of their own for these.
-    names = [each.name for each in SOURCE_OPTIONS if each.name not in ("manifest", "streams")]
-    return "\n".join(
-        [
-            '"""The options of `read_stream` and `read` as keywords, for editors and type checkers. Made from the table of options."""',
-            "",
-            "from __future__ import annotations",
-            "",
-            "from typing import TypeAlias, TypedDict",
-            "",
-            "Value: TypeAlias = str | int | float | bool",
-            '"""The type of an option\'s value. Text is allowed for every option, too; see `docs/options.md`."""',
-            "",
-            "",
-            "class SourceKeywords(TypedDict, total=False):",
-            '    """The options of the source."""',
-            "",
-            *(f"    {name}: Value" for name in names),
-            "",
-        ]
-    )
+    """The module whose `TypedDict`s are the options of `read_stream`, of `read`, and of writers, for type checkers and editors."""
+    # Both functions have arguments of their own for these.
+    source = [each for each in SOURCE_OPTIONS if each.name not in ("manifest", "streams")]
+    read = {name: hint_of(each.read) for each in source for name in (each.name, *each.also)}
+    # Writers get their options through Spark, which makes a text of each value; that of a `timedelta` is no duration.
+    written = {
+        name: hint_of(each.read).replace(" | timedelta", "")
+        for each in SINK_OPTIONS
+        for name in (each.name, *each.also)
+    }
+    classes = {
+        "_Reading(TypedDict": ("What both have.", read.keys() - STREAMING - BATCHES, read),
+        "StreamKeywords(_Reading": ("The options of `read_stream`, for a dict of them.", read.keys() & STREAMING, read),
+        "BatchKeywords(_Reading": ("The options of `read`, for a dict of them.", read.keys() & BATCHES, read),
+        "SinkKeywords(TypedDict": (
+            'The options of the sink: a dict of them for `writeStream.format("kinesis-efo").options(**options)`.',
+            written.keys(),
+            written,
+        ),
+    }
+    lines = [
+        '"""The options as keywords, for type checkers and editors. Made from the tables of options."""',
+        "",
+        "from __future__ import annotations",
+        "",
+        "from datetime import datetime, timedelta",
+        "from typing import Literal, TypedDict",
+        "",
+    ]
+    for head, (meaning, names, hints) in classes.items():
+        fields = [f"    {name}: {hint}" for name, hint in hints.items() if name in names]
+        lines += ["", f"class {head}, total=False):", f'    """{meaning}"""', "", *fields, ""]
+    return "\n".join(lines)
 
 
-COMMON: Final = (
-    "manifest",
-    "streams",
-    "startingPosition",
-    "maxBytesPerTrigger",
-    "maxShardSkew",
-    "bufferBytes",
-    "fetchers",
-    "readMode",
-)
+COMMON: Final = ("manifest", "streams", "readMode", "startingPosition", "maxBytesPerTrigger", "fetchers")
 """The options that README shows: those that most jobs need."""
 
 EVERYONE: Final = {
@@ -129,9 +123,6 @@ OPERATORS: Final = {
 }  # fmt: skip
 EXPERTS: Final = {option.name for option in (*SOURCE_OPTIONS, *SINK_OPTIONS)} - EVERYONE - OPERATORS
 
-SYSTEMS: Final = [system for system in dict.fromkeys(row.system for row in foreign()) if system != "Spark source"]
-"""The systems with a table on the page for those who come from them."""
-
 TABLES: Final = {
     "README.md": (
         summary("option", (each for each in SOURCE_OPTIONS if each.name in COMMON)),
@@ -142,7 +133,6 @@ TABLES: Final = {
         reference("option of operators", OPERATORS),
         reference("option of experts", EXPERTS),
     ),
-    "docs/coming-from.md": tuple(map(of_system, SYSTEMS)),
     "docs/metrics.md": (metrics(),),
     "docs/manifest.md": (manifest(),),
 }

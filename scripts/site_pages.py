@@ -33,7 +33,7 @@ OUTSIDE: Final = {
 }
 """Pages outside of docs/, and what they are called on the site."""
 GROUPS: Final = {
-    "Reading": ("read_stream", "read", "register", "SCHEMA"),
+    "Reading": ("read_stream", "StreamKeywords", "read", "BatchKeywords", "register", "SCHEMA"),
     "Rows": ("from_json", "position", "write_once"),
     "Jobs": (
         "job",
@@ -49,7 +49,7 @@ GROUPS: Final = {
         "ShardKey",
     ),
     "Writing without Spark": ("Producer", "AsyncProducer", "Written", "ProducerSettings", "ProducerMetrics"),
-    "Settings": ("AwsSettings", "MetricsSettings"),
+    "Settings": ("AwsSettings", "MetricsSettings", "SinkKeywords"),
 }
 """The public names on the page of the Python API; exceptions follow."""
 CONSTRUCTS: Final = {
@@ -219,7 +219,8 @@ def constructs() -> str:
 def examples() -> str:
     """The page of the programs to copy. Without a table of contents there is room for lines of 120 characters."""
     lines = ["---", "hide: [toc]", "---", "", "# Programs to copy", ""]
-    for path in [*sorted((ROOT / "examples").glob("*.py")), ROOT / "jobs" / "archive.py"]:
+    programs = [*(ROOT / "examples").glob("*.py"), *(ROOT / "examples" / "emr_connector").glob("*.py")]
+    for path in [*sorted(programs), ROOT / "jobs" / "archive.py"]:
         lines += [f"## {path.relative_to(ROOT)}", "", "```python", path.read_text().rstrip(), "```", ""]
     return "\n".join(lines)
 

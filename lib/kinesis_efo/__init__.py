@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from kinesis_efo.driver.tuning import LowLatency, low_latency
     from kinesis_efo.metrics import MetricsSettings
     from kinesis_efo.options import AwsSettings
+    from kinesis_efo.options.keywords import BatchKeywords, SinkKeywords, StreamKeywords
     from kinesis_efo.positions import ShardKey
     from kinesis_efo.producer import AsyncProducer, Producer, ProducerMetrics, ProducerSettings, Written
     from kinesis_efo.spark.source import SCHEMA
@@ -59,6 +60,7 @@ __all__ = [
     "AlreadyRunningError",
     "AsyncProducer",
     "AwsSettings",
+    "BatchKeywords",
     "BatchProgress",
     "ConfigurationError",
     "ConsumerNotFoundError",
@@ -83,7 +85,9 @@ __all__ = [
     "RecordRefusedError",
     "RetriesExhaustedError",
     "ShardKey",
+    "SinkKeywords",
     "StreamError",
+    "StreamKeywords",
     "StreamNotFoundError",
     "StreamReplacedError",
     "SubscriptionError",
@@ -116,6 +120,7 @@ _NAMES: Final = {
     "driver.tuning": "LowLatency low_latency",
     "metrics": "MetricsSettings",
     "options": "AwsSettings",
+    "options.keywords": "BatchKeywords SinkKeywords StreamKeywords",
     "positions": "ShardKey",
     "producer": "AsyncProducer Producer ProducerMetrics ProducerSettings Written",
     "spark.source": "SCHEMA",

@@ -36,7 +36,7 @@ from botocore.utils import get_environ_proxies
 
 from kinesis_efo.aws_errors import NoAnswerError
 from kinesis_efo.clock import Clock, SystemClock, deadline, in_thread, seconds_left
-from kinesis_efo.credentials import profile_of, provide, watch
+from kinesis_efo.credentials import SdkSession, borrow, profile_of, provide, setting_of, watch
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.raw_bodies import HttpSession, limit_bodies, send_exact_times
@@ -370,12 +370,21 @@ class SyncClients:
 
 
 class AsyncClients:
-    """Makes aiobotocore clients. Each is an async context manager. A control call takes at most `seconds`, with its sign-in and retries."""
+    """Makes aiobotocore clients. Each is an async context manager. A control call takes at most `seconds`, with its sign-in and retries.
+
+    `given` is a session whose credentials and profile are used; None: those of the environment.
+    """
 
     def __init__(
-        self, settings: AwsSettings, region: str, clock: Clock | None = None, seconds: float = CONTROL_SECONDS
+        self,
+        settings: AwsSettings,
+        region: str,
+        clock: Clock | None = None,
+        seconds: float = CONTROL_SECONDS,
+        given: SdkSession | None = None,
     ) -> None:
         self._seconds = seconds
+        self._given = given
         self._settings = settings
         self._clock = clock or SystemClock()
         self._region = settings.region or region
@@ -384,9 +393,9 @@ class AsyncClients:
     async def _ready(self) -> AioSession:
         if self._session is None:
             refuse_old_sdk(aiobotocore.__version__)
-            session = _watched(AioSession(), self._clock, self._seconds, self._region)
+            session = self._signed_in()
             if self._settings.role_arn:
-                base = _watched(AioSession(), self._clock, self._seconds, self._region)
+                base = self._signed_in()
                 client = partial(base.create_client, region_name=self._region)
                 fetcher = _assuming(
                     AioAssumeRoleCredentialFetcher, client, await base.get_credentials(), self._settings
@@ -401,6 +410,16 @@ class AsyncClients:
                 await found.get_frozen_credentials()
             self._session = session
         return self._session
+
+    def _signed_in(self) -> AioSession:
+        if self._given is None:
+            return _watched(AioSession(), self._clock, self._seconds, self._region)
+        session = AioSession()
+        # boto3 calls it default if there is none.
+        if (profile := setting_of(self._given, "profile")) not in (None, "default"):
+            session.set_config_variable("profile", profile)
+        borrow(prepared(session, self._seconds), self._given, self._seconds)
+        return session
 
     async def credentials(self) -> Any:
         """Return the present credentials (of the role, if the settings name one); None if there are none."""

@@ -16,7 +16,7 @@ from math import inf
 from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import aiobotocore.credentials
 import botocore.credentials
@@ -51,6 +51,52 @@ _OF_HOSTS: Final = ("EcsContainer", "Ec2InstanceMetadata")
 def provide(session: Any, load: Callable[[], Any]) -> None:
     """Let a session get its credentials from `load`, which returns them, or None (for aiobotocore, an awaitable of these)."""
     session.register_component("credential_provider", SimpleNamespace(load_credentials=load))
+
+
+class SdkSession(Protocol):
+    """A session of botocore, boto3 or aiobotocore."""
+
+    def get_credentials(self) -> Any:
+        """Return credentials, None, or an awaitable of these."""
+
+
+def setting_of(session: Any, name: str) -> str | None:
+    """Return the `region` or the `profile` of a session. boto3's has attributes in place of botocore's variables."""
+    if hasattr(session, "get_config_variable"):
+        return cast("str | None", session.get_config_variable(name))
+    return getattr(session, f"{name}_name", None)
+
+
+def borrow(session: AioSession, given: SdkSession, seconds: float) -> None:
+    """Let a session get its credentials from another one, which renews them. The first ones are there after at most `seconds`."""
+
+    async def load() -> Any:
+        found = await _in_time(asyncio.wrap_future(in_thread(given.get_credentials)), seconds)
+        if isawaitable(found):
+            return await _in_time(found, seconds)
+        return None if found is None else _Borrowed(found)
+
+    provide(session, load)
+
+
+class _Borrowed:
+    """Makes botocore's credentials those of aiobotocore."""
+
+    def __init__(self, found: Any) -> None:
+        self._found = found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._found, name)
+
+    async def get_frozen_credentials(self) -> Any:
+        """Return the present credentials. Only renewing them takes time, for which a thread waits."""
+        freeze, found = self._found.get_frozen_credentials, self._found
+        if hasattr(found, "refresh_needed") and found.refresh_needed():
+            return await asyncio.wrap_future(in_thread(freeze))
+        return freeze()
+
+    async def get_account_id(self) -> Any:
+        return (await self.get_frozen_credentials()).account_id
 
 
 def _files_of(session: Any) -> list[Path]:

@@ -49,7 +49,7 @@ class Manifest:
     """The resources of an application, all in one AWS region. `application` is also the name of its consumers.
 
     `streams` are the selected streams, by logical name; `stream_names` has the name in Kinesis of each stream of the application, selected
-    or not. `source` says where the manifest came from, for messages.
+    or not. `lease_table` is empty if a query has none. `source` says where the manifest came from, for messages.
     """
 
     application: str
@@ -81,8 +81,8 @@ class Manifest:
         return replace(self, streams=chosen)
 
     def check_choice(self) -> None:
-        """Raise OptionsError if there are several streams, for a read whose options name none."""
-        if len(self.streams) > 1:
+        """Raise OptionsError if there are several streams, for a read whose options name none, neither by ARN nor by name."""
+        if len(self.streams) > 1 and self.environment:
             has = f"the manifest {self.source} has {', '.join(map(repr, sorted(self.streams)))}"
             raise OptionsError([f"kinesis-efo needs option 'streams': {has}; name those to read, or give * for all"])
 
@@ -316,7 +316,7 @@ def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
         if options.batch and options.streams is None:
             manifest.check_choice()
     else:
-        manifest = _given(options).in_region(options.aws.region)
+        manifest = manifest_of_arns(options).in_region(options.aws.region)
     if options.read_mode == "polling":
         polled = {name: replace(ref, consumer_arn=None) for name, ref in manifest.streams.items()}
         return replace(manifest, streams=polled)
@@ -329,25 +329,24 @@ def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
     return manifest
 
 
-def _named(**given: str | None) -> str:
+def manifest_of_arns(options: SourceOptions) -> Manifest:
+    """Make a manifest from ARNs in the options, which are checked. Streams have the names that they have in Kinesis."""
+    consumers = {each.partition("/consumer/")[0]: each for each in options.consumer_arns}
+    refs = {
+        name: StreamRef(name, name, arn, consumers.get(arn))
+        for arn in options.stream_arns
+        for name in (arn.rpartition("/")[2],)
+    }
+    given = {"streamArn": refs, "consumerArn": consumers, "leaseTable": options.lease_table}
     *most, last = [name for name, value in given.items() if value]
-    return f"the options {', '.join(most)} and {last}" if most else f"the option {last}"
-
-
-def _given(options: SourceOptions) -> Manifest:
-    """Make a manifest from ARNs in the options."""
-    assert options.stream_arn and (options.lease_table or options.batch), "checked by SourceOptions.parse"
-    stream = STREAM_ARN.fullmatch(options.stream_arn)
-    consumer = CONSUMER_ARN.fullmatch(options.consumer_arn or "")
-    assert stream and (consumer or options.read_mode == "polling"), "checked by SourceOptions.parse"
-    name = stream["name"]
+    consumer = "".join(options.consumer_arns[:1]).rpartition("/")[2].partition(":")[0]
     return Manifest(
-        # The application's name is used only in messages.
-        application=consumer["name"] if consumer else options.lease_table or "",
+        # The application's name is used only in messages and metrics.
+        application=consumer or options.lease_table or ("" if options.batch else next(iter(refs))),
         environment="",
-        region=stream["region"],
+        region=options.stream_arns[0].split(":")[3],
         lease_table=options.lease_table or "",
-        streams={name: StreamRef(name, name, options.stream_arn, options.consumer_arn)},
-        source=_named(streamArn=options.stream_arn, consumerArn=options.consumer_arn, leaseTable=options.lease_table),
-        stream_names={name: name},
+        streams=refs,
+        source=f"the options {', '.join(most)} and {last}" if most else f"the option {last}",
+        stream_names={name: name for name in refs},
     )

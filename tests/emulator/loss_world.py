@@ -229,6 +229,7 @@ class LossWorld(ProgramWorld):
         self.numbers: Counter[tuple[str, str]] = Counter()
         self.reports: list[Report] = []
         self.operations: Counter[str] = Counter()
+        self.lease_table = "leases"
         self.clients: dict[SimulatedProcess, WatchedClient] = {}
         self.hosting: dict[SimulatedProcess, Any] = {}
         self.calls = 0
@@ -287,7 +288,7 @@ class LossWorld(ProgramWorld):
         if polled:
             refs = {name: replace(ref, consumer_arn=None) for name, ref in refs.items()}
         streams = {name: f"dev-{name}" for name in self.refs}
-        return Manifest("lake", "dev", "us-east-1", "leases", refs, "m.json", streams)
+        return Manifest("lake", "dev", "us-east-1", self.lease_table, refs, "m.json", streams)
 
     def write(self, name: str, key: str, size: int) -> None:
         """Put a record."""

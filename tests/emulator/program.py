@@ -35,6 +35,7 @@ from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, Transport
 from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.run import RunLease
+from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
@@ -209,11 +210,11 @@ class MemoryRuntime(RunThread):
         process = world.machine.current.process
         client = world.client(process)
         clock.watch(client)
-        network = world.network(process)
+        network = world.table_of(process, setup.manifest)
         budget = Budget(setup.options.buffer_bytes, now=clock.monotonic)
 
         open_stream = opener(client, setup.options, setup.limits, clock)
-        self._whole = WholeRun(setup, network, open_stream, budget, clock, self._tell_streams, self._said)  # type: ignore[arg-type]
+        self._whole = WholeRun(setup, network, open_stream, budget, clock, self._tell_streams, self._said)
         await self._whole.start(self._stack)
 
 
@@ -533,6 +534,12 @@ class ProgramWorld:
     def client(self, process: SimulatedProcess) -> WatchedClient:
         """A process' client of Kinesis."""
         return WatchedClient(self, process)
+
+    def table_of(self, process: SimulatedProcess, manifest: Manifest) -> LeaseStore:
+        """What a process has for a lease table."""
+        if manifest.lease_table:
+            return self.network(process)
+        return thread.host_table(manifest, self.directory / process.host)
 
     def network(self, process: SimulatedProcess) -> Network:
         """A process' way to the lease table."""

@@ -150,6 +150,16 @@ def test_micro_batches_have_no_more_records_than_their_limit(fetchers: int) -> N
         assert max(map(len, query.spark.checkpoint.rows.values())) == 6
 
 
+@everywhere
+def test_micro_batches_have_no_more_data_than_their_limit(fetchers: int) -> None:
+    with world(shards=3, fetchers=fetchers, max_event_records=1) as w:
+        w.warns("'maxBytesPerTrigger' counts the data of records since 0.3")
+        w.put(60, size=1_000)
+        query = w.query(maxBytesPerTrigger="6k")
+        query.reads(60, within=180)
+        assert max(map(len, query.spark.checkpoint.rows.values())) == 6
+
+
 # Shows 9.
 @everywhere
 def test_query_waits_for_a_larger_micro_batch(fetchers: int) -> None:

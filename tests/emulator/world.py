@@ -419,6 +419,7 @@ def world(
     shards: int = 1,
     streams: Sequence[str] = ("orders",),
     fetchers: int = 0,
+    table: bool = True,
     options: dict[str, str] | None = None,
     spark: tuple[int, int] = SPARK,
     **settings: object,
@@ -438,6 +439,9 @@ def world(
             spark=spark,
         )
         reports_to.append(made.kinesis)
+        if not table:
+            made.kinesis.lease_table = ""
+            made.warns("there is no kinesis-efo option 'leaseTable'")
         try:
             yield made
             made.check()

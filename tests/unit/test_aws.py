@@ -22,11 +22,16 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
+import boto3
+import botocore.session
 import pytest
 from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
+from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import ClientError, SSLError
 
 from kinesis_efo.aws import AsyncClients, SyncClients
@@ -35,6 +40,7 @@ from kinesis_efo.kinesis.faults import Verdict, classify, fatal
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import AwsSettings
+from kinesis_efo.producer.service import connect
 from tests.support.authority import Authority
 from tests.support.messages import raises
 
@@ -476,6 +482,57 @@ def test_missing_region_is_an_error() -> None:
         "AWS_REGION",
     ):
         SyncClients(AwsSettings()).client("ssm")
+
+
+# -- sessions of the caller
+
+
+def made_by_botocore(kind: type[botocore.session.Session] = botocore.session.Session) -> Any:
+    session = kind()
+    session.set_credentials("GIVEN", "s", "token")
+    session.set_config_variable("region", "eu-north-1")
+    return session
+
+
+def list_shards(session: Any, settings: AwsSettings, times: int = 1) -> None:
+    async def main() -> None:
+        async with connect("orders", settings, 1, session) as service:
+            for _ in range(times):
+                await service.shards()
+
+    asyncio.run(main())
+
+
+def test_producers_take_credentials_and_region_of_a_session(aws: Aws) -> None:
+    by_boto3 = boto3.Session("GIVEN", "s", "token", region_name="eu-north-1")
+    for number, session in enumerate((made_by_botocore(), made_by_botocore(AioSession), by_boto3), 1):
+        list_shards(session, AwsSettings(endpoint_url=aws.url))
+        assert aws.signed[-1] == ("GIVEN", "token", "eu-north-1")
+        list_shards(session, AwsSettings(endpoint_url=aws.url, role_arn=ROLE))
+        assert aws.assumed[-1]["key"] == "GIVEN" and aws.signed[-1][0] == f"ASSUMED{number}"
+
+
+def test_producers_take_the_profile_of_a_session(aws: Aws, environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    keys = "aws_access_key_id = LAKE\naws_secret_access_key = s"
+    (tmp_path / "config").write_text(f"[profile lake]\nregion = eu-north-1\nendpoint_url = {aws.url}\n{keys}\n")
+    environment.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    list_shards(boto3.Session(profile_name="lake"), AwsSettings())
+    assert aws.signed == [("LAKE", None, "eu-north-1")]
+
+
+def test_session_renews_credentials_beside_the_event_loop(aws: Aws) -> None:
+    threads = []
+
+    def renewed() -> dict[str, str]:
+        threads.append(threading.current_thread())
+        expiry = (datetime.now(UTC) + timedelta(seconds=30)).isoformat()
+        return {"access_key": f"KEY{len(threads)}", "secret_key": "s", "token": "t", "expiry_time": expiry}
+
+    found = RefreshableCredentials.create_from_metadata(renewed(), renewed, "test")
+    session = SimpleNamespace(get_credentials=lambda: found, region_name="eu-north-1", profile_name="default")
+    list_shards(session, AwsSettings(endpoint_url=aws.url), times=2)
+    assert len({key for key, _, _ in aws.signed}) == 2, "each request has its own"
+    assert threading.current_thread() not in threads[1:]
 
 
 # -- credentials that change

@@ -31,8 +31,8 @@ def test_the_defaults() -> None:
 
 
 def test_neither_a_consumer_nor_a_lease_table_is_needed() -> None:
-    assert BatchOptions.parse({"streamArn": STREAM}).source.stream_arn == STREAM
-    with pytest.raises(OptionsError, match="'consumerArn' and 'leaseTable'"):
+    assert BatchOptions.parse({"streamArn": STREAM}).source.stream_arns == (STREAM,)
+    with pytest.raises(OptionsError, match="'consumerArn' besides"):
         SourceOptions.parse({"streamArn": STREAM})
 
 

@@ -16,9 +16,10 @@ from kinesis_efo import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = {
-    "AsyncProducer", "AwsSettings", "BatchProgress", "LagListener", "LowLatency", "MetricsSettings", "Producer", "ProducerMetrics",
-    "ProducerSettings", "SCHEMA", "ShardKey", "Written", "__version__", "cause", "from_json", "job", "keep_alive", "low_latency", "position",
-    "progress", "read", "read_stream", "register", "stop_signals", "wait_for_stop", "write_once",
+    "AsyncProducer", "AwsSettings", "BatchKeywords", "BatchProgress", "LagListener", "LowLatency", "MetricsSettings", "Producer",
+    "ProducerMetrics", "ProducerSettings", "SCHEMA", "ShardKey", "SinkKeywords", "StreamKeywords", "Written", "__version__", "cause",
+    "from_json", "job", "keep_alive", "low_latency", "position", "progress", "read", "read_stream", "register", "stop_signals",
+    "wait_for_stop", "write_once",
 }  # fmt: skip
 ERRORS = {name for name, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__}
 INNER = {

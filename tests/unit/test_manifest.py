@@ -21,6 +21,7 @@ from tests.support.messages import raises
 
 STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
 CONSUMER = STREAM + "/consumer/lake:1700000000"
+OTHER = STREAM.replace("dev-orders", "clicks")
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -283,11 +284,30 @@ def test_arns_instead_of_a_manifest() -> None:
     ],
 )
 def test_the_source_names_the_given_options(given: dict[str, str], source: str) -> None:
-    if given:
-        options = SourceOptions.parse({"streamArn": STREAM, "readMode": "polling", **given})
-    else:
-        options = BatchOptions.parse({"streamArn": STREAM}).source
+    options = SourceOptions.parse({"streamArn": STREAM, "readMode": "polling", **given})
     assert resolve_manifest(options, Session(None)).source == source
+
+
+# Shows 80.
+@pytest.mark.parametrize("parse", [SourceOptions.parse, lambda given: BatchOptions.parse(given).source])
+def test_streams_alone_are_enough_to_poll(parse: Callable[[dict[str, str]], SourceOptions]) -> None:
+    reads = {} if parse != SourceOptions.parse else {"readMode": "polling"}
+    manifest = resolve_manifest(parse({"streamArn": f"{STREAM}, {OTHER}", **reads}), Session(None))
+    assert (manifest.lease_table, [ref.stream_arn for ref in manifest.streams.values()]) == ("", [STREAM, OTHER])
+    assert manifest.application == ("dev-orders" if reads else "")
+    manifest.check_choice()
+
+
+def test_consumers_are_matched_to_streams_in_any_order() -> None:
+    options = SourceOptions.parse(
+        {"streamArn": f"{STREAM},{OTHER}", "consumerArn": f"{OTHER}/consumer/copy:1, {CONSUMER}"}
+    )
+    manifest = resolve_manifest(options, Session(None))
+    assert {name: ref.consumer_arn for name, ref in manifest.streams.items()} == {
+        "dev-orders": CONSUMER,
+        "clicks": f"{OTHER}/consumer/copy:1",
+    }
+    assert (manifest.application, manifest.region) == ("copy", "eu-west-1")
 
 
 SEVERAL = (

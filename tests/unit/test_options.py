@@ -10,7 +10,7 @@ import pytest
 from kinesis_efo.errors import OptionsError
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import SOURCE_OPTIONS, AwsSettings, Bounds, Deaggregation, RetrySettings, SourceOptions, Start
-from kinesis_efo.options.source import REMOVED
+from kinesis_efo.options.source import REMOVED, SUPERVISOR
 from kinesis_efo.options.table import Option, OptionTable
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.producer import ProducerSettings
@@ -23,7 +23,8 @@ ROLE = "arn:aws:iam::123456789012:role/reader"
 
 WRONG = {
     "manifest": ["", "  "],
-    "streamArn": ["orders", "arn:aws:sqs:eu-west-1:123456789012:stream/x", STREAM + "/x", STREAM.replace("123456789012", "1")],
+    "streamArn": ["orders", "arn:aws:sqs:eu-west-1:123456789012:stream/x", STREAM + "/x", STREAM.replace("123456789012", "1"),
+                  f"{STREAM},{STREAM}", f"{STREAM},"],
     "consumerArn": [STREAM, CONSUMER.removesuffix(":1700000000"), "lake", CONSUMER.replace("lake", "l" * 129)],
     "leaseTable": [""],
     "streams": ["", "orders,", "orders,,clicks", "orders,orders", ","],
@@ -219,7 +220,8 @@ def test_old_milliseconds_keep_their_unit() -> None:
     assert SinkOptions.parse({"stream": "s", "backoffMax": "500"}).producer.backoff_max == 0.5
 
 
-POLLING = {"streamArn": STREAM, "leaseTable": "leases", "readMode": "polling"}
+POLLING = {"streamArn": STREAM, "readMode": "polling"}
+CLICKS = STREAM.replace("dev-orders", "clicks")
 OTHERS_CONSUMER = CONSUMER.replace("dev-orders", "clicks")
 OPTION = "kinesis-efo option"
 
@@ -241,13 +243,30 @@ OPTION = "kinesis-efo option"
             (f"{OPTION} 'registration' must be none: this library never registers consumers at run time. "
             "Declare the consumer in infra/environments/<environment>.yaml and run `cdktf deploy`; got 'lazy'"),
         )),
-        ({}, ("kinesis-efo needs option 'manifest' (a path, ssm:///name or s3://bucket/key), or 'streamArn', 'consumerArn' and 'leaseTable'",)),
-        ({"streamArn": STREAM}, ("kinesis-efo needs option 'manifest', or 'consumerArn' and 'leaseTable' besides 'streamArn'",)),
-        ({"streamArn": STREAM, "readMode": "polling"}, ("kinesis-efo needs option 'manifest', or 'leaseTable' besides 'streamArn'",)),
+        ({}, ("kinesis-efo needs option 'manifest' (a path, ssm:///name or s3://bucket/key), or 'streamArn' and 'consumerArn'",)),
+        ({"streamArn": STREAM}, ("kinesis-efo needs option 'manifest', or 'consumerArn' besides 'streamArn'",)),
+        ({"readMode": "polling", "leaseTable": "leases"}, ("kinesis-efo needs option 'manifest', or 'streamArn' besides 'leaseTable'",)),
         ({"streamArn": STREAM, "leaseTable": "leases"}, ("kinesis-efo needs option 'manifest', or 'consumerArn' besides 'streamArn' and 'leaseTable'",)),
         ({"manifest": "m", "leaseTable": "t"}, (f"{OPTION} 'manifest' takes the place of 'leaseTable'; give one or the other",)),
         ({**DIRECT, "consumerArn": OTHERS_CONSUMER}, (
             f"{OPTION} 'consumerArn' must be a consumer of 'streamArn' {STREAM!r}; got a consumer of {OTHERS_CONSUMER.split('/consumer')[0]!r}",
+        )),
+        ({"streamArn": f"{STREAM},{CLICKS}", "consumerArn": f"{CONSUMER},{CONSUMER}2"}, (
+            f"{OPTION} 'consumerArn' must have a consumer of each stream; got none of {CLICKS!r}",
+            f"{OPTION} 'consumerArn' must have one consumer of each stream; got several of {STREAM!r}",
+        )),
+        ({"streamArn": f"{STREAM},{STREAM.replace('eu-west-1', 'us-east-1')}", "readMode": "polling"}, (
+            f"{OPTION} 'streamArn' must have streams of one region; got eu-west-1, us-east-1",
+            f"{OPTION} 'streamArn' has 2 streams named 'dev-orders', which a checkpoint could not tell apart; give them names of their own in a manifest",
+        )),
+        ({"streamArn": STREAM, "consumerArn": CONSUMER, "startingPosition": "LEASES", "newStreamPosition": "leases", "deaggregate": "strict",
+          "fetchers": "4", SUPERVISOR: "here"}, (
+            f"{OPTION} 'startingPosition' is LEASES, which needs 'leaseTable' or a manifest: its rows have the positions",
+            f"{OPTION} 'newStreamPosition' is LEASES, which needs 'leaseTable' or a manifest: its rows have the positions",
+            (f"{OPTION} 'fetchers' is 4, which needs 'leaseTable' or a manifest: fetchers run on several hosts, and without a table, only those "
+            "of one host exclude each other"),
+            (f"{OPTION} 'deaggregate' is strict, which needs 'leaseTable' or a manifest: only the table records that Kinesis once distributed a "
+            "stream's records itself, and no aggregate may be left out since"),
         )),
         ({**DIRECT, "streams": "orders"}, (f"{OPTION} 'streams' selects streams of a manifest; remove it, or give 'manifest'",)),
         ({**DIRECT, "metricsEmfTo": "stderr", "metrics.emf.interval": "10s"}, (
@@ -270,9 +289,9 @@ def test_some_contradictions_name_the_way_out() -> None:
     assert "cannot start Spark tasks: use kinesis_efo.read_stream(spark, ..., fetchers=4)" in message
     (fault,) = faults(manifest="m", startingPosition='{"orders": "LEASES"}')
     assert "'startingPosition' must be LEASES for all streams, or for none: write it without JSON" in fault
-    assert [SourceOptions.parse(each).consumer_arn for each in (POLLING, {**POLLING, "consumerArn": CONSUMER})] == [
-        None,
-        CONSUMER,
+    assert [SourceOptions.parse(each).consumer_arns for each in (POLLING, {**POLLING, "consumerArn": CONSUMER})] == [
+        (),
+        (CONSUMER,),
     ]
 
 

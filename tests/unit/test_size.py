@@ -18,6 +18,7 @@ def size() -> dict[str, int]:
         "modules of the runtime": len(runtime),
         "lines of lib": sum(map(_lines, modules)),
         "words of the pages": sum(len(page.read_text().split()) for page in (ROOT / "docs").rglob("*.md")),
+        "words of README": len((ROOT / "README.md").read_text().split()),
     }
 
 
@@ -30,16 +31,17 @@ def _lines(path: Path) -> int:
     [
         # 33 of them are the exit codes of jobs, 240 what users asked of the Python interface. 1,950 more than before the losses of records that time and use cause were found; the redesign of the center is to take them back.
         # 110 of them are the ends of producers that nobody closed, that a fork has left, or that a signal interrupts.
-        ("lines of the runtime", 32_815),
+        # 200 of them are the types of options, limits that count data, and the sessions of producers. 190 are queries without a lease
+        # table, and several streams by ARN: the rows of one host as files, the checks of ARNs.
+        ("lines of the runtime", 33_210),
         # Seven of them are the `__init__` of folders: none has more than 16 modules.
         ("modules of the runtime", 188),
-        # 26 of them make requests for orchestrators, 260 are Glue, 15 the quota of an account, 20 the check of what is exported to a KCL.
-        ("lines of lib", 51_650),
-        # 1,290 of them are the argument for the guarantees.
-        # 650 are the page on Airflow and Step Functions, 450 that on Glue, 150 that on assistants, 200 that on boto3.
-        # 100 are what constructs grant and measure, and the engine of new repositories.
-        # 240 are the page on releases, 75 SQL in Declarative Pipelines.
-        ("words of the pages", 41_810),
+        # 26 of them make requests for orchestrators, 260 are Glue, 15 the quota of an account, 20 the check of what is exported to a KCL,
+        # 30 `top` and `lag` without a lease table.
+        ("lines of lib", 52_090),
+        # The goal is 29,000; what is left is on one page each.
+        ("words of the pages", 32_225),
+        ("words of README", 1_300),
     ],
 )
 def test_it_does_not_grow(what: str, most: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text()
 FACTORS = dict(zip((20, 100, 1_000, 10_000), map(float, re.findall(r"([\d.]+) times", PAGE)), strict=True))
 
 
-def event(size: int, records: int) -> bytes:
+def event(size: int, records: int, key: str = "customer-{:03}", *, encrypted: bool = True) -> bytes:
     """An event as the service writes it, with keys of 12 characters."""
     number = 49590338271490256608559692538361571095921575989136588898
     return json.dumps(
@@ -27,8 +28,8 @@ def event(size: int, records: int) -> bytes:
                 {
                     "ApproximateArrivalTimestamp": 1.700000000123e9,
                     "Data": b64encode(b"x" * size).decode(),
-                    "EncryptionType": "KMS",
-                    "PartitionKey": f"customer-{each:03}",
+                    **({"EncryptionType": "KMS"} if encrypted else {}),
+                    "PartitionKey": key.format(each),
                     "SequenceNumber": str(number + each),
                 }
                 for each in range(records)
@@ -51,3 +52,10 @@ def test_the_factors_are_those_of_an_event(size: int) -> None:
         )
     counted = (len(payload) + EVENT_OVERHEAD) / (500 * size)
     assert counted == pytest.approx(FACTORS[size], rel=0.05)
+
+
+def test_limits_count_data_to_some_bytes() -> None:
+    off = int(re.findall(r"at most (\d+) bytes per record\s+off", PAGE)[0])
+    for key, encrypted, records in product(("k", "{:036}"), (True, False), (1, 500)):
+        payload = event(100, records, key, encrypted=encrypted)
+        assert data_in(len(payload), records, 1) == pytest.approx(100 * records, abs=off * records)

@@ -54,14 +54,14 @@ def may_wait(shards: Iterable[ShardProgress], least_bytes: int | None) -> bool:
     """Whether a micro-batch that would read `shards` may wait for more records.
 
     It may not if the limits exclude events, a shard ends, or there is nothing to read. Otherwise it waits until all shards together have
-    `least_bytes`. If that is None, it waits while each shard with records is behind its tip.
+    `least_bytes` of data. If that is None, it waits while each shard with records is behind its tip.
     """
     size = 0
     for shard in shards:
         at_tip = bool(shard.records) and not is_behind(shard.millis_behind)
         if shard.more or shard.through.is_end or (at_tip and least_bytes is None):
             return False
-        size += shard.bytes
+        size += shard.data
     return 0 < size < (inf if least_bytes is None else least_bytes)
 
 

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from kinesis_efo.driver.listener import listen
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import BatchOptions, SourceOptions
-from kinesis_efo.options.keywords import SourceKeywords
+from kinesis_efo.options.keywords import BatchKeywords, StreamKeywords
 from kinesis_efo.options.source import BATCH, CLOCK, CORES, DRIVER_HOST, LISTENS, LOADED, PROGRAM, SUPERVISOR, TIMES
 from kinesis_efo.spark.source import NAME, KinesisEfoSource
 from kinesis_efo.tasks.compat import SPARK_VERSION, in_pipeline
@@ -35,7 +35,7 @@ def read_stream(
     streams: str | Sequence[str] | None = None,
     name: str | None = None,
     since: datetime | timedelta | str | None = None,
-    **options: Unpack[SourceKeywords],
+    **options: Unpack[StreamKeywords],
 ) -> DataFrame:
     """Read the streams of an application as a streaming DataFrame.
 
@@ -53,7 +53,8 @@ def read_stream(
         name: The source's name in the checkpoint: letters, digits and `_`. With names, and the setting
             `spark.sql.streaming.queryEvolution.enableSourceEvolution`, a restart may add and remove sources. Spark 4.2 or newer.
         since: Where a new query starts, in place of `startingPosition`; see `read`.
-        options: Any other options of the source. With `fetchers=8`, eight Spark tasks fetch while the query runs.
+        options: Any other options of the source. With `fetchers=8`, eight Spark tasks fetch while the query runs. A dict of them is a
+            `StreamKeywords` for type checkers, or a `dict[str, Any]` if it comes from a file or the command line.
 
     Raises:
         OptionsError: Options are wrong; the message names all of them.
@@ -118,7 +119,7 @@ def read(
     streams: str | Sequence[str] | None = None,
     since: datetime | timedelta | str | None = None,
     until: datetime | timedelta | str | None = None,
-    **options: Unpack[SourceKeywords],
+    **options: Unpack[BatchKeywords],
 ) -> DataFrame:
     """Read the records that arrived from `since` to `until` (exclusive) as a DataFrame.
 
@@ -133,7 +134,7 @@ def read(
         since: The start: a `datetime` or text in ISO 8601, both with a time zone, or a `timedelta` before now; None reads from the trim
             horizon.
         until: The end, exclusive, in the same form; None reads up to the tip.
-        options: Any other options of the source.
+        options: Any other options of the source; a dict of them is a `BatchKeywords`.
 
     Raises:
         OptionsError: Options are wrong; the message names all of them.

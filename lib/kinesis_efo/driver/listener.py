@@ -118,8 +118,8 @@ class BatchProgress:
         millis_behind: Upper bound of each shard's lag at the end of the micro-batch, in milliseconds: the lag when the micro-batch was
             planned, plus its duration; empty if unknown.
         shards: Number of shards that are being read.
-        bytes: Bytes of the micro-batch as Kinesis sent them, which `maxBytesPerTrigger` counts; None if unknown.
-        data_bytes: Estimated bytes of the records' data in the micro-batch; None if unknown.
+        bytes: Bytes of the micro-batch as Kinesis sent them; None if unknown.
+        data_bytes: Estimated bytes of its records' data, which `maxBytesPerTrigger` counts; None if unknown.
     """
 
     query: str

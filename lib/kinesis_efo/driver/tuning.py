@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import pyspark
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from kinesis_efo.errors import ConfigurationError
@@ -27,7 +29,7 @@ class LowLatency:
     """The result of `low_latency`; `print` shows it line by line.
 
     Attributes:
-        settings: Settings that the session now has, for queries that are started from now on.
+        settings: Settings that the session now has, for queries that are started from now on, or that its builder will give it.
         at_start: Settings that this session lacks, and that can only be given when a session starts.
         left: The reasons why other settings were not changed, by the name of the setting.
     """
@@ -43,24 +45,27 @@ class LowLatency:
         return "\n".join(lines)
 
 
-def low_latency(spark: SparkSession, *, checkpoint: str | os.PathLike[str]) -> LowLatency:
+def low_latency(spark: SparkSession | SparkSession.Builder, *, checkpoint: str | os.PathLike[str]) -> LowLatency:
     """Shorten the micro-batches of a session's queries. Call it before queries are started; a second call changes nothing.
 
-    Your own settings are not changed. A setting that would make checkpoints less safe, or gain nothing, is not changed either; the result
-    has the reason.
+    A session's own settings are not changed. A setting that would make checkpoints less safe, or gain nothing, is not changed either; the
+    result has the reason.
 
     Args:
-        spark: The session, classic or of Spark Connect.
+        spark: The builder of a classic session, before it has made the session: what it is given afterwards replaces these settings. Or
+            the session, classic or of Spark Connect, which lacks what only a start can give.
         checkpoint: The `checkpointLocation` of the queries, because what is fast on local disks is not safe on an object store.
 
     Returns:
-        The changed settings, and those to give to `spark-submit`.
+        The changed settings, and those to give to `spark-submit` if the session runs already.
 
     Raises:
         ConfigurationError: `checkpoint` is empty.
 
     ```python
-    print(kinesis_efo.low_latency(spark, checkpoint="file:///checkpoints/orders"))
+    builder = SparkSession.builder.appName("orders")
+    print(kinesis_efo.low_latency(builder, checkpoint="file:///checkpoints/orders"))
+    spark = builder.getOrCreate()
     ```
     """
     place = os.fspath(checkpoint).strip()
@@ -69,7 +74,19 @@ def low_latency(spark: SparkSession, *, checkpoint: str | os.PathLike[str]) -> L
             "kinesis_efo.low_latency: checkpoint is empty; give it the checkpointLocation of the queries"
         )
     done = LowLatency()
-    _set_manager(spark, place, done)
+    if hasattr(spark, "config"):
+        builder = spark
+        try:
+            spark = SparkSession.active()  # which the builder would return
+        except PySparkRuntimeError:
+            done.settings[DAEMON] = _DAEMON
+            _choose_manager(None, pyspark.__version__, urlsplit(place).scheme.lower(), place, done)
+            for name, value in done.settings.items():
+                builder.config(name, value)
+            return done
+    _choose_manager(spark.conf.get(MANAGER, None), spark.version, _scheme(spark, place), place, done)
+    if MANAGER in done.settings:
+        spark.conf.set(MANAGER, done.settings[MANAGER])
     if spark.conf.get(DAEMON, None) in (None, ""):
         done.at_start[DAEMON] = _DAEMON
     elif spark.conf.get(DAEMON, None) != _DAEMON:
@@ -77,19 +94,16 @@ def low_latency(spark: SparkSession, *, checkpoint: str | os.PathLike[str]) -> L
     return done
 
 
-def _set_manager(spark: SparkSession, place: str, done: LowLatency) -> None:
+def _choose_manager(present: str | None, version: str, scheme: str | None, place: str, done: LowLatency) -> None:
     """If checkpoints are on local disks, choose Spark's older writer: the default one starts a process for each file there."""
-    scheme = _scheme(spark, place)
-    fast = manager_class(spark.version)
-    present = spark.conf.get(MANAGER, None)
+    fast = manager_class(version)
     if present not in (None, "", fast):
         done.left[MANAGER] = f"it is {present}"
-    elif scheme is None:
+    elif not scheme:
         done.left[MANAGER] = f"{place!r} does not say where it is; write file:// in front of it if it is on local disks"
     elif scheme != _FILE:
         done.left[MANAGER] = f"it is for local disks, and {place!r} is on {scheme}"
     else:
-        spark.conf.set(MANAGER, fast)
         done.settings[MANAGER] = fast
 
 

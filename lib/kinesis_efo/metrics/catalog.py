@@ -55,7 +55,7 @@ SILENCE: Final = Metric(
 )  # fmt: skip
 WAITING: Final = Metric(
     "kinesis_efo.buffer.age", "SecondsUncommitted", Kind.WORST, "s", _SHARD,
-    "how long the oldest fetched records have waited for Spark to commit them; grows for ever if Spark is stuck",
+    "how long the oldest fetched records have waited for Spark to commit them",
 )  # fmt: skip
 RECORDS: Final = Metric(
     "kinesis_efo.records", "RecordsFetched", Kind.COUNTER, "{record}", _SHARD, "Kinesis records fetched"
@@ -78,11 +78,11 @@ OPENED: Final = Metric(
 )  # fmt: skip
 RENEWED: Final = Metric(
     "kinesis_efo.subscriptions.renewed", "SubscriptionsRenewed", Kind.COUNTER, "{subscription}", ("stream",),
-    "subscriptions that ended cleanly, as Kinesis ends each after 5 minutes, and were opened again",
+    "subscriptions opened again after Kinesis ended them, as it does every 5 minutes",
 )  # fmt: skip
 PAUSED: Final = Metric(
     "kinesis_efo.subscriptions.paused", "SubscriptionsPaused", Kind.COUNTER, "{subscription}", ("stream",),
-    "subscriptions closed on purpose because the buffer was full for 20 s",
+    "subscriptions closed because the buffer was full for 20 s",
 )  # fmt: skip
 FAILED: Final = Metric(
     "kinesis_efo.subscriptions.failed", "SubscriptionsFailed", Kind.COUNTER, "{failure}", ("stream", "error"),
@@ -90,11 +90,11 @@ FAILED: Final = Metric(
 )  # fmt: skip
 LOSSES: Final = Metric(
     "kinesis_efo.losses", "Losses", Kind.COUNTER, "{loss}", ("stream",),
-    "losses that retention caused and that were only logged, as options allow; at most one a minute for each shard",
+    "losses that options accept; at most one a minute for each shard",
 )  # fmt: skip
 LEFT_OUT: Final = Metric(
     "kinesis_efo.aggregates.left_out", "AggregatesLeftOut", Kind.COUNTER, "{aggregate}", ("stream",),
-    "KPL aggregates left out because their records' hash keys belong to other shards; counted in the tasks that unpack them",
+    "KPL aggregates left out with `deaggregate=strict`; counted in the tasks that unpack them",
 )  # fmt: skip
 BUFFERED: Final = Metric(
     "kinesis_efo.buffer.used", "BufferBytes", Kind.AMOUNT, "By", (), "bytes of fetched events that wait for Spark"

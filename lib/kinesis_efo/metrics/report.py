@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from kinesis_efo.metrics.emf import EmfWriter, emf_sink
 from kinesis_efo.metrics.registry import MetricsRegistry, Source
@@ -17,7 +17,9 @@ EXPORTS: Final = ("otel", "emf", "none")
 class MetricsSettings:
     """Where to send metrics, and in how much detail."""
 
-    export: str = "otel"  # `otel` (no effect until an OpenTelemetry SDK is configured), `emf` or `none`
+    export: Literal["otel", "emf", "none"] = (
+        "otel"  # `otel` (no effect until an OpenTelemetry SDK is configured), `emf` or `none`
+    )
     emf_to: str = "stdout"  # Destination of EMF lines: `stdout`, `stderr`, or the path of a file to append to
     emf_interval: float = 60.0  # Seconds between two sets of EMF lines
     # Maximum number of shards with separate metrics; the others share `other`. 0: no metrics by shard

@@ -1,55 +1,94 @@
-"""The options of `read_stream` and `read` as keywords, for editors and type checkers. Made from the table of options."""
+"""The options as keywords, for type checkers and editors. Made from the tables of options."""
 
 from __future__ import annotations
 
-from typing import TypeAlias, TypedDict
-
-Value: TypeAlias = str | int | float | bool
-"""The type of an option's value. Text is allowed for every option, too; see `docs/options.md`."""
+from datetime import datetime, timedelta
+from typing import Literal, TypedDict
 
 
-class SourceKeywords(TypedDict, total=False):
-    """The options of the source."""
+class _Reading(TypedDict, total=False):
+    """What both have."""
 
-    streamArn: Value
-    consumerArn: Value
-    leaseTable: Value
-    readMode: Value
-    transport: Value
-    pollingInterval: Value
-    startingPosition: Value
-    newStreamPosition: Value
-    removedStreams: Value
-    endingPosition: Value
-    maxShardRate: Value
-    shardsPerTask: Value
-    maxBytesPerTrigger: Value
-    maxRecordsPerTrigger: Value
-    minBytesPerTrigger: Value
-    maxTriggerDelay: Value
-    maxShardSkew: Value
-    bufferBytes: Value
-    slowQueries: Value
-    failOnDataLoss: Value
-    acceptDataLoss: Value
-    deaggregate: Value
-    fetchers: Value
-    fetcherHost: Value
-    fetcherBindHost: Value
-    fetcherPort: Value
-    fetcherTls: Value
-    catchUp: Value
-    leaseTimeout: Value
-    checkpointWritesPerSecond: Value
-    pollTimeout: Value
-    idleCheckpointInterval: Value
-    region: Value
-    endpointUrl: Value
-    roleArn: Value
-    externalId: Value
-    roleSessionName: Value
-    retryTimeout: Value
-    metricsExport: Value
-    metricsEmfTo: Value
-    metricsEmfInterval: Value
-    metricsShards: Value
+    streamArn: str
+    startingPosition: datetime | int | str
+    startingTimestamp: datetime | int | str
+    endingPosition: datetime | int | str
+    endingTimestamp: datetime | int | str
+    maxShardRate: int | str
+    failOnDataLoss: bool | Literal["true", "false"]
+    deaggregate: bool | Literal["true", "false", "strict"]
+    region: str
+    endpointUrl: str
+    roleArn: str
+    externalId: str
+    roleExternalId: str
+    roleSessionName: str
+    retryTimeout: str | timedelta
+    metricsExport: Literal["otel", "emf", "none"]
+    metricsEmfTo: str
+    metricsEmfInterval: str | timedelta
+    metricsShards: int
+
+
+class StreamKeywords(_Reading, total=False):
+    """The options of `read_stream`, for a dict of them."""
+
+    consumerArn: str
+    leaseTable: str
+    readMode: Literal["efo", "polling"]
+    transport: Literal["auto", "http2", "http1"]
+    pollingInterval: str | timedelta
+    newStreamPosition: datetime | int | str
+    removedStreams: Literal["fail", "drop"]
+    maxBytesPerTrigger: int | str
+    maxRecordsPerTrigger: int
+    minBytesPerTrigger: int | str
+    maxTriggerDelay: str | timedelta
+    maxShardSkew: str | timedelta
+    bufferBytes: int | str
+    slowQueries: Literal["apart", "hold"]
+    acceptDataLoss: str
+    fetchers: int | Literal["driver"]
+    fetcherHost: str
+    fetcherBindHost: str
+    fetcherPort: int | str
+    fetcherTls: bool | Literal["true", "false"]
+    catchUp: bool | Literal["true", "false"]
+    leaseTimeout: str | timedelta
+    checkpointWritesPerSecond: float
+    pollTimeout: str | timedelta
+    idleCheckpointInterval: str | timedelta
+
+
+class BatchKeywords(_Reading, total=False):
+    """The options of `read`, for a dict of them."""
+
+    shardsPerTask: int | Literal["auto"]
+
+
+class SinkKeywords(TypedDict, total=False):
+    """The options of the sink: a dict of them for `writeStream.format("kinesis-efo").options(**options)`."""
+
+    manifest: str
+    stream: str
+    maxOutstandingRecords: int
+    maxOutstandingBytes: int | str
+    linger: str
+    maxInFlight: int
+    ordered: bool | Literal["true", "false"]
+    aggregate: bool | Literal["true", "false"]
+    aggregateBytes: int | str
+    failOnError: bool | Literal["true", "false"]
+    retryTimeout: str
+    stallWarning: str
+    backoffBase: str
+    backoffMax: str
+    region: str
+    endpointUrl: str
+    roleArn: str
+    externalId: str
+    roleExternalId: str
+    roleSessionName: str
+    metricsExport: Literal["otel", "emf", "none"]
+    metricsEmfTo: str
+    metricsEmfInterval: str

@@ -6,15 +6,17 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from kinesis_efo.hosts import is_every_address, parse_host
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
-from kinesis_efo.units import NotMillisecondsError, NoZoneError, lacks_unit, parse_duration, parse_time
+from kinesis_efo.units import NotMillisecondsError, NoZoneError, lacks_unit, parse_duration, parse_size, parse_time
 
 Number = TypeVar("Number", int, float)
+Value = TypeVar("Value")
+Value_co = TypeVar("Value_co", covariant=True)
 
 EVERY: Final = "*"
 """The name in JSON that stands for all streams, or all shards of a stream, that are not named."""
@@ -31,6 +33,26 @@ class NoUnit(ValueError):
     """A number without a unit, so small that it was probably not meant as milliseconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class Typed(Generic[Value_co]):
+    """A parser with the type of its option as a keyword, for type checkers. A parser that is a plain function takes text."""
+
+    parse: Callable[[str], Value_co]
+    hint: str
+
+    def __call__(self, text: str) -> Value_co:
+        return self.parse(text)
+
+
+def hint_of(parse: Callable[[str], object]) -> str:
+    """Return the type of a parser's option, for type checkers.
+
+    >>> hint_of(bounded(size, 1)), hint_of(unless("auto", integer)), hint_of(text)
+    ('int | str', 'int | Literal["auto"]', 'str')
+    """
+    return parse.hint if isinstance(parse, Typed) else "str"
+
+
 def names(text: str) -> tuple[str, ...]:
     """Parse names separated by commas, without repetition."""
     names = tuple(name.strip() for name in text.split(","))
@@ -39,7 +61,7 @@ def names(text: str) -> tuple[str, ...]:
     return names
 
 
-def one_of(*words: str) -> Callable[[str], str]:
+def one_of(*words: str) -> Typed[str]:
     """Make a parser of one of these words, in any case."""
 
     def read(text: str) -> str:
@@ -48,27 +70,48 @@ def one_of(*words: str) -> Callable[[str], str]:
             raise ValueError(text)
         return word
 
-    return read
+    return Typed(read, _literal(*words))
 
 
-def flag(text: str) -> bool:
-    """Parse `true` or `false`, in any case."""
-    return one_of("true", "false")(text) == "true"
+def _literal(*words: str) -> str:
+    quoted = [f'"{word}"' for word in words]
+    return f"Literal[{', '.join(quoted)}]"
 
 
-def unless(word: str, parse: Callable[[str], Number]) -> Callable[[str], Number | None]:
+def word_for(chosen: Callable[[str], Value], *words: str) -> Typed[Value]:
+    """Make a parser of one of these words, in any case, that returns what is `chosen` by the word. With `true` and `false`, also of `bool`."""
+    read = one_of(*words)
+    return Typed(lambda text: chosen(read(text)), f"bool | {read.hint}" if "true" in words else read.hint)
+
+
+flag: Final = word_for(lambda word: word == "true", "true", "false")
+"""Parses `true` or `false`, in any case."""
+
+
+def unless(word: str, parse: Callable[[str], Number]) -> Typed[Number | None]:
     """Make a parser that returns None for a word, in any case."""
-    return lambda text: None if text.strip().lower() == word else parse(text)
+
+    def read(text: str) -> Number | None:
+        return None if text.strip().lower() == word else parse(text)
+
+    return Typed(read, f"{hint_of(parse)} | {_literal(word)}")
 
 
-def integer(text: str) -> int:
-    """Parse a whole number without a sign."""
+def _integer(text: str) -> int:
     if not re.fullmatch(r"\d{1,18}", text.strip(), re.ASCII):
         raise ValueError(text)
     return int(text)
 
 
-def duration(least: float, most: float = float("inf"), guess: int = 99) -> Callable[[str], float]:
+integer: Final = Typed(_integer, "int")
+"""Parses a whole number without a sign."""
+number: Final = Typed(float, "float")
+"""Parses a number."""
+size: Final = Typed(parse_size, "int | str")
+"""Parses a size such as `64m`."""
+
+
+def duration(least: float, most: float = float("inf"), guess: int = 99) -> Typed[float]:
     """Make a parser of durations such as `200ms`, in seconds, from `least` to `most`.
 
     A number alone is milliseconds, as in Spark. One up to `guess` probably means seconds: it is refused if it could be either.
@@ -81,7 +124,7 @@ def duration(least: float, most: float = float("inf"), guess: int = 99) -> Calla
             raise NoUnit(text)
         return float(text)
 
-    return bounded(read, least, most)
+    return bounded(Typed(read, "str | timedelta"), least, most)
 
 
 def refusal(error: ValueError, rule: str, text: str) -> str:
@@ -104,8 +147,7 @@ def peer(text: str) -> str:
     return host
 
 
-def ports(text: str) -> range:
-    """Parse a port or a range such as `40000-40100`."""
+def _ports(text: str) -> range:
     first, dash, last = text.partition("-")
     ports = range(integer(first), integer(last if dash else first) + 1)
     if not ports or ports[0] < 1 or ports[-1] > 65_535:
@@ -113,7 +155,11 @@ def ports(text: str) -> range:
     return ports
 
 
-def bounded(parse: Callable[[str], Number], least: float, most: float = float("inf")) -> Callable[[str], Number]:
+ports: Final = Typed(_ports, "int | str")
+"""Parses a port or a range such as `40000-40100`."""
+
+
+def bounded(parse: Callable[[str], Number], least: float, most: float = float("inf")) -> Typed[Number]:
     """Make a parser that refuses values less than `least` or greater than `most`."""
 
     def read(text: str) -> Number:
@@ -123,7 +169,7 @@ def bounded(parse: Callable[[str], Number], least: float, most: float = float("i
             raise ValueError(text)
         return value
 
-    return read
+    return Typed(read, hint_of(parse))
 
 
 def matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
@@ -135,6 +181,12 @@ def matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
         return text.strip()
 
     return read
+
+
+def several(pattern: re.Pattern[str]) -> Callable[[str], tuple[str, ...]]:
+    """Make a parser of texts that match a pattern, separated by commas, without repetition."""
+    one = matching(pattern)
+    return lambda text: tuple(map(one, names(text)))
 
 
 text = matching(re.compile(r".+", re.DOTALL))
@@ -253,9 +305,11 @@ def time_position(text: str) -> Position:
     return Position.at_timestamp(parse_time(rest if name.upper() == "AT_TIMESTAMP" else text))
 
 
+MOMENT: Final = "datetime | int | str"
+"""The type of options with a time in ISO 8601 or in epoch milliseconds."""
 starts = partial(_bounds, read=_start, default=TRIM_HORIZON)
 """Parses the start of a batch read; raises ValueError for any other text."""
 query_starts = partial(_bounds, read=query_start, default=None)
 """Parses the start of a streaming query if it is JSON; raises ValueError for any other text."""
-ends = partial(_bounds, read=_end, default=None)
+ends = Typed(partial(_bounds, read=_end, default=None), MOMENT)
 """Parses the end of a batch read or of a query; raises ValueError for any other text."""

@@ -75,7 +75,7 @@ class AwsSettings:
 
 
 MANIFEST_OPTION: Final = Option("manifest", read.text, "a path, ssm:///name or s3://bucket/key", "-",
-    "the application's manifest; without it, `streamArn`, `consumerArn` and `leaseTable`, or the sink's `stream`", "manifest")  # fmt: skip
+    "the application's manifest; without it, `streamArn` and `consumerArn`, or the sink's `stream`", "manifest")  # fmt: skip
 AWS_OPTIONS: Final = (
     Option("region", read.text, "an AWS region", "the manifest's", "AWS region", "aws.region", of_run=True),
     Option("endpointUrl", read.url, "a URL such as http://127.0.0.1:4566", "the environment's `AWS_ENDPOINT_URL*`",
@@ -89,7 +89,7 @@ AWS_OPTIONS: Final = (
 
 METRICS_OPTIONS: Final = (
     Option("metricsExport", read.one_of(*EXPORTS), "otel, emf or none", "`otel`",
-           "`otel`: OpenTelemetry, silent until an SDK is configured; `emf`: CloudWatch EMF lines; or `none`",
+           "`otel`: OpenTelemetry; `emf`: CloudWatch EMF lines",
            "metrics.export", of_run=True, formerly=("metrics.export",)),
     Option("metricsEmfTo", read.text, "stdout, stderr or a path", "`stdout`",
            "where EMF lines go; a file is appended to, and may be rotated", "metrics.emf_to", needs="metricsExport=emf", of_run=True, formerly=("metrics.emf.to",)),

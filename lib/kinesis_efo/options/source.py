@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Final
@@ -24,7 +25,6 @@ from kinesis_efo.options.settings import (
 )
 from kinesis_efo.options.table import Option, OptionTable
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
-from kinesis_efo.units import parse_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class SourceOptions:
     """
 
     manifest: str | None = None
-    stream_arn: str | None = None
-    consumer_arn: str | None = None
+    stream_arns: tuple[str, ...] = ()
+    consumer_arns: tuple[str, ...] = ()
     lease_table: str | None = None
     streams: tuple[str, ...] | None = None
     read_mode: str = "efo"
@@ -114,16 +114,20 @@ def _query_start(text: str) -> Start:
 
 def _deaggregation(text: str) -> Deaggregation:
     # `all` is an older name of `true`.
-    chosen = read.one_of(*(each.value for each in Deaggregation), "all")(text)
-    return Deaggregation.ALL if chosen == "all" else Deaggregation(chosen)
+    return Deaggregation.ALL if text.strip().lower() == "all" else _DEAGGREGATION(text)
+
+
+_DEAGGREGATION: Final = read.word_for(Deaggregation, "true", "false", "strict")
 
 
 SOURCE_OPTIONS: Final = (
     MANIFEST_OPTION,
-    Option("streamArn", read.matching(STREAM_ARN), "the ARN of a stream", "-", "instead of a manifest", "stream_arn"),
-    Option("consumerArn", read.matching(CONSUMER_ARN), "the ARN of a stream consumer", "-",
-           "instead of a manifest; not needed with `readMode=polling`", "consumer_arn"),
-    Option("leaseTable", read.text, "the name of a DynamoDB table", "-", "instead of a manifest", "lease_table"),
+    Option("streamArn", read.several(STREAM_ARN), "the ARN of a stream, or several separated by commas, each once", "-",
+           "instead of a manifest", "stream_arns"),
+    Option("consumerArn", read.several(CONSUMER_ARN), "the ARN of a stream consumer, or several separated by commas, each once", "-",
+           "one for each stream of `streamArn`, in any order; not needed with `readMode=polling`", "consumer_arns"),
+    Option("leaseTable", read.text, "the name of a DynamoDB table", "-",
+           "with `streamArn`; without it, only programs of one user on one host exclude each other", "lease_table"),
     Option("streams", read.names, "logical stream names separated by commas, each once, or * for all", "the only one",
            "which streams of the manifest to read", "streams"),
     Option("readMode", read.one_of("efo", "polling"), "efo or polling", "`efo`",
@@ -132,42 +136,42 @@ SOURCE_OPTIONS: Final = (
            "protocol of subscriptions; `auto`: HTTP/2 if the service speaks it, else HTTP/1.1", "transport", of_run=True),
     Option("pollingInterval", read.duration(0.2, 10), "a duration such as 1s, from 200ms to 10s", "`1s`",
            "with `polling`, time between calls to a shard without more records; longer with more than 500 shards", "polling_interval", of_run=True, formerly=("polling.interval",)),
-    Option("startingPosition", _query_start,
+    Option("startingPosition", read.Typed(_query_start, read.MOMENT),
            "LATEST, EARLIEST (TRIM_HORIZON), LEASES or a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard",
            "`LATEST`", "where a new query starts; a restarted one continues from its checkpoint", "start", also=("startingTimestamp",)),
-    Option("newStreamPosition", _start, "EARLIEST (TRIM_HORIZON), LATEST, LEASES or a time in ISO 8601 or epoch ms", "`TRIM_HORIZON`",
+    Option("newStreamPosition", read.Typed(_start, read.MOMENT), "EARLIEST (TRIM_HORIZON), LATEST, LEASES or a time in ISO 8601 or epoch ms", "`TRIM_HORIZON`",
            "where a stream starts that the query's checkpoint does not know yet", "new_stream_start"),
-    Option("removedStreams", lambda text: read.one_of("fail", "drop")(text) == "drop", "fail or drop", "`fail`",
-           "what to do if the checkpoint has a stream that is not read any more: fail, or continue without it", "drop_removed_streams"),
+    Option("removedStreams", read.word_for(lambda word: word == "drop", "fail", "drop"), "fail or drop", "`fail`",
+           "what to do if the checkpoint has a stream that is not read any more", "drop_removed_streams"),
     Option("endingPosition", ends, "LATEST, a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard", "`LATEST`",
-           "where a batch read ends, or a query with `Trigger.AvailableNow` or `Trigger.Once`; exclusive; `LATEST` is the tip at `load()`, or at the start", "ends", also=("endingTimestamp",)),
-    Option("maxShardRate", read.bounded(parse_size, 64 << 10), "a size such as 1m, at least 64k", "`1m`",
-           "most bytes per second that a batch read, or a query alone (up to 2m), takes from a shard with GetRecords", "shard_rate", of_run=True, formerly=("apartRate", "batch.maxRate")),
+           "where a batch read ends, or a query with `Trigger.AvailableNow` or `Trigger.Once`; exclusive; `LATEST` is the tip at the start", "ends", also=("endingTimestamp",)),
+    Option("maxShardRate", read.bounded(read.size, 64 << 10), "a size such as 1m, at least 64k", "`1m`",
+           "most bytes per second that a batch read, or a query that reads apart (up to 2m), takes from a shard", "shard_rate", of_run=True, formerly=("apartRate", "batch.maxRate")),
     Option("shardsPerTask", read.unless("auto", read.bounded(read.integer, 1, 100)), "auto, or a whole number from 1 to 100", "`auto`",
            "how many shards each task reads at a time; `auto`: shards divided by cores, at most 16", "shards_per_task", formerly=("batch.shardsPerTask",)),
-    Option("maxBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
-           "most bytes in one micro-batch, as Kinesis sends them: JSON with base64, 1.4 to 11 times the data; whole events, at least one", "max_bytes_per_trigger"),
+    Option("maxBytesPerTrigger", read.bounded(read.size, 1), "a size such as 64m, at least 1 byte", "-",
+           "most data in one micro-batch, estimated; whole events, at least one", "max_bytes_per_trigger"),
     Option("maxRecordsPerTrigger", read.bounded(read.integer, 1), "a whole number of records, at least 1", "-",
            "most records in one micro-batch; whole events, at least one", "max_records_per_trigger"),
-    Option("minBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
-           "a micro-batch with fewer bytes, counted likewise, waits for more, for `maxTriggerDelay` at most", "min_bytes_per_trigger"),
+    Option("minBytesPerTrigger", read.bounded(read.size, 1), "a size such as 64m, at least 1 byte", "-",
+           "a micro-batch with less data waits for more, for `maxTriggerDelay` at most", "min_bytes_per_trigger"),
     Option("maxTriggerDelay", read.duration(0, 60), "a duration such as 1s, up to 60s", "`1s`",
            "longest wait from one micro-batch to the next, larger one; without `minBytesPerTrigger`, only while all shards with records are "
            "over 1 s behind, with `kinesis_efo.read_stream` and no other source", "max_trigger_delay"),
     Option("maxShardSkew", read.duration(10, 86_400), "a duration such as 30s, from 10s to 24h", "-",
            "how far ahead of the slowest shard any other may be taken, by arrival time; for watermarks", "max_shard_skew", of_run=True),
-    Option("bufferBytes", read.bounded(parse_size, 1 << 20), "a size such as 256m", "`256m`",
+    Option("bufferBytes", read.bounded(read.size, 1 << 20), "a size such as 256m", "`256m`",
            "memory of each fetcher for events; at least 1m", "buffer_bytes", of_run=True),
     Option("slowQueries", read.one_of("apart", "hold"), "apart or hold", "`apart`",
-           "if a slow query leaves the others of its program no room in the buffer: it continues alone, with GetRecords; `hold`: all wait for it", "slow_queries", of_run=True),
+           "if a slow query leaves the others no room in the buffer: it continues alone, with GetRecords; `hold`: all wait for it", "slow_queries", of_run=True),
     Option("failOnDataLoss", read.flag, "true or false", "`true`",
            "fail if records expired before they were read; else log a warning and continue", "fail_on_data_loss", of_run=True),
     Option("acceptDataLoss", read.positions, 'JSON such as {"orders": {"shardId-000000000003": "AFTER:4959..."}}', "-",
-           "for each shard, the position after which a loss is accepted, as the error names it; a later loss is an error again", "accepted_losses"),
-    Option("deaggregate", _deaggregation, "true, false or strict", "`true`",
-           "unpack KPL aggregates, with every record in them; `strict`: leave out those whose records' hash keys belong to other shards, as the KCL does", "deaggregate"),
+           "the losses to accept, as the error names them; a later loss is an error again", "accepted_losses"),
+    Option("deaggregate", read.Typed(_deaggregation, _DEAGGREGATION.hint), "true, false or strict", "`true`",
+           "unpack KPL aggregates; `strict`: leave out those whose records' hash keys belong to other shards, as the KCL does", "deaggregate"),
     Option("fetchers", read.unless("driver", read.bounded(read.integer, 1, 1_000)), "driver, or a number of tasks from 1 to 1000", "`driver`",
-           "where events are fetched: on the driver's host, or in this many Spark tasks that `kinesis_efo.read_stream` starts", "fetchers", of_run=True),
+           "where events are fetched: on the driver's host, or in this many Spark tasks", "fetchers", of_run=True),
     Option("fetcherHost", read.peer, "a host name or address that tasks can connect to, without a port",
            "the address of Spark's driver, then the host's addresses", "address at which tasks on other hosts reach the fetcher",
            "fetcher_host", of_run=True),
@@ -181,15 +185,15 @@ SOURCE_OPTIONS: Final = (
            "the first micro-batch reads up to the tip: for `Trigger.AvailableNow` and `Trigger.Once` before Spark 4.2", "catch_up"),
     Option("leaseTimeout", read.duration(1, 3600), "a duration such as 10s, at least 1s", "`10s`",
            "a lease that is not renewed for this long is free", "lease_timeout", of_run=True),
-    Option("checkpointWritesPerSecond", read.bounded(float, 1, 1_000), "a number of writes per second, from 1 to 1000", "`25`",
+    Option("checkpointWritesPerSecond", read.bounded(read.number, 1, 1_000), "a number of writes per second, from 1 to 1000", "`25`",
            "most checkpoints written to the lease table, all shards together", "checkpoint_rate", of_run=True, formerly=("checkpointRate",)),
     Option("pollTimeout", read.duration(0.001, 60), "a duration such as 200ms, up to 60s", "`200ms`",
            "how long a trigger waits for data before it reports that there is none", "poll_timeout"),
     Option("idleCheckpointInterval", read.duration(1), "a duration such as 50s, at least 1s", "`50s`",
-           "how often offsets of idle shards are stored; with more than `50s`, Spark's Python workers end meanwhile", "idle_checkpoint_interval"),
+           "how often offsets of idle shards are stored", "idle_checkpoint_interval"),
     *AWS_OPTIONS,
     Option("retryTimeout", read.duration(1, 7 * 86_400), "a duration such as 10m, from 1s to 7d", "`10m`",
-           "how long a query continues while a shard only fails or the lease table cannot be reached, and how long a start waits for AWS",
+           "how long a query continues while a shard only fails or the lease table cannot be reached, or a start waits for AWS",
            "retry.timeout", of_run=True, formerly=("subscribe.retryTimeout",)),
     *METRICS_OPTIONS,
     Option("metricsShards", read.bounded(read.integer, 0, 10_000), "a whole number up to 10000", "`100`",
@@ -233,21 +237,19 @@ _TABLE: Final = OptionTable("kinesis-efo", SourceOptions, (*SOURCE_OPTIONS, *HIN
 
 
 def _contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]:
-    needed = ["streamArn", "consumerArn", "leaseTable"]
-    direct = [name for name in needed if name in names]
+    needed = ["streamArn", "consumerArn"]
+    direct = [name for name in (*needed, "leaseTable") if name in names]
     mine, other = ("a streaming query", "a batch read")[:: -1 if values.get(BATCH) else 1]
     for name in sorted(names & (STREAMING if values.get(BATCH) else BATCHES)):
         yield f"kinesis-efo option '{name}' is for {other}; {mine} ignores it: leave it out"
-    if values.get(BATCH):
-        needed = ["streamArn"]
-    elif values.get("readMode") == "polling":
+    if values.get(BATCH) or values.get("readMode") == "polling":
         needed.remove("consumerArn")
     if "manifest" in names and direct:
         yield f"kinesis-efo option 'manifest' takes the place of {_quoted(direct)}; give one or the other"
     elif "manifest" not in names and (missing := [name for name in needed if name not in direct]):
         yield (
             "kinesis-efo needs option 'manifest'" + (f", or {_quoted(missing)} besides {_quoted(direct)}" if direct else
-            " (a path, ssm:///name or s3://bucket/key), or 'streamArn', 'consumerArn' and 'leaseTable'")
+            " (a path, ssm:///name or s3://bucket/key), or 'streamArn' and 'consumerArn'")
         )  # fmt: skip
     if "streams" in names and "manifest" not in names and direct:
         yield "kinesis-efo option 'streams' selects streams of a manifest; remove it, or give 'manifest'"
@@ -262,13 +264,49 @@ def _contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]
             f"kinesis-efo option 'fetcherHost' is {host!r}, which 'fetcherBindHost' {bind!r} does not serve; "
             "give an address by which tasks reach the one that is bound to"
         )
-    if "consumerArn" in values and "streamArn" in values:
-        stream = values["consumerArn"].split("/consumer/")[0]
-        if stream != values["streamArn"]:
+    if "streamArn" in values and "manifest" not in names:
+        yield from _arn_faults(values["streamArn"], values.get("consumerArn", ()), needed)
+        if not values.get(BATCH) and "leaseTable" not in names:
+            yield from _needs_table(values)
+
+
+def _arn_faults(streams: Sequence[str], consumers: Sequence[str], needed: Sequence[str]) -> Iterator[str]:
+    parts = [match.groupdict() for each in streams if (match := STREAM_ARN.fullmatch(each))]
+    if len(regions := sorted({each["region"] for each in parts})) > 1:
+        yield f"kinesis-efo option 'streamArn' must have streams of one region; got {', '.join(regions)}"
+    for name, count in Counter(each["name"] for each in parts).items():
+        if count > 1:
             yield (
-                f"kinesis-efo option 'consumerArn' must be a consumer of 'streamArn' {values['streamArn']!r}; "
-                f"got a consumer of {stream!r}"
+                f"kinesis-efo option 'streamArn' has {count} streams named {name!r}, which a checkpoint could not tell apart; give them names "
+                "of their own in a manifest"
             )
+    found = Counter(each.partition("/consumer/")[0] for each in consumers)
+    if foreign := sorted(found.keys() - streams):
+        yield (
+            f"kinesis-efo option 'consumerArn' must be a consumer of 'streamArn' {', '.join(map(repr, streams))}; "
+            f"got a consumer of {', '.join(map(repr, foreign))}"
+        )
+    elif consumers and "consumerArn" in needed and (missing := [each for each in streams if each not in found]):
+        yield f"kinesis-efo option 'consumerArn' must have a consumer of each stream; got none of {', '.join(map(repr, missing))}"
+    if twice := [each for each in streams if found[each] > 1]:
+        yield f"kinesis-efo option 'consumerArn' must have one consumer of each stream; got several of {', '.join(map(repr, twice))}"
+
+
+def _needs_table(values: Mapping[str, Any]) -> Iterator[str]:
+    """The options that a query without a lease table cannot have. Nothing else decides by its rows."""
+    for name in ("startingPosition", "newStreamPosition"):
+        if (start := values.get(name)) is not None and start.from_leases:
+            yield f"kinesis-efo option '{name}' is LEASES, which needs 'leaseTable' or a manifest: its rows have the positions"
+    if values.get("fetchers") is not None:
+        yield (
+            f"kinesis-efo option 'fetchers' is {values['fetchers']}, which needs 'leaseTable' or a manifest: fetchers run on several hosts, and "
+            "without a table, only those of one host exclude each other"
+        )
+    if values.get("deaggregate") is Deaggregation.STRICT:
+        yield (
+            "kinesis-efo option 'deaggregate' is strict, which needs 'leaseTable' or a manifest: only the table records that Kinesis once "
+            "distributed a stream's records itself, and no aggregate may be left out since"
+        )
 
 
 # In a table of options, the last one of a name counts.

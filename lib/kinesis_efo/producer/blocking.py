@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
+from kinesis_efo.credentials import SdkSession
 from kinesis_efo.errors import ProducerClosedError, StreamError
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import AwsSettings
@@ -46,6 +47,7 @@ class Producer:
         settings: Bounds, batching, order, aggregation and retries.
         aws: Region, endpoint and role.
         metrics: Where to send metrics.
+        session: A session of botocore or boto3 (or aiobotocore's, for `AsyncProducer`), whose credentials, profile and region are used.
 
     Example:
         >>> def copy(lines):
@@ -61,8 +63,9 @@ class Producer:
         settings: ProducerSettings | None = None,
         aws: AwsSettings | None = None,
         metrics: MetricsSettings | None = None,
+        session: SdkSession | None = None,
     ) -> None:
-        self._producer = AsyncProducer(stream, settings=settings, aws=aws, metrics=metrics)
+        self._producer = AsyncProducer(stream, settings=settings, aws=aws, metrics=metrics, session=session)
         self._end_lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.credentials import SdkSession
 from kinesis_efo.errors import KinesisEfoError, ProducerClosedError, StreamError
 from kinesis_efo.metrics import MetricsSettings, report
 from kinesis_efo.options import AwsSettings
@@ -51,8 +52,10 @@ class AsyncProducer:
         settings: ProducerSettings | None = None,
         aws: AwsSettings | None = None,
         metrics: MetricsSettings | None = None,
+        session: SdkSession | None = None,
     ) -> None:
         self.stream = stream
+        self._session = session
         self.settings = settings or ProducerSettings()
         self._aws = aws or AwsSettings()
         self._metrics_settings = metrics or MetricsSettings()
@@ -225,4 +228,4 @@ class AsyncProducer:
         return engine
 
     def _connect_kinesis(self) -> AbstractAsyncContextManager[Service]:
-        return connect(self.stream, self._aws, self.settings.max_in_flight + 1)
+        return connect(self.stream, self._aws, self.settings.max_in_flight + 1, self._session)

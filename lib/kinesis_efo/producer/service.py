@@ -17,6 +17,7 @@ from kinesis_efo import __version__
 from kinesis_efo.arns import STREAM_ARN, STREAM_NAME
 from kinesis_efo.aws import AsyncClients, SyncClients, pages_of, token_only
 from kinesis_efo.aws_errors import Cause, cause_of, describe
+from kinesis_efo.credentials import SdkSession, setting_of
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer.aggregation import Parcel
@@ -123,9 +124,11 @@ class KinesisService:
 
 
 @asynccontextmanager
-async def connect(stream: str, aws: AwsSettings, connections: int) -> AsyncIterator[Service]:
+async def connect(
+    stream: str, aws: AwsSettings, connections: int, session: SdkSession | None = None
+) -> AsyncIterator[Service]:
     """Connect to Kinesis for one stream. `connections` is the maximum number of requests in flight."""
-    clients = AsyncClients(aws, region_of(stream, aws))
+    clients = AsyncClients(aws, region_of(stream, aws, session), given=session)
     once = AioConfig(
         retries={"total_max_attempts": 1},
         max_pool_connections=connections,
@@ -137,8 +140,8 @@ async def connect(stream: str, aws: AwsSettings, connections: int) -> AsyncItera
         yield KinesisService(data, control, stream)
 
 
-def region_of(stream: str, aws: AwsSettings) -> str:
-    """Return the region of a stream, whose name or ARN is checked: from the option, the ARN, or the SDK's configuration."""
+def region_of(stream: str, aws: AwsSettings, session: SdkSession | None = None) -> str:
+    """Return the region of a stream, whose name or ARN is checked: from the option, the ARN, the session, or the SDK's configuration."""
     arn = STREAM_ARN.fullmatch(stream)
     if not arn and not STREAM_NAME.fullmatch(stream):
         raise ConfigurationError(
@@ -148,7 +151,8 @@ def region_of(stream: str, aws: AwsSettings) -> str:
         raise ConfigurationError(
             f"stream {stream} is in region {arn['region']!r}, but the region given is {aws.region!r}"
         )
-    region = aws.region or (arn["region"] if arn else SyncClients(aws).region)
+    in_session = None if session is None else setting_of(session, "region")
+    region = aws.region or (arn["region"] if arn else SyncClients(aws, in_session).region)
     if not region:
         raise ConfigurationError(
             f"no AWS region for stream {stream!r}: give its ARN, set kinesis-efo option 'region' or the environment's AWS_REGION"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.alignment import Alignment, ShardEvents
@@ -20,6 +20,8 @@ from kinesis_efo.records.events import data_in
 
 if TYPE_CHECKING:
     from kinesis_efo.run.table import Row
+
+NO_LIMIT: Final = 1 << 62
 
 
 class MicroBatchPlanner:
@@ -75,7 +77,7 @@ class MicroBatchPlanner:
             self._alignment.follow(moved, left | self.left, self._clock.monotonic())
         self.offset = offset
 
-    async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
+    async def poll(self, offset: Offset, max_data: int, max_records: int, at_most: float) -> list[ShardProgress]:
         """Return how far the next micro-batch may go within the limits. Waits at most `at_most` seconds for records."""
         self.follow(offset)
         give_up_at = self._clock.monotonic() + at_most
@@ -83,7 +85,7 @@ class MicroBatchPlanner:
         while True:
             self._check()
             idle |= self._look(offset)
-            shards = self._progress(offset, max_bytes, max_records, idle)
+            shards = self._progress(offset, max_data, max_records, idle)
             news = any(shard.records or shard.through.is_end for shard in shards)
             left = give_up_at - self._clock.monotonic()
             if news or left <= 0 or not await self._news.within(left):
@@ -132,11 +134,11 @@ class MicroBatchPlanner:
         return idle
 
     def _progress(
-        self, offset: Offset, max_bytes: int, max_records: int, idle: Mapping[ShardKey, Portion]
+        self, offset: Offset, max_data: int, max_records: int, idle: Mapping[ShardKey, Portion]
     ) -> list[ShardProgress]:
         rows = {key: row for key in {*self._waiting, *idle} if (row := self._row(key, offset[key])) is not None}
         buffers = {key: rows[key].index for key in self._waiting if key in rows}
-        planning, now = partial(self._planned, rows, offset, max_bytes, max_records), self._clock.monotonic()
+        planning, now = partial(self._planned, rows, offset, max_data, max_records), self._clock.monotonic()
         if self._alignment is None:
             portions = planning(buffers)
         else:
@@ -161,27 +163,35 @@ class MicroBatchPlanner:
         self,
         rows: Mapping[ShardKey, Row],
         offset: Offset,
-        max_bytes: int,
+        max_data: int,
         max_records: int,
         buffers: Mapping[ShardKey, ShardEvents],
     ) -> dict[ShardKey, Portion]:
+        """Plan fewer bytes of the buffers until they have at most `max_data` bytes of data, or are one event."""
         groups: dict[tuple[str, bool], list[ShardKey]] = {}
         for key in buffers:
             groups.setdefault((rows[key].fetcher, rows[key].key.is_shared), []).append(key)
-        portions: dict[ShardKey, Portion] = {}
-        for keys in groups.values():
-            # At most half of the buffer, so that the next micro-batch is fetched into the other half while Spark processes this one.
-            limit = min(max_bytes, rows[keys[0]].room // 2)
-            portions |= plan({key: buffers[key] for key in keys}, offset, limit, max_records)
-        if sum(each.bytes for each in portions.values()) > max_bytes or _records(portions) > max_records:
-            portions = plan(buffers, offset, max_bytes, max_records)
-        return portions
+        max_bytes = NO_LIMIT
+        while True:
+            portions: dict[ShardKey, Portion] = {}
+            for keys in groups.values():
+                # At most half of the buffer, so that the next micro-batch is fetched into the other half while Spark processes this one.
+                limit = min(max_bytes, rows[keys[0]].room // 2)
+                portions |= plan({key: buffers[key] for key in keys}, offset, limit, max_records)
+            if _size(portions) > max_bytes or sum(each.records for each in portions.values()) > max_records:
+                portions = plan(buffers, offset, max_bytes, max_records)
+            # There is never more data than bytes, because of base64.
+            data = 0 if _size(portions) <= max_data else sum(map(_data, portions.values()))
+            if data <= max_data or sum(each.events for each in portions.values()) <= 1:
+                return portions
+            max_bytes = min(max_bytes - 1, _size(portions) * max_data // data)
 
 
 def _data(portion: Portion) -> int:
+    """Estimate the data of a portion: at least a byte for each record, whose key may be shorter than usual."""
     payloads = portion.bytes - EVENT_OVERHEAD * portion.events
-    return round(data_in(payloads, portion.records, portion.events) or 0)
+    return max(portion.records, round(data_in(payloads, portion.records, portion.events) or 0))
 
 
-def _records(portions: Mapping[ShardKey, Portion]) -> int:
-    return sum(portion.records for portion in portions.values())
+def _size(portions: Mapping[ShardKey, Portion]) -> int:
+    return sum(each.bytes for each in portions.values())

@@ -210,7 +210,7 @@ class Query:
         """Whether this run owns the leases, and so has read the rows."""
         return all(map(self._run.leases.is_held, self._run.streams.streams if self._streams is None else self._streams))
 
-    async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
+    async def poll(self, offset: Offset, max_data: int, max_records: int, at_most: float) -> PollReply:
         """Return how far the next micro-batch may go from `offset`, within the limits. Waits at most `at_most` seconds for records."""
         self._run.failure.raise_if_set()
         begins = self._shards is None
@@ -221,7 +221,7 @@ class Query:
             await self._run.streams.refresh(patient=True)
         await self._check(self._losses.check(offset, rows=self._has_rows))
         starting = self._starting(offset)
-        shards = await self._rows.planner.poll(offset, max_bytes, max_records, 0.0 if starting else at_most)
+        shards = await self._rows.planner.poll(offset, max_data, max_records, 0.0 if starting else at_most)
         self._planned = shards or self._planned
         self._gap.look(self._run.clock.monotonic(), partial(self.status, shards=True) if self.reads_apart else None)
         self._run.failure.raise_if_set()

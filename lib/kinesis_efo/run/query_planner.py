@@ -15,12 +15,12 @@ from kinesis_efo.marks import Mark
 from kinesis_efo.options import Deaggregation, SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.run.access import BatchPlan, Begin, Call, Logged, Next, Plan, Reading, Step
+from kinesis_efo.run.micro_batches import NO_LIMIT
 from kinesis_efo.run.query import Query
 
 if TYPE_CHECKING:
     from kinesis_efo.run.whole_run import WholeRun
 
-_NO_LIMIT: Final = 1 << 62
 _UNKNOWN: Final = -1
 _ENDING_SECONDS: Final = 0.2
 """How often a query with an end checks whether it has reached it; an event without records does not end a poll."""
@@ -236,7 +236,7 @@ class QueryPlanner:
         at_most = 0.0 if call.hurry and ending.targets is None else call.wait
         if ending.targets is not None:
             at_most = min(at_most, _ENDING_SECONDS)
-        most = options.max_bytes_per_trigger or _NO_LIMIT, options.max_records_per_trigger or _NO_LIMIT
+        most = options.max_bytes_per_trigger or NO_LIMIT, options.max_records_per_trigger or NO_LIMIT
         if ending.targets is not None and position is not self._left_at:
             self._left_at = position
             self.query.leave_shards(ending.left(position))

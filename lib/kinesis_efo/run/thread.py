@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kinesis_efo.aws import AsyncClients
@@ -21,10 +22,13 @@ from kinesis_efo.fetcher.assembly import new_event_loop, stream_opener
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
+from kinesis_efo.leases.host_table import HostTable
+from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.leases.table import LeaseTable, client_config
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.patience import Patience, passes
+from kinesis_efo.processes import notes_directory
 from kinesis_efo.run.whole_run import RunSetup, StartFetchers, WholeRun
 
 logger = logging.getLogger(__name__)
@@ -136,8 +140,12 @@ class RunThread:
         clients = AsyncClients(options.aws.of(manifest.application), manifest.region)
         await self._wait_for_credentials(clients)
         enter = self._stack.enter_async_context
-        dynamo = await enter(await clients.open("dynamodb", client_config(options.lease_timeout)))
-        table = LeaseTable(dynamo, manifest.lease_table, declared_by=manifest.declared_by)
+        table: LeaseStore
+        if manifest.lease_table:
+            dynamo = await enter(await clients.open("dynamodb", client_config(options.lease_timeout)))
+            table = LeaseTable(dynamo, manifest.lease_table, declared_by=manifest.declared_by)
+        else:
+            table = host_table(manifest, notes_directory())
         budget = Budget(options.buffer_bytes, now=clock.monotonic)
         open_stream = await stream_opener(self._stack, clients, manifest.source, options, budget, clock, setup.limits)
         self._whole = WholeRun(setup, table, open_stream, budget, clock, self._tell_streams, self._said)
@@ -172,6 +180,17 @@ class RunThread:
             work.close()
             raise stopped() from None
         return finished(future, self._thread.is_alive)
+
+
+def host_table(manifest: Manifest, directory: Path) -> HostTable:
+    """Return what takes the place of a lease table, and log what it does not guard."""
+    readers = {name: ref.reader for name, ref in manifest.streams.items()}
+    logger.warning(
+        "there is no kinesis-efo option 'leaseTable', so only programs of this user on this host are kept from reading %s at the same time: "
+        "any other program that does slows both down, but neither loses a record; `kinesis-efo top` and `lag` work on this host only",
+        ", ".join(f"with {reader}" if "/consumer/" in reader else reader for reader in readers.values()),
+    )
+    return HostTable(readers, directory)
 
 
 def finished(future: Future[T], alive: Callable[[], bool]) -> T:

@@ -35,7 +35,6 @@ from kinesis_efo.leases.owner import owner_id
 from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.run import RunLease
 from kinesis_efo.leases.store import LeaseStore
-from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.metrics import report
 from kinesis_efo.options import SourceOptions, Start
@@ -92,7 +91,7 @@ class WholeRun:
     def __init__(
         self,
         setup: RunSetup,
-        table: LeaseTable,
+        table: LeaseStore,
         open_stream: Callable[[StreamRef], Stream],
         budget: Budget,
         clock: KinesisClock,
@@ -138,6 +137,9 @@ class WholeRun:
             elsewhere=elsewhere,
             hold=options.slow_queries == "hold",
         )
+        if not manifest.lease_table:
+            # The warning about a new query whose streams were read before names LEASES, which needs a table.
+            self.run.continued.update(manifest.streams)
         # Hide a failed run immediately, so that queries do not join it.
         self.run.failure.on_set(lambda: self._streams_changed({}))
         self.service: Final = self._serve()  # Where tasks read, or get the fetcher of a shard

@@ -28,7 +28,7 @@ class Report(msgspec.Struct, frozen=True):
     """The planner's report of a micro-batch. In the progress it is `latestOffset`, as JSON.
 
     `lags` has the milliseconds by which each shard is behind its tip, by stream and shard, if known. `bytes` is the size of the micro-batch
-    as `maxBytesPerTrigger` counts it, and `data` the estimated bytes of its records' data; None if unknown.
+    as Kinesis sent it, and `data` the estimated bytes of its records' data, which `maxBytesPerTrigger` counts; None if unknown.
     """
 
     lags: dict[str, dict[str, int]] = msgspec.field(name="millisBehindLatest", default_factory=dict)

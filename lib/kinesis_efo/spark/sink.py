@@ -36,7 +36,6 @@ from kinesis_efo.patience import Patience
 from kinesis_efo.producer import Producer, ProducerMetrics, ProducerSettings, PutArguments
 from kinesis_efo.producer.service import region_of
 from kinesis_efo.producer.settings import BOUNDS
-from kinesis_efo.units import parse_size
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +83,7 @@ SINK_OPTIONS: Final = (
     Option("maxOutstandingRecords", read.bounded(read.integer, *_RANGES["max_outstanding_records"]),
            "a whole number of records, at least 1", "`20000`",
            "records of a task that may wait for acknowledgement; then the task waits", "producer.max_outstanding_records"),
-    Option("maxOutstandingBytes", read.bounded(parse_size, *_RANGES["max_outstanding_bytes"]), "a size such as 64m, at least 1k", "`64m`",
+    Option("maxOutstandingBytes", read.bounded(read.size, *_RANGES["max_outstanding_bytes"]), "a size such as 64m, at least 1k", "`64m`",
            "the same in bytes; at least the largest record", "producer.max_outstanding_bytes"),
     Option("linger", read.duration(*_RANGES["linger"]), "a duration such as 100ms, up to 60s", "`100ms`",
            "how long a record waits for others to fill its request", "producer.linger"),
@@ -94,7 +93,7 @@ SINK_OPTIONS: Final = (
            "keep the order of rows with the same partition key within a task", "producer.ordered"),
     Option("aggregate", read.flag, "true or false", "`false`",
            "pack rows into KPL aggregates, which readers must unpack", "producer.aggregate"),
-    Option("aggregateBytes", read.bounded(parse_size, *_RANGES["aggregate_bytes"]), "a size from 1k to 1m", "`50k`",
+    Option("aggregateBytes", read.bounded(read.size, *_RANGES["aggregate_bytes"]), "a size from 1k to 1m", "`50k`",
            "size of the largest aggregate", "producer.aggregate_bytes"),
     Option("failOnError", read.flag, "true or false", "`true`",
            "fail on a record that can never be written; else log and skip it", "producer.fail_on_error"),

@@ -24,7 +24,7 @@ from kinesis_efo_tools.cli.commands.lag import Lag
 from kinesis_efo_tools.cli.ending import forced_end
 from kinesis_efo_tools.cli.failing import CommandExit
 from kinesis_efo_tools.cli.lag_report import LagReport, data, view, within
-from kinesis_efo_tools.cli.lease_access import Leases, opened
+from kinesis_efo_tools.cli.lease_access import Leases, watched
 from kinesis_efo_tools.cli.shapes import written_out
 from kinesis_efo_tools.operate import lag as lagging
 from kinesis_efo_tools.operate.each_stream import of_each
@@ -67,7 +67,7 @@ def lag(
     """How far an application is behind, shard by shard: what `kinesis-efo lag --json` prints of it. Not for use in an event loop.
 
     Args:
-        manifest: A path, `ssm:///name` or `s3://bucket/key`.
+        manifest: A path, `ssm:///name` or `s3://bucket/key`; or ARNs, as on the command line.
         streams: Logical names of streams; None for all of the manifest.
         count: Count up to so many unread records per shard with GetRecords; 0 makes no such calls.
         lease_timeout: The query's `leaseTimeout` in seconds. The call watches the leases for up to so long.
@@ -100,7 +100,7 @@ class _ApplicationLag:
         It watches `seconds` for owners that renew a lease. `waiting` is called if one scan of the table does not show
         which owners are alive.
         """
-        async with opened(self._aws, self._location, self._streams) as application:
+        async with watched(self._aws, self._location, self._streams) as application:
             seen = await watch(application.table, self._clock, seconds, application.guards, waiting)
             self._sightings.add(seen, self._clock.monotonic())
             return await self._measure(application, seen.scan, list(seen.scan.unreadable.values()))

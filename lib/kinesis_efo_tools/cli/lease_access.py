@@ -15,10 +15,11 @@ from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import LeaseStore, Scan
 from kinesis_efo.leases.table import LeaseTable
-from kinesis_efo.manifest import Manifest
-from kinesis_efo.options import AwsSettings
+from kinesis_efo.manifest import Manifest, manifest_of_arns
+from kinesis_efo.options import AwsSettings, SourceOptions
 from kinesis_efo.options.readers import refusal, time_position
 from kinesis_efo.positions import Position, PositionKind, ShardKey
+from kinesis_efo.processes import notes_directory
 from kinesis_efo_tools.cli import arguments
 from kinesis_efo_tools.operate.access import Access
 from kinesis_efo_tools.operate.lease_checkup import open_table
@@ -133,3 +134,30 @@ async def opened(
         table = await open_table(access, manifest)
         await table.check()
         yield Leases(table, LeaseKeys(manifest.stream_names), manifest, frozenset(shards or ()), access)
+
+
+@asynccontextmanager
+async def watched(aws: AwsSettings, location: str, streams: list[str] | None = None) -> AsyncIterator[Leases]:
+    """Open what shows an application's run: its lease table, as `opened` does.
+
+    `location` may also be the ARNs with which a query without a lease table reads: of its consumers, or of its streams
+    if they are polled. Raises ConfigurationError if no run on this host reads with them.
+    """
+    if not location.startswith("arn:"):
+        async with opened(aws, location, streams) as leases:
+            yield leases
+        return
+    from kinesis_efo.leases.host_table import HostTable  # it needs a system with flock
+
+    given = {"streamArn": ",".join(each.partition("/consumer/")[0] for each in location.split(","))}
+    given |= {"consumerArn": location} if "/consumer/" in location else {"readMode": "polling"}
+    manifest = manifest_of_arns(SourceOptions.parse(given)).in_region(aws.region).select(streams)
+    async with Access(aws, manifest.region) as access:
+        table = HostTable({name: ref.reader for name, ref in manifest.streams.items()}, notes_directory())
+        leases = Leases(table, LeaseKeys(manifest.stream_names), manifest, frozenset(), access)
+        if not any(row.owner for row in leases.runs(await table.scan()).values()):
+            raise ConfigurationError(
+                f"no run of this user on this host reads with {location} and without a lease table; run this on the driver's host, or give "
+                "the query kinesis-efo option 'leaseTable' or a manifest"
+            )
+        yield leases

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,29 @@ def test_on_local_disks_queries_use_the_fast_manager(session: SparkSession, tmp_
     finally:
         query.stop()
     assert {"0", "1"} <= {path.name for path in (tmp_path / "checkpoint" / "commits").iterdir()}
+
+
+def test_builder_gives_all_settings_to_its_session() -> None:
+    program = """
+import sys
+from pyspark.sql import SparkSession
+import kinesis_efo
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+done = kinesis_efo.low_latency(builder, checkpoint="file:///checkpoints")
+spark = builder.getOrCreate()
+assert done.settings.keys() == {"spark.python.daemon.module", "spark.sql.streaming.checkpointFileManagerClass"}, done
+assert {name: spark.conf.get(name) for name in done.settings} == done.settings
+assert kinesis_efo.low_latency(builder, checkpoint="s3://lake").at_start == done.at_start == {}
+daemon = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.modules["__main__"].__spec__.name).first()
+assert daemon == "kinesis_efo.spark.daemon", daemon
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+
+
+def test_builder_of_a_running_session_changes_that_session(session: SparkSession, tmp_path: Path) -> None:
+    done = kinesis_efo.low_latency(SparkSession.builder, checkpoint=tmp_path)
+    assert done == kinesis_efo.low_latency(session, checkpoint=tmp_path)
+    assert DAEMON in done.at_start
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "S3", "gs", "abfs", "abfss", "wasbs", "oss", "hdfs", "viewfs"])

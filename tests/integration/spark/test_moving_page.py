@@ -1,8 +1,9 @@
-"""A query begins exactly where one of EMR's built-in connector stopped, by the program of docs/how-to/emr-connector.md."""
+"""A query begins exactly where one of EMR's built-in connector stopped, by the program of examples/emr_connector."""
 
 from __future__ import annotations
 
 import json
+import runpy
 import time
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from pyspark.sql import SparkSession
 
 import kinesis_efo
 from kinesis_efo_local import LocalAws
-from tests.support.pages import blocks
+from tests.support.pages import ROOT
 from tests.support.world import World, make_world, wait_for_rows, wait_until
 
 pytestmark = pytest.mark.spark43
+PROGRAM = ROOT / "examples" / "emr_connector" / "positions.py"
 BATCH = 7
 STARTED_MS = int(time.time() * 1000)
 """When the last micro-batch of the old query began: before everything that the test puts."""
@@ -69,17 +71,14 @@ def write_checkpoint(checkpoint: Path, began: dict[str, dict[str, Any]], read: d
 
 
 @pytest.fixture
-def page() -> dict[str, Any]:
-    """The names that the page's program defines."""
-    (block,) = (each for each in blocks("python") if each.page == "docs/how-to/emr-connector.md")
-    names: dict[str, Any] = {"__name__": "positions"}
-    exec(compile(block.text, str(block), "exec"), names)
-    return names
+def program() -> dict[str, Any]:
+    """The names that the program defines."""
+    return runpy.run_path(str(PROGRAM), run_name="positions")
 
 
 @pytest.mark.long
 def test_a_query_begins_where_the_connector_stopped(
-    spark: SparkSession, local_aws: LocalAws, tmp_path: Path, page: dict[str, Any]
+    spark: SparkSession, local_aws: LocalAws, tmp_path: Path, program: dict[str, Any]
 ) -> None:
     """One shard was split and read to its end, one stands within an aggregate, one was read in part before a split, one is idle."""
     world = make_world(local_aws, tmp_path, {"orders": 4})
@@ -122,7 +121,7 @@ def test_a_query_begins_where_the_connector_stopped(
     began = {shard: {**NOTHING, "iteratorType": "TRIM_HORIZON"} for shard in at}
     checkpoint = tmp_path / "old"
     write_checkpoint(checkpoint, began, at)
-    position = page["starting_position"](checkpoint, "orders", world.shards())
+    position = program["starting_position"](checkpoint, "orders", world.shards())
     expected = [b"new e2", b"new e3", b"new w2", b"new w3", b"new w4", b"new behind the aggregate", b"new i"]
     expected += [b"new c%d" % number for number in range(4)]
 

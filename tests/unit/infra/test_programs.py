@@ -65,7 +65,7 @@ def test_documented_job_has_arguments_of_its_program(
 
 def test_there_are_documented_jobs() -> None:
     assert {Path(place.partition(":")[0].partition(" ")[0]).name for place, _, _ in documented()} >= {
-        "example.yaml", "dev.yaml", "prod.yaml", "run-on-emr.md", "environment-file.md",
+        "example.yaml", "dev.yaml", "prod.yaml", "run-on-emr.md",
     }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,10 +75,10 @@ class Query:
         )
 
     async def poll(
-        self, offset: Offset, max_bytes: int = NO_LIMIT, max_records: int = NO_LIMIT, at_most: float = 0.0
+        self, offset: Offset, max_data: int = NO_LIMIT, max_records: int = NO_LIMIT, at_most: float = 0.0
     ) -> dict[ShardKey, ShardProgress]:
         self.buffers.asked.clear()
-        told = await self.planner.poll(offset, max_bytes, max_records, at_most)
+        told = await self.planner.poll(offset, max_data, max_records, at_most)
         return {each.key: each for each in told}
 
 
@@ -121,6 +122,49 @@ def test_records_at_the_tip_or_beyond_limits_end_waits(
     assert may_wait([*shards, IDLE], least_bytes) is may, "an idle shard changes nothing"
     if any(shard.records for shard in shards) and not may:
         assert not may_wait([*shards, another], least_bytes), "a wait that is over is not taken up again"
+
+
+def test_waits_count_data() -> None:
+    small = ShardProgress(FIRST, Position.after(10), 1, 900, 60_000, data=100)
+    assert may_wait([small, small], 201) and not may_wait([small, small], 200)
+
+
+def test_half_of_each_buffer_and_the_limits_of_all_hold() -> None:
+    async def main() -> None:
+        query = Query(FIRST, SECOND)
+        query.buffers.groups = [({FIRST}, 8 * SIZE), ({SECOND}, 8 * SIZE)]
+        for key, end in product((FIRST, SECOND), range(10, 110, 10)):
+            query.buffers.add(key, end)
+        query.planner.touch([FIRST, SECOND])
+        offset = at(first=TRIM_HORIZON, second=TRIM_HORIZON)
+        for limits, records in (((), 4), ((NO_LIMIT, 6), 3), ((3_100, NO_LIMIT), 3)):
+            assert [each.records for each in (await query.poll(offset, *limits)).values()] == [records, records]
+
+    run(main())
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([FIRST, SECOND]), st.integers(1, 20), st.integers(0, 9_000)), max_size=20),
+    st.integers(1, 8_000),
+)
+def test_limit_of_data_holds_beyond_one_event(events: list[tuple[ShardKey, int, int]], max_data: int) -> None:
+    async def main() -> None:
+        query = Query(FIRST, SECOND)
+        query.buffers.groups = [({FIRST}, 20_000), ({SECOND}, 5_000)]
+        for number, (key, records, size) in enumerate(events, 1):
+            query.buffers.indexes[key].append(10 * number, EVENT_OVERHEAD + size, records, 1.0, last=10 * number)
+        query.planner.touch([FIRST, SECOND])
+        offset, left = at(first=TRIM_HORIZON, second=TRIM_HORIZON), sum(records for _, records, _ in events)
+        while left:
+            told = {key: each for key, each in (await query.poll(offset, max_data)).items() if each.records}
+            assert sum(each.data for each in told.values()) >= sum(each.records for each in told.values()) > 0
+            if sum(each.data for each in told.values()) > max_data:
+                ((key, each),) = told.items()
+                assert each.through == query.buffers.indexes[key].portion(offset[key], 0, 0, some=True).through
+            left -= sum(each.records for each in told.values())
+            offset = Offset({**offset, **{key: each.through for key, each in told.items()}})
+
+    run(main())
 
 
 def test_wait_ends_with_records_at_the_tip_only() -> None:

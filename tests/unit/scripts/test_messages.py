@@ -41,7 +41,7 @@ def test_pages_quote_messages_as_they_are() -> None:
     warnings = re.findall(r"[Ww]arn(?:ing|s):? (`[^`]+`)", runbook.replace("\n", " "))
     said = re.findall(r"(?<!\*)\*([^*]+)\*(?!\*)", errors.replace("\n", " "))
     quoted = [*said, *(text for each in (*rows, *warnings) for text in re.findall(r"`([^`]+)`", each))]
-    assert len(quoted) > 25
+    assert len(quoted) > 20
     assert not [text for text in quoted if not all(map(_known, re.split(r": | ?\.\.\. ", text)))]
 
 

@@ -207,9 +207,11 @@ def test_spark_4_0_passes_the_uncommitted_end_first() -> None:
     assert reader.initial_offsets == 0, "a restarted query does not start anew"
 
 
-def test_limits_of_the_options_hold() -> None:
+def test_limits_of_the_options_hold(caplog: pytest.LogCaptureFixture) -> None:
     reader = Reader({key(0): START}, maxRecordsPerTrigger="7", maxBytesPerTrigger="3k")
     reader.latestOffset(offset(s0=START), None)
+    (warning,) = (each.getMessage() for each in caplog.records if "maxBytesPerTrigger" in each.getMessage())
+    assert "counts the data of records since 0.3" in warning
     assert reader.query.polls[-1][1:] == (3072, 7)
     if SPARK_VERSION >= (4, 2):
         limit = reader.getDefaultReadLimit()

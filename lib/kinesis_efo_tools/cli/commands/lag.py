@@ -26,7 +26,8 @@ class Lag:
     manifest: Annotated[
         list[str],
         arguments.manifest_option(
-            "An application's manifest: a path, ssm:///name or s3://bucket/key; may be repeated."
+            "An application's manifest: a path, ssm:///name or s3://bucket/key; may be repeated. On the driver's host, for "
+            "a query without a lease table: the ARNs of its consumers, or of the streams that it polls."
         ),
     ]
     stream: arguments.StreamsOption = None

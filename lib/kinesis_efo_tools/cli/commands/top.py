@@ -21,7 +21,12 @@ class Top:
     """
 
     aws: arguments.Aws
-    manifest: arguments.ManifestOption
+    manifest: Annotated[
+        str,
+        arguments.manifest_option(
+            "The application's manifest: a path, ssm:///name or s3://bucket/key; or ARNs, as for `lag`."
+        ),
+    ]
     stream: arguments.StreamsOption = None
     interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two looks.")] = "2s"
     web: Annotated[bool, typer.Option("--web", help="Show it as a page for browsers on this machine, too.")] = False

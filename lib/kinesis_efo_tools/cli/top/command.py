@@ -13,7 +13,7 @@ from kinesis_efo.leases.row import Lease
 from kinesis_efo_tools.cli import arguments, output
 from kinesis_efo_tools.cli.commands.top import Top
 from kinesis_efo_tools.cli.ending import forced_end
-from kinesis_efo_tools.cli.lease_access import opened
+from kinesis_efo_tools.cli.lease_access import watched
 from kinesis_efo_tools.cli.top.figures import data
 from kinesis_efo_tools.cli.top.server import Page
 from kinesis_efo_tools.cli.top.terminal import show
@@ -34,7 +34,7 @@ def top(given: Top) -> None:
 
 async def _watch(given: Top, pause: float) -> None:
     terminal = output.terminal()
-    async with opened(given.aws, given.manifest, given.stream) as application:
+    async with watched(given.aws, given.manifest, given.stream) as application:
         name, clock = application.manifest.application, application.access.table_clock
         page = Page(name, given.port, pause) if given.web else None
 

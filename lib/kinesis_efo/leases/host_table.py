@@ -1,0 +1,132 @@
+"""Implements the interface of `store.py` without a table: for queries without the option `leaseTable`, on one host.
+
+Each row is a small file that all processes of this user on this host share, so that no two runs end each other's subscriptions. On another
+host there are no rows, as in a table that was emptied: a query continues from its checkpoint, whatever the rows say.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kinesis_efo.errors import LeaseTableError, TableUnavailableError
+from kinesis_efo.leases.keys import RUN_PREFIX
+from kinesis_efo.leases.row import OBSOLETE, Item, Lease
+from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan
+from kinesis_efo.processes import PrivateDirectory
+
+_MOST_BYTES: Final = 1 << 20
+
+
+class HostTable(LeaseStore):
+    """The leases on some streams. `readers` has what each is read with, by logical name: its consumer, or the stream itself if it is polled.
+
+    `directory` is that of this user's processes; see `PrivateDirectory`.
+    """
+
+    def __init__(self, readers: Mapping[str, str], directory: Path) -> None:
+        self._prefixes = {
+            name: f"lease.{hashlib.sha256(reader.encode()).hexdigest()[:16]}." for name, reader in readers.items()
+        }
+        self._directory = directory
+
+    @property
+    def label(self) -> str:
+        return f"the lease files in {self._directory}"
+
+    async def check(self) -> str:
+        await self.scan()
+        return str(self._directory)
+
+    async def scan(self) -> Scan:
+        with self._usable() as there:
+            names = [(each, name) for each in self._prefixes.values() for name in there.names(f"{each}*")]
+        leases: dict[str, Lease] = {}
+        unreadable: dict[str, str] = {}
+        for prefix, name in names:
+            key = name.removeprefix(prefix)
+            with self._row(name) as file:
+                try:
+                    if (lease := self._lease(self._read(file))) is not None:
+                        leases[key] = lease
+                except LeaseTableError as error:
+                    unreadable[key] = str(error)
+        return Scan(leases, unreadable)
+
+    async def create(self, lease: Lease) -> Outcome:
+        with self._row(self._name(lease.key)) as file:
+            if item := self._read(file):
+                return Conflict(self._lease(item))
+            _write(file, lease.to_item())
+        return lease
+
+    async def update(self, before: Lease, after: Lease) -> Outcome:
+        with self._row(self._name(before.key)) as file:
+            if not isinstance(seen := self._seen(item := self._read(file), before), Lease):
+                return seen
+            old, new = before.to_item(), after.to_item()
+            obsolete = () if after.is_run else OBSOLETE
+            # Attributes that this version does not know stay, as in DynamoDB.
+            kept = {name: value for name, value in item.items() if name not in old and name not in obsolete}
+            _write(file, kept | new)
+        return after
+
+    async def delete(self, seen: Lease) -> Outcome:
+        with self._row(name := self._name(seen.key)) as file:
+            if isinstance(found := self._seen(self._read(file), seen), Lease):
+                with self._usable() as there:
+                    there.remove(name)
+        return found
+
+    def _seen(self, item: Item, before: Lease) -> Outcome:
+        """Return the present row if it still has the owner and the counter of `before`."""
+        row = self._lease(item)
+        return row if row and (row.owner, row.counter) == (before.owner, before.counter) else Conflict(row)
+
+    def _read(self, file: int) -> Item:
+        """Read a row; empty if there is none."""
+        try:
+            return msgspec.json.decode(os.pread(file, _MOST_BYTES, 0) or b"{}", type=Item)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise LeaseTableError(f"there is a file that is no lease, {error}, in {self.label}") from None
+
+    def _lease(self, item: Item) -> Lease | None:
+        try:
+            return Lease.from_item(item) if item else None
+        except ValueError as error:
+            raise LeaseTableError(f"{error} in {self.label}") from None
+
+    def _name(self, key: str) -> str:
+        return f"{self._prefixes[key.removeprefix(RUN_PREFIX).partition(':')[0]]}{key}"
+
+    @contextmanager
+    def _row(self, name: str) -> Iterator[int]:
+        """Open and lock a row's file. Each process has it locked while it reads and writes it once."""
+        with self._usable() as there:
+            file = there.open(name, os.O_RDWR | os.O_CREAT)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                yield file
+            finally:
+                os.close(file)
+
+    @contextmanager
+    def _usable(self) -> Iterator[PrivateDirectory]:
+        try:
+            with PrivateDirectory(self._directory) as there:
+                yield there
+        except OSError as error:
+            raise TableUnavailableError(f"{self.label} cannot be used for now: {error}") from error
+
+
+def _write(file: int, item: Item) -> None:
+    # Truncated first, because a process that is killed in between must not leave half a row.
+    os.ftruncate(file, 0)
+    os.pwrite(file, msgspec.json.encode(item), 0)

@@ -1,0 +1,110 @@
+"""Queries without the option `leaseTable`: what a checkpoint says decides where they go on, and runs of one host exclude each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinesis_efo.errors import AlreadyRunningError
+from tests.emulator.world import world
+
+POLLING = {"readMode": "polling"}
+both = pytest.mark.parametrize("options", [{}, POLLING], ids=["efo", "polling"])
+
+
+# Shows invariant 10, invariant 13.
+@both
+def test_restart_without_table_reads_on(options: dict[str, str]) -> None:
+    with world(shards=2, table=False, options=options) as w:
+        w.put(10)
+        query = w.query()
+        query.reads(10)
+        query.stop()
+        w.put(10)
+        w.split()
+        w.put(10)
+        query.start()
+        query.reads(30)
+        query.stop()
+        w.query().reads(30)
+        assert not w.kinesis.table.items
+        assert sum("there is no kinesis-efo option 'leaseTable'" in each.text for each in w.kinesis.reports) == 3
+
+
+# Shows invariant 12.
+@both
+def test_killed_run_without_table_is_replaced(options: dict[str, str]) -> None:
+    with world(shards=2, table=False, options=options) as w:
+        one, other = w.query(), w.query(maxRecordsPerTrigger="3")
+        w.put(10)
+        one.reads(10)
+        other.reads(10)
+        other.pause_sink(20)
+        w.put(10)
+        other.plans()
+        w.kill_run()
+        w.split()
+        w.put(10)
+        one.reads(30)
+        other.reads(30)
+
+
+@pytest.mark.parametrize("host", ["here", "there"])
+def test_program_killed_without_table_continues_elsewhere(host: str) -> None:
+    with world(shards=2, table=False) as w:
+        w.put(10)
+        query = w.query()
+        query.reads(10)
+        query.pause_sink(5)
+        w.put(10)
+        query.plans()
+        w.kill_program()
+        w.program = w.another_program(host)
+        w.split()
+        w.put(10)
+        query.start()
+        query.reads(30)
+
+
+# Shows invariant 11.
+@both
+def test_second_program_of_a_host_is_refused(options: dict[str, str]) -> None:
+    with world(table=False, options=options) as w:
+        w.put(10)
+        first = w.query()
+        first.reads(10)
+        there = w.program
+        w.program = w.another_program("here")
+        second = w.query()
+        assert "is already read by" in second.fails(AlreadyRunningError, within=600)
+        w.program = there
+        w.put(10)
+        first.reads(20)
+        first.stop()
+
+
+def test_program_of_another_host_is_reported() -> None:
+    with world(table=False) as w:
+        w.put(10)
+        first = w.query()
+        first.reads(10)
+        w.program = w.another_program("there")
+        second = w.query()
+        second.reads(10, within=120)
+        w.put(10)
+        w.warns("someone else subscribed with consumer arn:", "LimitExceededException")
+        first.reads(20, within=120)
+        second.reads(20, within=120)
+        assert any("someone else subscribed with consumer arn:" in each.text for each in w.kinesis.reports)
+
+
+def test_polled_shard_idle_for_longer_than_retention_is_whole() -> None:
+    options = {**POLLING, "pollingInterval": "10s"}
+    with world(table=False, options=options, retention_seconds=3600.0) as w:
+        w.put(10)
+        query = w.query(trigger=60)
+        query.reads(10, within=120)
+        w.later(5000)
+        w.kill_run()
+        w.later(120)
+        w.put(1)
+        query.reads(11, within=120)

@@ -40,7 +40,7 @@ def _lines(path: Path) -> int:
         # 30 `top` and `lag` without a lease table.
         ("lines of lib", 52_090),
         # The goal is 29,000; what is left is on one page each.
-        ("words of the pages", 32_225),
+        ("words of the pages", 32_250),
         ("words of README", 1_300),
     ],
 )

@@ -3,8 +3,7 @@
     spark-submit examples/several_tables.py output=s3://lake checkpoint=s3://lake/checkpoints \
         manifest=ssm:///kinesis-efo/dev/lake streams=orders
 
-All other arguments are options of the source (docs/options.md) as NAME=VALUE. Each table has a query with its own
-checkpoint and trigger. If one fails, the program ends. SIGTERM or Ctrl-C end it after the micro-batches.
+Other arguments are options of the source as NAME=VALUE. If a query fails, the program ends; SIGTERM ends it in order.
 """
 
 from __future__ import annotations

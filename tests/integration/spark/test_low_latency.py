@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -64,7 +65,8 @@ assert kinesis_efo.low_latency(builder, checkpoint="s3://lake").at_start == done
 daemon = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.modules["__main__"].__spec__.name).first()
 assert daemon == "kinesis_efo.spark.daemon", daemon
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300, env=environment)
 
 
 def test_builder_of_a_running_session_changes_that_session(session: SparkSession, tmp_path: Path) -> None:

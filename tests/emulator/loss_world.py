@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import md5
 from itertools import count
-from math import inf
+from math import floor, inf
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -1951,7 +1951,8 @@ class Scenario:
 
     def _set_end(self, query: SparkQuery) -> None:
         """Let a query end in the middle of what is buffered, and of its events."""
-        query.ends_before = self.world.now - self.random.choice((5.0, 60.0, 600.0))
+        # In whole milliseconds, as the option has it.
+        query.ends_before = floor(1000 * (self.world.now - self.random.choice((5.0, 60.0, 600.0)))) / 1000
         timed = not query.checkpoint.commits and any(
             kind in query.given["startingPosition"] for kind in ("AT_TIMESTAMP", "LATEST")
         )

@@ -509,6 +509,7 @@ class SparkQuery:
         self.program: LossProgram | None = None
         self.ends_at_tips = self.once = False
         self.ends_before = inf
+        self.ends_after: dict[tuple[str, str], int] = {}
         self.ends_early = False
         self.busy_until = -inf
         self.tell: Callable[[str], None] = lambda _: None
@@ -597,8 +598,10 @@ class SparkQuery:
         for stream, member in self.oracle.streams.items():
             if self.added.get(stream) == self.begun_at:
                 continue  # it is read with the next start
-            for record in self.oracle.unread(stream, before=min(self.begun_at - 5, self.ends_before)):
-                if member.facts.trimmed_at(record) > now:
+            for record in self.oracle.unread(stream, before=self.begun_at - 5):
+                named = self.ends_after.get((stream, record.shard), -1)
+                owed = record.sequence <= named if self.ends_after else record.arrival < self.ends_before
+                if owed and member.facts.trimmed_at(record) > now:
                     raise Broken(
                         f"{self.name} has ended at the tips, and has not read {record.key}:{record.number} of {stream}, {record.shard}, "
                         f"which came {self.begun_at - record.arrival:.0f} s before it began"
@@ -1958,8 +1961,13 @@ class Scenario:
         )
         # A number before the time at which the query begins would be a wrong end: what follows it comes with the next start.
         query.given["endingPosition"] = end = self._end_before(query.ends_before, () if timed else query.names)
+        query.ends_after = {}
         if end.startswith("{"):
-            query.ends_before = -inf  # nothing is checked there
+            query.ends_after = {
+                (stream, shard): int(at.partition(":")[2])
+                for stream, shards in json.loads(end).items()
+                for shard, at in shards.items()
+            }
 
     def _end_before(self, until: float, names: Sequence[str]) -> str:
         """An option `endingPosition`: a time, or the last number before it of each open shard."""
@@ -2025,7 +2033,7 @@ class Scenario:
         """Let a query end with each start, or go on."""
         if query.ends_at_tips or query.once:
             query.ends_at_tips = query.once = False
-            query.ends_before, query.ends_early = inf, False
+            query.ends_before, query.ends_after, query.ends_early = inf, {}, False
             query.given.pop("catchUp", None)
             query.given.pop("endingPosition", None)
             return

@@ -2,7 +2,7 @@
 
 An aggregate is a magic number, a protobuf message (a table of partition keys, a table of explicit hash keys, and records that
 point into both), and the MD5 of the message; see aggregation-format.md in awslabs/amazon-kinesis-producer. The message has three
-fields, so this module encodes it without a protobuf runtime, whose version would have to suit Spark, too.
+fields, so this module encodes it itself. A protobuf runtime would have to be a version that is compatible with Spark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEY_INDEX, _HASH_KEY_INDEX, _DATA = b"\x08", b"\x10", b"\x1a"
 
 
 class Aggregate:
-    """Several records of one shard as one Kinesis record, with the partition key and the hash of the first."""
+    """One Kinesis record with several records of one shard. Its partition key and hash key are those of the first record."""
 
     __slots__ = ("data", "hash_key", "key", "records", "size")
 
@@ -28,17 +28,17 @@ class Aggregate:
         self.records = records
         self.data = data
         self.key = records[0].key
-        # Set explicitly, because the first record may have a hash key that is not the MD5 of its partition key.
+        # Always explicit: the hash key of the first record may differ from the MD5 of its partition key.
         self.hash_key: str | None = str(records[0].hash)
         self.size = len(data) + len(self.key.encode())
 
 
 Parcel: TypeAlias = Record | Aggregate
-"""One Kinesis record in a request: a record as it is, or an aggregate of several."""
+"""One Kinesis record in a request: a single record or an aggregate."""
 
 
 class Packer:
-    """Collects records for one aggregate. The resulting Kinesis record, including its partition key, has at most `max_bytes`."""
+    """Collects records for one aggregate. `max_bytes` bounds the Kinesis record, including its partition key, in bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -53,7 +53,7 @@ class Packer:
         return len(self._records)
 
     def add(self, record: Record) -> bool:
-        """Add a record if it fits, or if it is the first; returns whether it was added."""
+        """Add a record if it fits or is the first. Returns whether it was added."""
         tables: list[bytes] = []
         key_index = self._keys.get(record.key)
         if key_index is None:
@@ -84,7 +84,7 @@ class Packer:
         return True
 
     def seal(self) -> Parcel:
-        """Finish the aggregate; returns the record as it is if there is only one."""
+        """Return the aggregate, or the record itself if there is only one."""
         if len(self._records) == 1:
             return self._records[0]
         message = b"".join(self._tables) + b"".join(self._body)

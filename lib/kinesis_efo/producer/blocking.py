@@ -1,4 +1,4 @@
-"""The producer for code without asyncio: runs the asyncio producer on an event loop in a thread of its own."""
+"""The producer for code without asyncio: runs the asyncio producer on an event loop in a separate thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 EXIT_SECONDS = 60.0
-"""How long a producer that was not closed may delay the end of the process."""
+"""Maximum seconds for which an unclosed producer delays the end of the process."""
 
 
 _NOT_ASYNC = "kinesis_efo.Producer is for threads since 0.3, not for asyncio: use kinesis_efo.AsyncProducer"
@@ -37,17 +37,17 @@ _NOT_ASYNC = "kinesis_efo.Producer is for threads since 0.3, not for asyncio: us
 class Producer:
     """Writes records to one stream, from any number of threads. A context manager.
 
-    It delivers at least once, because it repeats a request whose response was lost. It does not drop records because of their age, and
-    counts a record as written only after Kinesis has acknowledged it. Close it: a producer that is still open when the process ends is
-    closed then, but only the log says whether that succeeded.
+    It delivers at least once: a request whose response was lost is sent again. It never drops a record because of its age, and counts a
+    record as written only after Kinesis has acknowledged it. Close it after use. A producer that is still open when the process ends is
+    closed then, but only the log shows whether that succeeded.
 
     Args:
         stream: Name or ARN. The role needs `kinesis:PutRecords` and `kinesis:ListShards` on it, and
-            `kinesis:DescribeStreamSummary` to aggregate, or if the stream accepts records above 1 MiB.
+            `kinesis:DescribeStreamSummary` to aggregate or to write records above 1 MiB.
         settings: Bounds, batching, order, aggregation and retries.
         aws: Region, endpoint and role.
         metrics: Where to send metrics.
-        session: A session of botocore or boto3 (or aiobotocore's, for `AsyncProducer`), whose credentials, profile and region are used.
+        session: A botocore or boto3 session (or, for `AsyncProducer`, an aiobotocore session) that provides credentials and region.
 
     Example:
         >>> def copy(lines):
@@ -75,8 +75,8 @@ class Producer:
         """Connect and load the shard map. Entering the context does this.
 
         Raises:
-            ConfigurationError: The stream's name or ARN is not valid, or no region is known.
-            StreamError: The stream does not exist, or credentials or policy refuse it.
+            ConfigurationError: The stream's name or ARN is not valid, or no region is configured.
+            StreamError: The stream does not exist, or access to it is denied.
         """
         if self._thread is not None:
             raise ProducerClosedError(f"the producer for {self._producer.stream} was opened before; create another one")
@@ -92,17 +92,17 @@ class Producer:
             raise
         atexit.register(self._close_at_exit)
         if (processes := sys.modules.get("multiprocessing.process")) and processes.parent_process() is not None:
-            # Such a process calls no exit handlers, but waits for its threads.
+            # A child process of multiprocessing skips exit handlers but waits for its threads.
             threading.Thread(target=self._close_after_main, name="kinesis-efo-producer-close").start()
         return self
 
     def put(self, data: Data, partition_key: str | None = None, explicit_hash_key: str | int | None = None) -> None:
-        """Queue a record; blocks while too much is outstanding. The record is certainly written once a later `flush` or `close` returns.
+        """Queue a record; block while too much is outstanding. The record is written once a later `flush` or `close` returns.
 
         Args:
             data: The record; text is encoded as UTF-8.
-            partition_key: 1 to 256 characters; selects the shard. With `ordered`, records with the same key keep their order. None: a
-                random key.
+            partition_key: 1 to 256 characters; selects the shard. Random if None. With `ordered`, records with the same key are
+                written in order.
             explicit_hash_key: 0 to 2**128-1; selects the shard instead of the partition key.
 
         Raises:
@@ -116,10 +116,10 @@ class Producer:
     def send(
         self, data: Data, partition_key: str | None = None, explicit_hash_key: str | int | None = None
     ) -> Future[Written]:
-        """Queue a record like `put`, and return a future with its shard and sequence number, for more CPU than `put` takes.
+        """Queue a record like `put`, and return a future with its shard and sequence number. Uses more CPU than `put`.
 
-        The future fails if the record is not written. Its callbacks run on the producer's thread, must return soon, and not wait for the
-        producer. In a forked process, its result is a `ProducerClosedError`.
+        The future fails if the record is not written. Its callbacks run on the producer's thread: they must return soon and must not
+        wait for the producer. In a forked process, getting its result raises `ProducerClosedError`.
         """
         written = _WrittenFuture(self._producer)
         record = self._producer.engine.make_sent(data, partition_key, explicit_hash_key, written)
@@ -127,15 +127,15 @@ class Producer:
         return written
 
     def put_many(self, records: Iterable[PutArguments], positions: Iterable[int] | None = None) -> None:
-        """Queue records in order, with less CPU per record than `put`. Reads `records` only as fast as there is capacity.
+        """Queue records in order, with less CPU per record than `put`. Iterates over `records` only as fast as there is capacity.
 
         Args:
             records: `(data, partition_key)` or `(data, partition_key, explicit_hash_key)` each.
-            positions: The number by which an error names each record; None: its number among all records of this producer.
+            positions: The number of each record in error messages; by default, its number among all records of this producer.
 
         Raises:
-            RecordRefusedError: A record can never be written. The records before it are queued, those after it are not.
-            StreamError: The same as for `put`.
+            RecordRefusedError: A record can never be written. Only the records before it are queued.
+            StreamError: As for `put`.
         """
         for batch in self._producer.engine.make_records(records, positions):
             self._queue(batch)
@@ -152,17 +152,17 @@ class Producer:
             done.result()
 
     def close(self) -> None:
-        """Write all records, then disconnect. Leaving the context does this. Further puts, and those that wait, raise an error.
+        """Write all records, then disconnect. Leaving the context does this. Waiting and later puts raise an error.
 
         Raises:
-            StreamError: The same as for `flush`; the producer is closed even then. Raised again by each further call.
+            StreamError: As for `flush`. The producer is closed even then, and each later call raises the error again.
         """
         self._finish(self._producer.close, check=True)
 
     def abort(self) -> None:
         """Disconnect without waiting for outstanding records, and log how many there were."""
         if self._producer.opened:
-            # A `close` in another thread ends with an error then.
+            # Makes a `close` in another thread fail.
             self._producer.engine.halt()
         self._finish(self._producer.abort, check=False)
 
@@ -175,7 +175,7 @@ class Producer:
         raise TypeError(_NOT_ASYNC)
 
     async def __aexit__(self, *_: object) -> None:
-        """For `async with`, which looks for it before it enters."""
+        """Required by `async with`, which looks it up before it calls `__aenter__`."""
 
     def __await__(self) -> NoReturn:
         raise TypeError(_NOT_ASYNC)  # `await Producer(...).open()`
@@ -213,11 +213,11 @@ class Producer:
             if self._thread.is_alive():
                 atexit.unregister(self._close_at_exit)
                 try:
-                    # If Ctrl-C ended an earlier call while it waited for the loop's end, a call on the loop would be cancelled.
+                    # Skipped if Ctrl-C interrupted an earlier call in `_end_loop`: the stopping loop would cancel this one.
                     if not self._loop_ends:
                         self._call(end)
                 finally:
-                    # An interrupted `end` leaves the engine running, and without the loop a flush would wait for ever.
+                    # After an interrupted `end`, the engine still runs; without the loop, a flush would wait forever.
                     engine.halt()
                     self._end_loop()
         if check:
@@ -276,7 +276,7 @@ class Producer:
 
 
 class _WrittenFuture(Future[Written]):
-    """The future of a record, which only ends in the process of its producer."""
+    """The future that `send` returns. In a forked process, waiting for it raises `ProducerClosedError`."""
 
     def __init__(self, producer: AsyncProducer) -> None:
         super().__init__()
@@ -292,7 +292,7 @@ class _WrittenFuture(Future[Written]):
 
 
 class _Executor(ThreadPoolExecutor):
-    """The executor of the event loop. At the end of the process, when no thread accepts work, it runs the work in the caller's thread."""
+    """The event loop's executor. When its threads reject work at the end of the process, it runs the work in the caller's thread."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         try:
@@ -307,7 +307,7 @@ class _Executor(ThreadPoolExecutor):
 
 
 def _run_loop(started: Future[asyncio.AbstractEventLoop]) -> None:
-    # Ignore the error of the executor's shutdown at the end of the process: it cannot start the thread that would join the others.
+    # At the end of the process, the executor's shutdown fails: it cannot start the thread that joins the workers.
     with contextlib.suppress(RuntimeError), asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         loop = runner.get_loop()
         loop.set_default_executor(_Executor(max_workers=4, thread_name_prefix="kinesis-efo-producer"))

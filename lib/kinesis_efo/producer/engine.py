@@ -1,6 +1,6 @@
-"""Bounds the outstanding records, sends them to Kinesis, and ends flushes and puts that wait.
+"""Bounds the outstanding records, sends them to Kinesis, and completes waiting puts and flushes.
 
-Callers in any thread put and flush; one lock guards what they share with the event loop, on which requests are sent.
+Callers may put and flush from any thread. One lock guards the state that they share with the event loop, which sends the requests.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ from kinesis_efo.records.distribution import Distribution
 logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 1.0
-"""Minimum seconds between two loads of the shard map, because ListShards may lag behind responses that name a new shard."""
+"""Minimum seconds between two loads of the shard map: ListShards may lag behind responses that contain a new shard."""
 MOST_REFRESH_SECONDS = 60.0
-"""Maximum seconds between two loads: the pause doubles while the loaded shard map stays the same."""
+"""Maximum seconds between two loads. The pause doubles while the loaded shard map stays the same."""
 REPLACED_SECONDS = 10.0
-"""Kinesis takes longer to delete a stream and create it again. So after each longer pause, ListShards must show that the shards are the same."""
+"""Deleting and re-creating a stream lasts longer than these seconds. After a longer pause, ListShards must confirm the shards."""
 RECHECK_SECONDS = 300.0
-"""Seconds between two checks whether Kinesis still distributes the records of a stream itself, because no response shows that."""
+"""Seconds between two checks whether Kinesis still distributes a stream's records itself, which no response shows."""
 _BATCH_BYTES = 1 << 20
-"""Maximum bytes of a batch of `make_records`; only its last record may exceed them."""
+"""A batch of `make_records` ends with the record that reaches this size, in bytes."""
 
 
 @dataclass(eq=False, slots=True)
 class Wait:
-    """A put that waits for room: the records that are not queued yet, in order, and the monotonic time when it began."""
+    """A put that waits for capacity."""
 
-    records: list[Record]
-    since: float
+    records: list[Record]  # Not queued yet, in order
+    since: float  # When the put began, in monotonic seconds
     done: Future[None] = field(default_factory=Future)
 
 
 @dataclass(slots=True)
 class _Left:
-    """The outstanding records and their bytes."""
+    """The number of outstanding records, and their bytes."""
 
     records: int = 0
     bytes: int = 0
 
 
 class Engine:
-    """Runs an open producer on the event loop on which it is created. `stream` is the stream's name or ARN, for messages."""
+    """Runs an open producer on the event loop that creates it. `stream` is the stream's name or ARN, for messages."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Engine:
         self._queue = RecordQueue(stream, settings, shards, self._limit.bytes, random)
         self._stall = StallWatch(settings.stall_warning, clock, self._loop, self._stalled_on)
         self._counts = Counts()
-        # A signal handler may interrupt its owner; see `_check_signal`.
+        # Reentrant: a signal handler may interrupt its owner; see `_check_signal`.
         self._lock = threading.RLock()
         self._puts = False
         self._left = _Left()
@@ -135,7 +135,7 @@ class Engine:
             )
 
     def closed_error(self) -> ProducerClosedError:
-        """Make the error for a closed producer."""
+        """Return the error for a closed producer."""
         return ProducerClosedError(f"the producer for {self._stream} is closed; create another one")
 
     def _check_signal(self) -> None:
@@ -147,9 +147,9 @@ class Engine:
     def make_record(
         self, data: Data, key: str | None, hash_key: str | int | None = None, *, position: int | None = None
     ) -> Record | None:
-        """Check a record; None if it can never be written and `fail_on_error` is off.
+        """Validate a record. Returns None if it can never be written and `fail_on_error` is off.
 
-        `position` is its number in messages; None: its number among all records of this producer.
+        `position` is its number in messages, by default its number among all records of this producer.
         """
         self.check()
         if key is None:
@@ -167,11 +167,11 @@ class Engine:
             return None
 
     def make_sent(self, data: Data, key: str | None, hash_key: str | int | None, written: Future[Written]) -> Record:
-        """Check a record, whose place ends `written`. Raises `RecordRefusedError` whatever `fail_on_error` is."""
+        """Validate a record whose result completes `written`. Raises `RecordRefusedError` even if `fail_on_error` is off."""
         self.check()
         key = f"{self._random.getrandbits(64):016x}" if key is None else key
         record = make_record(data, key, hash_key, self._limit, next(self._positions))
-        written.set_running_or_notify_cancel()  # a cancellation in another thread would come between two lines here
+        written.set_running_or_notify_cancel()  # after this, another thread cannot cancel it
         record.sent = written
         self._sent.add(written)
         return record
@@ -179,7 +179,7 @@ class Engine:
     def make_records(
         self, given: Iterable[PutArguments], positions: Iterable[int] | None = None
     ) -> Iterator[list[Record]]:
-        """Do the same in batches. If a record is refused, the records before it are yielded before the error."""
+        """Validate records and yield them in batches. If one is refused, the previous records are yielded first, then the error is raised."""
         rest = iter(given)
         numbers = self._positions if positions is None else iter(positions)
         for first in rest:
@@ -202,9 +202,9 @@ class Engine:
                 raise refused
 
     def put(self, records: Sequence[Record], waits: list[Wait]) -> None:
-        """Queue records in order. If there is no room for all of them, the wait for the rest is added to `waits`.
+        """Queue records in order. If not all of them fit, append a wait for the rest to `waits`.
 
-        The caller withdraws it in the end, even if Ctrl-C comes before this returns.
+        The caller must withdraw the wait in the end, even if Ctrl-C interrupts this method.
         """
         with self._lock:
             self._check_signal()
@@ -214,12 +214,12 @@ class Engine:
                 self._put(records, waits)
                 self._puts = False
             except BaseException as error:
-                # Ctrl-C between two lines may leave wrong counts, with which a flush could return too early.
+                # Ctrl-C between two lines may leave wrong counts; a flush could then return too early.
                 self._break(error)
                 raise
 
     def withdraw(self, wait: Wait) -> None:
-        """Stop a wait; records of it that were queued meanwhile stay."""
+        """Stop a wait. Its records that are already queued stay queued."""
         with self._lock:
             if wait in self._waits:
                 self._waits.remove(wait)
@@ -228,14 +228,14 @@ class Engine:
                 self._call(self._pump)
 
     def flush(self) -> Future[None] | None:
-        """Send without lingering. Returns what is done when all records that were put before are acknowledged; None if they are."""
+        """Send without lingering. Returns a future that ends once all records put before are acknowledged; None if they are."""
         with self._lock:
             self._check_signal()
             if self._failure is not None or self._stopped:
                 self.check()
             if not self._epoch.count and not self._flushes:
                 return None
-            # If the caller is cancelled, this stays, so that the next flush waits for its records, too.
+            # Stays even if the caller is cancelled, so that the next flush also waits for these records.
             done: Future[None] = Future()
             self._flushes.append((self._epoch, done))
             self._epoch = Epoch()
@@ -244,14 +244,14 @@ class Engine:
             return done
 
     def begin_closing(self) -> None:
-        """Refuse further records, also those whose puts wait for room."""
+        """Reject further records, and end waiting puts with an error."""
         with self._lock:
             self._check_signal()
             self._closing = True
             self._end_waits(self._failure or self.closed_error())
 
     def halt(self) -> None:
-        """Send nothing more, and end flushes that wait."""
+        """Stop sending, and end waiting flushes and futures of `send` with an error."""
         self.begin_closing()
         with self._lock:
             self._end_flushes(self.closed_error())
@@ -261,7 +261,7 @@ class Engine:
 
     @property
     def full(self) -> bool:
-        """Whether enough records for a full request were put since requests were last sent."""
+        """Whether enough records for a full request were put since the last requests were sent."""
         return self._unpumped_records >= MAX_REQUEST_RECORDS or self._unpumped_bytes >= MAX_REQUEST_BYTES
 
     @property
@@ -274,7 +274,7 @@ class Engine:
     # -- on the loop's thread
 
     def give_up(self, why: str) -> None:
-        """Fail the producer although records are outstanding; `why` is the reason, for messages."""
+        """Fail the producer although records are outstanding. `why` is the reason, for the message."""
         with self._lock:
             self._fail(WriteError(f"the producer for {self._stream} gave up: {why}"))
 
@@ -315,7 +315,7 @@ class Engine:
             self._call(self._linger)
 
     def _admit(self, records: Sequence[Record]) -> int:
-        """Queue as many of the first records as there is room for; returns their number."""
+        """Queue as many of the first records as fit. Returns their number."""
         room = self._settings.max_outstanding_records - self._left.records
         bytes_left = self._settings.max_outstanding_bytes - self._left.bytes
         admitted = size = 0
@@ -336,7 +336,7 @@ class Engine:
     def _admit_waiting(self) -> None:
         while self._waits:
             wait = self._waits[0]
-            # Take turns, so that a put of a few records does not wait for another one's many.
+            # Alternate between the puts, so that a small one does not wait for a large one.
             admitted = self._admit(wait.records if len(self._waits) == 1 else wait.records[:1])
             if not admitted:
                 break
@@ -355,13 +355,13 @@ class Engine:
             self._waits.popleft()
 
     def _conclude_flushes(self) -> None:
-        # If Ctrl-C comes between these two lines, nobody waits for ever.
+        # In this order, Ctrl-C between the two lines cannot cause an endless wait.
         while self._flushes and not self._flushes[0][0].count:
             _end(self._flushes[0][1])
             self._flushes.popleft()
 
     def _end_flushes(self, error: StreamError) -> None:
-        # They stay, so that a flush after an interrupted abort waits for their records, too.
+        # The entries stay, so that a flush after an interrupted abort also waits for their records.
         for _, done in self._flushes:
             _end(done, error)
 
@@ -369,7 +369,7 @@ class Engine:
         return bool(self._flushes or self._waits)
 
     def _call(self, step: Callable[[], None]) -> None:
-        """Call a step on the loop's thread: once, however often this is called before."""
+        """Schedule a step on the loop's thread, unless it is already scheduled."""
         if step not in self._due:
             self._due.add(step)
             self._loop.call_soon_threadsafe(step)
@@ -381,7 +381,7 @@ class Engine:
                 self._set_timer(self._settings.linger)
 
     def _is_later(self, seconds: float) -> bool:
-        """Whether nothing is sent within this time, because the timer is for a shard that backs off, or there is none."""
+        """Whether the timer for the next request is unset, or fires in more than `seconds`."""
         return self._timer is None or self._timer.when() > self._loop.time() + seconds
 
     def _set_timer(self, seconds: float | None) -> None:
@@ -437,7 +437,7 @@ class Engine:
         self._conclude_flushes()
 
     def _take_sent(self, settled: RequestOutcome) -> list[tuple[Future[Written], StreamError | None, Written | None]]:
-        """The futures of `send` that are decided. A close in another thread must not end them, too."""
+        """Remove and return the futures of `send` whose results are final, so that a close in another thread does not end them."""
         found: list[tuple[Future[Written], StreamError | None, Written | None]] = []
         for parcel, result in settled.placed:
             place = Written(result.shard or "", result.sequence_number or "")
@@ -494,7 +494,7 @@ class Engine:
             with self._lock:
                 self._fail(error)
         except (Exception, asyncio.CancelledError) as error:
-            # Whoever cancels all tasks of a loop, as at SIGTERM, must not let a later flush wait for ever.
+            # If all tasks of the loop are cancelled, as on SIGTERM, a later flush must not wait forever.
             with self._lock:
                 if not self._stopped:
                     self._break(error)
@@ -503,7 +503,7 @@ class Engine:
         self._pump()
 
     async def _learn(self, request: PutRecordsRequest, results: Sequence[Result]) -> bool:
-        """Get the ranges of the shards to which aggregates were written, if the shard map may lack them; returns whether there were news."""
+        """Reload the shard map if it may lack a shard to which an aggregate was written. Returns whether the map changed."""
         if not request.aggregated or self._knows(request, results):
             return False
         async with self._refresh_lock:
@@ -511,7 +511,7 @@ class Engine:
                 return True
             asked_at = self._clock.monotonic()
             try:
-                # The records wait meanwhile: if they were sent again, they would be written twice.
+                # Retry until ListShards responds: sending the records again would write them twice.
                 listed = await self._patience.call(f"ListShards of stream {self._stream!r}", self._service.shards)
             except Exception as error:
                 what = f"stream {self._stream} cannot be written to, because ListShards fails"
@@ -521,7 +521,7 @@ class Engine:
             return not shards.is_like(known)
 
     def _knows(self, request: PutRecordsRequest, results: Sequence[Result]) -> bool:
-        """Whether the shard map is that of the stream which gave these results, and has all their shards."""
+        """Whether the shard map is recent enough to belong to the same stream, and has all shards in `results`."""
         if self._clock.monotonic() - self._seen_at > REPLACED_SECONDS:
             return False
         self._seen_at = max(self._seen_at, request.sent_at)
@@ -539,12 +539,12 @@ class Engine:
         shards = known if listed is None else ShardMap(listed, known.distribution)
         news = not shards.is_like(known)
         if not news or known.distribution is not Distribution.KEYED:
-            # Get the traits, because there was no reshard. After a reshard, do not, because an account has only 20 such calls a second.
+            # Without a reshard, the traits may have changed. After one, skip this call: an account is limited to 20 a second.
             traits = await self._service.traits()
             shards = await shard_map(traits, self._service.shards, listed)
             news = not shards.is_like(known)
             warn_of_consequences(self._stream, traits, self._settings)
-        # If records go to other shards although the map is right, frequent refreshes would not help.
+        # If the map is right and records still go to other shards, frequent refreshes do not help.
         self._refresh_pause = REFRESH_SECONDS if news else min(2 * self._refresh_pause, MOST_REFRESH_SECONDS)
         self._adopt(shards, asked_at)
         self._look_again()
@@ -569,7 +569,7 @@ class Engine:
             self._refreshing = None
 
     def _look_again(self) -> None:
-        """Schedule a check whether Kinesis still distributes the stream's records itself, because no response shows that."""
+        """Schedule a check whether Kinesis still distributes the stream's records itself, which no response shows."""
         if self._recheck is not None:
             self._recheck.cancel()
         if not self._queue.shards.predicts and not self._stopped:
@@ -580,10 +580,10 @@ class Engine:
             return None
         return f"producer for {self._stream}: {self._left.records} records ({self._left.bytes} bytes) are outstanding"
 
-    # -- messages, without the lock, because a handler may put them into this producer
+    # -- messages, without the lock: a log handler may put them into this producer
 
     def _end_sent(self, sent: Iterable[Future[Written]], error: StreamError) -> None:
-        """Fail futures of `send`. Without the lock, because their callbacks may call the producer."""
+        """Fail futures of `send`. Called without the lock: their callbacks may call the producer."""
         for written in [*sent]:
             _end(written, error)
 
@@ -607,7 +607,7 @@ class Engine:
 
 
 def _log_unclosed(stream: str, pid: int, left: _Left) -> None:
-    """Called when an engine is collected, or at the end of its process. A forked process has the records of its parent."""
+    """Called when an engine is garbage-collected or its process ends. In a forked process, the records are the parent's."""
     if left.records and os.getpid() == pid:
         logger.error(
             "the producer for %s was not closed: %d records (%d bytes) that were put and not acknowledged are lost",

@@ -1,4 +1,4 @@
-"""Decides whether a producer repeats a failed call, and which error the user gets if no retry helps."""
+"""Decides whether a producer retries a failed call, and which error it raises if no retry helps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kinesis_efo.errors import (
 )
 
 _OF_A_RECORD: Final = ("InvalidArgumentException", "ValidationException")
-"""Codes with which Kinesis refuses a request because of one record."""
+"""Error codes with which Kinesis rejects a whole request for one record in it."""
 
 
 class Retry(Enum):
@@ -33,20 +33,16 @@ class Retry(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WriteFault:
-    """A failed call and what to do about it.
+    """A failed call and what to do about it."""
 
-    `code` is Kinesis' error code, or the name of the exception's class if there was no response. `kind` is the exception to raise when
-    retries are over, `remedy` what the user can do, as the end of a sentence.
-    """
-
-    code: str
+    code: str  # Kinesis' error code, or the name of the exception's class if there was no response
     text: str
     retry: Retry
-    kind: type[StreamError] = RetriesExhaustedError
-    remedy: str = ""
+    kind: type[StreamError] = RetriesExhaustedError  # Raised if there is no further retry
+    remedy: str = ""  # What the user can do, as the end of a sentence
 
     def error(self, what: str) -> StreamError:
-        """Make the exception; `what` begins its message."""
+        """Create the exception; its message starts with `what`."""
         return self.kind(f"{what}: {self.text}", remedy=self.remedy and f"To do: {self.remedy}")
 
 
@@ -65,7 +61,7 @@ def judge(error: Exception, action: str = "kinesis:PutRecords") -> WriteFault:
 
 
 def judge_result(code: str, message: str) -> WriteFault:
-    """Classify the error code with which Kinesis refused one record of a request."""
+    """Classify the error code of one record in a PutRecords response."""
     return _fault(cause_of_code(code), code, f"{code}: {message}", "kinesis:PutRecords")
 
 
@@ -89,6 +85,6 @@ def _fault(cause: Cause, code: str, text: str, action: str) -> WriteFault:
             return WriteFault(code, text, Retry.NO, StreamNotFoundError, remedy)
         case Cause.INVALID if code in _OF_A_RECORD:
             return WriteFault(code, text, Retry.NO, RecordRefusedError)
-    # A reader retries unknown codes. A writer must not, because records would pile up, and such a fault most likely stays:
-    # transient faults have a status of 500 and above.
+    # A reader retries unknown codes. A writer must not: transient faults have a status of 500 and above, so this one would most
+    # likely persist while records pile up.
     return WriteFault(code, text, Retry.NO, WriteError, "mend the cause: Kinesis would refuse the request again")

@@ -1,4 +1,4 @@
-"""What a producer reports: its counters, gauges and latency histogram, and a warning if it stalls."""
+"""A producer's metrics (counters, gauges and a latency histogram), and its warning about a stall."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kinesis_efo.metrics.labels import MOST_ERRORS, OTHER
 logger = logging.getLogger(__name__)
 
 _BOUNDS = [math.sqrt(1 << power) / 1000 for power in range(39)]
-"""Upper bounds of the buckets in seconds; the last bucket has none."""
+"""Upper bounds of the buckets in seconds; the last bucket is unbounded."""
 
 
 class Latency:
@@ -41,7 +41,7 @@ class Latency:
         self.longest = max(self.longest, max(seconds, default=0.0))
 
     def quantile(self, share: float) -> float:
-        """Return a time, in seconds, within which this share of the records was acknowledged; 0.0 if there are no records."""
+        """Return the seconds within which this share of the records was acknowledged; 0.0 if there are no records."""
         wanted = share * self.count
         seen = 0
         for power, count in enumerate(self._counts):
@@ -57,17 +57,17 @@ class ProducerMetrics:
 
     Attributes:
         outstanding_records: Records put and not acknowledged yet.
-        outstanding_bytes: The same in bytes.
+        outstanding_bytes: Size of these records.
         backpressure_waits: Number of puts that had to wait for capacity.
         backpressure_seconds: Total time that puts have waited.
         retries: Number of Kinesis records sent again, by error code.
         requests: Number of PutRecords calls.
         records_written: Acknowledged records; the records of an aggregate count one by one.
-        bytes_written: The same in bytes.
+        bytes_written: Size of these records.
         records_refused: Records skipped because they can never be written; only if `fail_on_error` is off.
         latency_mean: Mean time from put to acknowledgement.
-        latency_p50: The same, median; an upper bound within a factor of 1.5.
-        latency_p99: The same, 99th percentile.
+        latency_p50: Median time from put to acknowledgement; an upper bound within a factor of 1.5.
+        latency_p99: 99th percentile of the time from put to acknowledgement, likewise.
         latency_max: Maximum time from put to acknowledgement.
     """
 
@@ -100,7 +100,7 @@ class Counts:
         self.latency = Latency()
 
     def snapshot(self, records: int, size: int, seconds_waiting: float) -> ProducerMetrics:
-        """Make a snapshot, with the outstanding records and bytes and the time of the puts that wait."""
+        """Return a snapshot. The arguments are the outstanding records, their bytes, and the seconds that current puts have waited."""
         latency = self.latency
         return ProducerMetrics(
             records,
@@ -120,7 +120,7 @@ class Counts:
 
 
 def producer_collector(stream: str, snapshot: Callable[[], ProducerMetrics]) -> Source:
-    """Make a source of the samples of one producer, with the name of `stream` as attribute. `snapshot` is called in any thread."""
+    """Return a source of one producer's samples, labeled with the name of `stream`. `snapshot` must be thread-safe."""
     errors = Labels(MOST_ERRORS)
     about = (("stream", stream.rpartition("/")[2]),)
 
@@ -143,7 +143,7 @@ def producer_collector(stream: str, snapshot: Callable[[], ProducerMetrics]) -> 
 class StallWatch:
     """Warns once per stall: Kinesis acknowledged no record for `seconds` although a caller waits.
 
-    `describe` returns the producer's state for the message; None if no caller waits.
+    `describe` returns the producer's state for the message, or None if no caller waits.
     """
 
     def __init__(
@@ -159,13 +159,13 @@ class StallWatch:
         self.fault = ""
 
     def start(self) -> None:
-        """Start watching, unless this has started already. Called whenever a caller begins to wait."""
+        """Start watching if not started yet. Called whenever a caller begins to wait."""
         if self._timer is None:
             self._since = self._clock.monotonic()
             self._timer = self._loop.call_later(self._seconds, self._check)
 
     def progress(self) -> None:
-        """Note that Kinesis has acknowledged records, which ends a stall."""
+        """Record that Kinesis has acknowledged records, which ends a stall."""
         now = self._clock.monotonic()
         if self._warned:
             logger.warning("writing continues after %.0f s", now - self._since)

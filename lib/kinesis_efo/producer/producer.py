@@ -33,9 +33,9 @@ Connect = Callable[[], AbstractAsyncContextManager[Service]]
 
 
 class AsyncProducer:
-    """Writes records to one stream, for asyncio: what `Producer` is for threads, with the same arguments. An async context manager; for one event loop.
+    """Writes records to one stream from asyncio, with the arguments of `Producer`. An async context manager for one event loop.
 
-    Close it before its loop ends: after that, only the log says how many records are lost.
+    Close it before its loop ends. Otherwise, outstanding records are lost, and only the log shows how many.
 
     Example:
         >>> async def copy(lines):
@@ -88,7 +88,7 @@ class AsyncProducer:
             raise judge(error, "kinesis:ListShards").error(opened).about(self.stream) from error
         engine = Engine(self.stream, service, shards, traits, self.settings, self._clock, self._random)
         self._engine = engine
-        # An engine that nobody uses any more must be collected, because that logs the records that it has not written.
+        # A weak reference: an abandoned engine must be garbage-collected, which logs its unwritten records.
         known = weakref.ref(engine)
         self._end_report = report(
             producer_collector(self.stream, lambda: ProducerMetrics() if (it := known()) is None else it.metrics),
@@ -132,12 +132,12 @@ class AsyncProducer:
         if error is None:
             await self.close()
         elif isinstance(error, Exception | SystemExit | GeneratorExit):
-            # Records put before the error are still written, and the caller gets its own error, not the producer's.
+            # Records put before the error are still written. The original error is raised, not the producer's.
             try:
                 await self.close()
             except StreamError as failure:
                 if not isinstance(error, Exception):
-                    raise  # `sys.exit(0)` says that all went well
+                    raise  # `sys.exit(0)` would report success
                 if failure is not error:
                     logger.error(
                         "producer for %s failed when it was closed after another error: %s", self.stream, failure
@@ -150,7 +150,7 @@ class AsyncProducer:
     async def put(
         self, data: Data, partition_key: str | None = None, explicit_hash_key: str | int | None = None
     ) -> None:
-        """Queue a record like `Producer.put`; waits while too much is outstanding. If that is cancelled, the record may be queued."""
+        """Queue a record like `Producer.put`; wait while too much is outstanding. A record may be queued even if this is cancelled."""
         record = self._engine_here().make_record(data, partition_key, explicit_hash_key)
         if record is not None:
             await self._queue((record,))
@@ -158,7 +158,7 @@ class AsyncProducer:
     async def send(
         self, data: Data, partition_key: str | None = None, explicit_hash_key: str | int | None = None
     ) -> asyncio.Future[Written]:
-        """Queue a record like `put`, and return a future with its place, as `Producer.send` does."""
+        """Queue a record like `put`, and return a future with its shard and sequence number."""
         written = Future[Written]()
         record = self._engine_here().make_sent(data, partition_key, explicit_hash_key, written)
         await self._queue((record,))
@@ -216,7 +216,7 @@ class AsyncProducer:
             for wait in waits:
                 engine.withdraw(wait)
         if not waits and engine.full:
-            # Let the event loop send, because a caller that only puts records would not yield to the loop.
+            # Let the event loop send: a caller that only puts records never yields to it.
             await asyncio.sleep(0)
 
     def _engine_here(self) -> Engine:

@@ -1,8 +1,8 @@
-"""Holds the records of a producer, decides what to send when, and processes responses. No I/O: times are passed in.
+"""Queues a producer's records, decides what to send when, and processes responses. No I/O: times are passed in.
 
-Records wait in one lane per shard. A request takes records from several lanes; records that Kinesis refuses return to the front of their
-lane. A record leaves the queue only if it is acknowledged or refused for good, never because of its age. A lane pauses after a fault, so
-that a hot shard does not delay the others: with one lane for all, a shard at its limit would fill every request with records to refuse.
+Records wait in one lane per shard. A request has records from several lanes; records that Kinesis rejects return to the front of their
+lane. A record leaves the queue only when it is acknowledged or can never be written, never because of its age. A lane backs off after a
+fault, so that a hot shard does not delay the others: in a single lane, a throttled shard would fill each request with rejected records.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS
 from kinesis_efo.records.distribution import Distribution
 
 WRONG_SHARD = "WrongShard"
-"""The library's own error code for an aggregate that Kinesis wrote to a shard where readers would drop it."""
+"""This library's error code for an aggregate that Kinesis wrote to a shard where readers drop it."""
 STUCK_SECONDS = 60.0
-"""Seconds for which Kinesis refuses a record, while its shard takes others, before each warning that names it."""
+"""Seconds for which Kinesis rejects a record, while its shard accepts others, before a warning. At most one warning per this time."""
 
 _MOST_EXPIRED_IN_A_ROW = 5
 
@@ -53,9 +53,9 @@ class Backoff:
         self.until = 0.0
 
     def extend(self, sent_at: float, now: float, *, progress: bool = False) -> None:
-        """Back off after a fault of a request. If a part of it succeeded (`progress`), the bound is reset.
+        """Back off after a fault of a request. If part of the request succeeded (`progress`), the bound is reset.
 
-        Faults of requests that were in flight together count as one.
+        Faults of requests that were in flight together count as one. Times are in monotonic seconds.
         """
         if progress:
             self.faults = 1
@@ -74,10 +74,10 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A period without progress: the monotonic time of its first fault, in seconds, and the cause of that fault."""
+    """A period without progress."""
 
-    since: float
-    cause: str
+    since: float  # Time of the first fault, in monotonic seconds
+    cause: str  # Of the first fault
 
 
 class Lane:
@@ -87,28 +87,28 @@ class Lane:
         self.shard = shard
         self.backoff = backoff
         self.records: deque[Record] = deque()
-        self.most = MAX_REQUEST_RECORDS
+        self.most = MAX_REQUEST_RECORDS  # Maximum parcels in a request; lower while the shard throttles
         self.in_flight = 0
         self.failing: Outage | None = None
 
 
 @dataclass(slots=True)
 class PutRecordsRequest:
-    """The contents of one PutRecords request: the Kinesis records in order, the lane of each, the shard map, and the time of sending."""
+    """The contents of one PutRecords request."""
 
-    sent_at: float
+    sent_at: float  # Monotonic seconds
     map: ShardMap
     parcels: list[Parcel] = field(default_factory=list)
-    shards: list[str] = field(default_factory=list)
+    shards: list[str] = field(default_factory=list)  # The lane of each parcel
 
     @property
     def keyed(self) -> bool:
-        """Whether keys select the shard."""
+        """Whether the records' keys select the shard."""
         return self.map.predicts
 
     @property
     def aggregated(self) -> bool:
-        """Whether it has aggregates, which readers compare with the hash range of the shard that has them."""
+        """Whether it has aggregates, whose records readers compare with the hash range of their shard."""
         return any(len(parcel.records) > 1 for parcel in self.parcels)
 
     @property
@@ -123,11 +123,11 @@ class RequestOutcome:
 
     Attributes:
         acknowledged: Records that are written.
-        placed: Their parcels, with their results.
+        placed: The parcels of these records, with their results.
         refused: Records that can never be written.
         retried: Parcels that will be sent again, counted by error code.
         misrouted: Whether the response showed that the shard map is out of date.
-        stuck: A warning that names a record which Kinesis has refused for long; empty if there is none.
+        stuck: A warning about a record that Kinesis has rejected for long; empty if there is none.
         failure: The error that ends the producer.
     """
 
@@ -142,18 +142,18 @@ class RequestOutcome:
 
 @dataclass(slots=True)
 class _LaneOutcome:
-    """The outcome of a request for one lane: parcels taken, whether some were throttled, records to send again, and the first cause."""
+    """The outcome of a request for one lane."""
 
-    taken: int = 0
-    throttled: bool = False
-    again: list[Record] = field(default_factory=list)
-    cause: str = ""
+    taken: int = 0  # Acknowledged parcels
+    throttled: bool = False  # Whether some parcels were throttled
+    again: list[Record] = field(default_factory=list)  # Records to send again
+    cause: str = ""  # The first cause of a retry
 
 
 class RecordQueue:
-    """Holds the records that wait to be sent, and makes requests of them.
+    """Queues the records that wait to be sent, and builds requests from them.
 
-    `max_record_bytes` is the maximum size of a record of the stream; aggregates are not larger either.
+    `max_record_bytes` is the stream's maximum record size, which also limits aggregates.
     """
 
     def __init__(
@@ -185,12 +185,12 @@ class RecordQueue:
             lanes[shard_of(record.hash)].records.append(record)
 
     def adopt(self, shards: ShardMap) -> None:
-        """Use a new shard map: immediately, or, with `ordered`, as soon as no request that was made with the old map is in flight."""
+        """Use a new shard map: immediately or, with `ordered`, once all requests in flight have ended."""
         self._next_map = shards
         self._adopt_when_possible()
 
     def next_request(self, now: float, *, eager: bool) -> PutRecordsRequest | None:
-        """Make the next request; None if none is due. `eager` means that a caller waits, so the request need not be full."""
+        """Build the next request; None if none is due. `eager`: a caller waits, so the request need not be full."""
         if self._backoff.until > now or self._next_map is not None:
             return None
         ready = [lane for lane in self._lanes.values() if lane.backoff.until <= now and self._may_send(lane)]
@@ -198,12 +198,12 @@ class RecordQueue:
             return None
         request = PutRecordsRequest(now, self._map)
         bytes_left = MAX_REQUEST_BYTES
-        # Another lane begins each time, because the first ones may fill the request.
+        # Start with a different lane each time: the first lanes may fill the request.
         self._turn = (self._turn + 1) % len(ready)
         for lane in ready[self._turn :] + ready[: self._turn]:
             if not (most := self._most_records - len(request.parcels)):
                 break
-            # With order, one aggregate, which Kinesis writes as a whole or not at all.
+            # With `ordered`, a single aggregate, which Kinesis writes as a whole or not at all.
             parcels = self._take(lane, 1 if self._ordered and self._aggregate else min(most, lane.most), bytes_left)
             if parcels:
                 request.parcels += parcels
@@ -232,7 +232,7 @@ class RecordQueue:
         self._most_records = min(2 * self._most_records, MAX_REQUEST_RECORDS)
         self._backoff.end(request.sent_at)
         settled = RequestOutcome()
-        # A stream that was created again has shards with the same ids, but other ranges. With AUTO, no ranges are known.
+        # A re-created stream has shards with the same ids but other ranges. With AUTO, ranges do not apply.
         is_current = request.map is self.shards or not self.shards.predicts
         for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
             outcome = outcomes[shard]
@@ -244,7 +244,7 @@ class RecordQueue:
                 settled.acknowledged += parcel.records
                 settled.placed.append((parcel, result))
             else:
-                # The KCL and strict readers drop an aggregate with records of other shards, so its records count as not written.
+                # The KCL and strict readers drop an aggregate with records of other shards, so its records are sent again.
                 settled.misrouted |= self.shards.predicts
                 cause = f"{WRONG_SHARD}: an aggregate for {shard} was written to {result.shard}"
                 self._retry(parcel, WRONG_SHARD, cause, outcome, settled)
@@ -253,7 +253,7 @@ class RecordQueue:
         return settled
 
     def fault(self, request: PutRecordsRequest, fault: WriteFault, now: float) -> RequestOutcome:
-        """Process the failure of a whole request. Kinesis may have carried out the request, so a retry may write its records twice."""
+        """Process the failure of a whole request. Kinesis may have executed the request, so a retry may write its records twice."""
         self._ended(request)
         settled = RequestOutcome()
         if fault.kind is RecordRefusedError:
@@ -266,7 +266,7 @@ class RecordQueue:
         for parcel in reversed(request.parcels):
             self._give_back(parcel.records)
         if fault.kind is RecordRefusedError:
-            # One record makes Kinesis refuse all of them. Halve the next request, until that record is alone and can be named.
+            # One record makes Kinesis reject all of them. Halve the next request until it contains only that record.
             self._most_records = max(1, min(self._most_records, len(request.records)) // 2)
             settled.retried[fault.code] = len(request.parcels)
             return settled
@@ -285,7 +285,7 @@ class RecordQueue:
 
     @property
     def _aggregate(self) -> bool:
-        # AWS does not support aggregates if Kinesis distributes records itself; readers that follow the KCL's rule drop such aggregates.
+        # AWS does not support aggregates if Kinesis distributes records itself; readers that follow the KCL's rule drop them.
         return self._settings.aggregate and self._map.distribution is Distribution.KEYED
 
     @property
@@ -296,14 +296,14 @@ class RecordQueue:
         return Lane(shard, Backoff(self._settings, self._random))
 
     def _may_send(self, lane: Lane) -> bool:
-        # After a fault, one request at a time, because the shard would most likely refuse the others, too.
+        # After throttling, one request at a time: the shard would most likely reject a second one.
         alone = self._ordered or lane.most < MAX_REQUEST_RECORDS
         return len(lane.records) > 0 and not (alone and lane.in_flight)
 
     def _worth_sending(self, ready: list[Lane], now: float) -> bool:
         if any(lane.records[0].put_at + self._settings.linger <= now for lane in ready):
             return True
-        # Send less than a full request if the bounds do not allow two, so that one can fill while the other is in flight.
+        # If the bounds do not allow two full requests, send smaller ones, so that one can fill while another is in flight.
         half = self._settings.max_outstanding_records // 2
         enough = half // 2 if self._aggregate else min(MAX_REQUEST_RECORDS, half)
         most_bytes = min(MAX_REQUEST_BYTES, self._settings.max_outstanding_bytes // 4)
@@ -320,7 +320,7 @@ class RecordQueue:
         one_per_key = self._ordered
         while records and len(parcels) < most:
             if one_per_key and records[0].key in keys:
-                # Not two of one key, because Kinesis may take only the later one.
+                # At most one per key: Kinesis may write only the second of two.
                 skipped.append(records.popleft())
                 continue
             parcel = self._packed(lane) if aggregate else records.popleft()
@@ -336,7 +336,7 @@ class RecordQueue:
     def _packed(self, lane: Lane) -> Parcel:
         records, packer = lane.records, Packer(self._aggregate_bytes)
         if not self._map.covers(lane.shard, records[0].hash):
-            # ListShards may have left out this record's shard: readers would drop an aggregate with it.
+            # ListShards may have omitted this record's shard; readers would drop an aggregate with the record.
             return records.popleft()
         while records and self._map.covers(lane.shard, records[0].hash) and packer.add(records[0]):
             records.popleft()
@@ -347,7 +347,7 @@ class RecordQueue:
         outcomes = {shard: _LaneOutcome() for shard in dict.fromkeys(request.shards)}
         for shard in outcomes:
             if (lane := self._lanes.get(shard)) is not None:
-                # A lane that was created after the request did not count the request.
+                # A lane that was created after the request has not counted it.
                 lane.in_flight = max(0, lane.in_flight - 1)
         self._adopt_when_possible()
         return outcomes
@@ -358,14 +358,14 @@ class RecordQueue:
         former, self._map, self._next_map = self._map, self._next_map, None
         before = self._lanes
         self._lanes = {shard: before.get(shard) or self._lane(shard) for shard in self._map.open_shards}
-        # All of them, because a shard of a stream that was created again may have another range.
+        # Redistribute all records: a shard of a re-created stream may have another range.
         waiting = [record for lane in before.values() for record in lane.records]
         for lane in before.values():
             lane.records.clear()
         self.add(waiting)
         for shard, lane in self._lanes.items():
             if not self._map.has_same(shard, former):
-                # The records that failed are those of another shard now. Those of the same one may be in flight.
+                # The failed records belong to other shards now. Those of an unchanged shard may still be in flight.
                 lane.failing = None
 
     def _give_back(self, records: Sequence[Record]) -> None:
@@ -404,8 +404,8 @@ class RecordQueue:
             return
         if outcome.taken or not outcome.again:
             lane.failing = None
-        # A shard at its limit takes about as much next time; the rest would be sent in vain. Other faults must not narrow the lane,
-        # because a record that fails each time would block the records behind it.
+        # A throttled shard will accept about as much next time; sending more is useless. Other faults must not narrow the lane:
+        # a record that fails each time would block the records behind it.
         lane.most = min(max(1, 2 * (outcome.taken if outcome.throttled else lane.most)), MAX_REQUEST_RECORDS)
         if not outcome.again:
             lane.backoff.end(sent_at)

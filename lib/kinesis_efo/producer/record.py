@@ -1,4 +1,4 @@
-"""Checks the data and keys of a record that was put, and makes a `Record`, a msgspec struct, which is created faster than an object."""
+"""Validates records. A `Record` is a msgspec struct, which is faster to create than an ordinary object."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kinesis_efo.errors import RecordRefusedError
 from kinesis_efo.producer.routing import MAX_HASH
 
 try:
-    # Use Python's own MD5, because setting up OpenSSL's takes longer than hashing the few bytes of a key.
+    # Python's built-in MD5 is faster here: setting up OpenSSL's costs more than hashing the few bytes of a key.
     from _md5 import md5  # type: ignore[import-not-found, unused-ignore]
 except ImportError:
     from hashlib import md5
 
 Data = bytes | bytearray | memoryview | str
 PutArguments = tuple[Data, str | None] | tuple[Data, str | None, str | int | None]
-"""The arguments of `put`: data, partition key (None: a random one), and optionally the explicit hash key."""
+"""The arguments of `put`: data, partition key (random if None), and optionally the explicit hash key."""
 MAX_KEY_CHARACTERS = 256
 
 
@@ -34,15 +34,15 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class SizeLimit:
-    """The maximum bytes of a record, including its partition key; and, for messages, where the limit comes from and what to raise."""
+    """The maximum size of a record, including its partition key."""
 
     bytes: int
-    source: str = "the stream takes"
+    source: str = "the stream takes"  # Where the limit comes from, for messages
     remedy: str = "the stream's maximum record size (at most 10 MiB)"
 
 
 class Written(NamedTuple):
-    """Where Kinesis has stored a record. Records of one aggregate have one sequence number."""
+    """Where Kinesis has stored a record. All records of an aggregate have the same sequence number."""
 
     shard_id: str
     sequence_number: str
@@ -54,11 +54,11 @@ class Record(msgspec.Struct, gc=False, eq=False):
     Attributes:
         size: Bytes of data and partition key, as Kinesis counts them.
         hash: Hash key as a number; it selects the shard.
-        position: The number of this record in messages, such as the number of records put before.
-        put_at: Time of the put, monotonic seconds.
-        refused_at: The same of the first time that Kinesis refused it.
-        epoch: Counts it until it is acknowledged.
-        sent: The future of `send`.
+        position: The number of this record in messages, for example the number of records put before.
+        put_at: Time of the put, in monotonic seconds.
+        refused_at: First time that Kinesis rejected it, in monotonic seconds.
+        epoch: Counts this record until it is acknowledged.
+        sent: The future that `send` returned, if any.
     """
 
     data: bytes
@@ -83,7 +83,7 @@ class Record(msgspec.Struct, gc=False, eq=False):
 
 
 def make_record(data: Data, key: str, hash_key: str | int | None, limit: SizeLimit, position: int) -> Record:
-    """Check data and keys, and make a record. `limit` is for data and key together, `position` the record's number in messages."""
+    """Validate data and keys, and create a record. `limit` is for data plus key; `position` is its number in messages."""
     if not isinstance(data, bytes):
         data = _as_bytes(data, key, position)
     if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_CHARACTERS:
@@ -107,7 +107,7 @@ def make_record(data: Data, key: str, hash_key: str | int | None, limit: SizeLim
     if hash_key is None:
         ring = int.from_bytes(md5(encoded, usedforsecurity=False).digest(), "big")
         return Record(data, key, None, ring, size, position)
-    # Kinesis refuses a whole request if one of its hash keys has leading zeros.
+    # Kinesis rejects a whole request if one of its hash keys has leading zeros.
     text = str(hash_key)
     plain = text.lstrip("0") or text[-1:]
     if not (text.isascii() and text.isdigit() and len(plain) <= 39 and int(plain) <= MAX_HASH):

@@ -1,7 +1,7 @@
 """The shard map: predicts the shard of a record from the last response of ListShards.
 
-The map may be out of date; the response of PutRecords names the real shard. Aggregates need the prediction. It also gives each shard a
-queue of its own, so that a hot shard does not delay the others.
+The map may be out of date; the PutRecords response contains the actual shard. Aggregates need the prediction. It also allows a separate
+queue for each shard, so that a hot shard does not delay the others.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MAX_HASH = (1 << 128) - 1
 """The largest hash key."""
 
 ANY_SHARD = "any"
-"""Stands for the id of a shard if no shard can be predicted."""
+"""Replaces the shard id if the shard of a record cannot be predicted."""
 
 DEFAULT_RECORD_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class StreamTraits:
-    """The facts about a stream that a producer needs, except its shards. `unknown` says why the distribution is not known."""
+    """The properties of a stream that a producer needs, except its shards. `unknown` is the reason if the distribution is unknown."""
 
     max_record_bytes: int = DEFAULT_RECORD_BYTES
     distribution: Distribution = Distribution.KEYED
@@ -42,7 +42,7 @@ class HashRange:
 
     Attributes:
         open: Whether the shard still accepts records.
-        first: Its first sequence number, by which a stream that was created again differs from the one with its name.
+        first: Its first sequence number. It differs from the former one if the stream was deleted and created again.
     """
 
     id: str
@@ -61,13 +61,13 @@ class ShardMap:
         open_shards = sorted((shard for shard in self._all.values() if shard.open), key=lambda shard: shard.end)
         if not open_shards:
             raise WriteError(f"the stream has no open shard; ListShards names {sorted(self._all) or 'none at all'}")
-        # The last shard gets all higher hash keys, so that each hash key has a shard even if ListShards left out some shards.
+        # The last shard gets all higher hash keys, so that each hash key has a shard even if ListShards omitted some shards.
         self._ends = [*(shard.end for shard in open_shards[:-1]), MAX_HASH]
         self._ids = [shard.id for shard in open_shards]
 
     @property
     def predicts(self) -> bool:
-        """Whether the shard of a record follows from its hash key. If not, all records count as those of one shard, `ANY_SHARD`."""
+        """Whether a record's hash key determines its shard. If not, all records are assigned to one shard, `ANY_SHARD`."""
         return self.distribution is not Distribution.AUTO
 
     @property
@@ -80,7 +80,7 @@ class ShardMap:
         return (self.distribution, self._ids, self._ends) == (other.distribution, other._ids, other._ends)
 
     def is_older_than(self, other: ShardMap) -> bool:
-        """Whether this map lists a shard as open that is closed in the other one: ListShards may answer with an older state."""
+        """Whether this map lists a shard as open that is closed in the other one. ListShards may return an older state."""
         return any(
             shard.open
             and (known := other._all.get(shard.id)) is not None
@@ -90,7 +90,7 @@ class ShardMap:
         )
 
     def has_same(self, shard: str, other: ShardMap) -> bool:
-        """Whether a shard is the same one in both maps: that of a stream that was created again has another range or first number."""
+        """Whether a shard is the same in both maps. In a re-created stream, it has another range or first sequence number."""
         return self._all.get(shard) == other._all.get(shard)
 
     def shard_of(self, hash_key: int) -> str:
@@ -98,7 +98,7 @@ class ShardMap:
         return self._ids[bisect_left(self._ends, hash_key)]
 
     def knows(self, shard: str) -> bool:
-        """Whether ListShards named the shard, open or closed, or the map needs no list of shards."""
+        """Whether ListShards returned the shard, open or closed, or shards are not predicted."""
         return shard in self._all or not self.predicts
 
     def covers(self, shard: str, hash_key: int) -> bool:
@@ -112,14 +112,14 @@ async def shard_map(
     list_shards: Callable[[], Awaitable[Sequence[HashRange]]],
     listed: Sequence[HashRange] | None = None,
 ) -> ShardMap:
-    """Make the shard map from the shards in `listed`; if None, from those that `list_shards` returns, if records have predictable shards."""
+    """Create the shard map from `listed`, or from `list_shards()` if None. Uses neither if shards cannot be predicted."""
     if traits.distribution is Distribution.AUTO:
         return ShardMap([HashRange(ANY_SHARD, 0, MAX_HASH)], traits.distribution)
     return ShardMap(await list_shards() if listed is None else listed, traits.distribution)
 
 
 def warn_of_consequences(stream: str, traits: StreamTraits, settings: ProducerSettings) -> None:
-    """Warn of settings that a producer cannot follow because of the stream's traits. Each warning is logged once in a process."""
+    """Warn about settings that a producer ignores for a stream with these traits. Each warning is logged once per process."""
     if traits.distribution is Distribution.UNKNOWN and settings.aggregate:
         _warn_once(
             f"stream {stream}: records are not aggregated, because it cannot be told whether Kinesis distributes the stream's records "

@@ -1,4 +1,4 @@
-"""The calls to Kinesis that a producer makes: PutRecords (with bodies encoded by msgspec), and those that ask for the stream's shards and settings."""
+"""A producer's calls to Kinesis: PutRecords, with bodies encoded by msgspec, and those that return the stream's shards and traits."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from kinesis_efo.records.distribution import Distribution, distribution_of
 logger = logging.getLogger(__name__)
 
 _SMALL = 400
-"""Parcels of fewer bytes are encoded by msgspec's base64. pybase64 is four times as fast, but needs a call per record."""
+"""Parcels of fewer bytes are encoded by msgspec's base64. pybase64 is four times as fast, but requires a call per record."""
 
 
 class Service(Protocol):
     """The calls of a producer to Kinesis; replaced in tests."""
 
     async def put_records(self, parcels: Sequence[Parcel], *, keyed: bool) -> Sequence[Result]:
-        """Send one PutRecords without retries. Returns one result per parcel, in order.
+        """Send one PutRecords request without retries. Returns one result per parcel, in order.
 
-        `keyed` says whether keys select the shard; if they do not, no explicit hash keys are sent.
+        `keyed`: whether keys select the shard. If not, explicit hash keys are not sent.
         """
         ...
 
@@ -47,7 +47,7 @@ class Service(Protocol):
         ...
 
     async def traits(self) -> StreamTraits:
-        """Get the stream's traits."""
+        """Return the stream's traits."""
         ...
 
 
@@ -133,7 +133,7 @@ async def connect(
         retries={"total_max_attempts": 1},
         max_pool_connections=connections,
         parameter_validation=False,
-        # The SDK would build its own user agent for every request, which takes longer than signing the request.
+        # Building the SDK's own user agent for every request would cost more than signing the request.
         user_agent=f"kinesis-efo/{__version__} Botocore/{botocore.__version__}",
     )
     async with await clients.open("kinesis", once) as data, await clients.open("kinesis") as control:
@@ -141,7 +141,7 @@ async def connect(
 
 
 def region_of(stream: str, aws: AwsSettings, session: SdkSession | None = None) -> str:
-    """Return the region of a stream, whose name or ARN is checked: from the option, the ARN, the session, or the SDK's configuration."""
+    """Validate a stream's name or ARN, and return its region: from the option, the ARN, the session, or the SDK's configuration."""
     arn = STREAM_ARN.fullmatch(stream)
     if not arn and not STREAM_NAME.fullmatch(stream):
         raise ConfigurationError(

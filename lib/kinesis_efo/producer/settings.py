@@ -33,14 +33,14 @@ class ProducerSettings:
     """Bounds on outstanding records, and how requests are filled, ordered and retried.
 
     Attributes:
-        max_outstanding_records: Maximum number of records that were put and are not acknowledged yet; with more, `put` waits.
-        max_outstanding_bytes: The same in bytes of data and partition keys. Larger records are refused.
+        max_outstanding_records: Maximum number of unacknowledged records. At this number, `put` waits.
+        max_outstanding_bytes: Maximum bytes of their data and partition keys. Larger records are refused.
         linger: Seconds that a record waits for others to fill its request; cut short while a `put` or `flush` waits.
         max_in_flight: Maximum number of requests in flight at a time.
-        ordered: Keep the order of records with the same partition key, even if some are retried. Each shard then has one request
-            at a time, with one record per key, or with `aggregate` one aggregate of any number of keys.
+        ordered: Write records with the same partition key in order, even if some are retried. Each shard then has one request
+            in flight at a time, with one record per key, or with `aggregate` one aggregate of any number of keys.
         aggregate: Pack small records of one shard into KPL aggregates, which readers must unpack.
-        aggregate_bytes: Maximum size of an aggregate. KPL's default is 50 KiB, too.
+        aggregate_bytes: Maximum size of an aggregate. The KPL's default is also 50 KiB.
         fail_on_error: Whether a record that can never be written fails the producer. If not, the record is logged, counted and
             skipped. Faults of the whole stream always fail the producer.
         backoff_base: First backoff in seconds. The wait is random between 0 and the backoff (full jitter), which doubles.

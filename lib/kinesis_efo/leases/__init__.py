@@ -1,1 +1,1 @@
-"""A run's lease on each stream (`run`) and the checkpoints of shards (`checkpoints`), stored in DynamoDB (`table`)."""
+"""A run's lease on each stream (`run`) and the checkpoints of shards (`checkpoints`), in DynamoDB (`table`) or files (`host_table`)."""

@@ -1,7 +1,7 @@
-"""Converts attributes of a lease table's rows to and from DynamoDB's typed form, and defines those that have several fields.
+"""Converts the attributes of lease table rows to and from DynamoDB's typed form.
 
-A position is stored in KCL's `checkpoint` and `checkpointSubSequenceNumber`, and in this library's `continuation`. Errors name the row
-and the attribute.
+A position is stored in KCL's `checkpoint` and `checkpointSubSequenceNumber`, and in this library's `continuation`. Error messages contain
+the row's key and the attribute.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ Attributes: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 _REQUIRED: Final = object()
 _MOST: Final = 10**38
-"""DynamoDB's numbers have up to 38 digits."""
+"""DynamoDB numbers have at most 38 digits."""
 _MOST_TIME: Final = 10**14
-"""Epoch milliseconds, in the year 5138: later times cannot be shown."""
+"""Upper bound of times in epoch milliseconds, in the year 5138. `datetime` cannot represent much later ones."""
 
 
 class CheckpointMark(NamedTuple):
-    """The furthest mark of a checkpoint, and the time at which it was noted, in epoch milliseconds."""
+    """The furthest mark of a checkpoint."""
 
     mark: Mark
-    at: int
+    at: int  # When the mark was recorded, in epoch milliseconds
 
 
 def read(item: Attributes, name: str, kind: str, default: Any = _REQUIRED) -> Any:
-    """Return the value of an attribute of the DynamoDB type `kind`, such as `S`. If the row lacks it, return `default`, if given."""
+    """Return an attribute of the DynamoDB type `kind`, such as `S`. If missing, return `default` or, without one, raise `ValueError`."""
     attribute = item.get(name)
     if attribute is None or "NULL" in attribute:
         if default is _REQUIRED:
@@ -71,7 +71,7 @@ def seconds(item: Attributes, name: str) -> float | None:
 
 
 def fault(item: Attributes, what: str) -> ValueError:
-    """Make the error for a wrong attribute."""
+    """Create the error for an invalid attribute."""
     return ValueError(f"lease row {item.get('leaseKey', {}).get('S', '?')!r} {what}")
 
 
@@ -83,20 +83,20 @@ def stored(position: Position) -> tuple[Position, int, int | None]:
 
 
 def read_continuation(item: Attributes) -> int | None:
-    """Return the sequence number in `continuation`, up to which the shard was read; None if there is none or `checkpoint` is further."""
+    """Return the sequence number up to which the shard was read; None if the row has none or `checkpoint` is further."""
     checkpoint = read(item, "checkpoint", "S", "LATEST")
     text = read(item, "continuation", "S", None)
     if text is None:
         return None
     if not text.isdecimal():
         raise fault(item, f"has attribute 'continuation' = {text!r}, expected a sequence number")
-    # A KCL application that takes over a row moves its checkpoint, but keeps unknown attributes as they are.
+    # A KCL application that acquires a row moves its checkpoint but leaves unknown attributes unchanged.
     moved_on = checkpoint == "SHARD_END" or (checkpoint.isdecimal() and int(checkpoint) > int(text))
     return None if moved_on else int(text)
 
 
 def read_checkpoint(item: Attributes) -> Position | None:
-    """Return the position in `checkpoint`; None if a KCL application stored no position there."""
+    """Return the position in `checkpoint`; None if a KCL application stored `LATEST`, or `AT_TIMESTAMP` without a time."""
     text = read(item, "checkpoint", "S", "LATEST")
     if text in ("TRIM_HORIZON", "SHARD_END"):
         return Position(PositionKind[text])
@@ -119,7 +119,7 @@ def of_marks(marks: tuple[CheckpointMark, ...]) -> dict[str, dict[str, Any]]:
 
 
 def read_marks(item: Attributes) -> tuple[CheckpointMark, ...]:
-    """Read the marks of checkpoints, the newest first; empty if the row has none."""
+    """Return the marks of checkpoints, newest first; empty if the row has none."""
     found = []
     for checkpoint, each in read(item, "marks", "M", {}).items():
         named = {**each.get("M", {}), "leaseKey": item.get("leaseKey", {})}  # for error messages
@@ -128,7 +128,7 @@ def read_marks(item: Attributes) -> tuple[CheckpointMark, ...]:
 
 
 def read_stream(item: Attributes) -> StreamIdentity | None:
-    """Read the identity of the stream that was read; None if the row does not have it."""
+    """Return the identity of the row's stream; None if the row does not have it."""
     arn = read(item, "streamArn", "S", None)
     if arn is None:
         return None

@@ -1,8 +1,8 @@
-"""Writes the checkpoints of shards into the lease table: after changes, at a bounded rate, and only while the run's lease is held.
+"""Writes the checkpoints of shards to the lease table: after changes, at a bounded rate, and only while the run has the lease.
 
-These checkpoints are for tools and for new queries; a restarted query continues from Spark's own offsets. Every row has the
-epoch of the run that wrote it, and a run does not overwrite the rows of a later run. A run replaces checkpoints of another stream,
-for example of an earlier stream with the same name that was deleted.
+These checkpoints are for tools and for new queries; a restarted query continues from Spark's offsets. Every row contains the epoch of
+the run that wrote it, and a run does not overwrite the rows of a later run. A run replaces checkpoints of another stream, for example of
+a deleted stream with the same name.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ CLEANUP_INTERVAL: Final = 60.0
 """Seconds between two cleanups of the rows of finished shards (KCL's interval)."""
 
 REFRESH_INTERVAL: Final = 60.0
-"""Seconds after which `readUntil` is written again although the position of the shard has not changed, because the shard is idle."""
+"""Seconds after which `readUntil` is written again for an idle shard, whose position does not change."""
 
 _SHARD_INTERVAL: Final = 5.0
-"""Minimum seconds between two checkpoints of one shard; only the end of a shard is written immediately."""
+"""Minimum seconds between two checkpoints of one shard. Only a shard's end is written immediately."""
 
 _LOOK_INTERVAL: Final = 5.0
 _RETRY_PAUSE: Final = 1.0
@@ -44,7 +44,7 @@ _LAST_WRITES_IN_FLIGHT: Final = 32
 
 
 class Schedule:
-    """A queue of the shards whose rows should be written: each once, at the earliest requested time. Times are monotonic, in seconds."""
+    """A queue of shards whose rows are to be written, each at its earliest requested time. Times are in monotonic seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -56,20 +56,20 @@ class Schedule:
         return shard in self._times
 
     def add(self, shard: ShardKey, at: float) -> None:
-        """Request that a shard's row is written at the time `at`."""
+        """Schedule the write of a shard's row at `at`, unless an earlier write is scheduled."""
         if at < self._times.get(shard, inf):
             self._times[shard] = at
             heapq.heappush(self._heap, (at, shard))
             self._wake.set()
 
     async def next(self, until: float) -> ShardKey | None:
-        """Wait until the time of a shard has come; remove and return it. None if that does not happen before the time `until`."""
+        """Wait for the next shard that is due; remove and return it. Returns None if none is due before `until`."""
         while True:
             self._wake.clear()
             now = self._clock.monotonic()
             while self._heap and self._heap[0][0] <= now:
                 at, shard = heapq.heappop(self._heap)
-                if self._times.get(shard) == at:  # else this entry is outdated: the shard was returned earlier
+                if self._times.get(shard) == at:  # else this entry is outdated: the shard was already returned
                     del self._times[shard]
                     return shard
             if now >= until:
@@ -79,27 +79,21 @@ class Schedule:
 
 
 class Checkpoints:
-    """Maintains the rows of the shards that a run reads. One per run, on one asyncio loop.
-
-    `epoch` returns the epoch of the run's lease on a stream; None while it is not held. `identity` returns the identity of the stream with
-    a logical name. `rate` is the maximum number of writes per second, for all shards together. `read_until` returns a time, epoch seconds,
-    before which no record of a shard after a position arrived; None if unknown. `failure` receives the error that ends the run. `fetcher`
-    returns the name of a shard's fetcher, which rows have only as information; None if the run has only one fetcher.
-    """
+    """Maintains the rows of the shards that a run reads. One per run, on one asyncio loop."""
 
     def __init__(
         self,
         table: LeaseStore,
         keys: LeaseKeys,
-        epoch: Callable[[str], int | None],
-        identity: Callable[[str], StreamIdentity],
-        rate: float,
+        epoch: Callable[[str], int | None],  # Of the lease on a stream; None while the run does not have it
+        identity: Callable[[str], StreamIdentity],  # Of the stream with a logical name
+        rate: float,  # Maximum writes per second, for all shards together
         clock: Clock,
         *,
-        read_until: Callable[[ShardKey, Position], float | None],
-        failure: Failure,
-        fetcher: Callable[[ShardKey], str | None] = lambda _shard: None,
-        horizon: Callable[[ShardKey], float | None] = lambda _shard: None,
+        read_until: Callable[[ShardKey, Position], float | None],  # Low watermark in epoch seconds; None if unknown
+        failure: Failure,  # Receives the error that ends the run
+        fetcher: Callable[[ShardKey], str | None] = lambda _shard: None,  # A shard's fetcher, written as information
+        horizon: Callable[[ShardKey], float | None] = lambda _shard: None,  # See `ShardRow.change`
     ) -> None:
         self._table = table
         self._keys = keys
@@ -121,7 +115,7 @@ class Checkpoints:
     # -- called by the reader
 
     def found(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Note the rows that the shards of a stream had when the stream's lease was taken."""
+        """Set the rows that a stream's shards had when the run acquired the stream's lease."""
         for shard, each in self._shards.items():
             if shard.stream == stream:
                 each.row = each.stray = None
@@ -137,7 +131,7 @@ class Checkpoints:
             self._clean_soon()
 
     def want(self, shards: Mapping[ShardKey, LeaseInfo]) -> None:
-        """Set the shards that queries read now, with contents for new rows. Missing rows are created, and incomplete rows are completed."""
+        """Set the shards that queries read, with the contents of new rows. Missing rows are created, and incomplete rows completed."""
         gone = [each for shard, each in self._shards.items() if each.wanted and shard not in shards]
         for each in gone:
             each.leave()
@@ -147,28 +141,28 @@ class Checkpoints:
             self._enqueue(shard)
 
     def note(self, shard: ShardKey, position: Position, record: LastRecord | None = None) -> None:
-        """Note the position up to which a shard is done, and the last record up to it; both are written later. Never moves back."""
+        """Record the position up to which a shard is processed, and the last record up to it, for a later write. Never moves back."""
         if self._of(shard).note(position, record):
             self._enqueue(shard)
 
     def stored(self, shard: ShardKey) -> Position | None:
-        """Return the position that a shard's row has, or will have after its next write; None if there is none."""
+        """Return a shard's position in its row, or the newer one that is yet to be written; None if there is neither."""
         each = self._shards.get(shard)
         return each.position if each is not None else None
 
     def finish(self, shard: ShardKey, children: Collection[str] = ()) -> None:
-        """Note that a shard is done up to its end; `children` are the shard ids of its children."""
+        """Record that a shard is processed up to its end. `children` are the shard ids of its children."""
         self._of(shard).pending = PendingCheckpoint(SHARD_END, frozenset(children))
         self._enqueue(shard, 0.0)
         self._clean_soon()
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        """Return the `read_until` of a shard's row, in epoch seconds; None if the row has none, or if it does not hold for `position`."""
+        """Return the `read_until` of a shard's row, in epoch seconds; None if missing, or if it may not apply to `position`."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
         at = None if row is None else row.position
         if row is None or at is None:
             return None
-        # Another query may have begun at a time long after the number of this one.
+        # A start time does not compare with a sequence number: another query may have started much later.
         comparable = position.sequence_number is not None and at.sequence_number is not None
         return row.read_until if position == at or (comparable and position.reaches(at)) else None
 
@@ -184,7 +178,7 @@ class Checkpoints:
         self._task = asyncio.create_task(self._run(), name="checkpoints")
 
     async def stop(self, at_most: float = 4.0) -> None:
-        """Write all pending checkpoints now, while the run's lease is still held. After `at_most` seconds, the rest stays unwritten."""
+        """Write all pending checkpoints, for at most `at_most` seconds. Call this before the run's lease is released."""
         if self._task is None:
             return
         self._task.cancel()
@@ -213,7 +207,7 @@ class Checkpoints:
         return each
 
     def _enqueue(self, shard: ShardKey, after: float | None = None) -> None:
-        """Schedule the write of a shard's row: in `after` seconds, or, if None, as soon as `_SHARD_INTERVAL` allows."""
+        """Schedule the write of a shard's row in `after` seconds or, if None, as soon as `_SHARD_INTERVAL` allows."""
         now, each = self._clock.monotonic(), self._of(shard)
         if after is not None:
             self._schedule.add(shard, now + after)
@@ -258,7 +252,7 @@ class Checkpoints:
             await self._clock.sleep(max(0.0, began + 1 / self._rate - self._clock.monotonic()))
 
     async def _write(self, shard: ShardKey, *, last: bool = False) -> bool:
-        """Write a shard's pending changes; returns whether there were any."""
+        """Write a shard's pending changes. Returns whether anything was written."""
         each, wrote = self._of(shard), False
         while (epoch := self._epoch(shard.stream)) is not None:
             if each.stray is not None and each.stray.epoch <= epoch:
@@ -279,13 +273,13 @@ class Checkpoints:
                 return True
             self._check_owner(outcome.current)
             if row is None and outcome.current is None:
-                # Without this error, the loop would try again for ever.
+                # Without this error, the loop would retry forever.
                 raise LeaseTableError(f"{self._table.label}: row {each.key} exists and is no lease; delete it")
             each.found(outcome.current, stream)
         return wrote
 
     def _check_owner(self, row: Lease | None) -> None:
-        """Raise an error if a shard's row has an owner, because this can only be a KCL application, which ignores the run's lease."""
+        """Raise an error if a shard's row has an owner: only a KCL application, which ignores the run's lease, writes one."""
         if row is not None and row.owner is not None:
             raise LeaseLostError(
                 f"{readable(row.owner)} took lease {row.key} while this query was reading: a KCL application reads with "
@@ -295,7 +289,7 @@ class Checkpoints:
     # -- periodic work
 
     def _refresh(self) -> None:
-        """Schedule writes of rows whose `readUntil` is outdated, as happens while their shards are idle."""
+        """Schedule writes of rows whose `readUntil` is outdated. Their shards are idle."""
         for shard, each in self._shards.items():
             if each.wanted and each.is_outdated(partial(self._read_until, shard), REFRESH_INTERVAL):
                 self._enqueue(shard)
@@ -304,7 +298,7 @@ class Checkpoints:
         self._cleanup_at = min(self._cleanup_at, self._clock.monotonic() + CLEANUP_INTERVAL)
 
     async def _clean(self, now: float) -> None:
-        """Finish the rows of parents that were read to their end, and delete finished rows, except of shards that queries read now."""
+        """Complete the rows of parents that were read to their end, and delete finished rows of shards that no query reads."""
         by_key = {each.key: shard for shard, each in self._shards.items()}
         rows = {
             key: row

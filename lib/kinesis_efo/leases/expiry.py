@@ -1,7 +1,7 @@
-"""Detects expired leases: the counter did not change for the lease timeout, or the owner's process has provably ended.
+"""Detects expired leases: the counter has not changed for the lease timeout, or the owner's process has provably ended.
 
-The table contains no times, so an observer measures with its own monotonic clock how long a row has not changed (KCL's rule). Does
-no I/O, except in the function `gone`.
+The table does not contain renewal times. Like the KCL, an observer measures with its monotonic clock how long a row stays unchanged. The
+only I/O is in the function `gone`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from kinesis_efo.leases.row import Lease
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A row as last seen, the times at which its owner was first seen and the row last changed, and whether the row has left the table."""
+    """A row as last seen. Times are in monotonic seconds."""
 
     lease: Lease
-    owner_since: float
-    changed_at: float
-    gone: bool = False
+    owner_since: float  # When its current owner was first seen
+    changed_at: float  # When it last changed
+    gone: bool = False  # Whether it was deleted
 
 
 class Observer:
-    """Remembers the rows of earlier scans and detects those that stopped changing. All times are monotonic, in seconds.
+    """Compares each scan with earlier ones, and detects rows that stopped changing. All times are in monotonic seconds.
 
-    A lease counts as expired after `lease_timeout` without change. `gone` returns whether an owner's process has certainly ended; it is
+    A lease expires after `lease_timeout` seconds without a change. `gone` returns whether an owner's process has certainly ended; it is
     called once per owner and scan.
     """
 
@@ -36,10 +36,10 @@ class Observer:
         self._heartbeats: dict[str, Heartbeat] = {}
 
     def observe(self, leases: Mapping[str, Lease], now: float) -> Mapping[str, Heartbeat]:
-        """Note all rows of a scan that was complete at the time `now`; returns all heartbeats, by lease key.
+        """Process all rows of a scan that was complete at `now`. Returns all heartbeats, by lease key.
 
-        A row that is seen for the first time counts as renewed now. A row with an owner that has left the table is remembered until it
-        would have expired, because its owner may not know yet that the row was deleted by hand.
+        A row that is seen for the first time counts as renewed now. A deleted row with an owner stays until it would have expired: its
+        owner may still be running, unaware that the row was deleted by hand.
         """
         owners = {lease.owner for lease in leases.values() if lease.owner is not None}
         self._ended = frozenset(filter(self._gone, owners))
@@ -55,7 +55,7 @@ class Observer:
         old = self._heartbeats.get(lease.key)
         if old is None or old.lease.owner != lease.owner:
             return Heartbeat(lease, now, now)
-        # A row that is in the table again was written just now.
+        # A deleted row that is in the table again was just written.
         moved = old.gone or old.lease.counter != lease.counter
         return Heartbeat(lease, old.owner_since, now if moved else old.changed_at)
 
@@ -68,7 +68,7 @@ class Observer:
         return heartbeat.changed_at + self._timeout
 
     def proven_alive(self, heartbeat: Heartbeat, now: float) -> bool:
-        """Whether the owner was watched for a lease timeout or longer, and has renewed within the last two thirds of a timeout."""
+        """Whether the owner was observed for at least a lease timeout, and renewed within the last two thirds of a timeout."""
         return (
             now - heartbeat.owner_since >= self._timeout
             and heartbeat.changed_at > heartbeat.owner_since

@@ -1,7 +1,7 @@
-"""Implements the interface of `store.py` without a table: for queries without the option `leaseTable`, on one host.
+"""Implements the interface of `store.py` with files on one host, for queries without the option `leaseTable`.
 
-Each row is a small file that all processes of this user on this host share, so that no two runs end each other's subscriptions. On another
-host there are no rows, as in a table that was emptied: a query continues from its checkpoint, whatever the rows say.
+Each row is a small file that all processes of this user on this host share, so that two runs do not end each other's subscriptions. Other
+hosts do not see these rows, as if the table were empty. That is safe: a query continues from its checkpoint, independently of the rows.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _MOST_BYTES: Final = 1 << 20
 
 
 class HostTable(LeaseStore):
-    """The leases on some streams. `readers` has what each is read with, by logical name: its consumer, or the stream itself if it is polled.
+    """The leases on some streams, in the files of `directory`, which only this user can access; see `PrivateDirectory`.
 
-    `directory` is that of this user's processes; see `PrivateDirectory`.
+    `readers` maps each logical stream name to the stream's consumer or, if the stream is polled, to the stream itself.
     """
 
     def __init__(self, readers: Mapping[str, str], directory: Path) -> None:
@@ -73,7 +73,7 @@ class HostTable(LeaseStore):
                 return seen
             old, new = before.to_item(), after.to_item()
             obsolete = () if after.is_run else OBSOLETE
-            # Attributes that this version does not know stay, as in DynamoDB.
+            # Attributes that this version does not define stay, as in DynamoDB.
             kept = {name: value for name, value in item.items() if name not in old and name not in obsolete}
             _write(file, kept | new)
         return after
@@ -86,12 +86,12 @@ class HostTable(LeaseStore):
         return found
 
     def _seen(self, item: Item, before: Lease) -> Outcome:
-        """Return the present row if it still has the owner and the counter of `before`."""
+        """Return the current row if it still has the owner and the counter of `before`, else a `Conflict`."""
         row = self._lease(item)
         return row if row and (row.owner, row.counter) == (before.owner, before.counter) else Conflict(row)
 
     def _read(self, file: int) -> Item:
-        """Read a row; empty if there is none."""
+        """Read a row; empty if it does not exist."""
         try:
             return msgspec.json.decode(os.pread(file, _MOST_BYTES, 0) or b"{}", type=Item)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -108,7 +108,7 @@ class HostTable(LeaseStore):
 
     @contextmanager
     def _row(self, name: str) -> Iterator[int]:
-        """Open and lock a row's file. Each process has it locked while it reads and writes it once."""
+        """Open and lock a row's file. The lock is exclusive among processes, and ends with the context."""
         with self._usable() as there:
             file = there.open(name, os.O_RDWR | os.O_CREAT)
             try:
@@ -127,6 +127,6 @@ class HostTable(LeaseStore):
 
 
 def _write(file: int, item: Item) -> None:
-    # Truncated first, because a process that is killed in between must not leave half a row.
+    # Truncate first, so that a process that is killed in between does not leave a partial row.
     os.ftruncate(file, 0)
     os.pwrite(file, msgspec.json.encode(item), 0)

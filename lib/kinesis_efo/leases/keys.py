@@ -1,4 +1,4 @@
-"""Converts between the keys of the lease table's rows and the runs or shards they belong to."""
+"""Converts between the keys of lease table rows and their runs or shards."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kinesis_efo.positions import ShardKey
 T = TypeVar("T")
 
 RUN_PREFIX: Final = "#run:"
-"""Prefix of the key of a run's row. No stream's name has a `#`."""
+"""Prefix of the key of a run's row. Stream names cannot contain `#`."""
 
 
 class LeaseKeys:
-    """Converts between the shards of one application and the keys of their rows. `streams` has the Kinesis name of each logical name.
+    """Converts between the shards of one application and the keys of their rows. `streams` maps logical names to Kinesis names.
 
-    A shard's row has the key `<logical stream name>:<shard id>`. Two forms that KCL applications write are decoded, too: the shard id
-    alone, if the application reads one stream, else `<account>:<stream>:<epoch>:<shard id>`.
+    A shard's row has the key `<logical stream name>:<shard id>`. The two forms that KCL applications write are also decoded: the shard id
+    alone if the application reads one stream, else `<account>:<stream>:<epoch>:<shard id>`.
 
     >>> keys = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
     >>> keys.encode(ShardKey("orders", "shardId-000000000000"))
@@ -42,7 +42,7 @@ class LeaseKeys:
         return f"{shard.stream}:{shard.shard}"
 
     def decode(self, key: str) -> ShardKey | None:
-        """Return the shard of a row; None for other rows and those of streams that this application does not read."""
+        """Return the shard of a row; None for other rows and for streams that this application does not read."""
         match key.split(":"):
             case [shard] if self._only:
                 return ShardKey(self._only, shard)

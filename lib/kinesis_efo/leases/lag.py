@@ -1,4 +1,4 @@
-"""Defines how far a run is behind, which its leases' rows show to the command line. Nothing is decided by it."""
+"""Defines a run's lag, which the rows of its leases contain for the command line. No decision depends on it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,18 @@ from kinesis_efo.leases import attributes
 
 
 class Lag(NamedTuple):
-    """How far a run is behind in one stream, as of the last renewal of the stream's lease. The command line shows it.
-
-    `buffered` bytes and `records` Kinesis records were fetched from all shards and are not yet processed. `shard` is the slowest shard, and
-    `millis_behind` is how far it is behind its tip, including the time that its fetched records wait to be processed; None if nothing was
-    fetched yet. `at` is the time of this measurement in epoch milliseconds, from the run's own clock; None if not known.
-    """
+    """A run's lag in one stream, as of the last renewal of the stream's lease. The command line shows it."""
 
     shards: int
-    buffered: int
+    buffered: int  # Bytes that were fetched from all shards and are not yet processed
+    # The slowest shard's lag in milliseconds, including the time its fetched records wait; None if nothing was fetched yet
     millis_behind: int | None = None
-    shard: str | None = None
-    records: int = 0
-    at: int | None = None
+    shard: str | None = None  # The slowest shard
+    records: int = 0  # Kinesis records that were fetched from all shards and are not yet processed
+    at: int | None = None  # When this was measured, in epoch milliseconds of the run's clock; None if unknown
 
     def seconds_behind(self, now: float) -> float | None:
-        """The lag at `now`, epoch seconds: nothing shows that records were processed since `at`, so that time is added.
+        """Return the lag in seconds at `now` (epoch seconds). Adds the time since `at`, as if nothing was processed since then.
 
         >>> Lag(1, 0, 20_000, "shardId-000000000000", at=100_000).seconds_behind(105.0)
         25.0
@@ -43,7 +39,7 @@ def attribute_of(lag: Lag) -> dict[str, dict[str, Any]]:
 
 
 def read_lag(item: attributes.Attributes) -> Lag | None:
-    """Read the lag of a run; None if its row has none."""
+    """Return the lag in a run's row; None if the row has none."""
     fields = attributes.read(item, "lag", "M", None)
     if fields is None:
         return None

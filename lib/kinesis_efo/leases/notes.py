@@ -1,8 +1,8 @@
-"""Notes in a run's rows for later runs: whether Kinesis distributes a stream's records itself, and the furthest marks of checkpoints.
+"""Facts in a run's rows for later runs: whether Kinesis distributes a stream's records itself, and the furthest marks of checkpoints.
 
-The notes are written when a lease is renewed or released. A later run compares the marks with a query's checkpoint, to detect one
-that was deleted or reset (for example, from a backup). A checkpoint's mark is certain evidence. A checkpoint that an
-earlier version of the library wrote has no mark; then the rows of the shards are the evidence, unless another query has moved them.
+They are written when a lease is renewed or released. A later run compares the marks with a query's checkpoint, to detect that the
+checkpoint was reset, for example from a backup. A mark is certain evidence. Checkpoints of early library versions do not contain marks;
+for these, the rows of the shards are the evidence, unless another query has moved them.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from kinesis_efo.marks import Mark
 from kinesis_efo.positions import SHARD_END, Offset, Position, PositionKind, ShardKey
 
 KEPT: Final = 16
-"""Maximum number of checkpoints whose marks (`Mark`) one row has. Each takes about 40 bytes, and DynamoDB bills writes per 1 KB. The mark
-of a deleted checkpoint stays until newer marks take its place."""
+"""Maximum number of checkpoints whose marks (`Mark`) one row stores. A mark has about 40 bytes, and DynamoDB bills writes per 1 KB. The
+mark of a deleted checkpoint stays until newer marks replace it."""
 
 LEFT_OUT: Final = "a file sink silently skips each micro-batch whose number it already has"
-"""The part of all messages about a checkpoint that went back which says what is lost."""
+"""The part of the messages about a reset checkpoint that describes the loss."""
 
 CAUSES: Final = (
     "it was restored from a backup, is a copy of another query's, or Spark has left offsets out of it (option "
     "asyncProgressTrackingEnabled)"
 )
-"""Why a checkpoint can be behind its furthest noted mark. Spark refuses the named option with sinks that skip micro-batches."""
+"""Why a checkpoint can be behind its furthest recorded mark. Spark rejects this option for sinks that skip micro-batches."""
 
 
 class RunNotes:
-    """The notes of one run. Streams are named by their logical names."""
+    """The facts that one run records in its rows. `stream` arguments are logical names."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -43,34 +43,34 @@ class RunNotes:
         self._planned: dict[str, tuple[Mark, int]] = {}
 
     def found(self, stream: str, row: Lease) -> None:
-        """Read the notes of earlier runs from the row of a stream whose lease was just taken."""
+        """Load the facts that earlier runs recorded from a stream's row, whose lease was just acquired."""
         if row.distributed:
             self._distributed.add(stream)
         self._found[stream] = row.marks
 
     def was_distributed(self, stream: str) -> bool:
-        """Whether this or an earlier run noted that Kinesis distributes a stream's records itself. The stream's lease must be held."""
+        """Whether this or an earlier run recorded that Kinesis distributes a stream's records itself. Requires the stream's lease."""
         return stream in self._distributed
 
     def note_distributed(self, stream: str) -> None:
-        """Note that Kinesis distributes a stream's records itself. The next renewal of the lease writes this note."""
+        """Record that Kinesis distributes a stream's records itself; written with the next lease renewal."""
         self._distributed.add(stream)
 
     def reached(self, stream: str) -> tuple[CheckpointMark, ...]:
-        """Return the furthest marks that earlier runs wrote into the row of a stream, or that this run has noted."""
+        """Return the furthest marks that earlier runs wrote to a stream's row or that this run has recorded."""
         marks = self._found.get(stream, ())
         for mark, at in list(self._planned.values()):
             marks = noted(marks, mark, at)
         return marks
 
     def note_mark(self, mark: Mark) -> None:
-        """Note that a checkpoint has reached a mark. The next renewal writes this note. May be called in any thread."""
+        """Record a checkpoint's newest mark; it is written with the next lease renewal. Thread-safe."""
         before = self._planned.get(mark.checkpoint)
         if before is None or before[0].moved < mark.moved:  # a copy of the checkpoint may be behind
             self._planned[mark.checkpoint] = mark, round(self._clock.time() * 1000)
 
     def stored_in(self, stream: str, row: Lease) -> Lease:
-        """Return the row of a stream with these notes added."""
+        """Return a stream's row with these facts added."""
         marks = row.marks
         for mark, at in list(self._planned.values()):
             marks = noted(marks, mark, at)
@@ -78,7 +78,7 @@ class RunNotes:
 
 
 def noted(known: tuple[CheckpointMark, ...], mark: Mark, at: int) -> tuple[CheckpointMark, ...]:
-    """Add a mark, noted at `at` (epoch milliseconds), if it is further than its checkpoint's known mark; returns all, the newest first."""
+    """Add a mark of the time `at` (epoch milliseconds) if its checkpoint had not reached it. Returns all marks, newest first."""
     before = furthest(known, mark.checkpoint)
     if before is not None and before.mark.moved >= mark.moved:
         return known
@@ -88,15 +88,15 @@ def noted(known: tuple[CheckpointMark, ...], mark: Mark, at: int) -> tuple[Check
 
 
 def furthest(known: tuple[CheckpointMark, ...], checkpoint: str) -> CheckpointMark | None:
-    """Return the known mark of a checkpoint; None if there is none."""
+    """Return a checkpoint's mark in `known`; None if there is none."""
     return next((each for each in known if each.mark.checkpoint == checkpoint), None)
 
 
 def gone_back(reached: tuple[CheckpointMark, ...], mark: Mark) -> str | None:
-    """Describe how far the checkpoint with the newest mark `mark` is behind its furthest mark in `reached`; None if it is not behind.
+    """Describe how far a checkpoint, whose newest mark is `mark`, is behind its furthest mark in `reached`; None if it is not behind.
 
-    A run notes a mark only after Spark has written it into the checkpoint, so a checkpoint that is behind went back. The exception is
-    Spark's option `asyncProgressTrackingEnabled`: with it, Spark leaves offsets out of the checkpoint. A run does not learn of the option.
+    A run records a mark only after Spark has written it to the checkpoint, so a checkpoint that is behind was reset. The exception is
+    Spark's option `asyncProgressTrackingEnabled`, which omits offsets from the checkpoint and which a run cannot detect.
     """
     before = furthest(reached, mark.checkpoint)
     if before is None or before.mark.moved <= mark.moved:
@@ -109,9 +109,10 @@ def gone_back(reached: tuple[CheckpointMark, ...], mark: Mark) -> str | None:
 def restored(
     offset: Offset, stream: str, rows: Mapping[ShardKey, Lease], reached: tuple[CheckpointMark, ...]
 ) -> str | None:
-    """Return the warning for a query whose checkpoint went back; None if its last offset shows no evidence of that.
+    """Return the warning for a query whose checkpoint was reset; None without evidence of a reset.
 
-    The evidence is in `reached`, the furthest marks in the run's row; for an offset without a mark, in the rows of the stream's shards.
+    `offset` is the query's last one. The evidence is in `reached`, the furthest marks in the run's row. For an offset without a mark, it
+    is in the rows of the stream's shards.
     """
     if offset.mark is not None:
         if (said := gone_back(reached, offset.mark)) is None:
@@ -156,7 +157,7 @@ def begun_anew(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
 
 
 def is_ahead(row: Lease, position: Position) -> bool:
-    """Whether a shard's row is further than a position. False if one of the two is only a start position."""
+    """Whether a shard's row is further than a position. False if either is only a start position."""
     reached = row.reached
     if reached is None or not row.has_begun or position.kind not in (PositionKind.AFTER, PositionKind.SHARD_END):
         return False

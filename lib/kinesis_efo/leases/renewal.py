@@ -1,7 +1,7 @@
-"""Renews the row of one lease, and computes the deadline until which the lease is held, on this process's clock.
+"""Renews the row of one lease, and computes the lease's deadline on this process's clock.
 
-A lease is held for `lease_timeout` from the moment at which its last successful write was sent. Other runs see that write later, so
-they find the lease expired only after this run does.
+A lease is valid for `lease_timeout` seconds after its last successful write was sent. Other runs see that write later, so for them the
+lease expires only after it has expired for this run.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds that a lease lasts without renewal, and seconds that the table may be unavailable (`retryTimeout`)."""
+    """The timeouts of a lease, in seconds."""
 
-    lease_timeout: float
-    patience: float = 600.0
+    lease_timeout: float  # How long a lease lasts without renewal
+    patience: float = 600.0  # How long the table may be unavailable (`retryTimeout`)
 
     @property
     def renewal(self) -> float:
-        """Seconds between two renewals: a third of the timeout, so that two may fail; at most 10, because renewals also write the lag."""
+        """Seconds between two renewals: a third of the timeout, so that two may fail; at most 10, as renewals also write the lag."""
         return min(self.lease_timeout / 3, 10.0)
 
 
 class RenewalEnd(Enum):
-    """The reason why a lease is not renewed any more."""
+    """Why the renewal of a lease ended."""
 
     LEAVING = "leaving"
     LOST = "another run took it"
@@ -44,27 +44,23 @@ class RenewalEnd(Enum):
 
 
 class Renewal:
-    """Renews one lease until it is lost, or has to be released.
-
-    `sent_at` is the monotonic time, in seconds, just before the write that took the lease was sent. Each renewal calls `lag` and writes
-    the result; before each write, `noting` adds notes to the row. `lease` is the row as it was last written, `trouble` the error of the
-    last write, if it failed.
-    """
+    """Renews one lease until it is lost or must be released."""
 
     def __init__(
         self,
         store: LeaseStore,
         lease: Lease,
-        sent_at: float,
+        sent_at: float,  # Monotonic seconds just before the write that acquired the lease was sent
         timing: Timing,
         clock: Clock,
         random: Random,
-        lag: Callable[[], Lag | None],
+        lag: Callable[[], Lag | None],  # Returns the lag that a renewal writes
+        # Adds facts to the row before each write; see `RunNotes`
         noting: Callable[[Lease], Lease] = lambda lease: lease,
     ) -> None:
-        self.lease = lease
+        self.lease = lease  # The row as last written
         self.lost_to: str | None = None
-        self.trouble: LeaseError | None = None
+        self.trouble: LeaseError | None = None  # The error of the last write, if it failed
         self._store = store
         self._clock = clock
         self._timing = timing
@@ -79,7 +75,7 @@ class Renewal:
 
     @property
     def deadline(self) -> float:
-        """The monotonic time, in seconds, until which the lease is held."""
+        """The time until which the lease is valid, in monotonic seconds."""
         return self._sent_at + self._timing.lease_timeout
 
     @property
@@ -94,7 +90,7 @@ class Renewal:
 
     @property
     def why_late(self) -> str:
-        """The reason, for messages, why the lease was not renewed in time: this process did not run, or the table could not be used."""
+        """Why the lease was not renewed in time, for messages: this process was suspended, or the table was unavailable."""
         if self._stopped >= self._timing.renewal:
             return (
                 f"this process did not run for {self._stopped:.1f} s (stopped, swapped out, or short of CPU) and lease_timeout is "
@@ -109,13 +105,13 @@ class Renewal:
         self._leaving.set()
 
     async def keep(self) -> RenewalEnd:
-        """Renew the lease until it is lost or `leave` is called; returns the reason. Does not release the lease."""
+        """Renew the lease until it is lost or `leave` is called. Returns the reason. Does not release the lease."""
         try:
-            # Random, so that renewals of leases that were taken together spread out.
+            # Random, so that renewals of leases that were acquired together spread out.
             pause = self._timing.renewal * self._random.uniform(0.5, 1)
             while True:
                 await self._pause(pause)
-                if not self.valid:  # checked before each write, because the process may have been suspended
+                if not self.valid:  # the process may have been suspended
                     return RenewalEnd.UNREACHABLE
                 if self._leaving.is_set():
                     return RenewalEnd.LEAVING
@@ -136,13 +132,13 @@ class Renewal:
         self._note_time(due)
 
     def _note_time(self, due: float) -> None:
-        """Note for how long this process did not run: it should have woken up at the time `due`, and has woken up now."""
+        """Record for how long this process was suspended: it should have woken up at `due`, and has woken up now."""
         self._stopped = max(self._stopped, self._clock.monotonic() - due)
 
     async def release(self) -> bool:
-        """Remove the owner from the row, with retries for up to one lease timeout; returns whether the row has no owner now.
+        """Remove the owner from the row, with retries for up to one lease timeout. Returns whether the lease is free now.
 
-        The deadline does not matter, because the lease is not used any more, and the write is refused if another run has the lease.
+        The deadline does not matter: the lease is unused, and the write fails if another run has acquired it.
         """
         give_up_at = self._clock.monotonic() + self._timing.lease_timeout
         while self._clock.monotonic() < give_up_at:
@@ -156,7 +152,7 @@ class Renewal:
         return False
 
     async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | None:
-        """Change the row; None if that failed for now or took too long. A row with an owner that was deleted by hand is created again."""
+        """Change the row; None after an error or at `give_up_at`. A row that was deleted by hand is created again, unless released."""
         while True:
             after = self._noting(change(self.lease))
             outcome = await self._send(self._store.update(self.lease, after), give_up_at)
@@ -167,13 +163,13 @@ class Renewal:
             current = outcome.current if isinstance(outcome, Conflict) else None
             if current is None or (current.owner, current.counter) != (self.lease.owner, self.lease.counter + 1):
                 return outcome
-            # An earlier write succeeded, but its response was lost. The time at which it was sent is not known, so the deadline stays.
+            # An earlier write succeeded, but its response was lost. Its time of sending is unknown, so the deadline stays.
             self.lease = current
             if self._clock.monotonic() >= give_up_at:
                 return None
 
     async def _send(self, write: Awaitable[Outcome], give_up_at: float) -> Outcome | None:
-        """Send one write; None if it failed for now or took too long."""
+        """Send one write; None after an error or at `give_up_at`."""
         sent_at = self._clock.monotonic()
         try:
             outcome = await within(self._clock, give_up_at - sent_at, write)

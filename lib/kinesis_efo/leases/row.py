@@ -1,7 +1,7 @@
-"""One row of the lease table as a value: its changes, and its form in DynamoDB.
+"""One row of the lease table as an immutable value: its changes, and its form in DynamoDB.
 
 A row is either a run's lease on a stream (key `#run:<stream>`) or the checkpoint of a shard (key `<stream>:<shard id>`). Attribute names
-and types are those of KCL's `DynamoDBLeaseSerializer`, so that rows of a KCL application can be read; this library adds some attributes.
+and types are those of the KCL's `DynamoDBLeaseSerializer`, so that a KCL application's rows can be read. This library adds attributes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Item: TypeAlias = dict[str, dict[str, Any]]
 OBSOLETE: Final = (
     "checkpointOwner", "pendingCheckpoint", "pendingCheckpointSubSequenceNumber", "pendingCheckpointState"
 )  # fmt: skip
-"""Attributes that a KCL leaves in a shard's row after a hand-over or a two-phase checkpoint. A run removes them."""
+"""Attributes that the KCL leaves in a shard's row after a lease handoff or a two-phase checkpoint. A run removes them."""
 
 _TEXTS: Final = {
     "owner": "leaseOwner", "starting_hash_key": "startingHashKey", "ending_hash_key": "endingHashKey",
@@ -37,21 +37,21 @@ _OURS: Final = frozenset({"epoch", "endpoint", "continuation", "checkpointTimest
 
 @dataclass(frozen=True, slots=True)
 class LeaseInfo:
-    """The contents of a new row for a shard: its start position, its parents' shard ids, and its range of hash keys in decimal digits."""
+    """The contents of a new row for a shard."""
 
     start: Position = TRIM_HORIZON
-    parents: frozenset[str] = frozenset()
-    starting_hash_key: str | None = None
+    parents: frozenset[str] = frozenset()  # Shard ids
+    starting_hash_key: str | None = None  # In decimal digits, like the ending hash key
     ending_hash_key: str | None = None
 
     @classmethod
     def of(cls, shard: Shard, start: Position = TRIM_HORIZON) -> Self:
-        """Make the contents of a row for a shard that Kinesis has listed or announced."""
+        """Return the contents of the row for a shard that Kinesis has listed or announced."""
         return cls(start, frozenset(shard.parents), *map(str, shard.hash_range))
 
     @property
     def is_known(self) -> bool:
-        """Whether the hash keys are known, because Kinesis has listed or announced the shard."""
+        """Whether Kinesis has listed or announced the shard. If not, its hash keys are unknown."""
         return self.starting_hash_key is not None
 
 
@@ -60,21 +60,22 @@ class Lease:
     """A row of the lease table: a run's lease on a stream, or the checkpoint of a shard. `docs/lease-table.md` has all attributes.
 
     Attributes:
-        counter: Grows by one with every write, so that a write is refused if another writer was first.
+        counter: Increases by one with every write, so that a write fails if another writer was first.
         owner: None if there is none. Shards' rows have owners only if a KCL application wrote them.
         checkpoint: The position of the last record that was read, if its sequence number is known, or the start position. None if a KCL
-            application stored no position, but `LATEST`, or `AT_TIMESTAMP` with the time only in its configuration.
-        sub: Sub-sequence number within an aggregated record, the last one if all of it was read; 0 for a plain record.
-        continuation: Sequence number up to which the shard was read. It may be higher than the last record's, because Kinesis sends such
-            sequence numbers for idle shards, too. None in rows of a KCL application, whose checkpoint may be inside of an aggregate.
-        epoch: Grows with every run that takes the lease. In a shard's row, the epoch of the run that wrote the row.
+            application stored `LATEST`, or `AT_TIMESTAMP` with the time only in its configuration.
+        sub: Sub-sequence number within an aggregated record (the last one if it was read completely); 0 for a plain record.
+        continuation: Sequence number up to which the shard was read. It may be higher than that of the last record: Kinesis also sends
+            continuations for idle shards. None in rows of a KCL application, whose checkpoint may be inside an aggregate.
+        epoch: Increases with every run that acquires the lease. In a shard's row, the epoch of the run that wrote the row.
         stream: None in rows of a KCL application, and in rows that were moved by hand.
-        written: The time at which a run wrote a shard's row, in epoch seconds of the run's own clock; None if not known.
+        written: When a run wrote a shard's row, in epoch seconds of the run's clock; None if unknown.
         also: Names and values of text attributes that only rows for a KCL application have.
         ours: Whether this library certainly wrote the row, rather than a KCL application.
-        read_until: Epoch seconds; all records that arrived before this time lie at or before the row's position. None if not known. If
-            a shard is polled and idle, nothing else shows how far it was read.
-        read_since: Epoch seconds; in a row at `TRIM_HORIZON`, `read_until` covers only what arrived after this time. None: it covers all.
+        read_until: Low watermark in epoch seconds: records that arrived before it are at or before the row's position. None if unknown.
+            For an idle polled shard, only this attribute shows how far it was read.
+        read_since: In a row at `TRIM_HORIZON`, `read_until` covers only records that arrived after this time (epoch seconds). If None,
+            it covers all records.
     """
 
     key: str
@@ -104,12 +105,12 @@ class Lease:
 
     @classmethod
     def new(cls, key: str, info: LeaseInfo) -> Self:
-        """Make a row without an owner for a shard that has no row yet."""
+        """Create a row without an owner, for a shard without a row."""
         checkpoint, sub, continuation = attributes.stored(info.start)
         return cls(key, checkpoint=checkpoint, sub=sub, continuation=continuation).completed(info)
 
     def completed(self, info: LeaseInfo) -> Self:
-        """Return the row with the shard's parents and hash keys, if they are known. Those in the row may be of an earlier stream."""
+        """Return the row with the shard's parents and hash keys, if known. The old ones may be of an earlier stream."""
         if not info.is_known:
             return replace(self, parents=self.parents | info.parents)
         return replace(
@@ -120,7 +121,7 @@ class Lease:
         )
 
     def taken(self, owner: str, endpoint: str, epoch: int, status: str | None = None) -> Self:
-        """Return the row after `owner` took the lease."""
+        """Return the row after `owner` has acquired the lease."""
         return replace(self._next(), owner=owner, endpoint=endpoint, epoch=epoch, status=status, lag=None)
 
     def renewed(self, lag: Lag | None = None) -> Self:
@@ -130,10 +131,10 @@ class Lease:
     def checkpointed(
         self, position: Position, children: Collection[str] = (), record: LastRecord | None = None
     ) -> Self:
-        """Return the row with `position`, up to which everything is done, and without an owner.
+        """Return the row without an owner, and with `position`, up to which the shard is processed.
 
-        `children` are the shard ids of the children of a shard that has ended. `record` is the last record up to the position; None if
-        there was none since the row was written, or if it is not known.
+        `children` are the shard ids of the children of an ended shard. `record` is the last record up to the position; None if there was
+        none since the row was written, or if it is unknown.
         """
         checkpoint, sub, continuation = attributes.stored(position)
         if continuation is not None and record is not None:
@@ -144,7 +145,7 @@ class Lease:
         return replace(row, owner_switches=0, children=self.children | frozenset(children))
 
     def moved(self, position: Position) -> Self:
-        """Return the row after it was moved by hand, forwards or back."""
+        """Return the row after it was manually moved, forward or back."""
         checkpoint, sub, continuation = attributes.stored(position)
         return replace(
             self.released(),
@@ -174,7 +175,7 @@ class Lease:
         return position != current and position.reaches(current)
 
     def is_of_another(self, stream: StreamIdentity) -> bool:
-        """Whether the row is certainly of another stream: an earlier one with the same name, or one that the manifest named before."""
+        """Whether the row certainly belongs to another stream: a deleted one with the same name, or one that the manifest used to contain."""
         return self.stream is not None and self.stream.differs(stream)
 
     @property
@@ -184,7 +185,7 @@ class Lease:
 
     @property
     def position(self) -> Position | None:
-        """The position at which reading continues; None if a KCL application stored none."""
+        """The position from which reading continues; None if a KCL application stored none."""
         if self.continuation is not None:
             return Position.after(self.continuation)
         if self.checkpoint is None or self.checkpoint.kind is not PositionKind.AFTER:
@@ -193,18 +194,18 @@ class Lease:
 
     @property
     def reached(self) -> Position | None:
-        """How far the shard was read, as tools show it. An aggregate of which a KCL application has read only a part counts as read."""
+        """How far the shard was read, as tools show it. An aggregate that a KCL application has read partly counts as read."""
         return self.checkpoint if self.continuation is None else Position.after(self.continuation)
 
     @property
     def record(self) -> int | None:
-        """Sequence number of the last record that was read; None if it is not known, or there was none."""
+        """Sequence number of the last record that was read; None if unknown, or if there was none."""
         checkpoint = self.checkpoint
         return checkpoint.value if checkpoint is not None and checkpoint.kind is PositionKind.AFTER else None
 
     @property
     def has_begun(self) -> bool:
-        """Whether some of the shard was read: its checkpoint is not a start position."""
+        """Whether reading the shard has begun: its checkpoint is not a start position."""
         return self.reached is not None and self.reached.kind in (PositionKind.AFTER, PositionKind.SHARD_END)
 
     def to_item(self) -> Item:
@@ -234,7 +235,7 @@ class Lease:
             item |= attribute_of(self.lag)
         if self.marks:
             item |= attributes.of_marks(self.marks)
-        # Leave out empty sets, because DynamoDB has none.
+        # DynamoDB does not support empty sets.
         item |= {name: {"SS": sorted(shards)} for each, name in _SETS.items() if (shards := getattr(self, each))}
         return item
 
@@ -242,7 +243,7 @@ class Lease:
     def from_item(cls, item: Mapping[str, Mapping[str, Any]]) -> Self | None:
         """Convert DynamoDB attributes to a row; None for rows that are not leases, such as those of KCL 3.5 with another `entityType`.
 
-        Raises ValueError if an attribute has the wrong type or value; the message names row and attribute.
+        Raises ValueError if an attribute has the wrong type or value; the message contains row and attribute.
         """
         if attributes.read(item, "entityType", "S", "LEASE") != "LEASE":
             return None
@@ -269,9 +270,9 @@ class Lease:
 
 
 def strays(rows: Iterable[Lease], present: StreamIdentity) -> str | None:
-    """Describe, for a message, the rows that an earlier stream, and certainly not `present`, has left; None if there are none.
+    """Describe, for a message, the rows that certainly belong to a stream other than `present`; None if there are none.
 
-    All streams have the same shard ids, so the rows of an earlier stream have the same keys as those of the present one.
+    Shard ids are the same in all streams, so rows of an earlier stream have the same keys as those of the present one.
     """
     found = sorted((row for row in rows if row.is_of_another(present)), key=lambda row: row.key)
     if not found:

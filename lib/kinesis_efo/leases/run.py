@@ -1,6 +1,6 @@
-"""Takes, renews and releases a run's leases: one row for each stream that it reads.
+"""Acquires, renews and releases a run's leases: one row for each stream that it reads.
 
-The table is scanned only while a lease is missing. Each held lease has a `Renewal` with its own schedule.
+The table is scanned only while a lease is missing. Each acquired lease has a `Renewal` with a separate schedule.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LeaseStats:
-    """How often this run took a lease, lost one to another run, or could not renew one in time. Other threads read the numbers."""
+    """How often this run acquired a lease, lost one to another run, or failed to renew one in time. Read by other threads."""
 
     taken: int = 0
     lost_to_others: int = 0
@@ -40,41 +40,37 @@ class LeaseStats:
 
 
 class LeaseListener:
-    """Reads streams while their leases are held. `RunLease` calls it in its event loop. This base class reads nothing."""
+    """Starts and stops reading streams when leases are acquired and lost. `RunLease` calls it on its event loop. This base class is empty."""
 
     def __init__(self) -> None:
         self.failure = Failure()
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Start reading a stream, because its lease is held now; `rows` are the present rows of its shards, by lease key."""
+        """Start reading a stream, whose lease was acquired. `rows` are the current rows of its shards, by lease key."""
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
-        """Stop reading a stream before returning, because its lease was lost; `owner` has it now, or is None if that is not known."""
+        """Stop reading a stream, whose lease was lost, before returning. `owner` is the new owner; None if unknown."""
 
     def lag(self, stream: str) -> Lag | None:
-        """Return how far reading a stream is behind. Called before each renewal, so it must not wait."""
+        """Return the lag of a stream. Called before each renewal, so it must not wait."""
 
 
 class RunLease:
-    """Holds the lease on each stream that a run reads. One per run, on one asyncio loop. Streams are named by their logical names.
-
-    `owner` is the owner name of this run, from `owner_id`; `application` is its application, for messages (None: they name the table).
-    `gone` returns whether an owner has certainly ended, so that its leases can be taken before they expire; `is_sibling`, whether an owner
-    is a process of the same program. `notes` are those for later runs.
-    """
+    """The leases of a run on the streams that it reads. One per run, on one asyncio loop. Streams are named by their logical names."""
 
     def __init__(
         self,
         table: LeaseStore,
-        owner: str,
+        owner: str,  # The owner name of this run, from `owner_id`
         keys: LeaseKeys,
         timing: Timing,
         clock: Clock,
         random: Random,
         *,
-        application: str | None = None,
+        application: str | None = None,  # Its name in messages; by default, messages contain the table's name
+        # Whether an owner has certainly ended, so that its leases can be acquired before they expire
         gone: Callable[[str], bool] = provably_gone,
-        is_sibling: Callable[[str], bool] = of_this_program,
+        is_sibling: Callable[[str], bool] = of_this_program,  # Whether an owner is a process of the same program
     ) -> None:
         self.stats = LeaseStats()
         self.notes = RunNotes(clock)
@@ -97,44 +93,47 @@ class RunLease:
         self._stopping = False
 
     def want(self, streams: Collection[str]) -> None:
-        """Take the leases on these streams as soon as possible, and hold them until `stop`."""
+        """Acquire the leases on these streams as soon as possible, and renew them until `stop`."""
         self._search.wanted = frozenset(streams)
         self._wake.set()
 
     def extend(self, streams: Collection[str]) -> None:
-        """Take the leases on further streams, too. If one cannot be taken, the run does not end; `wait_held` raises the reason."""
+        """Acquire the leases on further streams. If this fails for a stream, the run continues, and `wait_held` raises the reason."""
         self._search.extend(streams)
         self._wake.set()
 
     @property
     def held(self) -> frozenset[str]:
-        """Streams whose lease is held now."""
-        # Copied, because other threads read this.
+        """Streams on which the run has the lease."""
+        # Copied: other threads read this.
         return frozenset(stream for stream, renewal in list(self._renewals.items()) if renewal.held)
 
     @property
     def wanted(self) -> frozenset[str]:
-        """Streams whose lease should be held."""
+        """Streams whose leases the run acquires and renews."""
         return self._search.wanted
 
     def is_held(self, stream: str) -> bool:
-        """Whether a lease is held now. Reads the clock, so it is right even after the process was suspended."""
+        """Whether the run has a lease. Reads the clock, so the result is right even after the process was suspended."""
         renewal = self._renewals.get(stream)
         return renewal is not None and renewal.held
 
     def seconds(self, stream: str) -> float:
-        """Return how much longer a lease is certainly held, in seconds; 0 if it is not held."""
+        """Return the seconds until a lease expires if it is not renewed; 0 if the run does not have it."""
         return max(0.0, self._renewals[stream].deadline - self._clock.monotonic()) if self.is_held(stream) else 0.0
 
     def epoch(self, stream: str) -> int | None:
-        """Return the epoch with which the lease on a stream was taken; None while it is not held."""
+        """Return the epoch of the lease on a stream; None while the run does not have it."""
         return self._renewals[stream].lease.epoch if self.is_held(stream) else None
 
     async def wait_held(self, streams: Collection[str], at_most: float | None = None) -> None:
-        """Wait until the leases on these streams are held, for at most `at_most` seconds. Call `want` or `extend` with the streams before.
+        """Wait until the run has the leases on these streams, for at most `at_most` seconds. Call `want` or `extend` first.
 
-        Raises `AlreadyRunningError` if another run holds one of them and was seen to renew it, `LeaseLostError` if another run took one,
-        `LeaseTableError` if the table cannot be used, and `TableUnavailableError` after `at_most` seconds.
+        Raises:
+            AlreadyRunningError: Another run renews one of them.
+            LeaseLostError: Another run has acquired one.
+            LeaseTableError: The table cannot be used.
+            TableUnavailableError: The run does not have all of them after `at_most` seconds.
         """
         give_up_at = None if at_most is None else self._clock.monotonic() + at_most
         while True:
@@ -158,9 +157,9 @@ class RunLease:
     # -- start and stop
 
     async def start(self, listener: LeaseListener, endpoint: str, status: str | None = None) -> None:
-        """Check the table and start to take leases. The endpoint and the status are written into the rows of the leases.
+        """Check the table and start to acquire leases. The endpoint and the status are written to the rows of the leases.
 
-        Raises `LeaseTableError` if the table is not a lease table or refuses access, `TableUnavailableError` after `Timing.patience`.
+        Raises `LeaseTableError` if the table is not a lease table or denies access, `TableUnavailableError` after `Timing.patience`.
         """
         self._listener = listener
         self._endpoint, self._status = endpoint, status
@@ -171,12 +170,12 @@ class RunLease:
         self._tasks.add(asyncio.create_task(self._run(), name=f"leases of {self._owner}"))
 
     async def stop(self, at_most: float = 5.0) -> None:
-        """Release all leases. Those that could not be released after `at_most` seconds are left to expire."""
+        """Release all leases. Those that are not released within `at_most` seconds are left to expire."""
         self._stopping = True
         self._wake.set()
         for renewal in self._renewals.values():
             renewal.leave()
-        # Wait before cancelling tasks, because a lease that is just being taken would not be released otherwise.
+        # Wait before cancelling tasks; otherwise, a lease that is just being acquired would not be released.
         if self._tasks:
             await within(self._clock, at_most, self._ended())
         for stream in self._renewals:
@@ -202,7 +201,7 @@ class RunLease:
             self._fail(error)
 
     async def _step(self) -> float:
-        """Scan once if a lease is missing, and take free leases; returns the seconds until the next step is due."""
+        """Scan once if a lease is missing, and acquire free leases. Returns the seconds until the next step."""
         timeout = self._timing.lease_timeout
         if self.wanted <= self._renewals.keys():
             return self._timing.renewal
@@ -214,7 +213,7 @@ class RunLease:
                 return 0.0
             free, expires_at = self._search.choose(scan, self._renewals.keys(), self._clock.monotonic())
             self._news.set()
-            # An attempt ends after the lease timeout. If its write arrives later, the row has this run as owner, and is taken again.
+            # An attempt ends after the lease timeout. If its write arrives later, the row has this run as owner and is acquired again.
             attempts = [within(self._clock, timeout, self._take(stream, found)) for stream, found in free.items()]
             results = await asyncio.gather(*attempts, return_exceptions=True)
             errors = [each for each in results if isinstance(each, BaseException)]
@@ -223,7 +222,7 @@ class RunLease:
         except TableUnavailableError as error:
             return self._unavailable(error)
         self._outage = None
-        # If a lease was taken, scan again now, because more may be free; otherwise at the latest when another run's lease expires.
+        # After acquiring a lease, scan again at once: more may be free. Otherwise, at the latest when another run's lease expires.
         return 0.0 if True in results else min(timeout / 10, expires_at - self._clock.monotonic())
 
     def _unavailable(self, error: TableUnavailableError) -> float:
@@ -240,7 +239,7 @@ class RunLease:
         return self._timing.renewal / 3 * self._random.uniform(0.5, 1)
 
     async def _take(self, stream: str, free: Free) -> bool:
-        """Take one lease; returns whether to scan again now."""
+        """Acquire one lease. Returns whether to scan again at once."""
         before = free.row or Lease(run_key(stream), checkpoint=None)
         after = before.taken(self._owner, self._endpoint, free.epoch, self._status)
         sent_at = self._clock.monotonic()
@@ -288,7 +287,7 @@ class RunLease:
         except Exception as error:
             self._fail(error)
         finally:
-            # Do this only after the release, because this run must not take the row again before.
+            # Only after the release: before, this run must not acquire the row again.
             del self._renewals[stream]
             self._wake.set()
             self._news.set()

@@ -1,4 +1,4 @@
-"""Decides, from scans of the table, which leases a run may take. Does no I/O, except to check the owners' processes."""
+"""Decides, from scans of the table, which leases a run may acquire. The only I/O is to check the owners' processes."""
 
 from __future__ import annotations
 
@@ -19,27 +19,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """A lease that can be taken: its present row, if there is one, its new epoch, and the rows of the stream's shards by lease key.
+    """A lease that can be acquired."""
 
-    The new epoch is higher than that of every row of the stream.
-    """
-
-    row: Lease | None
-    epoch: int
-    shards: Mapping[str, Lease]
+    row: Lease | None  # The current row, if any
+    epoch: int  # The new epoch, higher than that of every row of the stream
+    shards: Mapping[str, Lease]  # The rows of the stream's shards, by lease key
 
 
 class Search:
-    """Chooses the leases that a run takes, out of those on the `wanted` streams.
-
-    `subject` names the application or its table in messages. `refused` has the errors of streams of `extend` that cannot be taken.
-    """
+    """Selects the leases on `wanted` streams that a run acquires. `subject` is the application or its table, for messages."""
 
     def __init__(
         self, keys: LeaseKeys, observer: Observer, me: str, subject: str, is_sibling: Callable[[str], bool]
     ) -> None:
         self.wanted: frozenset[str] = frozenset()
-        self.refused: dict[str, LeaseError] = {}
+        self.refused: dict[str, LeaseError] = {}  # Errors of streams of `extend` whose leases cannot be acquired
         self._further: frozenset[str] = frozenset()
         self._epochs: dict[str, int] = {}
         self._keys = keys
@@ -49,22 +43,22 @@ class Search:
         self._is_sibling = is_sibling
 
     def extend(self, streams: Collection[str]) -> None:
-        """Want further leases. If one of them cannot be taken, the run does not end; `refused` has the error."""
+        """Add streams. If the lease on one cannot be acquired, the run continues, and `refused` contains the error."""
         for stream in streams:
             self.refused.pop(stream, None)
         self._further |= frozenset(streams) - self.wanted
         self.wanted |= frozenset(streams)
 
     def took(self, stream: str, epoch: int) -> None:
-        """Note that the run has taken a lease."""
+        """Record that the run has acquired a lease."""
         self._epochs[stream] = epoch
         self._further -= {stream}
 
     def choose(self, scan: Scan, held: Collection[str], now: float) -> tuple[dict[str, Free], float]:
-        """Choose the leases to take, besides those on the `held` streams. `scan` was complete at the monotonic time `now`, in seconds.
+        """Select the leases to acquire, besides those on the `held` streams. `scan` was complete at `now`, in monotonic seconds.
 
-        Returns them by stream, and the time at which the first lease that another run seems to hold expires. Raises an error if another
-        run holds a wanted lease and was seen to renew it, or has held one since this run lost it, or if a row cannot be read.
+        Returns them by stream, and the time at which the first lease of another run expires if it is not renewed. Raises an error if
+        another run renews a wanted lease, or has had one since this run lost it, or if a row cannot be read.
         """
         for key in sorted(scan.unreadable):
             named = ":" in key or key.startswith("shardId-")
@@ -86,14 +80,14 @@ class Search:
                 case seen:
                     expiring.append(self._observer.expires_at(seen))
         if not held:
-            # First take only one lease: otherwise, runs that start at the same moment could each get some of the leases, and none all.
+            # First acquire only one lease: otherwise, two runs starting together could each get a subset and deadlock.
             free = dict([] if expiring else [*free.items()][:1])
         return free, min(expiring, default=inf)
 
     def decide(self, stream: str, rows: Mapping[str, Heartbeat], now: float) -> Free | Heartbeat:
-        """Return how to take a stream's lease; or, if another owner may be alive, the row of such an owner that changed last.
+        """Return how to acquire a stream's lease or, if other owners may be alive, the row of theirs that changed last.
 
-        Rows of shards count, too, because a KCL application owns those. A row of this run itself, which it could not renew, can be taken.
+        Rows of shards also count: a KCL application owns those. A row of this run, which it failed to renew, can be acquired again.
         """
         others = [seen for seen in rows.values() if seen.lease.owner not in (None, self._me)]
         alive = [seen for seen in others if not self._observer.quiet(seen, now)]
@@ -106,7 +100,7 @@ class Search:
         )
 
     def _refuse(self, stream: str, error: LeaseError) -> None:
-        """Give up a stream of `extend`. For any other stream, raise the error, which ends the run."""
+        """Stop trying for a stream of `extend`. For any other stream, raise the error, which ends the run."""
         if stream not in self._further:
             raise error
         logger.warning("%s", error)
@@ -115,7 +109,7 @@ class Search:
         self.refused[stream] = error
 
     def _check_continued(self, stream: str, row: Lease | None) -> None:
-        """Raise an error if another run has held the lease while this run was cut off from the table."""
+        """Raise an error if another run had the lease while this run was disconnected from the table."""
         epoch = self._epochs.get(stream)
         if epoch is not None and row is not None and row.owner != self._me and row.epoch > epoch:
             raise LeaseLostError(

@@ -1,4 +1,4 @@
-"""Computes what the row of a shard should contain, and which rows of ended shards can be deleted."""
+"""Computes the contents of shards' rows, and which rows of ended shards can be deleted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position
 
 @dataclass(frozen=True, slots=True)
 class PendingCheckpoint:
-    """A position that will be stored in a shard's row by one of the next writes."""
+    """A position that one of the next writes stores in a shard's row."""
 
     position: Position
     children: frozenset[str] = frozenset()
@@ -30,29 +30,25 @@ class PendingCheckpoint:
 
 @dataclass(slots=True)
 class ShardRow:
-    """The row of one shard: as it is in the table (None if absent or unknown), and as it should be.
-
-    `stray` is a row of another stream with the same key. `info` has the contents of a new row; None if none is needed. `pending` is the
-    last position that was or should be stored; `written_at`, when this run last wrote, monotonic seconds.
-    """
+    """The row of one shard, and its pending changes."""
 
     key: str
-    row: Lease | None = None
-    stray: Lease | None = None
-    wanted: bool = False
-    info: LeaseInfo | None = None
-    pending: PendingCheckpoint | None = None
-    written_at: float | None = None
+    row: Lease | None = None  # As it is in the table; None if absent or unknown
+    stray: Lease | None = None  # A row of another stream with the same key
+    wanted: bool = False  # Whether a query reads the shard
+    info: LeaseInfo | None = None  # The contents of a new row; None if not needed
+    pending: PendingCheckpoint | None = None  # The last position that was or will be stored
+    written_at: float | None = None  # When this run last wrote the row, in monotonic seconds
 
     @property
     def position(self) -> Position | None:
-        """The position that the row has, or will have after its next write; None if there is none."""
+        """The position in the row, or the newer one that is yet to be written; None if there is neither."""
         if self.pending is not None:
             return self.pending.position
         return self.row.position if self.row is not None else None
 
     def found(self, row: Lease | None, stream: StreamIdentity) -> None:
-        """Set the row that was found in the table; it is a stray if it is of another stream than `stream`."""
+        """Set the row that was read from the table. It is a stray if it belongs to a stream other than `stream`."""
         is_stray = row is not None and row.is_of_another(stream)
         self.row, self.stray = (None, row) if is_stray else (row, None)
 
@@ -63,20 +59,20 @@ class ShardRow:
             self.info = None
 
     def want(self, info: LeaseInfo) -> bool:
-        """Note that a query reads the shard; returns whether the row may have to be created or completed."""
+        """Record that a query reads the shard. Returns whether the row may have to be created or completed."""
         is_news = self.info is None or info.is_known != self.info.is_known
         self.wanted, self.info = True, info
         return is_news
 
     def leave(self) -> None:
-        """Note that no query reads the shard any more."""
+        """Record that no query reads the shard anymore."""
         self.wanted = False
-        # A shard that was read to its end before its row was created needs a row, because it would seem not to have been read.
+        # A shard that was read to its end before its row was created still needs a row; otherwise, it would look unread.
         if self.row is not None or self.pending is None or not self.pending.position.is_end:
             self.info = None
 
     def note(self, position: Position, record: LastRecord | None) -> bool:
-        """Note how far the shard is done; returns whether that is further than before."""
+        """Record how far the shard is processed. Returns whether that is further than before."""
         before = self.pending
         if before is not None and (position == before.position or not position.reaches(before.position)):
             return False
@@ -88,17 +84,17 @@ class ShardRow:
     def change(
         self, read_until: Callable[[Position], float | None], outdated_by: float, horizon: float | None = None
     ) -> Lease | None:
-        """Return the row as it should be written; None if it need not be written.
+        """Return the row to write; None if a write is not needed.
 
-        `horizon` is the trim horizon at which the first query chose to begin reading the shard; None if none begins there.
-        If nothing else has changed, the row is written if its `read_until` is outdated by `outdated_by` seconds.
+        If nothing else has changed, the row is written when its `read_until` is outdated by `outdated_by` seconds. `horizon` is the trim
+        horizon at which the first query began reading the shard; None if none began there.
         """
         row, pending = self.row, self.pending
         if row is None:
             if self.info is None:
                 return None
             changed = Lease.new(self.key, self.info)
-            # The first position noted for a shard may be the end of its first micro-batch; records lie before it.
+            # The first recorded position of a shard may be the end of its first micro-batch, which contained records.
             at_start = pending is not None and pending.record is not None and pending.position == changed.position
             if pending is not None and (at_start or pending.is_news_to(changed)):
                 changed = pending.stored_in(changed)
@@ -131,12 +127,12 @@ def passed_parents(
     """Return rows of shards that were read to their end although their checkpoint is earlier, each with the ids of its children.
 
     A crash after the children were planned, but before the parent's last checkpoint was written, leaves such a row. The parent is done if
-    a query reads a child (its key is in `wanted`) but not the parent (in `candidates`), because an offset has children only after parents.
-    It is not if another query still reads an ancestor.
+    a query reads a child (its key is in `wanted`) but not the parent (in `candidates`): an offset contains children only after their
+    parents. It is not done if another query still reads an ancestor.
     """
 
     def is_ahead(key: str) -> bool:
-        # After many splits and merges, paths to an ancestor are far more than ancestors.
+        # Visit each ancestor once: after many splits and merges, there are far more paths than ancestors.
         found, left = set[str](), [key]
         while left:
             row = leases.get(left.pop())
@@ -158,8 +154,8 @@ def passed_parents(
 def finished_parents(leases: Mapping[str, Lease], candidates: Collection[str]) -> list[Lease]:
     """Return the rows that can be deleted, out of those with the keys `candidates`.
 
-    KCL's rule: a shard's row can be deleted if reading has begun in all of its children, and the rows of its own parents are gone. Its
-    children are listed in `childShardIds`; if a crash prevented that, they are complete if they cover the shard's hash range.
+    KCL's rule: a shard's row can be deleted once reading of all its children has begun and the rows of its parents are deleted. The
+    children are listed in `childShardIds`. If a crash prevented that, they are complete if they cover the shard's hash range.
     """
     children: dict[str, list[Lease]] = {}
     for lease in leases.values():

@@ -1,6 +1,6 @@
 """The interface to the lease table. All writes are conditional.
 
-A write succeeds only if the row still has the owner and the counter that the writer saw, so no run overwrites what another run wrote.
+A write succeeds only if the row still has the owner and the counter that the writer saw, so a run cannot overwrite another run's write.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from kinesis_efo.leases.row import Lease
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The outcome of a refused write: the present row; None if it does not exist.
+    """The outcome of a rejected write: the current row; None if it does not exist.
 
-    The row had changed, perhaps by an earlier write of this process whose response was lost.
+    Another writer has changed the row, or an earlier write of this process whose response was lost.
     """
 
     current: Lease | None
@@ -45,7 +45,7 @@ class LeaseStore(ABC):
 
     @abstractmethod
     async def check(self) -> str:
-        """Check that the table exists and has the key schema of a lease table; returns its ARN."""
+        """Check that the table exists and has the key schema of a lease table. Returns its ARN, or the directory of lease files."""
 
     @abstractmethod
     async def scan(self) -> Scan:
@@ -53,7 +53,7 @@ class LeaseStore(ABC):
 
     @abstractmethod
     async def create(self, lease: Lease) -> Outcome:
-        """Write a new row if there is none. With an owner, this also takes the lease."""
+        """Write a row if it does not exist yet. With an owner, this also acquires the lease."""
 
     @abstractmethod
     async def update(self, before: Lease, after: Lease) -> Outcome:

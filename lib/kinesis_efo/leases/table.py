@@ -15,23 +15,23 @@ from kinesis_efo.leases.row import OBSOLETE, Item, Lease
 from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan
 
 _FOR_NOW: Final = (Cause.PASSING, Cause.IN_USE, Cause.CREDENTIALS_UNREACHABLE)
-"""The causes that count as transient. For an unknown error code, the run ends with an error that names the code."""
+"""The causes that count as transient. An unknown error code is not: it ends the run, with an error that contains the code."""
 
 
 def client_config(lease_timeout: float) -> AioConfig:
-    """Return the configuration of a client. Its timeouts are short, because a response after `lease_timeout` seconds is useless."""
+    """Return the configuration of a client. Its timeouts are short: a response after `lease_timeout` seconds is useless."""
     return AioConfig(
         connect_timeout=lease_timeout / 6,
         read_timeout=lease_timeout / 6,
         retries={"mode": "standard", "total_max_attempts": 3},
-        max_pool_connections=34,  # a run that stops has up to 32 writes under way
+        max_pool_connections=34,  # a stopping run has up to 32 writes in flight
     )
 
 
 class LeaseTable(LeaseStore):
-    """The lease table of one application. `client` is aiobotocore's DynamoDB client, `name` the table's name or ARN.
+    """The lease table of one application. `client` is an aiobotocore DynamoDB client, `name` the table's name or ARN.
 
-    This class does not create the table; `declared_by` says in messages which manifest and infrastructure declare it.
+    This class does not create the table. `declared_by` is the manifest and infrastructure that declare it, for messages.
     """
 
     def __init__(self, client: Any, name: str, *, declared_by: str) -> None:
@@ -107,7 +107,7 @@ class LeaseTable(LeaseStore):
             raise LeaseTableError(f"{error} in {self.label}") from None
 
     async def _call(self, action: str, call: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-        """Await a call and translate its error, except that of a failed condition."""
+        """Await a call and translate its error, except for a failed condition."""
         try:
             return await call
         except Exception as error:
@@ -158,7 +158,7 @@ def _after(page: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _fenced(seen: Lease) -> dict[str, Any]:
-    """Make the part of a request that names a row, and the condition that it still has the owner and the counter of `seen`."""
+    """Return the request parameters for a row's key, and for the condition that its owner and counter are those of `seen`."""
     values: Item = {":counter": {"N": str(seen.counter)}}
     owned = "attribute_not_exists(leaseOwner)"
     if seen.owner is not None:
@@ -171,13 +171,13 @@ def _fenced(seen: Lease) -> dict[str, Any]:
 
 
 def _update_request(before: Lease, after: Lease) -> dict[str, Any]:
-    """Make the request that changes a row from `before` to `after`. Attributes unknown to this library stay as they are."""
+    """Build the request that changes a row from `before` to `after`. Attributes that this library does not define stay unchanged."""
     old, new = before.to_item(), after.to_item()
     changed = sorted(name for name in new if old.get(name) != new[name])
     gone = sorted(set(old) - set(new))
     if not after.is_run:
         gone += [name for name in OBSOLETE if name not in gone]
-    # Use placeholders for all names, because some, such as "endpoint", may become reserved words.
+    # Placeholders for all names: some, such as "endpoint", may become reserved words.
     short = {name: f"#n{i}" for i, name in enumerate([*changed, *gone])}
     expression = "SET " + ", ".join(f"{short[name]} = :v{i}" for i, name in enumerate(changed))
     if gone:

@@ -1,6 +1,6 @@
-"""Finds out which lease owners are alive: watches the table until each has renewed a lease, or the lease timeout is over.
+"""Detects which lease owners are alive: watches the table until each has renewed its leases, or until the lease timeout.
 
-Rows have no time of renewal, so only a changing counter shows a live owner, as in KCL.
+Rows do not contain a time of renewal, so only a changing counter proves a live owner, as in the KCL.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from kinesis_efo.leases.store import LeaseStore, Scan
 
 @dataclass(frozen=True, slots=True)
 class WatchResult:
-    """The last scan, the keys of leases that were renewed, the keys of rows whose checkpoint moved, and the seconds of watching."""
+    """What was seen while watching the table."""
 
-    scan: Scan
-    live: frozenset[str]
-    moved: frozenset[str]
-    seconds: float
+    scan: Scan  # The last one
+    live: frozenset[str]  # Keys of the leases that were renewed
+    moved: frozenset[str]  # Keys of the rows whose checkpoint moved
+    seconds: float  # How long the table was watched
 
     @property
     def live_owners(self) -> dict[str, list[str]]:
@@ -38,10 +38,10 @@ async def watch(
     of_interest: Callable[[Lease], bool] = lambda _lease: True,
     waiting: Callable[[], None] = lambda: None,
 ) -> WatchResult:
-    """Watch the table until every owned lease was renewed, or `at_most` seconds are over.
+    """Watch the table until every owned lease was renewed, for at most `at_most` seconds.
 
-    Live owners renew every third of the lease timeout: with that timeout as `at_most`, a silent owner is certainly dead; with 0, the table
-    is scanned once. `of_interest` selects the leases to wait for. `waiting` is called once, if one scan is not enough.
+    Live owners renew at least every third of the lease timeout. With that timeout as `at_most`, a silent owner is certainly dead; with 0,
+    the table is scanned once. `of_interest` selects the leases to wait for. `waiting` is called once if one scan is not enough.
     """
     began = clock.monotonic()
     first = scan = await table.scan()

@@ -1,1 +1,1 @@
-"""The data source for Spark: what Spark calls in the process that it keeps for a source, and in tasks."""
+"""The Spark data source: the parts that Spark calls in a source's Python process on the driver, and in tasks."""

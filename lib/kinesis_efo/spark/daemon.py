@@ -1,11 +1,11 @@
-"""Runs Spark's daemon for Python workers after loading the modules of tasks, so that a new worker, which is a fork, imports nothing.
+"""Loads the modules that tasks import, then runs Spark's daemon for Python workers. Workers are forks, so they need not import them again.
 
 It also tunes memory and import caches of all code in these workers (latency.py).
 
-`--conf spark.python.daemon.module=kinesis_efo.spark.daemon` chooses this daemon. Workers share the memory of the loaded modules.
+`--conf spark.python.daemon.module=kinesis_efo.spark.daemon` selects this daemon. Workers share the memory of the loaded modules.
 
 Forking is safe only if no other thread runs, so the threads of Arrow's allocator and of numpy's linear algebra are turned off. If the
-process has several threads nevertheless, it runs Spark's own daemon instead.
+process still has several threads, it runs Spark's daemon instead.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PRELOADED: Final = (
     "kinesis_efo.spark.stream_reader",
     "encodings.ascii",
 )
-"""The modules that the first task of a worker imports. Modules that the installed Spark does not have are skipped."""
+"""The modules that a worker's first task imports. Modules that are missing in the installed Spark are skipped."""
 _SPARKS_OWN: Final = "pyspark.daemon"
 _NO_THREADS: Final = {"JE_ARROW_MALLOC_CONF": "background_thread:false", "OMP_NUM_THREADS": "1"}
 _THREADS: Final = Path("/proc/self/task")
 
 
 def preload() -> bool:
-    """Import the modules that workers need. Returns whether this process can be forked afterwards."""
+    """Import the modules that workers need. Returns whether this process can be forked safely afterwards."""
     for name, value in _NO_THREADS.items():
         os.environ.setdefault(name, value)
     for name in PRELOADED:
@@ -46,7 +46,7 @@ def main() -> None:
     if not preload():
         os.execv(sys.executable, [sys.executable, "-m", _SPARKS_OWN, *sys.argv[1:]])
     import_module("kinesis_efo.tasks.latency").tune()
-    # Freeze what is left: a later collection in a forked worker would write to the shared pages, and so copy them.
+    # Freeze the remaining objects: a later collection in a forked worker would write to the shared pages and so copy them.
     gc.collect()
     gc.freeze()
     import_module(_SPARKS_OWN).manager()

@@ -1,6 +1,6 @@
-"""Groups the ranges of a micro-batch into Spark partitions: few tasks of some megabytes instead of one per shard.
+"""Groups the ranges of a micro-batch into Spark partitions: a few tasks of several megabytes instead of one per shard.
 
-Spark needs 160 ms to schedule sixteen tasks for sixteen small ranges, and 20 ms for two tasks.
+Scheduling sixteen tasks for sixteen small ranges costs Spark 160 ms, two tasks 20 ms.
 """
 
 from __future__ import annotations
@@ -19,27 +19,23 @@ TASK_BYTES: Final = 8 << 20
 """Bytes of events that one task should read."""
 
 UNKNOWN_BYTES: Final = 4 << 20
-"""The assumed size of a range if its size is unknown, as after a restart: Spark's offset log has no sizes."""
+"""The assumed size of a range if its size is unknown, as after a restart: Spark's offset log does not contain sizes."""
 
 
 class KinesisPartition(InputPartition):
-    """The ranges that one task reads, one after the other; at most one range per shard.
-
-    `address` is that of the fetcher that has all the shards; None if the task has to ask the service of the planner, at `planner`. `secret`
-    is the secret of the run; never show it. `deaggregate`: whether the task unpacks KPL aggregates. `hash_ranges` has the first and last
-    hash key of each shard of which the task leaves out aggregates with records of other shards, so that each attempt leaves out the same. `query` is the name of the query in its run.
-    """
+    """The ranges that one task reads, one after the other; at most one range per shard."""
 
     def __init__(
         self,
-        address: FetcherAddress | None,
-        secret: str,
+        address: FetcherAddress | None,  # The fetcher of all the shards; None: the task requests it from `planner`
+        secret: str,  # Of the run; must not be shown
         ranges: Sequence[ShardRange],
         *,
         planner: FetcherAddress,
-        deaggregate: bool,
+        deaggregate: bool,  # Whether the task unpacks KPL aggregates
+        # First and last hash key of shards in which each attempt drops aggregates that have records of other shards
         hash_ranges: Mapping[ShardKey, tuple[int, int]] | None = None,
-        query: str = "",
+        query: str = "",  # The name of the query in its run
     ) -> None:
         super().__init__(None)
         self.address = address
@@ -55,9 +51,9 @@ class KinesisPartition(InputPartition):
 
 
 def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set[str]:
-    """The streams of which a micro-batch reads parent shards and their children.
+    """Return the streams of which a micro-batch reads both parent shards and their children.
 
-    Only a micro-batch that reads everything up to the tips (as with `catchUp`) does so. Else the children follow in a later micro-batch.
+    Only a micro-batch that reads everything up to the tips (as with `catchUp`) does so. Otherwise, a later micro-batch reads the children.
     """
     return {wanted.key.stream for wanted in ranges if wanted.key not in begin}
 
@@ -65,7 +61,7 @@ def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set
 def by_fetcher(
     ranges: Sequence[ShardRange], fetchers: Sequence[FetcherAddress | None], *, together: Collection[str] = ()
 ) -> list[tuple[FetcherAddress | None, list[ShardRange]]]:
-    """Group ranges by fetcher. Streams of `together` need one task each: with several fetchers, group them under None (the planner)."""
+    """Group ranges by fetcher. A stream in `together` needs a single task: with several fetchers, it is grouped under None (the planner)."""
     found: dict[FetcherAddress | None, list[ShardRange]] = {}
     several = len(set(fetchers)) > 1
     for wanted, fetcher in zip(ranges, fetchers, strict=True):
@@ -76,10 +72,10 @@ def by_fetcher(
 def coalesce(
     ranges: Sequence[ShardRange], sizes: Mapping[ShardKey, int], *, together: Collection[str] = ()
 ) -> list[list[ShardRange]]:
-    """Group ranges into tasks of about `TASK_BYTES` each, by their `sizes` in bytes, if known.
+    """Group ranges into tasks of about `TASK_BYTES` each. `sizes` has the known sizes of ranges, in bytes.
 
-    One task reads the whole range of a shard, so that its records keep their order. Each stream of `together` gets one task, which reads in
-    the order of shard ids, so that parents come before their children.
+    A single task reads the whole range of a shard, which preserves the order of records. Each stream in `together` gets a single task that
+    reads in the order of shard ids, so that parents come before their children.
     """
     groups = [sorted(wanted for wanted in ranges if wanted.key.stream == stream) for stream in sorted(together)]
     free = [wanted for wanted in ranges if wanted.key.stream not in together]

@@ -1,8 +1,8 @@
 """The sink `kinesis-efo`: writes DataFrames to Kinesis, streaming and batch.
 
-It delivers at least once: a task succeeds when Kinesis has acknowledged every record of its partition, and a retried task
-writes its records again. To de-duplicate, let the query compute an id from its input (for rows of the source: `stream`, `shardId`,
-`sequenceNumber`, `subSequenceNumber`), put the id into the data, and drop repeated ids in the consumer.
+It delivers at least once: a task succeeds when Kinesis has acknowledged every record of its partition, and a retried task writes its
+records again. To deduplicate, compute an id in the query (for rows of the source, from `stream`, `shardId`, `sequenceNumber` and
+`subSequenceNumber`), add it to the data, and drop repeated ids in the consumer.
 
 `SINK_OPTIONS` is the table from which the documentation of its options is generated.
 """
@@ -49,7 +49,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The sink's options, parsed and checked.
+    """The sink's options, parsed and validated.
 
     >>> SinkOptions.parse({"stream": "orders", "linger": "soon"})
     Traceback (most recent call last):
@@ -75,7 +75,7 @@ def _contradictions(values: Mapping[str, Any], _names: Set[str]) -> Iterator[str
 
 
 _RANGES: Final = {name: (least, most) for name, (least, most, _) in BOUNDS.items()}
-# As milliseconds, a number up to 999 would let the first throttle end the task.
+# In timeouts, numbers up to 999 require a unit: with so few milliseconds, the first throttle would fail the task.
 SINK_OPTIONS: Final = (
     MANIFEST_OPTION,
     Option("stream", read.text, "the name of a stream; without a manifest, also its ARN", "the manifest's, if it has one only",
@@ -112,27 +112,23 @@ _TABLE: Final = OptionTable(
     "kinesis-efo sink",
     SinkOptions,
     SINK_OPTIONS,
-    # Spark passes these options of its own to sinks, too.
+    # Spark passes these options of streaming queries to sinks.
     ignored=("checkpointlocation", "queryname"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The streams that rows may go to.
+    """The streams to which rows can be written."""
 
-    `default` is the stream for rows that name no stream; None if every row must name one. `arns` has the ARNs by logical name; it is None
-    without a manifest, when rows have the streams' own names or ARNs. `source` says in messages where the names came from.
-    """
-
-    default: str | None
-    arns: Mapping[str, str] | None
-    source: str
+    default: str | None  # For rows without a stream; None if every row must have one
+    arns: Mapping[str, str] | None  # By logical name; None without a manifest: rows then have Kinesis names or ARNs
+    source: str  # Where the names came from, for messages
     application: str = ""
 
     @classmethod
     def of(cls, options: SinkOptions, *, named_by_rows: bool) -> Targets:
-        """Find the streams in the options, and in the manifest if there is one. `named_by_rows`: whether rows have a column `stream`."""
+        """Return the streams in the options and in the manifest, if any. `named_by_rows`: whether rows have a column `stream`."""
         if options.manifest is None:
             if options.stream is not None:
                 region_of(options.stream, options.aws)
@@ -154,9 +150,9 @@ class Targets:
         return cls(default, arns, f"manifest {manifest.source}", manifest.application)
 
     def target_of(self, name: str | None) -> str:
-        """The name or ARN of the stream to which rows with `name` in column `stream` go; None or empty means the default.
+        """Return the name or ARN of the stream for rows with `name` in column `stream`. None or empty means the default.
 
-        Raises RecordRefusedError if there is no such stream. The message follows words such as "row 7 of this task".
+        Raises RecordRefusedError if there is no such stream. Its message continues a text such as "row 7 of this task".
         """
         wanted = name or self.default
         if wanted is None:
@@ -198,7 +194,7 @@ def check_columns(schema: StructType) -> None:
 
 
 class KinesisWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-    """The writer of one batch or one streaming query. Because it is an Arrow writer, Spark 4.0 passes it Arrow batches, too."""
+    """The writer of one batch or one streaming query. As an Arrow writer, it also gets Arrow batches from Spark 4.0."""
 
     def __init__(self, options: SinkOptions, targets: Targets) -> None:
         self.options = options
@@ -206,7 +202,7 @@ class KinesisWriter(DataSourceStreamWriter, DataSourceArrowWriter):
 
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType, overwrite: bool) -> Self:
-        """Check mode, columns and options, and make a writer. Spark calls this on the driver, before anything is sent."""
+        """Validate mode, columns and options, and create a writer. Called on the driver, before anything is sent."""
         if overwrite:
             raise ConfigurationError("kinesis-efo can only append: use mode('append') or outputMode('append')")
         check_columns(schema)
@@ -215,7 +211,7 @@ class KinesisWriter(DataSourceStreamWriter, DataSourceArrowWriter):
         return cls(replace(parsed, aws=parsed.aws.of(targets.application)), targets)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteCounts:
-        """Write one partition, and return when Kinesis has acknowledged all of its records."""
+        """Write one partition. Returns when Kinesis has acknowledged all of its records."""
         with Producers(self.options, self.targets) as producers:
             for batch in iterator:
                 producers.put(batch)
@@ -230,7 +226,7 @@ class KinesisWriter(DataSourceStreamWriter, DataSourceArrowWriter):
             logger.error("%s: left out %d records that can never be written (failOnError is off)", what, refused)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:
-        """Log what was written before some tasks failed for good."""
+        """Log what was written before the job failed."""
         done = _counts(messages)
         logger.warning(
             "%s failed: %d of %d tasks had written %d records, which stay in Kinesis; a retry writes them again",
@@ -251,12 +247,12 @@ def _name(batch: int | None) -> str:
 
 @dataclass
 class OpenProducer:
-    """A producer with its key in the pool, the monotonic time when it was opened, and its metrics before the present task."""
+    """A producer that tasks share, one after the other."""
 
-    key: Hashable
+    key: Hashable  # In the pool
     producer: Producer
-    opened: float
-    before: ProducerMetrics
+    opened: float  # When it was opened, in monotonic seconds
+    before: ProducerMetrics  # Its metrics before the current task
 
 
 _MISSING_PAUSES: Final = (1.0, 3.0, 6.0)
@@ -264,9 +260,9 @@ _MISSING_PAUSES: Final = (1.0, 3.0, 6.0)
 
 @dataclass
 class ProducerPool:
-    """Keeps up to `most` producers open for the next task of a Python worker: opening one takes calls that AWS limits per account.
+    """Reuses up to `most` open producers in later tasks of a Python worker: opening one needs calls that AWS limits per account.
 
-    A producer that is older than `seconds` is not used again, because its stream's limits may have changed.
+    A producer that is older than `seconds` is not reused, as its stream's limits may have changed.
     """
 
     seconds: float = 300.0
@@ -277,7 +273,7 @@ class ProducerPool:
     _kept: dict[Hashable, OpenProducer] = field(default_factory=dict)
 
     def take(self, target: str, options: SinkOptions) -> OpenProducer:
-        """Take a producer without outstanding records out of the pool, or open one."""
+        """Remove a producer without outstanding records from the pool, or open one."""
         kept = self._kept.pop((target, options), None)
         if kept is not None and self.clock() - kept.opened < self.seconds:
             kept.before = kept.producer.metrics
@@ -288,7 +284,7 @@ class ProducerPool:
         return OpenProducer((target, options), made, self.clock(), made.metrics)
 
     def _open(self, target: str, options: SinkOptions) -> Producer:
-        """Open a producer. Before rows are left out because a stream does not exist, ask several times: one answer is no proof."""
+        """Open a producer. If rows of missing streams are to be skipped, retry several times before a stream counts as missing."""
         again = iter(() if options.producer.fail_on_error else _MISSING_PAUSES)
         while True:
             try:
@@ -302,7 +298,7 @@ class ProducerPool:
                 self.sleep(pause)
 
     def keep(self, used: OpenProducer) -> None:
-        """Put a producer without outstanding records into the pool."""
+        """Return a producer without outstanding records to the pool."""
         while len(self._kept) >= self.most:
             self._kept.pop(next(iter(self._kept))).producer.abort()
         self._kept[used.key] = used
@@ -313,12 +309,12 @@ class ProducerPool:
 
 
 _pool = ProducerPool()
-# A forked worker has none of the threads of these producers.
+# The threads of these producers do not exist in a forked worker.
 os.register_at_fork(after_in_child=_pool.forget)
 
 
 class Producers:
-    """The producers of one task: one for each stream in its rows, taken from the pool when it is first needed."""
+    """The producers of one task: one for each stream in its rows, from the pool, on first use."""
 
     def __init__(self, options: SinkOptions, targets: Targets) -> None:
         self._options = options
@@ -330,20 +326,20 @@ class Producers:
         self._left_out = 0
 
     def put(self, batch: pa.RecordBatch) -> None:
-        """Queue the rows of a batch. Waits while too many records are outstanding."""
+        """Queue the rows of a batch; block while too much is outstanding."""
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
         nothing: Sequence[Any] = [None] * batch.num_rows
         keys, hash_keys, streams = (
             columns.get(name, nothing) for name in ("partitionKey", "explicitHashKey", "stream")
         )
-        # Group by producer, not by name, because rows with null and with the default's name go to one stream, in their order.
+        # Group by producer, not by name: rows with null and rows with the default's name go to the same stream, in order.
         rows: dict[Producer, list[PutArguments]] = defaultdict(list)
-        # Positions of rows in the task, for messages. A producer does not know them: it outlives the task and has rows of one stream.
+        # Positions of rows in the task, for messages. A producer cannot count them: it outlives the task and gets rows of one stream.
         positions: dict[Producer, list[int]] = defaultdict(list)
         for data, key, hash_key, stream in zip(columns["data"], keys, hash_keys, streams, strict=True):
             producer = self._by_name.get(stream) or self._producer(stream)
             if producer is not None:
-                # Records that were put without a key are read with null or an empty key, and an empty key cannot be written.
+                # Rows that were read from Kinesis may have an empty key, for records that were put without one. An empty key cannot be written.
                 rows[producer].append((data, key or None, hash_key or None))
                 positions[producer].append(self._rows)
             self._rows += 1
@@ -351,7 +347,7 @@ class Producers:
             producer.put_many(its_rows, positions[producer])
 
     def finish(self) -> WriteCounts:
-        """Wait until Kinesis has acknowledged every row, and return the producers to the pool."""
+        """Wait until Kinesis has acknowledged every row, return the producers to the pool, and return the counts."""
         written = WriteCounts(0, 0, self._left_out)
         for used in self._in_use.values():
             used.producer.flush()
@@ -368,12 +364,12 @@ class Producers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # After `finish` none is in use. Else the task has failed, and is retried as a whole, so do not wait for its records.
+        # Empty after `finish`. Otherwise, the task has failed and is retried as a whole, so do not wait for its records.
         for used in self._in_use.values():
             used.producer.abort()
 
     def _producer(self, name: str | None) -> Producer | None:
-        """The producer for rows with `name` in column `stream`; None if such rows are left out."""
+        """Return the producer for rows with `name` in column `stream`; None if such rows are skipped."""
         try:
             target = self._targets.target_of(name)
         except RecordRefusedError as error:

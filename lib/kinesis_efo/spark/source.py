@@ -1,9 +1,9 @@
 """The data source `kinesis-efo`, as Spark discovers or registers it.
 
-It checks options and manifest in `schema()`, which Spark calls at `load()`, and whose errors the user sees unchanged. Spark imports this
-module in four processes before a query reads its first record, so each part is imported only where it is needed.
+It validates options and manifest in `schema()`, which Spark calls at `load()` and whose errors the user sees unchanged. Spark imports
+this module in four processes before a query reads its first record, so each part is imported only where it is needed.
 
-Spark 4.0 plans a batch read again for each action on a DataFrame, later versions once. The end is set at `load()` and stays the same.
+Spark 4.0 plans a batch read for each action on a DataFrame, later versions only once. The end of the read is fixed at `load()`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SCHEMA = StructType(
 
 
 class KinesisEfoSource(DataSource):
-    """Reads Kinesis streams, continuously through their declared consumers, or a part of them in a batch; and writes to streams.
+    """Reads Kinesis streams, continuously or as a batch, and writes to streams.
 
     ```python
     df = spark.readStream.format("kinesis-efo").option("manifest", "ssm:///kinesis-efo/dev/lake").load()
@@ -58,7 +58,7 @@ class KinesisEfoSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # Spark makes this object at `load()` and plans each action on the DataFrame with it, so all actions have the same time.
+        # Spark creates this object at `load()` and plans every action on the DataFrame with it, so all actions have the same time.
         self._loaded = time.time()
 
     @classmethod
@@ -67,13 +67,13 @@ class KinesisEfoSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Check options and manifest, and return the columns."""
+        """Validate options and manifest, and return the columns."""
         batch = are_for_batch(self.options)
         _manifest(BatchOptions.parse(self.options).source if batch else SourceOptions.parse(self.options))
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Make the reader of a batch read."""
+        """Return the reader of a batch read."""
         _check_columns(schema)
         options = BatchOptions.parse(self.options)
         manifest, told = _manifest(options.source), options.source.loaded
@@ -84,7 +84,7 @@ class KinesisEfoSource(DataSource):
         return KinesisBatchReader(options, manifest, told / 1000, here=False)
 
     def streamReader(self, schema: StructType) -> KinesisStreamReader:
-        """Make the reader of one streaming query."""
+        """Return the reader of a streaming query."""
         _check_columns(schema)
         if is_sparks_process():
             from kinesis_efo.planner.run_process import start_ahead
@@ -96,11 +96,11 @@ class KinesisEfoSource(DataSource):
         return KinesisStreamReader(options, _manifest(options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Make the writer of one streaming query."""
+        """Return the writer of a streaming query."""
         return self.writer(schema, overwrite)
 
     def writer(self, schema: StructType, overwrite: bool) -> KinesisWriter:
-        """Make the writer of one batch."""
+        """Return the writer of a batch."""
         from kinesis_efo.spark.sink import KinesisWriter
 
         return KinesisWriter.of(self.options, schema, overwrite)
@@ -114,9 +114,10 @@ class StretchPartition(InputPartition):
 
 
 class KinesisBatchReader(DataSourceReader):
-    """Reads a part of the streams of a manifest in a batch. `manifest` has only the streams of the read.
+    """Reads streams as a batch. `manifest` contains only the streams to read.
 
-    The read ends at the tips at `loaded`, when `load()` was called, in epoch seconds: by this machine's clock if `here`, else by Kinesis'.
+    Without an end, the read ends at the tips at `loaded`, when `load()` was called. `loaded` is in epoch seconds, by this machine's clock if
+    `here`, else by Kinesis'.
     """
 
     def __init__(self, options: BatchOptions, manifest: Manifest, loaded: float, *, here: bool = True) -> None:
@@ -127,24 +128,24 @@ class KinesisBatchReader(DataSourceReader):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # Do this here, because a worker unpickles the reader right before Spark sends the task's partition; see latency.py.
+        # A worker unpickles the reader right before Spark sends the task's partition; see latency.py.
         from kinesis_efo.tasks import latency
 
         latency.install()
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the tasks of the read, each with one or several ranges."""
+        """Plan the tasks of the read, each with one or more ranges."""
         import asyncio
 
         from kinesis_efo.batch.planning import plan, tip_at
 
         log_to_stderr()
         planned = asyncio.run(plan(self._manifest, self._options, tip_at(self._loaded), here=self._here))
-        # Make at least one task, because Spark would otherwise make one with a partition of its own.
+        # At least one task; otherwise, Spark would create one with its own kind of partition.
         cores, shards = self._options.source.cores or os.cpu_count() or 1, len(planned)
         each = self._options.source.shards_per_task or min(16, math.ceil(shards / cores)) or 1
         tasks = max(1, math.ceil(shards / each))
-        # `planned` has closed shards first: give each task some of them.
+        # `planned` starts with the closed shards; distribute them over the tasks.
         return [StretchPartition(tuple(planned[task::tasks])) for task in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -167,20 +168,20 @@ class KinesisBatchReader(DataSourceReader):
 
 @dataclass(frozen=True)
 class _Moment(InputPartition):
-    """Kinesis' time, epoch milliseconds."""
+    """Kinesis' time in epoch milliseconds."""
 
     millis: int
 
 
 class KinesisTimeReader(DataSourceReader):
-    """Reads one row, whose `subSequenceNumber` is Kinesis' time: a client of Spark Connect cannot ask Kinesis itself."""
+    """Reads one row with Kinesis' time in `subSequenceNumber`, for Spark Connect clients, which cannot call Kinesis."""
 
     def __init__(self, options: BatchOptions, manifest: Manifest) -> None:
         self._options = options
         self._manifest = manifest
 
     def partitions(self) -> list[InputPartition]:
-        """Ask Kinesis for its time."""
+        """Request Kinesis' time."""
         import asyncio
 
         from kinesis_efo.batch.planning import kinesis_time
@@ -194,7 +195,7 @@ class KinesisTimeReader(DataSourceReader):
 
 
 def _check_columns(schema: StructType) -> None:
-    # Check this, because Spark accepts any schema from the user, and Spark 4.0 then maps columns by position.
+    # Spark accepts any schema from the user, and Spark 4.0 then maps columns by position.
     if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in SCHEMA]:
         raise ConfigurationError(
             f"kinesis-efo has the columns {SCHEMA.simpleString()}; got {schema.simpleString()}. "
@@ -205,7 +206,7 @@ def _check_columns(schema: StructType) -> None:
 def _manifest(options: SourceOptions) -> Manifest:
     load = partial(resolve_manifest, options, _Session(options))
     if options.manifest is None or "://" not in options.manifest:
-        return load()  # without the imports below
+        return load()  # skip the imports below
     from kinesis_efo.clock import SystemClock
     from kinesis_efo.patience import Patience
 
@@ -213,7 +214,7 @@ def _manifest(options: SourceOptions) -> Manifest:
 
 
 class _Session:
-    """Makes clients for a manifest in SSM or S3. It imports the SDK only if a client is needed."""
+    """Creates clients for a manifest in SSM or S3. Imports the SDK only if a client is needed."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

@@ -1,6 +1,6 @@
-"""Plans the micro-batches of a query, in the process that Spark keeps for it.
+"""Plans the micro-batches of a query, in the query's Python process on the driver.
 
-The order of Spark's calls differs between versions: 4.0 asks for the latest offset before the initial one, and after a crash it first
+The order of Spark's calls differs between versions: 4.0 requests the latest offset before the initial one, and after a crash it first
 passes the *end* of the uncommitted micro-batch, as `tasks(end, end)`.
 """
 
@@ -37,16 +37,16 @@ from kinesis_efo.tasks.compat import SPARK_VERSION
 logger = logging.getLogger(__name__)
 
 START: Final[dict[str, Any]] = {"streams": {}, "version": 1}
-"""Stands for the start of a new query, which is chosen when Spark asks for the end of micro-batch 0. Spark does not log this, and asks for it
-again to repeat micro-batch 0, whose end names its begin."""
+"""Placeholder for the start of a new query. The actual start is chosen when Spark requests the end of micro-batch 0, which then contains it.
+Spark does not log the placeholder, and requests it again to repeat micro-batch 0."""
 
 _REPORT_SECONDS = 2.0
-"""Maximum seconds for which a stopping query waits for the driver's report of its last micro-batch. The report takes milliseconds, or half
-a second for the first micro-batch of a session."""
+"""Maximum seconds for which a stopping query waits for the driver's report of its last micro-batch. The report arrives within milliseconds,
+or within half a second for the first micro-batch of a session."""
 
 
 def _check_first(begin: Offset, end: Offset) -> None:
-    """Raise ConfigurationError if an earlier version planned micro-batch 0 up to `end`, which lies before the start chosen now."""
+    """Raise ConfigurationError if an earlier version planned micro-batch 0 up to `end`, and `end` is before the start chosen now."""
     for key, at in begin.items():
         through = end.get(key)
         written = None if through is None else time_of(key.shard, through, inf)
@@ -61,12 +61,12 @@ def _check_first(begin: Offset, end: Offset) -> None:
 class StreamPlanner:
     """Plans the micro-batches of one query, which reads all streams of `manifest`.
 
-    `join` makes the `SharedRun` of the query, without starting it. `available_now`: whether the query ends at `endingPosition`, or, without
-    that option, at the tips at the first call of `latest`.
+    `join` creates the query's `SharedRun`, without starting it.
     """
 
     def __init__(self, options: SourceOptions, manifest: Manifest, join: Callable[[], SharedRun]) -> None:
         self.lag = Lag(notes_directory)
+        # Whether the query ends at `endingPosition` or, without that option, at the tips at the first call of `latest`
         self.available_now = False
         self._options = options
         self._offsets = SparkOffsets(manifest, drop=options.drop_removed_streams)
@@ -76,16 +76,16 @@ class StreamPlanner:
         self._has_planned = False
         self._step: tuple[Offset, Offset, BatchPlan] | None = None
         if options.max_bytes_per_trigger is not None:
-            # For one minor version, as docs/versioning.md promises.
+            # Logged in one minor version, as docs/versioning.md promises.
             logger.warning(
                 "kinesis-efo option 'maxBytesPerTrigger' counts the data of records since 0.3, and not JSON with base64 any more: with the "
                 "same limit, micro-batches are 1.4 (records of 10 KB) to 11 times (20 B) as large; divide it by that to keep their size"
             )
 
     def latest(self, start: dict[str, Any] | None, *, once: bool) -> dict[str, Any]:
-        """The end of the next micro-batch; `start` itself if there is nothing to read. Spark 4.0 passes no `start`.
+        """Return the end of the next micro-batch; `start` itself if there is nothing to read. With Spark 4.0, `start` is None.
 
-        Spark calls this only after it has written the commit log of the micro-batch before, so that micro-batch is done.
+        Spark calls this only after it has written the commit log of the previous micro-batch, which is therefore finished.
         """
         self._check_end(once=once)
         hurry = self._triggers.begin()
@@ -104,12 +104,12 @@ class StreamPlanner:
         return self._offsets.to_dict(position, begin)
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
-        """The tasks of a micro-batch. None with `start == end`, because Spark 4.0 calls this only to tell the query's position."""
+        """Return the tasks of a micro-batch; empty if `start == end`, with which Spark 4.0 only passes the query's position."""
         self._last = end
         if start == end:
             return []
         planned = self._offsets.read(end, finished=False)
-        # Spark's log has the end of the micro-batch before, but not where micro-batch 0 begins.
+        # Spark's log contains the end of the previous micro-batch, but not the start of micro-batch 0.
         begin = self._offsets.read_begin(end)
         if begin is None:
             begin = self._begin(start)
@@ -122,13 +122,13 @@ class StreamPlanner:
         if SPARK_VERSION < (4, 2):
             self.lag.write(planned)
         run, plan = self._run.shared, None
-        # Spark asks once for each scan, such as both sides of a self-join.
+        # Spark calls this once per scan, such as for both sides of a self-join.
         if not first and self._step is not None and self._step[:2] == (begin, planned):
             plan = self._step[2]
             if planned.mark is not None:
                 run.planned(planned.mark)
         plan = plan or run.ask(Plan(begin, planned, self._options.poll_timeout, first))
-        # Tasks that start before all shards have a fetcher could take the cores that fetchers need.
+        # Tasks that start before all shards are assigned to fetchers could occupy the cores that the fetchers need.
         while not plan.all_served and not self._run.ending.is_set():
             plan = run.ask(Plan(begin, planned, self._options.poll_timeout))
         served = plan.served(begin.ranges_to(planned))
@@ -158,13 +158,13 @@ class StreamPlanner:
         ]
 
     def _as_accepted(self, wanted: ShardRange) -> ShardRange:
-        """The range without its last record if the query accepts that it is gone. Queries that share the run may not."""
+        """Return the range without its `last` record if this query accepts the loss. Other queries of the run may not."""
         accepted = self._options.accepted_losses.get(wanted.key)
         gone = accepted is not None and accepted.reaches(wanted.after)
         return ShardRange(wanted.key, wanted.after, wanted.through) if gone else wanted
 
     def commit(self) -> None:
-        """Record that Spark has planned the next micro-batch. `latest` has already reported the one before as finished."""
+        """Record that Spark has planned the next micro-batch. `latest` has already reported the previous one as finished."""
         self._triggers.planned()
 
     def stop(self) -> None:
@@ -183,7 +183,7 @@ class StreamPlanner:
             )
 
     def _note(self, position: Offset, step: Step) -> None:
-        """Note what a step says besides the end: the plan, the sizes, the lags, and whether the ends of the query are known."""
+        """Store the parts of a step besides its end: the plan, the sizes, the lags, and whether the query's end positions are set."""
         self._step = (position, step.end, step.plan) if step.end is not None and step.plan is not None else None
         self.lag.size = step.bytes, step.data
         self.lag.update(step.behind, step.end if position.has_ends else None)
@@ -202,21 +202,17 @@ class StreamPlanner:
 
 
 class QueryRun:
-    """Joins the run of a query with the first call, makes the query's calls, and leaves the run.
-
-    `join` makes the `SharedRun` of the query, without starting it. `before_leaving` is called before the query leaves. `ending` is set when
-    this process has to end; long calls should return then. `start` is the start of a new query, None until it is chosen.
-    """
+    """A query's membership in its run: joins the run on first use, and leaves it in the end."""
 
     def __init__(
         self, options: SourceOptions, join: Callable[[], SharedRun], before_leaving: Callable[[], None]
     ) -> None:
-        self.ending = threading.Event()
-        self._start: Offset | None = None
+        self.ending = threading.Event()  # Set when this process has to end; long calls should return then
+        self._start: Offset | None = None  # Of a new query; None until it is chosen
         self._options = options
         self._join = join
         self._before_leaving = before_leaving
-        # The mark for a checkpoint without one. It must not change, because Spark compares offsets as text.
+        # The mark for a checkpoint without one. It must not change: Spark compares offsets as text.
         self._mark = Mark(secrets.token_hex(4))
         self._begun = False
         self._shared: SharedRun | None = None
@@ -238,7 +234,7 @@ class QueryRun:
         return self._shared
 
     def initial(self) -> Offset:
-        """The start of a new query, which the first call chooses."""
+        """Return the start of a new query. The first call chooses it."""
         while self._start is None:
             self._start = self.shared.ask(Begin(new=True, mark=self._mark, wait=self._options.poll_timeout))
             if self._start is None and self.ending.is_set():
@@ -247,7 +243,7 @@ class QueryRun:
         return self._start
 
     def begin(self, planned: Offset) -> None:
-        """Tell the run that Spark's log ends with `planned`, unless the query has begun already."""
+        """Report to the run that Spark's log ends with `planned`, unless the query has already begun."""
         if not self._begun:
             self.shared.ask(Begin(mark=self._mark, resumed=planned))
         self._begun = True
@@ -267,11 +263,11 @@ class QueryRun:
             self._shared = None
 
     def leave_when_quiet(self) -> None:
-        """After a signal, leave the run when no task has read for `leaseTimeout`.
+        """After a signal, leave the run once no task has read for `leaseTimeout`.
 
-        When a query stops, Spark usually closes its connection to this process, and the reader is stopped then. But Spark does not always
-        do so. If all processes got the signal, the driver may still finish its micro-batch, and tasks may read again after a pause, as
-        with a second action in `foreachBatch`.
+        When a query stops, Spark usually closes its connection to this process, which stops the reader. But Spark does not always do so. If
+        all processes received the signal, the driver may still finish its micro-batch, and tasks may read again after a pause, for example
+        in a second action of `foreachBatch`.
         """
         read_at = time.monotonic()
         while time.monotonic() - read_at < self._options.lease_timeout and (run := self._shared) is not None:
@@ -285,7 +281,7 @@ class QueryRun:
 
 
 class SparkOffsets(StreamSet):
-    """A `StreamSet` that keeps the last few offsets: Spark passes them repeatedly, and parsing thousands of shards takes time."""
+    """A `StreamSet` that caches the last few offsets: Spark passes them repeatedly, and parsing thousands of shards is slow."""
 
     def __init__(self, manifest: Manifest, *, drop: bool) -> None:
         super().__init__(manifest, drop=drop)
@@ -309,32 +305,28 @@ class SparkOffsets(StreamSet):
 
 
 class Triggers:
-    """Notes the triggers of a query. Warns if Spark has ended the query after one trigger, which may have left records unread.
-
-    `had_nothing`: whether the last trigger found nothing to read. `ends_known`: whether the query has an end, and the positions at which it
-    ends are known in all shards.
-    """
+    """Counts the triggers of a query. Warns if Spark has ended the query after one trigger, which may have left records unread."""
 
     def __init__(self) -> None:
-        self.had_nothing = False
-        self.ends_known = False
+        self.had_nothing = False  # Whether the last trigger found nothing to read
+        self.ends_known = False  # Whether the query has an end, and its end positions in all shards are set
         self._asked = 0
         self._others_have_rows = False
 
     def begin(self) -> bool:
-        """Note that a trigger begins. Returns True if it must not wait for data: the last trigger had only rows of other sources."""
+        """Record that a trigger begins. Returns whether it must not wait for data: the last one had only rows of other sources."""
         self._asked += 1
         hurry = self._others_have_rows
         self._others_have_rows = self.had_nothing = False
         return hurry
 
     def planned(self) -> None:
-        """Note that Spark has planned a micro-batch. If this source had nothing to read, all of its rows are from other sources."""
+        """Record that Spark has planned a micro-batch. If this source had nothing to read, all its rows are from other sources."""
         self._others_have_rows = self.had_nothing
 
     def warn_of_rest(self, *, finished: bool, known: bool, at_tips: bool) -> None:
-        """Warn if Spark ended the query after one trigger, as `Trigger.Once` does, and that trigger may have left records unread."""
-        asked, self._asked = self._asked, 2  # so that a second call does not warn again
+        """Warn if Spark ended the query after one trigger, like `Trigger.Once`, and that trigger may have left records unread."""
+        asked, self._asked = self._asked, 2  # a second call does not warn again
         if self.ends_known or asked > 1:
             return
         if asked == 0 and finished:

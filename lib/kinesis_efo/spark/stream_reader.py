@@ -1,6 +1,6 @@
-"""The stream reader: reads partitions in tasks. In the process that Spark keeps for a query, its planner plans micro-batches.
+"""The stream reader: plans micro-batches in the query's Python process on the driver, and reads partitions in tasks.
 
-Spark makes and pickles the reader more than once, so its constructor starts nothing.
+Spark creates and pickles the reader more than once, so its constructor only stores its arguments.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ class KinesisStreamReader(StreamReaderBase):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # Do this here, because a worker unpickles the reader right before Spark sends the task's partition; see latency.py.
+        # A worker unpickles the reader right before Spark sends the task's partition; see latency.py.
         latency.install()
 
     # -- on the driver
 
     @cached_property
     def _planner(self) -> StreamPlanner:
-        # Import these here, because tasks import this module, too, and do not need them.
+        # Imported here: tasks also import this module, but do not need these.
         with latency.without_collections():
             from kinesis_efo.planner.run_process import run_of_program
             from kinesis_efo.spark.stream_planner import StreamPlanner
         return StreamPlanner(self._options, self._manifest, partial(run_of_program, self._manifest, self._options))
 
     def _choose_streams(self, offset: dict[str, Any] | None) -> None:
-        """Without option `streams`, continue with the streams of the checkpoint; a new query needs the option if there are several.
+        """Without option `streams`, select the streams of the checkpoint. A new query needs the option if there are several streams.
 
-        Called with each offset; the first one decides. Spark 4.0 asks a query with a checkpoint for tasks first.
+        Called with each offset; the first one decides. For a query with a checkpoint, Spark 4.0 calls `partitions` first.
         """
         if "_planner" in self.__dict__ or self._options.streams is not None or len(self._manifest.streams) == 1:
             return
@@ -75,24 +75,24 @@ class KinesisStreamReader(StreamReaderBase):
             self._manifest.check_choice()
 
     def initialOffset(self) -> dict[str, Any]:
-        """The start of a new query."""
+        """Return the start of a new query."""
         from kinesis_efo.spark.stream_planner import START
 
         return dict(START)
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """The end of the next micro-batch."""
+        """Return the end of the next micro-batch."""
         self._choose_streams(start)
         self._planner.available_now = self._available_now
         return self._planner.latest(start, once=isinstance(limit, ReadAllAvailable))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
-        """The tasks of a micro-batch."""
+        """Return the tasks of a micro-batch."""
         self._choose_streams(end)
         return self._planner.tasks(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:  # noqa: ARG002
-        """Spark has processed everything up to `end`, and planned the next micro-batch."""
+        """Called when Spark has processed everything up to `end` and planned the next micro-batch."""
         self._planner.commit()
 
     def stop(self) -> None:
@@ -100,15 +100,15 @@ class KinesisStreamReader(StreamReaderBase):
         self._planner.stop()
 
     def getDefaultReadLimit(self) -> Any:
-        """The limits of a trigger from the options (Spark 4.2+)."""
+        """Return the limits of a trigger from the options (Spark 4.2+)."""
         return read_limit(self._options.max_bytes_per_trigger or _NO_LIMIT, self._options.max_records_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Let the query end at the streams' present tips, or at `endingPosition`. The first `latestOffset` asks for the tips."""
+        """End the query at `endingPosition` or, without it, at the tips at the first `latestOffset`."""
         self._available_now = True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The lag of each shard in milliseconds, and the micro-batch's bytes and data, for the query's progress (Spark 4.2+)."""
+        """Return the lag of each shard in milliseconds and the micro-batch's sizes, for the query's progress (Spark 4.2+)."""
         return self._planner.lag.as_data()
 
     # -- in tasks
@@ -116,7 +116,7 @@ class KinesisStreamReader(StreamReaderBase):
     def read(self, partition: KinesisPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Read the rows of a partition as Arrow batches."""
         left_out = partial(LEFT_OUT.note, settings=self._options.metrics)
-        # Let a call last as long as the reader's patience. If it ended earlier, the next call would begin to wait again.
+        # A call may last as long as the reader's patience. If it ended earlier, the next call would start waiting again.
         patience, query = self._options.patience, partition.query
         fetcher_at = partial(FetcherClient, call_seconds=max(CALL_SECONDS, patience), query=query)
         reader = RangeReader(partition.secret, partition.planner, patience, query=query, fetcher_at=fetcher_at)

@@ -1,1 +1,1 @@
-"""What a Spark program calls on the driver, to load the source, run as a job that stops gracefully, hear of progress, and run fetchers."""
+"""What a Spark program uses on the driver: loading the source, jobs that stop gracefully, progress listeners, and fetchers."""

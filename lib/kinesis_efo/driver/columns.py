@@ -1,4 +1,4 @@
-"""What jobs do with the rows: JSON into columns, a sortable position, and writes that a repeated micro-batch does not double."""
+"""Helpers for rows: JSON to columns, a sortable position, and writes that a retried micro-batch does not duplicate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame, DataFrameWriter
-from pyspark.sql import functions as F  # noqa: N812 - the name that everyone uses
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.types import DataType, StructType
 
@@ -20,11 +20,11 @@ _TIME: Final = rf"{_DATE}[T ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}([.][0-9]{{1,6}})?"
 _NUMBER: Final = "-?[0-9]+([.][0-9]+)?"
 _ROUNDED: Final = r"[:\[,]\s*-?(?=[0-9.]{17})[0-9]+([.][0-9]|[eE])"
 """A JSON number of more than 15 digits."""
-# The exact texts of each type. Spark's conversions accept more, and change it: "1,50" to 150.00, a date to midnight somewhere.
+# The accepted texts of each type. Spark's conversions accept more and change values: "1,50" to 150.00, a date to midnight.
 _FORMS: Final[tuple[tuple[type[DataType], str], ...]] = (
     (T.BooleanType, "true|false"),
     (T.IntegralType, "-?[0-9]+"),
-    # Spark reads a JSON number as a double: exact to 15 digits, and written with an exponent from ten million on.
+    # Spark parses a JSON number as a double: exact to 15 digits, and with an exponent from ten million upward.
     (T.DecimalType, rf"{_NUMBER}|-?[0-9][.][0-9]{{1,14}}E-?[0-9]+"),
     (T.FractionalType, rf"{_NUMBER}(E-?[0-9]+)?"),
     (T.DateType, _DATE),
@@ -34,22 +34,22 @@ _FORMS: Final[tuple[tuple[type[DataType], str], ...]] = (
 
 
 def from_json(records: DataFrame, schema: str | StructType, *, malformed: str = "malformed") -> DataFrame:
-    """Turn records with JSON objects in column `data` into columns, and keep the bytes of each record that does not fit.
+    """Parse JSON objects in column `data` into columns, and preserve the bytes of malformed records.
 
-    A record does not fit if it is not one JSON object in UTF-8, or if a value is not exactly one of its type: `"1,50"` or `1.505` for a
-    `decimal(9, 2)`, `2027-01-31` or a time without a zone for a `timestamp`. Such a value is null. So is a missing field, which fits.
-    Decimals may be strings in JSON, and should be if they have more than 15 digits.
+    A record is malformed if it is not exactly one JSON object in UTF-8, or if a value does not match its type exactly: `"1,50"` or `1.505`
+    for a `decimal(9, 2)`, `2027-01-31` or a time without a zone for a `timestamp`. Such a value is null. A missing field is also null, but
+    not malformed. Decimals may be strings in JSON, and should be if they have more than 15 digits.
 
     Args:
-        records: Rows of this library's source, or any with `data`.
+        records: Rows of this library's source, or any others with a column `data`.
         schema: The fields, such as `"id string, amount decimal(12, 2), lines array<struct<sku: string, count: int>>"`.
-        malformed: Name of the column with the bytes of a record that does not fit, and null for others.
+        malformed: Name of the column with the bytes of malformed records; null for other records.
 
     Returns:
         The fields of `schema`, the other columns of `records`, and `malformed`.
 
     Raises:
-        ConfigurationError: A type is not possible here, or two columns have the same name.
+        ConfigurationError: A type is not supported, or two columns have the same name.
 
     ```python
     orders = kinesis_efo.from_json(records, "id string, amount decimal(12, 2), placed timestamp")
@@ -67,7 +67,7 @@ def from_json(records: DataFrame, schema: str | StructType, *, malformed: str = 
     parsed = records.select("data", *others, _objects(text, wanted).alias("_objects"))
     parts = [(field.name, _exactly(F.get("_objects", F.lit(0))[field.name], field.dataType)) for field in wanted]
     whole = (F.size("_objects") == 1) & F.get("_objects", F.lit(0)).isNotNull() & _is_one(text)
-    # Spark replaces bytes that are not UTF-8, and rounds JSON numbers of more than 15 digits.
+    # Spark replaces bytes that are not UTF-8 and rounds JSON numbers of more than 15 digits.
     whole &= F.expr("is_valid_utf8(string(data))")
     if "decimal" in wanted.simpleString():
         whole &= ~text.rlike(_ROUNDED)
@@ -77,21 +77,21 @@ def from_json(records: DataFrame, schema: str | StructType, *, malformed: str = 
 
 
 def _objects(text: Column, schema: StructType) -> Column:
-    """The JSON objects in a text, with all fields as text. In brackets, a second object or other text behind the first is visible."""
+    """Parse a text as an array of JSON objects with text fields. In brackets, text after the first object is detected."""
     fields = StructType([T.StructField(name, T.StringType()) for name in schema.names])
     return F.from_json(F.concat(F.lit("["), text, F.lit("]")), T.ArrayType(fields))
 
 
 def _is_one(text: Column) -> Column:
-    """Whether a text is exactly one JSON value. Spark stops silently after the first, so that a value that nobody knows has to follow."""
+    """Whether a text is exactly one JSON value. Spark silently ignores text after it, so a random value is appended and must be found."""
     end = uuid4().hex
     found = F.from_json(F.concat(F.lit("["), text, F.lit(f',"{end}"]')), T.ArrayType(T.StringType()))
     return (F.size(found) == 2) & (F.get(found, F.lit(1)) == end)
 
 
 def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
-    """A value from its JSON text, and whether it fits."""
-    value, fits = text, F.lit(True)  # of a string
+    """Return the value of a JSON text, and whether the text matches the type."""
+    value, fits = text, F.lit(True)  # if it is a string
     match kind:
         case StructType():
             found = _objects(text, kind)
@@ -113,7 +113,7 @@ def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
                 )
             good = text.rlike(f"^({form})$")
             if isinstance(kind, T.DecimalType):
-                # Further places behind the point would be rounded away, unless they are 0.
+                # Further decimal places would be rounded, unless they are 0.
                 wide = T.DecimalType(38, min(37, 38 - kind.precision + kind.scale))
                 exact = text.rlike("E") & (text.try_cast(wide) == text.try_cast(kind))
                 good &= exact | text.rlike(rf"^-?[0-9]+([.][0-9]{{0,{kind.scale}}}0*)?$")
@@ -125,27 +125,31 @@ def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
 
 
 def position() -> Column:
-    """A row's position in its shard, as a text that sorts like the records: for the newest record of each partition key, and for MERGE.
+    """Return a row's position in its shard, as a text that sorts in the order of records. Use it to find a key's newest record, or in MERGE.
 
-    Positions of one partition key compare across splits and merges, if the key's hash selects the shard.
+    If partition keys select the shards, positions of the same key are comparable across splits and merges.
 
     ```python
     newest = rows.groupBy("partitionKey").agg(F.max_by("data", kinesis_efo.position()))
     ```
     """
-    # Sequence numbers are long: as texts of one length they compare as numbers do.
+    # Sequence numbers exceed 64 bits. As texts of the same length, they sort like numbers.
     return F.concat(F.lpad("sequenceNumber", 129, "0"), F.lpad(F.col("subSequenceNumber").cast("string"), 20, "0"))
 
 
 def write_once(rows: DataFrame, batch_id: int, name: str = "") -> DataFrameWriter:
-    """A writer that appends a micro-batch to a Delta table in `foreachBatch` of a classic session, and does nothing if the table has it already.
+    """Return a writer that appends a micro-batch to a Delta table once: if the table already contains the micro-batch, it is skipped.
 
-    It sets `txnAppId` to the query's id, so that a query with a new checkpoint, which counts from 0 again, does not skip records.
+    Use it in `foreachBatch` of a classic session. It sets `txnAppId` to the query's id, so that a query with a new checkpoint, which counts
+    micro-batches from 0 again, does not skip records.
 
     Args:
-        rows: The rows to write; any that come from those that `foreachBatch` passes.
+        rows: The rows to write, derived from those that `foreachBatch` passes.
         batch_id: The number that `foreachBatch` passes.
-        name: Tells several writes of one query to the same table apart; a second one without a name would be skipped.
+        name: Distinguishes several writes of one query to the same table. Without a name, the second write would be skipped.
+
+    Raises:
+        ConfigurationError: This is not called in `foreachBatch` of a classic session.
 
     ```python
     def append(rows, batch_id):
@@ -154,7 +158,7 @@ def write_once(rows: DataFrame, batch_id: int, name: str = "") -> DataFrameWrite
     """
     context = getattr(rows.sparkSession, "sparkContext", None)
     query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
-    # A thread of a pool may have these properties of another query.
+    # In a thread pool, a thread may still have another query's properties.
     if context is None or query is None or context.getLocalProperty("streaming.sql.batchId") != str(batch_id):
         raise ConfigurationError(
             "write_once: the query is not known here; call it in foreachBatch of a classic session, or set Delta's options txnAppId and "

@@ -1,4 +1,4 @@
-"""`kinesis_efo.read_stream` and `kinesis_efo.read`: load the source, and pass it what only the session or the caller knows."""
+"""`kinesis_efo.read_stream` and `kinesis_efo.read`: load the source, and pass it facts about the session and the caller."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _SESSION_TIMEOUT: Final = "spark.connect.session.manager.defaultSessionTimeout"
 _alive: Final[set[str]] = set()
-"""Ids of the sessions that `keep_alive` keeps."""
+"""Ids of the sessions for which `keep_alive` makes calls."""
 
 
 def read_stream(
@@ -39,28 +39,28 @@ def read_stream(
 ) -> DataFrame:
     """Read the streams of an application as a streaming DataFrame.
 
-    Does the same as `spark.readStream.format("kinesis-efo")`, but also works if Spark's discovery of data sources is off, and gives the
-    fetcher the address of the session's driver. In a classic session it also listens for finished micro-batches, so that the lease table
-    has the end of a query's last micro-batch after the query has stopped.
+    Like `spark.readStream.format("kinesis-efo")`, but also works if Spark's discovery of data sources is off, and passes the address of the
+    session's driver to the fetcher. In a classic session, it also listens for finished micro-batches, so that a stopped query's last
+    micro-batch is in the lease table.
 
-    It checks the options before Spark gets them, and in a classic session the manifest as well. In the functions of a Declarative
-    Pipeline it only describes the read, and Spark has to discover the source.
+    It validates the options before Spark receives them and, in a classic session, the manifest as well. In a function of a Declarative
+    Pipeline, it only describes the read, and Spark must discover the source.
 
     Args:
         spark: The session.
         manifest: A path, `ssm:///name` or `s3://bucket/key`.
-        streams: Logical names of the streams to read, as a sequence or separated by commas; `*` reads all of the manifest.
+        streams: Logical names of the streams to read, as a sequence or separated by commas; `*` reads all streams of the manifest.
         name: The source's name in the checkpoint: letters, digits and `_`. With names, and the setting
             `spark.sql.streaming.queryEvolution.enableSourceEvolution`, a restart may add and remove sources. Spark 4.2 or newer.
-        since: Where a new query starts, in place of `startingPosition`; see `read`.
-        options: Any other options of the source. With `fetchers=8`, eight Spark tasks fetch while the query runs. A dict of them is a
-            `StreamKeywords` for type checkers, or a `dict[str, Any]` if it comes from a file or the command line.
+        since: Where a new query starts, instead of `startingPosition`; see `read`.
+        options: Any other options of the source. For example, `fetchers=8` fetches in eight Spark tasks while the query runs. To pass a
+            dict, type it as `StreamKeywords`, or as `dict[str, Any]` if it comes from a file or the command line.
 
     Raises:
-        OptionsError: Options are wrong; the message names all of them.
-        ManifestError: In a classic session: the manifest cannot be loaded, or lacks what the options name.
-        ConfigurationError: The fetchers would leave no core for micro-batches; or fetchers are not possible here (in a client of Spark
-            Connect or a Declarative Pipeline); or `name` is given, and this version of Spark has no names of sources.
+        OptionsError: Options are invalid; the message lists all of them.
+        ManifestError: In a classic session: the manifest cannot be loaded, or lacks something that the options refer to.
+        ConfigurationError: Fetchers would occupy all cores, or are not supported here (in a client of Spark Connect or a Declarative
+            Pipeline); `name` is not supported by this version of Spark; or `since` is invalid, or given twice.
         AnalysisException: In a session of Spark Connect: the manifest is wrong; `kinesis_efo.cause` returns the original error.
 
     ```python
@@ -74,7 +74,7 @@ def read_stream(
             f"kinesis_efo.read_stream got name={name!r}: Spark has names of sources since 4.2; leave it out on this version"
         )
     given, _ = _with_times("kinesis_efo.read_stream", dict(_texts(manifest, streams, options)), since=since)
-    # The supervisor is started only after the options were checked, so check them with a placeholder for its path.
+    # The supervisor is started only after the options were validated, so validate them with a placeholder for its path.
     checked = {**given, SUPERVISOR: "not yet"}
     fetchers = SourceOptions.parse(checked).fetchers
     if fetchers is not None and (in_pipeline() or not _is_driver(spark)):
@@ -88,7 +88,7 @@ def read_stream(
             KinesisEfoSource(checked).schema()
         else:
             register(spark)
-            # Name this program, because the JVM of a Spark Connect server has sessions of several programs.
+            # Identify this program: the JVM of a Spark Connect server has sessions of several programs.
             if session := getattr(spark, "session_id", None):
                 given[PROGRAM] = session
             if session is not None and session not in _alive:
@@ -123,23 +123,23 @@ def read(
 ) -> DataFrame:
     """Read the records that arrived from `since` to `until` (exclusive) as a DataFrame.
 
-    Needs neither a consumer nor leases, and does not disturb running queries. Every action on the DataFrame reads the same records. Without
-    `until`, the read ends at the tips at the time of this call. Does the same as `spark.read.format("kinesis-efo")`, but also works if
-    Spark's discovery of data sources is off.
+    Needs neither a consumer nor leases, and does not affect running queries. Every action on the DataFrame reads the same records. Without
+    `until`, the read ends at the tips at the time of this call. Like `spark.read.format("kinesis-efo")`, but also works if Spark's
+    discovery of data sources is off.
 
     Args:
         spark: The session.
         manifest: A path, `ssm:///name` or `s3://bucket/key`.
-        streams: Logical names of the streams to read, as a sequence or separated by commas; `*` reads all of the manifest.
-        since: The start: a `datetime` or text in ISO 8601, both with a time zone, or a `timedelta` before now; None reads from the trim
+        streams: Logical names of the streams to read, as a sequence or separated by commas; `*` reads all streams of the manifest.
+        since: The start: a `datetime` or an ISO 8601 text, both with a time zone, or a `timedelta` before now. Defaults to the trim
             horizon.
-        until: The end, exclusive, in the same form; None reads up to the tip.
-        options: Any other options of the source; a dict of them is a `BatchKeywords`.
+        until: The end, exclusive, in the same form. Defaults to the tips.
+        options: Any other options of the source. To pass a dict, type it as `BatchKeywords`.
 
     Raises:
-        OptionsError: Options are wrong; the message names all of them.
-        ManifestError: In a classic session: the manifest cannot be loaded, or lacks what the options name.
-        ConfigurationError: A time cannot be parsed, has no time zone, or is given twice.
+        OptionsError: Options are invalid; the message lists all of them.
+        ManifestError: In a classic session: the manifest cannot be loaded, or lacks something that the options refer to.
+        ConfigurationError: A time cannot be parsed, lacks a time zone, or is given twice.
         AnalysisException: In a session of Spark Connect: the manifest is wrong; `kinesis_efo.cause` returns the original error.
 
     ```python
@@ -162,8 +162,8 @@ def read(
         else:
             register(spark)
             if None in (ends.everywhere, *ends.streams.values(), *ends.shards.values()):
-                # Spark Connect loads the source again for each action, and all actions have to end at the same tips. Ask the server for
-                # Kinesis' time, because this machine's clock may be off.
+                # Spark Connect loads the source again for each action, and all actions must end at the same tips. The server returns
+                # Kinesis' time: this machine's clock may be off.
                 told = spark.read.format(NAME).options(**given, **hints, **{CLOCK: "true"}).load().first()
                 assert told is not None, "the source returns one row"
                 hints[LOADED] = str(told["subSequenceNumber"])
@@ -171,11 +171,11 @@ def read(
 
 
 def register(spark: SparkSession) -> None:
-    """Register the source with a session, unless Spark has it already: for `format("kinesis-efo")` where Spark's discovery is off."""
+    """Register the source with a session if it is not registered yet. Enables `format("kinesis-efo")` if Spark's discovery is off."""
     try:
         spark.dataSource.register(KinesisEfoSource)
     except AnalysisException as error:
-        # Spark 4.0 refuses to register a source that its discovery has found; Spark 4.3 replaces the source.
+        # Spark 4.0 cannot register a source that its discovery has found; Spark 4.3 replaces the source.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
 
@@ -183,8 +183,8 @@ def register(spark: SparkSession) -> None:
 def _loaded(spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> DataFrame:
     """Load the source, and register it only if Spark does not discover it.
 
-    Spark 4.3 warns of a source that is both discovered and registered, once more whenever it clones the session. With Spark Connect the
-    callers have registered the source already, because a client of Spark Connect looks it up only after `load`.
+    Spark 4.3 warns about a source that is both discovered and registered, and repeats this whenever it clones the session. With Spark
+    Connect, the callers have already registered the source, since the client looks it up only after `load`.
     """
     try:
         return reader.load()
@@ -198,13 +198,13 @@ def _loaded(spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> 
 def _texts(
     manifest: str | None, streams: str | Sequence[str] | None, options: Mapping[str, object]
 ) -> Iterator[tuple[str, str]]:
-    """The options as pairs of name and text, for Spark."""
+    """Yield the options as pairs of name and text, for Spark."""
     if manifest is not None:
         yield "manifest", manifest
     if streams is not None:
         yield "streams", streams if isinstance(streams, str) else ",".join(streams)
     for name, value in options.items():
-        # Names of version 0.1 have dots, for which its keywords have `_`.
+        # Option names of version 0.1 contain dots; keyword arguments have `_` instead.
         text = f"{value // timedelta(milliseconds=1)}ms" if isinstance(value, timedelta) else str(value)
         yield name.replace("_", "."), text.lower() if isinstance(value, bool) else text
 
@@ -212,7 +212,7 @@ def _texts(
 def _with_times(
     caller: str, given: dict[str, str], **times: datetime | timedelta | str | None
 ) -> tuple[dict[str, str], list[str]]:
-    """Add positions for `since` and `until` to options. Returns the options, and which of the two are given."""
+    """Add the positions for `since` and `until` to the options. Returns the options, and which of the two arguments are given."""
     arguments = [argument for argument, value in times.items() if value is not None]
     for argument in arguments:
         name, value = {"since": "startingPosition", "until": "endingPosition"}[argument], times[argument]
@@ -233,16 +233,16 @@ def _with_times(
 
 
 def keep_alive(spark: SparkSession, *, seconds: float = 300.0) -> Callable[[], None]:
-    """Keep a session of Spark Connect alive while this process runs, although the program makes no call; a classic session needs none.
+    """Prevent the timeout of an idle Spark Connect session while this process runs. Does nothing for a classic session.
 
-    Without it, Spark Connect stops the session's queries after `spark.connect.session.manager.defaultSessionTimeout`.
+    Without it, Spark Connect stops an idle session's queries after `spark.connect.session.manager.defaultSessionTimeout`.
 
     Args:
         spark: The session.
         seconds: Time between two calls to the server.
 
     Returns:
-        A function that ends this.
+        A function that stops these calls.
 
     ```python
     kinesis_efo.keep_alive(spark)
@@ -254,7 +254,7 @@ def keep_alive(spark: SparkSession, *, seconds: float = 300.0) -> Callable[[], N
         while not ended.wait(seconds) and not spark.is_stopped:  # type: ignore[attr-defined]
             try:
                 spark.conf.get(_SESSION_TIMEOUT, None)
-            except Exception as error:  # any error of gRPC or Spark
+            except Exception as error:  # any gRPC or Spark error
                 logger.warning(
                     "cannot reach the Spark Connect server to keep the session alive: %s; trying again", error
                 )
@@ -271,14 +271,14 @@ def keep_alive(spark: SparkSession, *, seconds: float = 300.0) -> Callable[[], N
 
 
 def _is_driver(spark: SparkSession) -> bool:
-    """Whether this process is the driver. A client of Spark Connect is not: its files, role and network may differ from the driver's."""
+    """Whether this process is the driver. A Spark Connect client is not: its files, role and network may differ from the driver's."""
     return isinstance(spark, SparkSession)
 
 
 def _driver_host(spark: SparkSession) -> str | None:
-    """The host name or address at which executors reach the driver."""
+    """Return the host name or address at which executors reach the driver; None if unknown."""
     master = spark.conf.get("spark.master", None) or ""
-    # With `local-cluster`, executors are processes of their own, which may use another address.
+    # With `local-cluster`, executors are separate processes, which may use another address.
     if master.startswith("local") and not master.startswith("local-cluster"):
         return "localhost"
     return spark.conf.get("spark.driver.host", None)

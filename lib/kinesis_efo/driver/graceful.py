@@ -1,10 +1,10 @@
-"""Stops a query at SIGTERM, SIGINT or a stop marker, after the running micro-batch instead of in the middle of it.
+"""Stops a query on SIGTERM, SIGINT or a stop marker, after the running micro-batch instead of in the middle of it.
 
-No record is lost or read twice however a query ends, thanks to the offsets. A graceful stop saves the work of repeating a
-micro-batch, and releases the leases, so that a restarted query begins immediately.
+However a query ends, the offsets ensure that records are neither lost nor read twice. A graceful stop avoids repeating a micro-batch, and
+releases the leases, so that a restarted query begins immediately.
 
-Under `spark-submit` an orchestrator signals the JVM, which would shut Spark down without notifying Python. This module therefore
-handles signals in the JVM, too, and passes them on to Python.
+Under `spark-submit`, an orchestrator signals the JVM, which would shut Spark down without notifying Python. Therefore, this module also
+handles signals in the JVM and passes them on to Python.
 
 Cancelling an EMR step ends `spark-submit` but not the driver in YARN, and Kubernetes gives a pod half a minute to end. So a job also stops
 when its stop marker, a file or object, appears. `kinesis-efo emr submit` sets the location, and `kinesis-efo emr stop` writes the marker.
@@ -34,27 +34,27 @@ logger = logging.getLogger(__name__)
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 MARKER: Final = "spark.kinesisEfo.stopMarker"
-"""The Spark setting with the stop marker's location, as a Hadoop path. Without this setting no marker is looked for."""
+"""The Spark setting with the stop marker's location, a Hadoop path. If it is unset, the job does not check for a marker."""
 _MARKER_SECONDS: Final = 5.0
 _BOUNDARY_SECONDS: Final = 0.05
 _KILLED_BY_SIGNAL: Final = re.compile(
-    # The second message is the JDK's, if the signal came before the program had begun.
+    # The second message is the JDK's, for a signal that arrives before the program has started.
     r"ExitCodeException exitCode=(?:130|143)\b|Failed to exec spawn helper: pid: \d+, signal: (?:2|15)\b"
 )
-"""Matches the error of Hadoop if SIGINT or SIGTERM ended a program that it had started, such as `chmod` for a local file."""
+"""Matches Hadoop's error when SIGINT or SIGTERM has ended a program that it had started, such as `chmod` for a local file."""
 _SIGNAL_SECONDS: Final = 2.0
-"""Seconds to wait for the signal in this process, because a signal to the process group may fail the query before."""
+"""Seconds to wait for the signal in this process: a signal to the process group may fail the query before it arrives here."""
 
 
 @contextmanager
 def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
-    """Yield an event that is set when this process or Spark's JVM gets SIGTERM or SIGINT, or when the job's stop marker appears.
+    """Yield an event that is set when this process or Spark's JVM receives SIGTERM or SIGINT, or when the job's stop marker appears.
 
-    A second signal to this process has its usual effect. Leaving the context restores the former handlers. Enter the context on the main
-    thread. The context manager `job` does more: it also stops the queries, and reports failures.
+    A second signal to this process has its default effect. Leaving the context restores the previous handlers. Enter the context on the
+    main thread. The context manager `job` also stops the queries and reports failures.
 
     Args:
-        spark: A session. With Spark Connect, only signals to this process count.
+        spark: A session. With Spark Connect, only signals to this process set the event.
 
     ```python
     with stop_signals(spark) as stopping:
@@ -63,11 +63,11 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     """
     stopping = threading.Event()
     process = os.getpid()
-    # Its `put` is reentrant, as a signal handler needs, and a forked child has a separate copy.
+    # Its `put` is reentrant, which a signal handler requires, and a forked child has a separate copy.
     requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        # Take no lock here, because this may interrupt any code of the main thread, including another signal's handler.
+        # Do not acquire a lock here: this may interrupt any code of the main thread, including another signal's handler.
         requests.put(True)
         signal.signal(number, before[signal.Signals(number)])
 
@@ -81,7 +81,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
 
     threading.Thread(target=pass_on, name="kinesis-efo stop", daemon=True).start()
 
-    # For a handler that is not Python's, `signal` returns None. Restore the default in its place.
+    # `signal` returns None for a handler that was not installed from Python. Restore the default instead.
     before = {number: signal.signal(number, handle) or signal.SIG_DFL for number in SIGNALS}
     _restores.append(restore)
     ends: list[Callable[[], None]] = []
@@ -90,7 +90,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     try:
         yield stopping
     finally:
-        # A forked child that leaves the context has its handlers already; the session belongs to the parent.
+        # In a forked child, the handlers are already restored, and the session belongs to the parent.
         if os.getpid() == process:
             for end in reversed(ends):
                 end()
@@ -100,12 +100,12 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
 
 
 _restores: Final[list[Callable[[], None]]] = []
-"""For each entered `stop_signals`, the function that restores the handlers from before."""
+"""For each active `stop_signals`, the function that restores the previous handlers."""
 _masks: Final = threading.local()
 
 
 def _before_fork() -> None:
-    """Block the signals, because Python drops one that reaches the child before its handlers are restored."""
+    """Block the signals: Python drops a signal that reaches the child before its handlers are restored."""
     if _restores:
         _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
@@ -122,12 +122,12 @@ def _after_fork_in_child() -> None:
     _after_fork()
 
 
-if hasattr(os, "register_at_fork"):  # Windows has no such function, and does not fork
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
 def wait_for_stop(query: StreamingQuery, stopping: threading.Event, *, patience: float = 600.0) -> bool:
-    """Wait until a query ends. If `stopping` is set before, stop the query between two micro-batches.
+    """Wait until a query ends. If `stopping` is set first, stop the query between two micro-batches.
 
     Args:
         query: The running query.
@@ -135,11 +135,11 @@ def wait_for_stop(query: StreamingQuery, stopping: threading.Event, *, patience:
         patience: Seconds to wait for the end of the running micro-batch before it is cut short; a restart repeats the micro-batch.
 
     Returns:
-        Whether the query was stopped; False if it ended by itself.
+        True if the query was stopped; False if it ended by itself.
 
     Raises:
-        StreamingQueryException: The query failed, before or during the stop. A query that failed only because the signal also ended
-            a program that Hadoop ran for it counts as stopped, not failed: a restart repeats the micro-batch.
+        StreamingQueryException: The query failed, before or during the stop. If the only reason is that the signal also ended a program
+            that Hadoop ran for the query, the query counts as stopped: a restart repeats the micro-batch.
     """
     try:
         while not stopping.is_set():
@@ -161,12 +161,12 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
         patience: Seconds to wait for the end of the running micro-batch before it is cut short; a restart repeats the micro-batch.
 
     Raises:
-        StreamingQueryException: The query failed, and not only because a signal ended a program that Hadoop ran for it.
+        StreamingQueryException: The query failed, for another reason than a signal that ended a program that Hadoop ran for it.
     """
     logger.info("stopping query %s after its micro-batch", query.runId)
     deadline = time.monotonic() + patience
     running = _batch(query)
-    # Under load a check rarely finds the query between two micro-batches, so a new number of the micro-batch counts, too.
+    # Under load, a check rarely finds the query between two micro-batches, so a new micro-batch number also counts.
     while query.isActive and not _at_boundary(query) and _batch(query) == running:
         if time.monotonic() > deadline:
             logger.warning(
@@ -175,7 +175,7 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
             break
         time.sleep(_BOUNDARY_SECONDS)
     query.stop()
-    # A query that failed during the wait was not stopped, so raise its failure.
+    # Raise the error of a query that failed during the wait.
     failure = query.exception()
     if failure is not None:
         if not _killed_by_signal(failure):
@@ -185,7 +185,7 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
 
 
 def is_stop(error: Exception, stopping: threading.Event) -> bool:
-    """Whether a query failed only because the signal to stop also ended a program that Hadoop ran for the query."""
+    """Whether the only reason for a failure is that the signal to stop also ended a program that Hadoop ran for the query."""
     if not (_killed_by_signal(error) and stopping.wait(_SIGNAL_SECONDS)):
         return False
     _say_cut_short()
@@ -193,7 +193,7 @@ def is_stop(error: Exception, stopping: threading.Event) -> bool:
 
 
 def _killed_by_signal(error: object) -> bool:
-    # Hadoop's exception has no message, so look at the stack traces, too.
+    # Hadoop's exception lacks a message, so also search the stack traces.
     while error is not None:
         if _KILLED_BY_SIGNAL.search(f"{error}\n{getattr(error, '_stackTrace', '')}"):
             return True
@@ -224,7 +224,7 @@ class _JvmHandler:
         self._notify = notify
 
     def handle(self, _signal: Any) -> None:
-        """Pass a signal on. The JVM calls this, in a thread of py4j."""
+        """Pass a signal on. Called by the JVM, in a py4j thread."""
         self._notify()
 
     class Java:
@@ -244,7 +244,7 @@ def _handle_in_jvm(spark: SparkSession, notify: Callable[[], None]) -> Callable[
         try:
             before.append((named, jvm_signal.handle(named, _JvmHandler(notify))))
         except Py4JJavaError as error:
-            # A JVM with the option -Xrs refuses this, and perhaps one with options of other vendors.
+            # A JVM with the option -Xrs rejects this; JVMs of other vendors may have similar options.
             logger.warning(
                 "the JVM does not let this library handle %s: %s; remove -Xrs from its options, or signal the Python process",
                 number.name,
@@ -262,7 +262,7 @@ def _handle_in_jvm(spark: SparkSession, notify: Callable[[], None]) -> Callable[
 def watch_marker(
     spark: SparkSession, found: Callable[[], None], *, every: float = _MARKER_SECONDS
 ) -> Callable[[], None]:
-    """Start a thread that calls `found` once the stop marker of a session's job exists. Returns a function that ends the thread."""
+    """Start a thread that calls `found` once the stop marker exists. Checks every `every` seconds. Returns a function that ends the thread."""
     location = spark.conf.get(MARKER, None)
     if location is None:
         return lambda: None

@@ -1,4 +1,4 @@
-"""Finds the Java of this host, and says whether Spark 4 runs on it."""
+"""Finds this host's Java, and checks whether Spark 4 runs on it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import Final
 
 OLDEST: Final = 17
-"""Oldest Java that Spark 4 runs on (Spark's documentation, "Overview")."""
+"""Oldest Java version that Spark 4 runs on (Spark's documentation, "Overview")."""
 _TOO_NEW: Final = 24
-"""First Java that Spark 4.0 and 4.1 do not run on: it has no security manager, which their Hadoop calls."""
+"""First Java version that Spark 4.0 and 4.1 do not run on: it lacks the security manager, which their Hadoop calls."""
 _FIX: Final = f"point JAVA_HOME to a Java of version {OLDEST} or later"
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """The Java of a host, and whether Spark 4 runs on it (None: unknown). `fix` says how to get a right Java; empty if this one is."""
+    """The Java of a host."""
 
-    runs_spark: bool | None
+    runs_spark: bool | None  # Whether Spark 4 runs on it; None if unknown
     detail: str
-    fix: str = ""
+    fix: str = ""  # How to get a suitable Java; empty if this one is suitable
 
     @property
     def remedy(self) -> str:
-        """A message for users: what is wrong with a missing or old Java, and how to get another one."""
+        """An error message for a missing or unsuitable Java, with how to install another one."""
         return (
             f"Spark needs Java 17 or 21, but {self.detail}. Install one (Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; "
             "macOS: brew install openjdk@17; else https://adoptium.net) and, if it is not the java on the PATH, point JAVA_HOME to it"
@@ -37,7 +37,7 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] = os.environ, spark: str | None = None) -> Java:
-    """Find the Java that Spark would start, by `JAVA_HOME` and `PATH` of an environment. `spark` is Spark's version, by default PySpark's."""
+    """Find the Java that Spark would start, from `JAVA_HOME` and `PATH`. `spark` is Spark's version, by default the installed PySpark's."""
     home = environment.get("JAVA_HOME")
     program = str(Path(home) / "bin/java") if home else shutil.which("java", path=environment.get("PATH", ""))
     if program is None:
@@ -61,5 +61,5 @@ def find_java(environment: Mapping[str, str] = os.environ, spark: str | None = N
 def _pyspark() -> str:
     try:
         return metadata.version("pyspark")
-    except metadata.PackageNotFoundError:  # as on EMR, where Spark brings its own
+    except metadata.PackageNotFoundError:  # for example on EMR, whose Spark includes PySpark
         return ""

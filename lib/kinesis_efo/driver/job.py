@@ -1,4 +1,4 @@
-"""`kinesis_efo.job`: runs a Spark program so that it stops gracefully, and ends with the reason if it fails."""
+"""`kinesis_efo.job`: runs a Spark program that stops gracefully and, if it fails, prints the reason last."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ logger = logging.getLogger(__name__)
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
-"""The exit code that shells report for a program ended by Ctrl-C."""
+"""The exit code that shells report for a program that Ctrl-C has ended."""
 _LOGGERS: Final = [f"org.apache.spark.sql.execution.streaming.{at}MicroBatchExecution" for at in ("", "runtime.")]
 _SCHEDULER: Final = "org.apache.spark.scheduler.DAGScheduler"
 _LIBRARIES: Final = re.compile(r"[/\\](?:pyspark|py4j|kinesis_efo)[/\\]|[/\\]lib[/\\]python3\.\d+[/\\](?!site-|dist-)")
-"""Matches files of Spark, of this library and of Python itself, but not all of `site-packages`, where the program may be installed."""
+"""Matches files of Spark, this library and Python, but not all of `site-packages`: the program may be installed there."""
 
 
 @contextmanager
 def job(spark: SparkSession | SparkSession.Builder, *, exit: bool = True) -> Iterator[SparkSession]:  # noqa: A002
     """Run the body of a `with` statement as a Spark job: stop it gracefully on request, and print the reason if it fails.
 
-    When this process or Spark's JVM gets SIGTERM or Ctrl-C, or the job's stop marker appears, every query of the session is stopped
-    after its micro-batch. So `awaitTermination()` returns, and the program continues and ends with exit code 0. If no query runs,
-    Spark is stopped immediately, and the exit code is 130. It is also 130 after a second Ctrl-C.
+    When this process or Spark's JVM receives SIGTERM or Ctrl-C, or the job's stop marker appears, every query of the session is stopped
+    after its micro-batch. Then `awaitTermination()` returns, and the program continues and ends with exit code 0. If queries are not
+    running, Spark is stopped immediately, and the exit code is 130. It is also 130 after a second Ctrl-C.
 
-    If the body fails, the exit code is the `exit_code` of this library's error, or 1, and the last lines on stderr are the reason: this
-    library's message in full, even if Spark has wrapped it.
+    If the body fails, the exit code is the `exit_code` of this library's error, or 1. The last lines on stderr are the reason: this
+    library's complete message, even if Spark has wrapped it.
 
     Leaving the context always stops Spark. Enter the context on the main thread.
 
     Args:
-        spark: A session, or a builder of one. With a builder, `job` makes the session, and can say so if Java is missing. The context
-            yields the session.
-        exit: Whether to end the program if the body fails. If not, its error is raised and nothing printed: for notebooks, Airflow and
-            tests. `kinesis_efo.cause` then gives this library's error.
+        spark: A session or a session builder. With a builder, `job` creates the session, and can report missing Java. The context yields
+            the session.
+        exit: Whether to end the program if the body fails. If False, the error is raised and the reason is not printed, as in notebooks,
+            Airflow and tests. `kinesis_efo.cause` then returns this library's error.
 
     ```python
     with kinesis_efo.job(SparkSession.builder.appName("orders")) as spark:
@@ -74,14 +74,14 @@ def job(spark: SparkSession | SparkSession.Builder, *, exit: bool = True) -> Ite
     except Exception as error:
         failure = error
         frames = [each for each in traceback.extract_tb(error.__traceback__) if not _LIBRARIES.search(each.filename)]
-        # If the reason explains the error, the program's own lines of the traceback are enough.
+        # If the reason explains the error, only the traceback's lines in the program's files are printed.
         if exit:
             sys.stderr.write("".join(traceback.format_list(frames)) if explanation(error) else traceback.format_exc())
         found = cause(error)
         code, words = (found.exit_code if found else FAILED), f"{name} failed: {reason(error)}"
     finally:
         try:
-            # The session belongs to the process that entered the context, not to a forked child that leaves it.
+            # Not in a forked child: the session belongs to the process that entered the context.
             if session is not None and os.getpid() == process:
                 _end(session, failures.restores, quietly=code != 0)
         except KeyboardInterrupt:
@@ -96,9 +96,9 @@ def job(spark: SparkSession | SparkSession.Builder, *, exit: bool = True) -> Ite
 
 
 class _Failures(ProgressListener):
-    """Prints why queries fail, in place of Spark's log, which has a hundred lines for each failure.
+    """Prints why queries fail, instead of Spark's log, which has a hundred lines for each failure.
 
-    A message of this library is delayed by so many seconds: if the program awaits the failed query, only `job` prints it, as the last line.
+    This library's messages are delayed by `delay` seconds: if the program awaits the failed query, only `job` prints the message, at the end.
     """
 
     hears_progress = False
@@ -107,10 +107,10 @@ class _Failures(ProgressListener):
         self._delay = delay
         self._waiting: set[str] = set()
         self.restores: list[Callable[[], object]] = []
-        """What to call once Spark has ended, so that it logs as before."""
+        """Functions that restore Spark's log levels, to call after Spark has ended."""
 
     def hear(self, spark: SparkSession) -> None:
-        """Start to print failures of a session's queries, and turn Spark's own log of them off. Does nothing with Spark Connect."""
+        """Start printing failures of a session's queries, and turn off Spark's log of them. Does nothing with Spark Connect."""
         if not isinstance(spark, SparkSession):
             return
         try:
@@ -121,10 +121,10 @@ class _Failures(ProgressListener):
             logger.info("Spark's own log says why queries fail: %s", error)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Never called, because `hears_progress` is False."""
+        """Never called: `hears_progress` is False."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Print why the query failed: after a delay if the error is this library's, else immediately and in full."""
+        """Print why the query failed: after a delay if the error is this library's, otherwise immediately, with Spark's full text."""
         if event.exception is None:
             return
         logger.debug("query %s failed: %s", event.id, event.exception)
@@ -137,7 +137,7 @@ class _Failures(ProgressListener):
             timer.start()
 
     def say(self, *messages: str, but: str = "") -> None:
-        """Print these delayed messages, or all if there are none, but not those that are part of `but`, which the caller prints."""
+        """Print these delayed messages (without arguments: all), except those in `but`, a text that the caller prints."""
         for message in sorted(self._waiting & set(messages or self._waiting)):
             self._waiting.discard(message)
             if message not in but:
@@ -145,7 +145,7 @@ class _Failures(ProgressListener):
 
 
 def _log_level(spark: SparkSession, names: Sequence[str], level: str) -> Callable[[], object]:
-    """Set the level of Spark's loggers; returns a function that restores the levels. Does nothing with Spark Connect."""
+    """Set the level of Spark's loggers. Returns a function that restores the levels. Does nothing with Spark Connect."""
     if not isinstance(spark, SparkSession):
         return list
     jvm: Any = spark.sparkContext._jvm
@@ -159,7 +159,7 @@ def _log_level(spark: SparkSession, names: Sequence[str], level: str) -> Callabl
 
 @contextmanager
 def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _Failures) -> Iterator[None]:
-    """Stop the session's queries if `stopping` is set during the body. If no query runs, stop Spark, and raise KeyboardInterrupt."""
+    """Stop the session's queries if `stopping` is set during the body. Without queries, stop Spark and raise KeyboardInterrupt."""
     left, early, process = threading.Event(), threading.Event(), os.getpid()
 
     def stop() -> None:
@@ -168,17 +168,17 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
             return
         queries = spark.streams.active
         with suppress(Py4JError, TypeError):
-            # Otherwise, Spark warns that a query that is stopped between two micro-batches has no job to cancel. It may do so some
-            # time after the query has stopped, so the level stays until Spark has ended.
+            # Otherwise, Spark warns that it found no job to cancel for a query that was stopped between two micro-batches. The warning may
+            # come some time after the query has stopped, so the level stays until Spark has ended.
             failures.restores.append(_log_level(spark, [_SCHEDULER], "ERROR"))
         for query in queries:
             try:
                 stop_after_batch(query)
             except Exception as error:
-                # Only log this error, because the body gets it when it awaits the query.
+                # Only logged: the body receives this error when it awaits the query.
                 logger.info("query %s failed while it was stopped: %s", query.runId, error)
         if not queries:
-            # Stop Spark, because nothing else would end an action for which the body waits.
+            # Only stopping Spark ends an action that the body waits for.
             early.set()
             spark.stop()
 
@@ -191,23 +191,23 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
             raise KeyboardInterrupt from None
         raise
     finally:
-        if os.getpid() == process:  # in a forked child, the events' locks may be held forever
+        if os.getpid() == process:  # in a forked child, the events' locks may stay locked forever
             left.set()
             stopping.set()
-    # Wait, because another query may still be in its micro-batch.
+    # Another query may still be in its micro-batch.
     thread.join()
 
 
 def _end(spark: SparkSession, restores: Sequence[Callable[[], object]], *, quietly: bool) -> None:
     try:
-        # Otherwise, the JVM would log after the reason, which has to be the last line.
+        # Otherwise, the JVM would log after the reason, which must be the last line.
         if quietly and isinstance(spark, SparkSession) and spark.sparkContext._jsc is not None:
             spark.sparkContext.setLogLevel("ERROR")
         spark.stop()
-        # Turn Spark's log on again, because the program may continue with another session in the same JVM.
+        # Turn Spark's log on again: the program may continue with another session in the same JVM.
         for restore in restores:
             restore()
     # OSError: the JVM is gone.
     except (Py4JError, OSError) as error:
-        # The reason of a job that failed says it already.
+        # For a failed job, the reason was already printed.
         logger.log(logging.DEBUG if quietly else logging.WARNING, "Spark did not stop in good order: %s", error)

@@ -1,6 +1,6 @@
-"""Listeners for finished micro-batches: `LagListener` tells users what was read, `FinishedListener` tells runs what is done.
+"""Listeners for finished micro-batches: `LagListener` reports them to users, `FinishedListener` to runs.
 
-They skip sources of other kinds, which they recognize by the form of the offsets.
+They skip other sources, which they recognize by the form of the offsets.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _listened: Final[WeakSet[SparkSession]] = WeakSet()
 class ProgressListener(StreamingQueryListener):
     """A listener for finished micro-batches and ended queries that gets the progress of a micro-batch from the JVM in one call.
 
-    PySpark's own listener asks the JVM for each field, with some hundred calls and 36 ms of CPU for each micro-batch.
+    PySpark's listener calls the JVM for each field, which amounts to about a hundred calls and 36 ms of CPU per micro-batch.
     """
 
     hears_progress = True
-    """Whether `onQueryProgress` is called; if not, the progress of micro-batches is not read."""
+    """Whether `onQueryProgress` is called. If not, the progress of micro-batches is not fetched."""
     _wrapper: Any = None
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -60,14 +60,14 @@ class ProgressListener(StreamingQueryListener):
 
     @abstractmethod
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Called with each finished micro-batch, in Spark's listener thread, so it has to return soon."""
+        """Called with each finished micro-batch, in Spark's listener thread; must return soon."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Does nothing, because `awaitTermination` raises the query's exception."""
+        """Does nothing: `awaitTermination` raises the query's exception."""
 
     @property
     def _jlistener(self) -> Any:
-        # `addListener` of a classic session passes this object to the JVM. A PySpark without this attribute makes a slower object itself.
+        # `addListener` of a classic session passes this object to the JVM. If PySpark does not use this attribute, it creates a slower one.
         if self._wrapper is None:
             jvm: Any = SparkContext._jvm
             self._wrapper = jvm.PythonStreamingQueryListenerWrapper(_FromJvm(self))
@@ -75,7 +75,7 @@ class ProgressListener(StreamingQueryListener):
 
 
 class _FromJvm:
-    """Receives the JVM's calls to a listener."""
+    """Receives calls from the JVM for a listener."""
 
     def __init__(self, listener: ProgressListener) -> None:
         self._listener = listener
@@ -89,7 +89,7 @@ class _FromJvm:
             return
         progress = json.loads(event.progress().json())
         for source in progress["sources"]:
-            # Make offsets JSON, like Spark 4.3. Python's notation, as in Spark 4.0, takes 52 ms for 8,000 shards, five times as long.
+            # Convert offsets to JSON, like Spark 4.3. Python's notation, as in Spark 4.0, needs 52 ms for 8,000 shards, five times as much.
             for offset in ("startOffset", "endOffset", "latestOffset"):
                 if not isinstance(source[offset], str):
                     source[offset] = json.dumps(source[offset])
@@ -108,7 +108,7 @@ class _FromJvm:
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """What one micro-batch read from Kinesis.
+    """The progress of one micro-batch of a `kinesis-efo` source.
 
     Attributes:
         query: The query's name, or its id if it has none.
@@ -163,7 +163,7 @@ class LagListener(ProgressListener):
     """Writes a line to stderr for each micro-batch of queries that read Kinesis.
 
     Args:
-        then: Called with each micro-batch instead of writing the line. It runs in Spark's listener thread and has to return soon.
+        then: Called with each micro-batch instead of writing the line. It runs in Spark's listener thread and must return soon.
 
     ```python
     spark.streams.addListener(LagListener())
@@ -181,9 +181,9 @@ class LagListener(ProgressListener):
 
 
 def progress(query: StreamingQuery | StreamingQueryProgress) -> list[BatchProgress]:
-    """The progress of each `kinesis-efo` source in a query's last micro-batch, or in the progress that a listener gets.
+    """Return the progress of each `kinesis-efo` source in a query's last micro-batch, or in the progress that a listener receives.
 
-    Empty before the first micro-batch, and for queries with other sources only.
+    Empty before the first micro-batch, and for queries that have only other sources.
     """
     last: Any = getattr(query, "lastProgress", query)
     found = []
@@ -192,7 +192,7 @@ def progress(query: StreamingQuery | StreamingQueryProgress) -> list[BatchProgre
             end = Offset.from_json(offset_json(source.endOffset))
         except ValueError:
             continue
-        # On Spark 4.0 `latestOffset` is an offset and not a report.
+        # On Spark 4.0, `latestOffset` is an offset, not a report.
         report = Report.parse(source.latestOffset)
         if report == Report():
             report = read_note(notes_directory(), end)
@@ -215,16 +215,16 @@ def progress(query: StreamingQuery | StreamingQueryProgress) -> list[BatchProgre
 
 
 class _MarkedOffset(msgspec.Struct):
-    """An offset of which only the mark is parsed, because it may have thousands of shards."""
+    """An offset of which only the mark is parsed. It may have thousands of shards."""
 
     streams: msgspec.Raw
     mark: str
 
 
 class FinishedListener(ProgressListener):
-    """Reports finished micro-batches to the runs of this Spark program: the marks of their end offsets.
+    """Reports finished micro-batches to the runs of this Spark program, by the marks of their end offsets.
 
-    A run also learns this when Spark asks for the end of the next micro-batch. But a query may stop before that, for example with the
+    A run also infers this when Spark requests the end of the next micro-batch. But a query may stop before that, for example with the
     `Trigger.AvailableNow` of Spark 4.0, which runs one micro-batch, or between two triggers that are far apart.
     """
 
@@ -233,7 +233,7 @@ class FinishedListener(ProgressListener):
         self._jvm = jvm
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Tell the runs that a micro-batch of each source is finished. A run that misses this learns it when Spark asks for the next one."""
+        """Report a finished micro-batch to the runs. A run that misses this infers it when Spark requests the next micro-batch."""
         sources = event.progress.sources
         marks = [mark for source in sources if (mark := mark_of(source.endOffset)) is not None]
         if not marks:
@@ -258,7 +258,7 @@ class FinishedListener(ProgressListener):
 
 
 def mark_of(offset: str | None) -> Mark | None:
-    """The mark of an offset in a query's progress; None if the offset has no mark, or belongs to a source of another kind.
+    """Return the mark of an offset in a query's progress; None if the offset lacks a mark or belongs to another source.
 
     >>> mark_of('{"mark":"7c1f09ab:3","streams":{},"version":1}'), mark_of('{"mark":"7c1f09ab:3"}'), mark_of("7")
     (Mark(checkpoint='7c1f09ab', moved=3), None, None)
@@ -270,7 +270,7 @@ def mark_of(offset: str | None) -> Mark | None:
 
 
 def listen(spark: SparkSession) -> bool:
-    """Add a `FinishedListener` to a classic session, once. Returns whether the session has one."""
+    """Add a `FinishedListener` to a classic session if it is not added yet. Returns whether the session has one."""
     if isinstance(spark, SparkSession) and spark not in _listened:
         try:
             jvm: Any = spark.sparkContext._jvm
@@ -284,7 +284,7 @@ def listen(spark: SparkSession) -> bool:
 
 
 def offset_json(offset: str | None) -> str:
-    """The JSON text of an offset in a query's progress. In a client of Spark Connect 4.0 the offset is in Python's notation.
+    """Return the JSON text of an offset in a query's progress. In a Spark Connect 4.0 client, the offset is in Python's notation.
 
     >>> offset_json("{'a': None}")
     '{"a": null}'

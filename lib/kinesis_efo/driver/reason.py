@@ -1,4 +1,4 @@
-"""Finds this library's own message in an error of Spark, because Spark wraps the message in tracebacks of two languages."""
+"""Finds this library's message in a Spark error, which wraps the message in tracebacks of two languages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kinesis_efo.driver.java import find_java
 from kinesis_efo.errors import NOTE, KinesisEfoError, OptionsError
 
 _OURS: Final = re.compile(
-    # The message may have several lines, because each wrong option has a line. The data may be behind it.
+    # The message may have several lines, such as one for each wrong option. The error's data may follow.
     rf"^[ \t]*(?:[\w.]*\.)?kinesis_efo\.[\w.]*\.(?P<message>\w+: .*(?:\n(?!\s|={{3}} |{NOTE}).+)*)(?:\n{NOTE}(?P<data>.*}}))?",
     re.MULTILINE,
 )
@@ -23,7 +23,7 @@ _RAISED: Final = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<message>\S.*(?:\n(?!\s|={3} ).+)*)",
 )
 _SQL_STATES: Final = re.compile(r"(?:\s*SQLSTATE: \w+)+\s*$")
-# Matches errors after a Python process of Spark has ended. Spark quotes only an exception's message, and an EOFException has none.
+# Matches errors after a Python process of Spark has ended. Spark quotes only the message of an exception; an EOFException lacks one.
 _GONE: Final = re.compile(
     r"java\.io\.EOFException(?!: )|Python worker exited unexpectedly|terminated with exception:\s*(?:null\b\s*)?(?:SQLSTATE|=== |\Z)"
     r"|\Anull\s*(?:=== |\Z)"
@@ -33,7 +33,7 @@ _NO_LIBRARY: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] [^\n]*\bkinesis-efo\
 
 _DAMAGED: Final = re.compile(r"Failed to read log file \S+?\. [^\n]*?(?= SQLSTATE|$)", re.MULTILINE)
 
-# Errors of Spark before it calls this library.
+# Errors that Spark raises before it calls this library.
 _REFUSED: Final = (
     (
         "kinesis-efo does not support Update mode",
@@ -54,7 +54,7 @@ _REFUSED: Final = (
 
 
 def own_message(error: BaseException | str) -> str | None:
-    """This library's full message in an error, or in the text of one, after the exception's name; None if there is no such message.
+    """Return this library's complete message in an error or its text, with the exception's name; None if it does not contain one.
 
     >>> own_message(ValueError("Traceback ...\\nkinesis_efo.errors.OptionsError: 'a' is wrong\\n'b' is, too\\n SQLSTATE: 38000"))
     "OptionsError: 'a' is wrong\\n'b' is, too"
@@ -64,16 +64,16 @@ def own_message(error: BaseException | str) -> str | None:
 
 
 def _found(error: BaseException | str) -> re.Match[str] | None:
-    # The text of an error that did not come through Spark has no traceback, so add the name of its class.
+    # The text of an error that did not come through Spark lacks a traceback, so add the name of its class.
     text = error if isinstance(error, str) else f"{type(error).__module__}.{type(error).__qualname__}: {error}"
     found = list(_OURS.finditer(text))
     return found[-1] if found else None
 
 
 def cause(error: BaseException | str | None) -> KinesisEfoError | None:
-    """The error of this library that Spark has wrapped in an error of its own.
+    """Return this library's error that Spark has wrapped in another error.
 
-    Spark passes errors of Python sources on as text: in an `AnalysisException` of `load()` and `start()`, a `StreamingQueryException` of a
+    Spark passes on errors of Python sources as text: in an `AnalysisException` of `load()` and `start()`, a `StreamingQueryException` of a
     query, and the text of a `QueryTerminatedEvent`.
 
     Args:
@@ -101,7 +101,7 @@ def cause(error: BaseException | str | None) -> KinesisEfoError | None:
 
 
 def explanation(error: BaseException) -> str | None:
-    """This library's message in an error, or the likely cause of some unclear errors of Spark; None for other errors."""
+    """Return this library's message in an error, or the likely cause of some unclear Spark errors; None for other errors."""
     text = str(error).strip()
     if own := own_message(error):
         return own
@@ -146,7 +146,7 @@ def _raised_in_py4j(error: BaseException) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """The text of an error for users: its explanation, else the message of the program's exception, else Spark's first lines.
+    """Return the text of an error for users: its explanation, else the message of the program's exception, else Spark's first lines.
 
     >>> reason(RuntimeError("[PATH_NOT_FOUND] no path\\n\\nDriver stacktrace:\\n..."))
     'RuntimeError: [PATH_NOT_FOUND] no path'

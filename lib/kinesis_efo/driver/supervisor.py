@@ -1,4 +1,4 @@
-"""Runs fetchers as Spark jobs in the driver's program: one supervisor for each session, and one job for each run that needs fetchers."""
+"""Runs fetchers as Spark jobs: one supervisor for each Spark context, and one job for each run that has fetchers in tasks."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _making: Final = threading.Lock()
 class Times(NamedTuple):
     """Times of a supervisor in seconds."""
 
-    look: float = 2.0  # between checks whether Spark was stopped, because Spark does not notify a supervisor
-    first_pause: float = 1.0  # before a failed job is started again
+    look: float = 2.0  # between checks whether Spark was stopped, of which Spark does not notify a supervisor
+    first_pause: float = 1.0  # before a failed job is restarted
     longest_pause: float = 30.0
     no_core: float = 30.0  # for which tasks wait before a warning
 
 
 def supervisor_of(spark: SparkSession, fetchers: int, times: Times | None = None) -> Supervisor:
-    """Return the session's supervisor, which the first call makes. Raises ConfigurationError if no core is left for micro-batches."""
+    """Return the session's supervisor, creating it on the first call. Raises ConfigurationError if fetchers occupy all cores."""
     check_cores(spark.sparkContext.master or "", fetchers, spark.sparkContext.defaultParallelism)
     for name in _KILLS:
         if str(spark.conf.get(name, "false")).lower() == "true":
@@ -69,7 +69,7 @@ def supervisor_of(spark: SparkSession, fetchers: int, times: Times | None = None
 
 
 def check_cores(master: str, fetchers: int, cores_here: int) -> None:
-    """Raise ConfigurationError if fetchers leave no core for micro-batches. Checks local mode only, where their number is known.
+    """Raise ConfigurationError if fetchers occupy all cores. Checks only local mode, where the number of cores is known.
 
     >>> check_cores("local[4]", 3, 2)
     >>> check_cores("yarn", 400, 2)
@@ -87,20 +87,19 @@ def check_cores(master: str, fetchers: int, cores_here: int) -> None:
 def _is_running(spark: SparkSession) -> bool:
     try:
         return bool(spark.sparkContext.defaultParallelism)
-    except Exception:  # any error of Spark or py4j, if Spark was stopped
+    except Exception:  # any Spark or py4j error, if Spark was stopped
         return False
 
 
 class Supervisor:
     """Starts and ends the fetchers for one session, until Spark is stopped. Use `supervisor_of` to get it.
 
-    Runs connect to the supervisor through a Unix socket at `path`, in a directory that only this user can enter. It lives as long as Spark,
-    because any number of queries may be started from a DataFrame. It has `ended` once it accepts no more runs, because Spark was stopped or
-    accepting has failed.
+    Runs connect to the supervisor through a Unix socket at `path`, in a directory that only this user can enter. It lives as long as Spark:
+    any number of queries may be started from a DataFrame.
     """
 
     def __init__(self, spark: SparkSession, times: Times) -> None:
-        self.ended = False
+        self.ended = False  # Whether it has stopped accepting runs: Spark was stopped, or accepting has failed
         self._spark = spark
         self._times = times
         self._directory = tempfile.mkdtemp(prefix="kinesis-efo-")
@@ -132,8 +131,8 @@ class Supervisor:
                 try:
                     connection, _ = self._socket.accept()
                 except TimeoutError:
-                    if not Path(self.path).exists():  # a cleaner of temporary files has removed it
-                        with suppress(OSError):  # tried again
+                    if not Path(self.path).exists():  # for example, a cleaner of temporary files has removed it
+                        with suppress(OSError):  # retried after the next timeout
                             removed, self._socket = self._socket, self._listening()
                             removed.close()
                     continue
@@ -142,7 +141,7 @@ class Supervisor:
                     target=self._serve, args=(connection,), name="kinesis-efo fetchers", daemon=True
                 ).start()
         finally:
-            # Also after an error, for example if no more files can be opened; the next DataFrame then gets a new supervisor.
+            # Also after an error, such as too many open files; the next DataFrame then gets a new supervisor.
             self.ended = True
             self._socket.close()
             self._remove()
@@ -155,7 +154,7 @@ class Supervisor:
     def _serve(self, connection: socket.socket) -> None:
         with connection:
             if not is_own(connection):
-                return  # before the bytes of another user are unpickled
+                return  # never unpickle bytes of another user
             plan = _received(connection)
             if plan is None:
                 return
@@ -168,7 +167,7 @@ class Supervisor:
 
 
 class _Job:
-    """The Spark job of one run's fetchers. A thread starts the job again if it fails."""
+    """The Spark job of one run's fetchers. A thread restarts the job if it fails."""
 
     def __init__(self, spark: SparkSession, plan: FetcherPlan, connection: socket.socket, times: Times) -> None:
         assert plan.options.fetchers is not None
@@ -182,7 +181,7 @@ class _Job:
         threading.Thread(target=self._watch, name="kinesis-efo cores", daemon=True).start()
 
     def end(self) -> None:
-        """Cancel the job, if it still runs."""
+        """Cancel the job if it is still running."""
         self._ended.set()
         with suppress(Exception):  # Spark may have been stopped
             self._context.cancelJobGroup(self._group)
@@ -215,7 +214,7 @@ class _Job:
                 self._ended.wait(pause)
 
     def _watch(self) -> None:
-        """Warn if tasks of micro-batches have waited for some time and none runs, because fetchers have taken all cores."""
+        """Warn if tasks of micro-batches have waited for some time without any running: fetchers then occupy all cores."""
         tracker = self._context.statusTracker()
         waited = 0.0
         while not self._ended.wait(self._times.no_core / 3):
@@ -254,7 +253,7 @@ def _received(connection: socket.socket) -> FetcherPlan | None:
 
 
 def fetcher_task(plan: FetcherPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that runs in each task, and returns no rows. The number of a task's partition is the number of its fetcher."""
+    """Return the function that runs in each task and yields no rows. A task's partition number is the number of its fetcher."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -268,7 +267,7 @@ def fetcher_task(plan: FetcherPlan) -> Callable[[Iterator[pa.RecordBatch]], Iter
 
 
 def run_fetcher(plan: FetcherPlan, place: int) -> None:
-    """Fetch until the run has ended, as the fetcher with the number `place`."""
+    """Run the fetcher with the number `place` until the run has ended."""
     log_to_stderr()
     options = _here(plan.options)
     try:
@@ -281,7 +280,7 @@ def run_fetcher(plan: FetcherPlan, place: int) -> None:
 
 
 def _here(options: SourceOptions) -> SourceOptions:
-    """The options for a task: without the addresses of the driver's host, unless all of Spark is on that host."""
+    """Return the options for a task: without the addresses of the driver's host, unless all of Spark runs on that host."""
     if options.driver_host is not None and is_loopback(options.driver_host):
         return options
     return replace(options, driver_host=None, fetcher_host=None, fetcher_bind_host=None)

@@ -1,6 +1,6 @@
-"""`kinesis_efo.low_latency`: Spark's settings for short micro-batches, depending on where checkpoints are.
+"""`kinesis_efo.low_latency`: Spark settings for short micro-batches, depending on where the checkpoints are.
 
-Each setting was measured to help; docs/how-to/latency.md has the figures, and the cost of each.
+The effect of each setting was measured; docs/how-to/latency.md has the figures and the cost of each.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _FILE: Final = "file"
 
 @dataclass(frozen=True, slots=True)
 class LowLatency:
-    """The result of `low_latency`; `print` shows it line by line.
+    """The result of `low_latency`. `print` shows it line by line.
 
     Attributes:
-        settings: Settings that the session now has, for queries that are started from now on, or that its builder will give it.
-        at_start: Settings that this session lacks, and that can only be given when a session starts.
-        left: The reasons why other settings were not changed, by the name of the setting.
+        settings: Settings that the session now has, for queries that start later, or that were set in its builder.
+        at_start: Settings that the running session lacks and that can only be set when a session starts.
+        left: Why other settings were not changed, by the name of the setting.
     """
 
     settings: dict[str, str] = field(default_factory=dict)
@@ -46,18 +46,18 @@ class LowLatency:
 
 
 def low_latency(spark: SparkSession | SparkSession.Builder, *, checkpoint: str | os.PathLike[str]) -> LowLatency:
-    """Shorten the micro-batches of a session's queries. Call it before queries are started; a second call changes nothing.
+    """Shorten the micro-batches of a session's queries. Call it before queries are started. Calling it again is harmless.
 
-    A session's own settings are not changed. A setting that would make checkpoints less safe, or gain nothing, is not changed either; the
-    result has the reason.
+    Settings that already have a value are not changed. Neither are those that would make checkpoints less safe or not help; the result
+    contains the reason.
 
     Args:
-        spark: The builder of a classic session, before it has made the session: what it is given afterwards replaces these settings. Or
-            the session, classic or of Spark Connect, which lacks what only a start can give.
-        checkpoint: The `checkpointLocation` of the queries, because what is fast on local disks is not safe on an object store.
+        spark: The builder of a classic session, before it creates the session. Later settings of the builder override these. Or a running
+            session, classic or of Spark Connect, in which some settings cannot be changed anymore.
+        checkpoint: The `checkpointLocation` of the queries: what is fast on local disks is not safe on an object store.
 
     Returns:
-        The changed settings, and those to give to `spark-submit` if the session runs already.
+        The changed settings, and those to pass to `spark-submit` if the session is already running.
 
     Raises:
         ConfigurationError: `checkpoint` is empty.
@@ -95,7 +95,7 @@ def low_latency(spark: SparkSession | SparkSession.Builder, *, checkpoint: str |
 
 
 def _choose_manager(present: str | None, version: str, scheme: str | None, place: str, done: LowLatency) -> None:
-    """If checkpoints are on local disks, choose Spark's older writer: the default one starts a process for each file there."""
+    """For checkpoints on local disks, select Spark's older file manager: the default one starts a process for each file there."""
     fast = manager_class(version)
     if present not in (None, "", fast):
         done.left[MANAGER] = f"it is {present}"
@@ -108,14 +108,14 @@ def _choose_manager(present: str | None, version: str, scheme: str | None, place
 
 
 def manager_class(version: str) -> str:
-    """The name of the checkpoint file manager that, in a Spark version, starts no process for each file."""
+    """Return the class name, in a Spark version, of the checkpoint file manager that does not start processes."""
     major, minor = (int(part) for part in re.findall(r"\d+", version)[:2])
     package = _STREAMING if (major, minor) < (4, 1) else f"{_STREAMING}checkpointing."
     return f"{package}FileSystemBasedCheckpointFileManager"
 
 
 def _scheme(spark: SparkSession, place: str) -> str | None:
-    """The kind of file system that a path is on; None if only the server of Spark Connect knows that."""
+    """Return the scheme of a path's file system; None if only the Spark Connect server can determine it."""
     if scheme := urlsplit(place).scheme:
         return scheme.lower()
     if not isinstance(spark, SparkSession):

@@ -84,17 +84,17 @@ def keywords() -> str:
         for name in (each.name, *each.also)
     }
     classes = {
-        "_Reading(TypedDict": ("What both have.", read.keys() - STREAMING - BATCHES, read),
-        "StreamKeywords(_Reading": ("The options of `read_stream`, for a dict of them.", read.keys() & STREAMING, read),
-        "BatchKeywords(_Reading": ("The options of `read`, for a dict of them.", read.keys() & BATCHES, read),
+        "_Reading(TypedDict": ("The options of `read_stream` and `read`.", read.keys() - STREAMING - BATCHES, read),
+        "StreamKeywords(_Reading": ("The type of a dict of options for `read_stream`.", read.keys() & STREAMING, read),
+        "BatchKeywords(_Reading": ("The type of a dict of options for `read`.", read.keys() & BATCHES, read),
         "SinkKeywords(TypedDict": (
-            'The options of the sink: a dict of them for `writeStream.format("kinesis-efo").options(**options)`.',
+            'The type of a dict of options for the sink, for `writeStream.format("kinesis-efo").options(**options)`.',
             written.keys(),
             written,
         ),
     }
     lines = [
-        '"""The options as keywords, for type checkers and editors. Made from the tables of options."""',
+        '"""The options as keyword arguments, for type checkers and editors. Generated from the tables of options."""',
         "",
         "from __future__ import annotations",
         "",

@@ -1,4 +1,4 @@
-"""The options of a query, and the settings that they are parsed into."""
+"""The options of a query, and the settings into which they are parsed."""
 
 from kinesis_efo.options.readers import Bounds
 from kinesis_efo.options.settings import AwsSettings, Deaggregation, RetrySettings, Start

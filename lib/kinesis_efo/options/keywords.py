@@ -1,4 +1,4 @@
-"""The options as keywords, for type checkers and editors. Made from the tables of options."""
+"""The options as keyword arguments, for type checkers and editors. Generated from the tables of options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, TypedDict
 
 
 class _Reading(TypedDict, total=False):
-    """What both have."""
+    """The options of `read_stream` and `read`."""
 
     streamArn: str
     startingPosition: datetime | int | str
@@ -31,7 +31,7 @@ class _Reading(TypedDict, total=False):
 
 
 class StreamKeywords(_Reading, total=False):
-    """The options of `read_stream`, for a dict of them."""
+    """The type of a dict of options for `read_stream`."""
 
     consumerArn: str
     leaseTable: str
@@ -61,13 +61,13 @@ class StreamKeywords(_Reading, total=False):
 
 
 class BatchKeywords(_Reading, total=False):
-    """The options of `read`, for a dict of them."""
+    """The type of a dict of options for `read`."""
 
     shardsPerTask: int | Literal["auto"]
 
 
 class SinkKeywords(TypedDict, total=False):
-    """The options of the sink: a dict of them for `writeStream.format("kinesis-efo").options(**options)`."""
+    """The type of a dict of options for the sink, for `writeStream.format("kinesis-efo").options(**options)`."""
 
     manifest: str
     stream: str

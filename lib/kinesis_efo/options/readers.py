@@ -1,4 +1,4 @@
-"""Parsers of option values: each turns a text into a value or raises ValueError. The tables of options say the rules in words."""
+"""Parsers of option values: each converts a text to a value or raises ValueError. The tables of options describe the rules in words."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ Value = TypeVar("Value")
 Value_co = TypeVar("Value_co", covariant=True)
 
 EVERY: Final = "*"
-"""The name in JSON that stands for all streams, or all shards of a stream, that are not named."""
+"""The name in JSON for all streams, or all shards of a stream, that are not listed."""
 
 
 _PLACES: Final = {kind.value for kind in PositionKind} - {PositionKind.AT_TIMESTAMP.value}
 
 
 class UnsupportedValue(ValueError):
-    """Raised for a value that is well formed but not supported. Its message is shown in place of the values that are allowed."""
+    """A value that is well formed but not supported. Its message replaces the description of allowed values."""
 
 
 class NoUnit(ValueError):
-    """A number without a unit, so small that it was probably not meant as milliseconds."""
+    """A number without a unit that is so small that it was probably not meant as milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Typed(Generic[Value_co]):
-    """A parser with the type of its option as a keyword, for type checkers. A parser that is a plain function takes text."""
+    """A parser with the type of its option as a keyword argument. If a parser is a plain function, the type is `str`."""
 
     parse: Callable[[str], Value_co]
     hint: str
@@ -54,7 +54,7 @@ def hint_of(parse: Callable[[str], object]) -> str:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Parse names separated by commas, without repetition."""
+    """Parse distinct names separated by commas."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(names) or len(set(names)) != len(names):
         raise ValueError(text)
@@ -62,7 +62,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def one_of(*words: str) -> Typed[str]:
-    """Make a parser of one of these words, in any case."""
+    """Return a parser of one of these words, in any case."""
 
     def read(text: str) -> str:
         word = text.strip().lower()
@@ -79,7 +79,7 @@ def _literal(*words: str) -> str:
 
 
 def word_for(chosen: Callable[[str], Value], *words: str) -> Typed[Value]:
-    """Make a parser of one of these words, in any case, that returns what is `chosen` by the word. With `true` and `false`, also of `bool`."""
+    """Return a parser of one of these words, in any case, that returns `chosen(word)`. With the word `true`, its type includes `bool`."""
     read = one_of(*words)
     return Typed(lambda text: chosen(read(text)), f"bool | {read.hint}" if "true" in words else read.hint)
 
@@ -89,7 +89,7 @@ flag: Final = word_for(lambda word: word == "true", "true", "false")
 
 
 def unless(word: str, parse: Callable[[str], Number]) -> Typed[Number | None]:
-    """Make a parser that returns None for a word, in any case."""
+    """Return a parser that returns None for `word`, in any case, and calls `parse` for other texts."""
 
     def read(text: str) -> Number | None:
         return None if text.strip().lower() == word else parse(text)
@@ -112,9 +112,10 @@ size: Final = Typed(parse_size, "int | str")
 
 
 def duration(least: float, most: float = float("inf"), guess: int = 99) -> Typed[float]:
-    """Make a parser of durations such as `200ms`, in seconds, from `least` to `most`.
+    """Return a parser of durations such as `200ms` that returns seconds, from `least` to `most`.
 
-    A number alone is milliseconds, as in Spark. One up to `guess` probably means seconds: it is refused if it could be either.
+    A number without a unit is milliseconds, as in Spark. A number up to `guess` was probably meant as seconds: it is rejected if it could be
+    either.
     """
 
     def read(text: str) -> float:
@@ -160,11 +161,11 @@ ports: Final = Typed(_ports, "int | str")
 
 
 def bounded(parse: Callable[[str], Number], least: float, most: float = float("inf")) -> Typed[Number]:
-    """Make a parser that refuses values less than `least` or greater than `most`."""
+    """Return a parser that rejects values less than `least` or greater than `most`."""
 
     def read(text: str) -> Number:
         value = parse(text)
-        # Compared in this way, NaN is refused, too.
+        # This comparison also rejects NaN.
         if not least <= value <= most:
             raise ValueError(text)
         return value
@@ -173,7 +174,7 @@ def bounded(parse: Callable[[str], Number], least: float, most: float = float("i
 
 
 def matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
-    """Make a parser of texts that match a pattern. It returns the text without blanks around it."""
+    """Return a parser of texts that match a pattern. It returns the text without surrounding blanks."""
 
     def read(text: str) -> str:
         if not pattern.fullmatch(text.strip()):
@@ -184,7 +185,7 @@ def matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
 
 
 def several(pattern: re.Pattern[str]) -> Callable[[str], tuple[str, ...]]:
-    """Make a parser of texts that match a pattern, separated by commas, without repetition."""
+    """Return a parser of distinct texts, separated by commas, that match a pattern."""
     one = matching(pattern)
     return lambda text: tuple(map(one, names(text)))
 
@@ -197,26 +198,24 @@ url = matching(re.compile(r"https?://[^\s/]+(/\S*)?"))
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Start or end positions of a read. None means the tip when the read is planned.
+    """Start or end positions of a read. None means the tip when the read is planned."""
 
-    `everywhere` is the position for streams that are not named, `streams` those by logical name, for shards that are not in `shards`.
-    """
-
-    everywhere: Position | None = None
+    everywhere: Position | None = None  # For streams that are not listed
+    # By logical name, for shards that are not in `shards`
     streams: Mapping[str, Position | None] = field(default_factory=dict)
     shards: Mapping[ShardKey, Position | None] = field(default_factory=dict)
 
     def of(self, stream: str) -> Position | None:
-        """Return the position of a stream's shards that are not named."""
+        """Return the position of a stream's shards that are not listed."""
         return self.streams.get(stream, self.everywhere)
 
     def named(self, stream: str) -> dict[str, Position | None]:
-        """Return the positions of a stream's named shards, by shard id."""
+        """Return the positions of a stream's listed shards, by shard id."""
         return {key.shard: position for key, position in self.shards.items() if key.stream == stream}
 
     @property
     def names(self) -> set[str]:
-        """The named streams."""
+        """The listed streams."""
         return {*self.streams, *(key.stream for key in self.shards)}
 
 
@@ -251,7 +250,7 @@ def _shard_position(text: str, of_shard: bool) -> Position:
 
 
 def positions(text: str) -> Mapping[ShardKey, Position | None]:
-    """Read a position for each of some shards, by stream and shard, as JSON."""
+    """Parse JSON with positions of shards, by stream and shard."""
     return _bounds(text, _shard_position, None).shards
 
 
@@ -270,7 +269,7 @@ def _start(text: str, of_shard: bool) -> Position:
 
 
 def query_start(text: str, of_shard: bool = False) -> Position | None:
-    """Parse where a query starts in a stream, or a shard of it; None means the tip."""
+    """Parse where a query starts in a stream or shard. Returns None for the tip."""
     match text.upper():
         case "LATEST":
             return None
@@ -300,7 +299,7 @@ def _time_or_number(text: str, of_shard: bool, numbers: tuple[PositionKind, ...]
 
 
 def time_position(text: str) -> Position:
-    """Parse a time, which may follow `AT_TIMESTAMP:`."""
+    """Parse a time, optionally with the prefix `AT_TIMESTAMP:`."""
     name, _, rest = text.strip().partition(":")
     return Position.at_timestamp(parse_time(rest if name.upper() == "AT_TIMESTAMP" else text))
 

@@ -1,4 +1,4 @@
-"""Settings that several parts of the library use, and the options that the source and the sink share."""
+"""Settings for several parts of the library, and the options that the source and the sink share."""
 
 from __future__ import annotations
 
@@ -16,15 +16,11 @@ from kinesis_efo.positions import Position
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a new query starts: at `position` in every shard, or at `bounds` if streams or shards differ.
+    """Where a new query starts."""
 
-    `position` is None for `LATEST` and `LEASES`. `from_leases`: whether to start from the checkpoints in the lease table, such as those of
-    a KCL application.
-    """
-
-    position: Position | None = None
-    from_leases: bool = False
-    bounds: Bounds | None = None
+    position: Position | None = None  # In every shard; None for `LATEST` and `LEASES`
+    from_leases: bool = False  # Start from the checkpoints in the lease table, such as those of a KCL application
+    bounds: Bounds | None = None  # Replaces `position` if the starts of streams or shards differ
 
 
 class Deaggregation(Enum):
@@ -35,31 +31,27 @@ class Deaggregation(Enum):
     ALL = "true"
     """Unpack all aggregates, whatever the hash keys of their records are."""
     STRICT = "strict"
-    """Unpack aggregates, but leave out those with records that belong to other shards, as the KCL does."""
+    """Unpack aggregates, but drop those with records that belong to other shards, as the KCL does."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
-    """How often, and after which backoff, to open a failed subscription again.
+    """How often, and after which backoff, to retry a failed call or subscription."""
 
-    There are at most `max_retries` faults without any progress between them (None: no maximum), and no retries after `timeout` seconds
-    without any progress. The backoff grows from `base_ms` to `max_ms`, by `factor` from one fault to the next.
-    """
-
-    max_retries: int | None = None
-    base_ms: int = 1_000
-    max_ms: int = 10_000
-    factor: float = 1.5
-    timeout: float = 600.0
+    max_retries: int | None = None  # Maximum consecutive faults without progress; None: unlimited
+    base_ms: int = 1_000  # First backoff
+    max_ms: int = 10_000  # Maximum backoff
+    factor: float = 1.5  # By which the backoff increases with each fault
+    timeout: float = 600.0  # Seconds without progress after which retries end
 
 
 @dataclass(frozen=True, slots=True)
 class AwsSettings:
-    """How to reach AWS. Everything is optional; the SDK's own configuration supplies the rest.
+    """How to reach AWS. Everything is optional and defaults to the SDK's configuration.
 
     Attributes:
-        region: AWS region; None for the manifest's.
-        endpoint_url: One endpoint for every service, like `AWS_ENDPOINT_URL`.
+        region: AWS region; if None, the manifest's.
+        endpoint_url: A single endpoint for all services, like `AWS_ENDPOINT_URL`.
         role_arn: Role to assume, with `external_id` and `role_session_name`.
     """
 
@@ -70,7 +62,7 @@ class AwsSettings:
     role_session_name: str | None = None
 
     def of(self, application: str) -> AwsSettings:
-        """Return these settings with the default session name of an application, unless a session name is given."""
+        """Return these settings with a session name: the given one, or the default of an application."""
         return replace(self, role_session_name=self.role_session_name or f"kinesis-efo-{application}".rstrip("-")[:64])
 
 

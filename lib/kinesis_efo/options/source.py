@@ -1,4 +1,4 @@
-"""The options of the source, for streaming and batch: the table, from which the documentation is generated, and the parsed options."""
+"""The source's options for streaming and batch: the table, from which the documentation is generated, and the parsed options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The source's options, parsed and checked. Sizes are bytes, durations seconds.
+    """The source's options, parsed and validated. Sizes are in bytes, durations in seconds.
 
     >>> SourceOptions.parse({"manifest": "ssm:///kinesis-efo/dev/lake", "bufferBytes": "64m"}).buffer_bytes
     67108864
@@ -90,17 +90,17 @@ class SourceOptions:
 
     @property
     def arrival_step(self) -> int | None:
-        """Precision of the arrival times that fetchers note, in milliseconds: a tenth of `max_shard_skew`; None: they note none."""
+        """Precision in milliseconds of the arrival times that fetchers record: a tenth of `max_shard_skew`; None without it."""
         return None if self.max_shard_skew is None else round(self.max_shard_skew * 100)
 
     @property
     def patience(self) -> float:
-        """Seconds for which a read waits for a lease or a fetcher. After a crash, the former run's lease has to expire first."""
+        """Seconds for which a read waits for a lease or a fetcher. After a crash, the previous run's lease must expire first."""
         return self.retry.timeout + 3 * self.lease_timeout + 30
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Parse the options that Spark passes. Names are case-insensitive. Raises `OptionsError`, which names all that are wrong."""
+        """Parse the options that Spark passes. Names are case-insensitive. Raises `OptionsError`, which lists all invalid options."""
         return replace(_TABLE.parse(options, _contradictions), given=dict(options))
 
 
@@ -113,7 +113,7 @@ def _query_start(text: str) -> Start:
 
 
 def _deaggregation(text: str) -> Deaggregation:
-    # `all` is an older name of `true`.
+    # `all` is the former name of `true`.
     return Deaggregation.ALL if text.strip().lower() == "all" else _DEAGGREGATION(text)
 
 
@@ -293,7 +293,7 @@ def _arn_faults(streams: Sequence[str], consumers: Sequence[str], needed: Sequen
 
 
 def _needs_table(values: Mapping[str, Any]) -> Iterator[str]:
-    """The options that a query without a lease table cannot have. Nothing else decides by its rows."""
+    """Yield faults of a query without a lease table: the options that depend on the table's rows."""
     for name in ("startingPosition", "newStreamPosition"):
         if (start := values.get(name)) is not None and start.from_leases:
             yield f"kinesis-efo option '{name}' is LEASES, which needs 'leaseTable' or a manifest: its rows have the positions"
@@ -309,7 +309,7 @@ def _needs_table(values: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-# In a table of options, the last one of a name counts.
+# If several options in a table have the same name, the last one applies.
 _BATCH_START: Final = Option("startingPosition", lambda text: Start(bounds=read.starts(text)),
     "EARLIEST (TRIM_HORIZON), a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard",
     "-", "where a batch read starts", "start", also=("startingTimestamp",))  # fmt: skip
@@ -326,7 +326,7 @@ class BatchOptions:
     starts: Bounds = field(default_factory=lambda: Bounds(TRIM_HORIZON))
 
     def name(self, argument: str, option: str) -> str:
-        """The name of a bound in messages: the argument or the option that gave it."""
+        """Return the name of a bound in messages: the argument or the option that set it."""
         return argument if argument in self.source.times else f"kinesis-efo option '{option}'"
 
     @classmethod
@@ -343,7 +343,7 @@ class BatchOptions:
 
 
 def are_for_batch(options: Iterable[str]) -> bool:
-    """Whether options can only be meant for a batch read. At `load()`, Spark does not say which kind of read it is."""
+    """Whether options can only be meant for a batch read. At `load()`, Spark does not pass the kind of read."""
     revealing = {BATCH.lower(), "shardspertask", "batch.shardspertask", "batch.maxrate"}
     return not revealing.isdisjoint(map(str.lower, options))
 
@@ -354,14 +354,14 @@ def _quoted(names: list[str]) -> str:
 
 
 def of_run(options: SourceOptions) -> dict[str, str]:
-    """Return the options of a run, by name, as texts to compare and to show. Secrets are replaced with hashes."""
+    """Return the options that apply to a whole run, by name, as texts to compare and show. Secrets are replaced with hashes."""
     return {
         option.name: _text(option.name, attrgetter(option.field)(options)) for option in SOURCE_OPTIONS if option.of_run
     }
 
 
 def differences(run: Mapping[str, str], query: Mapping[str, str]) -> list[str]:
-    """Describe why a query cannot share a run: one message for each option that differs. Both arguments come from `of_run`."""
+    """Describe why a query cannot share a run: one message for each option that differs. Both arguments are results of `of_run`."""
     return [
         f"kinesis-efo option '{name}' is {_shown(name, query.get(name, '-'))} here and {_shown(name, run.get(name, '-'))} in a query of this "
         "Spark program that reads the same stream: queries that share a stream share what reads it, so give all of them the same value"

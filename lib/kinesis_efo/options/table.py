@@ -22,30 +22,24 @@ Settings = TypeVar("Settings")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of a table of options: its name as documented, matched in any case, and how to `read` its text (ValueError: invalid).
+    """One row of a table of options."""
 
-    `rule` completes "must be ..." in messages. `default` is as documented, in backticks if it can be given. `field` is that of the
-    settings, such as `aws.region`; empty if the value is only checked. `needs` is an option that this one requires, or `name=value`.
-    `of_run`: queries that share a run must give the same value. `formerly`: names that still work, with a warning; `also`: names that
-    other sources use.
-    """
-
-    name: str
-    read: Callable[[str], Any]
-    rule: str
-    default: str
+    name: str  # As documented; matched in any case
+    read: Callable[[str], Any]  # Parses the text; raises ValueError if it is invalid
+    rule: str  # Completes "must be ..." in messages
+    default: str  # As documented, in backticks if it is a valid value
     meaning: str
-    field: str = ""
-    needs: str = ""
-    of_run: bool = False
-    formerly: tuple[str, ...] = ()
-    also: tuple[str, ...] = ()
+    field: str = ""  # Of the settings, such as `aws.region`; empty if the value is only checked
+    needs: str = ""  # An option that this one requires, or `name=value`
+    of_run: bool = False  # Whether queries that share a run must give the same value
+    formerly: tuple[str, ...] = ()  # Old names, which cause a warning
+    also: tuple[str, ...] = ()  # Names of the same option in other sources
 
 
 class OptionTable(Generic[Settings]):
-    """Parses the options of one subject, such as the source, into `settings`, a dataclass whose fields all have defaults.
+    """Parses the options of a subject, such as the source, into `settings`, a dataclass whose fields all have defaults.
 
-    `ignored` are names to skip, in lower case; `removed` are names to skip with a warning.
+    `ignored` are names to skip, in lower case. `removed` are names to skip with a warning.
     """
 
     def __init__(
@@ -73,10 +67,10 @@ class OptionTable(Generic[Settings]):
         texts: Mapping[str, str],
         contradictions: Callable[[Mapping[str, Any], Set[str]], Iterable[str]] = lambda _values, _names: (),
     ) -> Settings:
-        """Parse options, whose names may be in any case, into settings.
+        """Parse options, whose names may be in any case, into settings. Raises `OptionsError` with all faults.
 
-        `contradictions` returns faults that concern several options. It gets the values that could be parsed, and the names of all options
-        that were given.
+        `contradictions` returns the faults that concern several options. Its arguments are the values that could be parsed, and the names
+        of all given options.
         """
         faults: list[str] = []
         names: set[str] = set()
@@ -100,7 +94,7 @@ class OptionTable(Generic[Settings]):
         return self._filled(values)
 
     def _current(self, name: str, text: str) -> tuple[Option | None, str]:
-        """Return the option with a name, and its text. Log a warning, once in each process, if the name is not used any more."""
+        """Return the option with a name, and its text. Log a warning, once per process, if the name is obsolete."""
         if not (old := self._old.get(name.lower())):
             return self._by_lower_name.get(name.lower()), text
         spelling, option, what = old
@@ -139,14 +133,11 @@ class OptionTable(Generic[Settings]):
 
 
 class Foreign(NamedTuple):
-    """Options of another system, and what takes their place: our option `here`, or `-`. `system` ends with source or sink.
+    """Options of another system, and what replaces them here."""
 
-    One of the `names` that ends with `*` stands for all that begin so and have no row of their own.
-    """
-
-    system: str
-    names: list[str]
-    here: str
+    system: str  # Ends with source or sink
+    names: list[str]  # A name that ends with `*` is a prefix, for names without a separate row
+    here: str  # This library's option, or `-`
     note: str
 
 
@@ -164,7 +155,7 @@ def foreign() -> list[Foreign]:
 
 
 def answer(kind: str, name: str) -> str | None:
-    """Return the end of the message about an option that another system's `kind`, source or sink, has; None if none has it.
+    """Return the end of the message about an option of another system's `kind` (source or sink); None if the name is unknown.
 
     >>> answer("source", "topic"), answer("source", "startingoffsets")
     (None, "'startingOffsets' is Kafka's; here it is 'startingPosition': JSON gives each stream and shard its own")

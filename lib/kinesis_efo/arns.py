@@ -1,5 +1,5 @@
-"""Patterns of names and ARNs that options, manifests and the producer accept; and the identity of a stream, because a later stream may have
-the same ARN."""
+"""Patterns of the names and ARNs that options, manifests and the producer accept, and the identity of a stream, which its ARN alone does not
+define."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 _NAME: Final = "[a-zA-Z0-9_.-]{1,128}"
-# Without \w and \d, because the JSON schema of manifests has these patterns, too, and \w and \d depend on the language.
+# Without \w and \d, whose meaning depends on the language: the JSON schema of manifests also contains these patterns.
 _WORD: Final = "[a-zA-Z0-9_-]+"
 _ACCOUNT: Final = "[0-9]{12}"
 
@@ -25,17 +25,17 @@ ROLE_ARN: Final = re.compile(rf"arn:{_WORD}:iam::{_ACCOUNT}:role/\S+")
 
 
 class StreamIdentity(NamedTuple):
-    """The ARN of a stream and its creation time (epoch seconds; None if unknown). If it is created again, ARN and shard ids are the same.
+    """The ARN and creation time of a stream. A stream that was deleted and created again has the same ARN and shard ids.
 
     >>> print(StreamIdentity("arn:aws:kinesis:eu-west-1:123456789012:stream/orders", 1700000000))
     arn:aws:kinesis:eu-west-1:123456789012:stream/orders, created 2023-11-14T22:13:20+00:00
     """
 
     arn: str
-    created: int | None = None
+    created: int | None = None  # Epoch seconds; None if unknown
 
     def differs(self, other: StreamIdentity) -> bool:
-        """Whether this and `other` are certainly not the same stream."""
+        """Whether this and `other` are certainly different streams."""
         known = self.created is not None and other.created is not None
         return self.arn != other.arn or (known and self.created != other.created)
 

@@ -1,4 +1,4 @@
-"""Makes clients of botocore and aiobotocore with a query's region, endpoint and role.
+"""Creates botocore and aiobotocore clients with a query's region, endpoint and role.
 
 The SDK handles `AWS_ENDPOINT_URL*`, profiles, web identities and instance roles; this module adds the query's options.
 """
@@ -50,24 +50,24 @@ def _config(attempts: int, connect: float, read: float) -> dict[str, Any]:
 
 
 CONTROL_CONFIG: Final = _config(attempts=8, connect=10, read=30)
-"""Configuration for control calls, which the SDK retries. Subscriptions have their own retries."""
+"""Configuration for control calls, which the SDK retries. The library retries subscriptions itself."""
 
 
 def patient_config(seconds: float) -> dict[str, Any]:
-    """Return the configuration for calls with at most `seconds` for a response. `Patience` retries these calls, because the SDK does not
-    know for how long to retry."""
+    """Return the configuration for calls with a timeout of at most `seconds`. `Patience` retries these calls: the SDK cannot retry for a
+    given time."""
     return _config(attempts=1, connect=min(10.0, seconds), read=min(30.0, seconds))
 
 
 INTERACTIVE_CONFIG: Final = _config(attempts=2, connect=2, read=5)
-"""Configuration for calls of interactive tools, which must fail soon."""
+"""Configuration for the calls of interactive tools, which must fail quickly."""
 
 
 CONTROL_SECONDS: Final = 60.0
-"""Maximum seconds of a control call, with its sign-in and retries."""
+"""Maximum seconds of a control call, including its sign-in and retries."""
 
 COMMAND_SECONDS: Final = 10.0
-"""The same for the calls of a command."""
+"""Maximum seconds of a call of a command, including its sign-in and retries."""
 
 _MOST_PAGES: Final = 1_000
 
@@ -78,9 +78,9 @@ async def pages_of(
     request: dict[str, Any],
     following: Callable[[dict[str, Any]], dict[str, Any] | None],
 ) -> AsyncIterator[dict[str, Any]]:
-    """Yield the pages of a list. `following` makes the request for the page after another, None after the last.
+    """Yield the pages of a list. `following` returns the request for the page after the given one, or None after the last page.
 
-    Raises `ConfigurationError` if there are more pages than AWS has, because memory for them is limited.
+    Raises `ConfigurationError` after more pages than AWS would return, to limit memory.
     """
     for _ in range(_MOST_PAGES):
         page = await call(**request)
@@ -94,7 +94,7 @@ async def pages_of(
 
 
 def token_only(page: dict[str, Any]) -> dict[str, Any] | None:
-    """Make the request for the page after another, for lists whose token includes the other parameters."""
+    """Return the request for the next page, for lists whose token includes the other parameters; None after the last page."""
     return {"NextToken": token} if (token := page.get("NextToken")) else None
 
 
@@ -102,9 +102,9 @@ _loader = cache(botocore.loaders.create_loader)
 
 
 def with_shared_loader(session: SessionT) -> SessionT:
-    """Let a session share the parsed descriptions of AWS' services with other sessions of this process.
+    """Share the parsed descriptions of AWS services among the sessions of this process. Returns the session.
 
-    Parsing them again would take 5 to 100 ms of CPU for each service.
+    Parsing them again would cost 5 to 100 ms of CPU per service.
     """
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     return session
@@ -112,7 +112,7 @@ def with_shared_loader(session: SessionT) -> SessionT:
 
 @cache
 def domains_of_aws() -> tuple[str, ...]:
-    """Return the domains of AWS' endpoints in all partitions, each with a leading dot."""
+    """Return the domains of AWS endpoints in all partitions, each with a leading dot."""
     data = with_shared_loader(botocore.session.Session()).get_data("partitions")
     outputs = [each["outputs"] for each in data["partitions"]]
     return tuple(f".{each[name]}" for each in outputs for name in ("dnsSuffix", "dualStackDnsSuffix"))
@@ -132,10 +132,10 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
     if not begins and "text/html" not in response_dict["headers"].get("content-type", ""):
         return
     if status >= 500:
-        response_dict["body"] = b""  # so that the SDK retries, and its error has the status without the page
+        response_dict["body"] = b""  # the SDK then retries, and its error has the status without the page
         return
     if hasattr(body, "close"):
-        body.close()  # the caller will not get this stream
+        body.close()  # this stream is not passed to the caller
     raise ResponseParserError(
         f"{operation_model.name} was answered with an HTML page (HTTP status {status}), which AWS does not send: "
         "a captive portal or a proxy is in between. Sign in to the network, or correct the proxy or the endpoint"
@@ -143,9 +143,9 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
 
 
 def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
-    """Raise an error for a request of another service to Kinesis' endpoint, because that endpoint's own error would mislead."""
+    """Raise an error for another service's request to a Kinesis endpoint, whose own error would be misleading."""
     host, service = urlsplit(request.url).hostname or "", event_name.split(".")[1]
-    # Match only a name that a region follows, because a bucket may be called kinesis, too.
+    # Match only a name that is followed by a region: a bucket may also be named kinesis.
     its = re.search(r"(^|[.-])kinesis(-fips)?\.[a-z-]+-\d+\.", host)
     if service != "kinesis" and its and host.endswith(domains_of_aws()):
         raise ConfigurationError(
@@ -155,9 +155,9 @@ def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
 
 
 def _require_authorities(session: botocore.session.Session, request: Any, **_: Any) -> None:
-    """Raise an error for a request over TLS if the file of certificate authorities is unusable, which the SDK would repeat in vain."""
+    """Raise an error for a TLS request if the file of certificate authorities is unusable; the SDK would only retry."""
     source, path = _authorities(session)
-    # Checked again if the file has changed: it may be replaced while a query runs.
+    # Checked again after a change: the file may be replaced while a query runs.
     if source and request.url.startswith("https") and (fault := _fault_of(path, _stamp(path))):
         raise ConfigurationError(
             f"{source} names {path!r}: {fault}; give a file of certificates in PEM format, or remove the setting"
@@ -165,7 +165,7 @@ def _require_authorities(session: botocore.session.Session, request: Any, **_: A
 
 
 def _authorities(session: botocore.session.Session) -> tuple[str, str]:
-    """Return what names the file of certificate authorities, and the file; an empty text if it is the SDK's."""
+    """Return the setting that selects the file of certificate authorities (empty if it is the SDK's file), and the file."""
     if path := session.get_config_variable("ca_bundle"):
         return "AWS_CA_BUNDLE" if "AWS_CA_BUNDLE" in os.environ else f"ca_bundle of {profile_of(session)}", path
     if path := os.environ.get("REQUESTS_CA_BUNDLE"):
@@ -196,13 +196,13 @@ def _fault_of(path: str, stamp: tuple[int, int] | None) -> str | None:  # noqa: 
 
 
 _OWN_LIMITS: Final = ("GetRecords", "PutRecords")
-"""Operations with large bodies. The HTTP session limits them."""
+"""Operations with large bodies, which the HTTP session limits."""
 
 
 class _Limit:
-    """Limits the calls of clients: each ends within a time limit, and its error names the proxy, or the file of authorities.
+    """Limits the duration of clients' calls, and adds the proxy or the file of authorities to their errors.
 
-    The SDK's timeouts do not cover a proxy that never answers CONNECT, nor responses of which a byte comes now and then.
+    The SDK's timeouts cover neither a proxy that does not respond to CONNECT nor a response that arrives byte by byte.
     """
 
     def __init__(self, most_seconds: float, session: botocore.session.Session) -> None:
@@ -210,7 +210,7 @@ class _Limit:
         self._session = session
 
     def on_class(self, class_attributes: dict[str, Any], base_classes: list[type], **_: Any) -> None:
-        """Limit all operations of a class of clients that the SDK creates."""
+        """Limit all operations of a client class that the SDK creates."""
         limited = self._awaited if issubclass(base_classes[-1], AioBaseClient) else self._blocking
         for name, method in class_attributes.items():
             if isinstance(method, FunctionType):
@@ -241,7 +241,7 @@ class _Limit:
             operation, seconds = self._of(client, name)
             if not operation:
                 return method(client, *args, **more)
-            with deadline(inf if seconds is None else seconds):  # a credential_process ends with the call
+            with deadline(inf if seconds is None else seconds):  # also limits a credential_process
                 calling = in_thread(method, client, *args, **more)
             with self._explaining(client):
                 try:
@@ -254,7 +254,7 @@ class _Limit:
         return call
 
     def _of(self, client: Any, name: str) -> tuple[str, float | None]:
-        """The operation of a client's method, empty if it is another method, and its limit in seconds; None: no limit."""
+        """Return the operation of a client's method (empty for other methods), and its limit in seconds (None: unlimited)."""
         operation = client.meta.method_to_api_mapping.get(name, "")
         model = client.meta.service_model
         if not operation or operation in _OWN_LIMITS or model.operation_model(operation).has_streaming_input:
@@ -286,9 +286,9 @@ class _Limit:
 
 
 def prepared(session: SessionT, seconds: float = CONTROL_SECONDS) -> SessionT:
-    """Correct a session where some versions of botocore differ from Kinesis' documentation, and check its endpoints and responses.
+    """Fix a session where some botocore versions differ from Kinesis' documentation, and validate its endpoints and responses.
 
-    `seconds` is the time limit of each control call of its clients, including those with which the SDK signs in.
+    `seconds` limits each control call of its clients, including the SDK's sign-in calls. Returns the session.
     """
     send_exact_times(session)
     session.register("creating-client-class", _Limit(seconds, session).on_class)
@@ -300,7 +300,7 @@ def prepared(session: SessionT, seconds: float = CONTROL_SECONDS) -> SessionT:
 
 
 def refuse_old_sdk(version: str) -> None:
-    """Raise an error for a version of aiobotocore that does not verify host names and, behind a proxy, certificates."""
+    """Raise an error for an aiobotocore version that does not verify host names or, behind a proxy, certificates."""
     if tuple(map(int, version.split(".")[:2])) < (3, 9):
         raise ConfigurationError(
             f"aiobotocore {version}: it does not verify the host name in AWS' certificates and, behind a proxy, accepts any certificate; "
@@ -309,20 +309,18 @@ def refuse_old_sdk(version: str) -> None:
 
 
 class SyncClients:
-    """Makes botocore clients (boto3's are the same), for single calls such as loading the manifest.
+    """Creates botocore clients (boto3's are the same), for single calls such as loading the manifest.
 
-    Configuration and credentials are read only when the first client is made, because a manifest in a file needs none. `region` is that
-    of the clients if the settings name none; None: the region in the SDK's own configuration. `config` has timeouts and retries. A call
-    takes at most `seconds`.
+    Configuration and credentials are loaded with the first client: a manifest in a file does not need them.
     """
 
     def __init__(
         self,
         settings: AwsSettings,
-        region: str | None = None,
-        config: Mapping[str, Any] | None = None,
+        region: str | None = None,  # If not in the settings; by default, the region in the SDK's configuration
+        config: Mapping[str, Any] | None = None,  # Timeouts and retries
         clock: Clock | None = None,
-        seconds: float = CONTROL_SECONDS,
+        seconds: float = CONTROL_SECONDS,  # Maximum duration of a call
     ) -> None:
         self._settings = settings
         self._seconds = seconds
@@ -332,8 +330,8 @@ class SyncClients:
 
     @cached_property
     def region(self) -> str | None:
-        """The region of the clients; None if there is none."""
-        # AWS_REGION comes first, as in all other SDKs and in AWS' command line; botocore itself reads only AWS_DEFAULT_REGION.
+        """The region of the clients; None if it is not configured."""
+        # AWS_REGION has precedence, as in the other SDKs and the AWS CLI; botocore reads only AWS_DEFAULT_REGION.
         configured = os.environ.get("AWS_REGION") or self._core.get_config_variable("region")
         return self._given_region or configured
 
@@ -343,7 +341,7 @@ class SyncClients:
         return _watched(botocore.session.Session(), self._clock, self._seconds, region)
 
     def client(self, service_name: str, /) -> Any:
-        """Make a client. The caller closes it."""
+        """Create a client, which the caller must close. Raises `ConfigurationError` without a region."""
         if self.region is None:
             raise ConfigurationError(
                 f"no AWS region for {service_name}: set kinesis-efo option 'region' (on the command line, --region) or the "
@@ -356,7 +354,7 @@ class SyncClients:
 
     @cached_property
     def _session(self) -> botocore.session.Session:
-        """The session. If the settings name a role, it has the role's credentials."""
+        """The session, with the role's credentials if the settings have a role."""
         if self._settings.role_arn:
             base = _watched(botocore.session.Session(), self._clock, self._seconds, self.region)
             config = botocore.config.Config(**self._config)
@@ -370,9 +368,9 @@ class SyncClients:
 
 
 class AsyncClients:
-    """Makes aiobotocore clients. Each is an async context manager. A control call takes at most `seconds`, with its sign-in and retries.
+    """Creates aiobotocore clients. `seconds` limits each control call, including its sign-in and retries.
 
-    `given` is a session whose credentials and profile are used; None: those of the environment.
+    `given` is a session whose credentials and profile are used, by default those of the environment.
     """
 
     def __init__(
@@ -415,19 +413,19 @@ class AsyncClients:
         if self._given is None:
             return _watched(AioSession(), self._clock, self._seconds, self._region)
         session = AioSession()
-        # boto3 calls it default if there is none.
+        # boto3 returns `default` if the profile is not set.
         if (profile := setting_of(self._given, "profile")) not in (None, "default"):
             session.set_config_variable("profile", profile)
         borrow(prepared(session, self._seconds), self._given, self._seconds)
         return session
 
     async def credentials(self) -> Any:
-        """Return the present credentials (of the role, if the settings name one); None if there are none."""
+        """Return the current credentials (of the role, if the settings have one); None if there are none."""
         found = await (await self._ready()).get_credentials()
         return None if found is None else await found.get_frozen_credentials()
 
     async def open(self, service: str, config: AioConfig | None = None) -> AbstractAsyncContextManager[Any]:
-        """Make a client for a service, as an async context manager."""
+        """Create a client for a service, as an async context manager."""
         session = await self._ready()
         given = config or AioConfig()
         merged = AioConfig(**CONTROL_CONFIG).merge(given)
@@ -449,7 +447,7 @@ def _watched(session: SessionT, clock: Clock, seconds: float, region: str | None
 
 
 def _asks(session: botocore.session.Session) -> bool:
-    """Whether somebody has to type a code (MFA) at the sign-in. It is done before the first call, whose time limit is too short for that."""
+    """Whether the sign-in requires typing a code (MFA). It then precedes the first call, whose time limit is too short for that."""
     try:
         return "mfa_serial" in session.get_scoped_config()
     except BotoCoreError:
@@ -457,7 +455,7 @@ def _asks(session: botocore.session.Session) -> bool:
 
 
 def _assuming(fetcher: Any, client: Callable[..., Any], credentials: Any, settings: AwsSettings) -> Any:
-    """Make credentials that assume the role of the settings, with the class `fetcher` of botocore or aiobotocore."""
+    """Return a fetcher of credentials that assumes the settings' role. `fetcher` is the class of botocore or aiobotocore."""
     if credentials is None:
         raise ConfigurationError(
             f"kinesis-efo option 'roleArn' is {settings.role_arn!r}, but there are no AWS credentials to assume it with; "

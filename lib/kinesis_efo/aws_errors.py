@@ -1,7 +1,7 @@
-"""Classifies errors of AWS calls by cause: one table of error codes and one of exceptions, for all callers.
+"""Classifies errors of AWS calls by cause, with one table of error codes and one of exceptions.
 
-The callers decide what to do about a cause: readers, writers and the lease table differ. The codes are those of the API references of
-Kinesis and DynamoDB, of their pages "Common Errors", and of botocore's own lists of retryable errors.
+Callers decide what to do about a cause: readers, writers and the lease table differ. The codes are from the API references of Kinesis and
+DynamoDB, their pages "Common Errors", and botocore's lists of retryable errors.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ THROUGHPUT_EXCEEDED: Final = "ProvisionedThroughputExceededException"
 
 
 class SignInError(BotoCoreError):  # type: ignore[misc]  # botocore has no types
-    """There are no credentials, and waiting does not help, because a profile, a file or a program that provides them is wrong."""
+    """A profile, file or program that should provide credentials is wrong. Waiting does not help."""
 
     fmt = "{reason}"
 
 
 class NoAnswerError(HTTPClientError):  # type: ignore[misc]  # botocore has no types
-    """A call had no answer within its deadline, although a connection may be open."""
+    """A call did not receive a response within its deadline, although a connection may be open."""
 
     fmt = "{operation}: no answer from {endpoint_url} within {seconds:.3g} s"
 
@@ -54,15 +54,15 @@ class Cause(Enum):
     """Why a call failed."""
 
     PASSING = auto()
-    """Throttling, a fault of the service, or of the connection: the same call may succeed later."""
+    """Throttling, or a service or connection error: the same call may succeed later."""
     DENIED = auto()
-    """No policy allows the call, or one forbids it."""
+    """No policy allows the call, or a policy denies it."""
     UNRECOGNIZED = auto()
     """AWS does not accept the credentials or the signature."""
     NO_CREDENTIALS = auto()
-    """There are no credentials to sign with."""
+    """There are no credentials."""
     CREDENTIALS_UNREACHABLE = auto()
-    """The provider of the credentials does not respond."""
+    """The credentials provider does not respond."""
     EXPIRED = auto()
     """The credentials have expired."""
     KEY = auto()
@@ -72,15 +72,15 @@ class Cause(Enum):
     IN_USE = auto()
     """The resource is being created or changed, or another program uses it."""
     INVALID = auto()
-    """The service calls the request invalid."""
+    """The service rejects the request as invalid."""
     UNSENT = auto()
-    """The SDK refused to send the request: a parameter or its configuration is wrong."""
+    """The SDK did not send the request: a parameter or its configuration is wrong."""
     UNKNOWN = auto()
     """The error is not in the tables below."""
 
     @property
     def refused(self) -> bool:
-        """Whether AWS refuses the credentials or a policy forbids the call. Waiting does not help then."""
+        """Whether AWS rejects the credentials or denies the call, or credentials are missing. Waiting does not help."""
         return self in (Cause.DENIED, Cause.UNRECOGNIZED, Cause.NO_CREDENTIALS)
 
 
@@ -155,7 +155,7 @@ _BY_CODE: Final = {
     ),
 }
 
-# Tried in this order: special types before general ones.
+# In order: special types before general ones.
 _BY_TYPE: Final[tuple[tuple[tuple[type[Exception], ...], Cause], ...]] = (
     ((CredentialRetrievalError, MetadataRetrievalError), Cause.CREDENTIALS_UNREACHABLE),
     (
@@ -171,7 +171,7 @@ _BY_TYPE: Final[tuple[tuple[tuple[type[Exception], ...], Cause], ...]] = (
         ),
         Cause.NO_CREDENTIALS,
     ),
-    # botocore's ConnectionError (refused, unresolved, timed out) is listed because it is neither an HTTPClientError nor an OSError.
+    # botocore's ConnectionError (refused, unresolved, timed out) is neither an HTTPClientError nor an OSError.
     ((HTTPClientError, BotoConnectionError, ResponseParserError, ParserError), Cause.PASSING),
     ((aiohttp.ClientError, OSError, EOFError, FrameError), Cause.PASSING),
     ((ParamValidationError, ValueError, BotoCoreError), Cause.UNSENT),
@@ -191,7 +191,7 @@ def cause_of(error: Exception) -> Cause:
     'PASSING'
     """
     if skew_of(error) is not None:
-        return Cause.PASSING  # the credentials are fine, and the clock may be corrected
+        return Cause.PASSING  # the credentials are valid, and the clock may be corrected
     if isinstance(error, ClientError):
         return cause_of_code(code_of(error), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     return next((cause for kinds, cause in _BY_TYPE if isinstance(error, kinds)), Cause.UNKNOWN)
@@ -211,12 +211,12 @@ def cause_of_code(code: str, status: int = 0) -> Cause:
 
 
 def code_of(error: Exception) -> str:
-    """Return the service's error code; empty if there was no response, or no code."""
+    """Return the service's error code; empty if there was no response, or a response without a code."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 
 def action_of(error: Exception, operation: str) -> str:
-    """Return the permission that a refused call needs, such as `sts:AssumeRole`."""
+    """Return the permission that a denied call requires, such as `sts:AssumeRole`."""
     operation = getattr(error, "operation_name", operation)
     service = "sts" if operation.startswith("AssumeRole") else "sso" if operation == "GetRoleCredentials" else "kinesis"
     return f"{service}:{operation}"
@@ -228,9 +228,9 @@ def message_of(error: Exception) -> str:
 
 
 def skew_of(error: Exception) -> float | None:
-    """Return by how many seconds this machine's clock is ahead of AWS' clock, if AWS refused a signature because of that; else None.
+    """Return the seconds by which this machine's clock is ahead of AWS' clock, if AWS rejected a signature for its time; else None.
 
-    AWS' message has the time of the signature and AWS' time. AWS also refuses a request that was on its way for minutes.
+    The times are from AWS' message. AWS also rejects the signature of a request that was in transit for minutes.
     """
     if code_of(error) not in _SIGNATURE_CODES or (times := _SIGNED.search(message_of(error))) is None:
         return None
@@ -239,15 +239,15 @@ def skew_of(error: Exception) -> float | None:
 
 
 def is_foreign(error: Exception) -> bool:
-    """Whether the response seems to come from a proxy or another server: AWS always sends a code with the HTTP status."""
+    """Whether the response seems to come from a proxy or another server: AWS always sends an error code with the HTTP status."""
     if not isinstance(error, ClientError):
         return isinstance(error, ResponseParserError)
-    code, heads = code_of(error), error.operation_name.startswith("Head")  # the response to the latter has no body
+    code, heads = code_of(error), error.operation_name.startswith("Head")  # responses to HEAD requests lack a body
     return not code or (code.isdigit() and not heads)
 
 
 def describe(error: Exception) -> str:
-    """Describe an error in one line with its code or type and its message, without a full stop at the end."""
+    """Describe an error in one line with its code or type and its message, without a trailing period."""
     if isinstance(error, ClientError) and is_foreign(error):
         status = code_of(error) or error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", "unknown")
         text = (
@@ -269,12 +269,12 @@ def describe(error: Exception) -> str:
 
 
 def credentials_remedy(error: Exception) -> str:
-    """Return what to do without credentials, as an imperative."""
+    """Return what to do about missing credentials, as an imperative."""
     if isinstance(error, SignInError):
         return "correct that, or log in"
     return "give the process a role, a profile or credentials in its environment"
 
 
 def key_remedy(code: str, action: str) -> str:
-    """Return what to do about a KMS key that cannot be used, as an imperative. `action` is the KMS action that the caller needs."""
+    """Return what to do about an unusable KMS key, as an imperative. `action` is the KMS action that the caller needs."""
     return _KEY_REMEDIES[code].format(action=action)

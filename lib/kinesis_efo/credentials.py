@@ -1,6 +1,6 @@
-"""Reads changed credentials again while a query runs, and explains failed sign-ins.
+"""Reloads changed credentials while a query runs, and explains failed sign-ins.
 
-The SDK reads files of credentials once, and renews only credentials with an expiry time.
+The SDK reads credential files only once, and renews only credentials with an expiration time.
 """
 
 from __future__ import annotations
@@ -30,45 +30,45 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 60.0
-"""Seconds between two checks of the files."""
+"""Seconds between two checks of the credential files."""
 PROCESS_SECONDS: Final = 60.0
-"""Timeout of a `credential_process`, for which the SDK would wait forever."""
+"""Maximum seconds of a `credential_process`, for which the SDK would wait forever."""
 _KILL_SECONDS: Final = 0.3
 _AGAIN_SECONDS: Final = 1.0
 _REPEATED_BY_OTHERS: Final = ("PutRecords",)
-"""Operations whose bodies the SDK cannot send twice (raw_bodies.py); the producer repeats the call."""
+"""Operations whose bodies the SDK cannot send twice (raw_bodies.py). The producer retries the call."""
 _FILES: Final = ("credentials_file", "config_file")
 _MAY_PASS: Final = (Cause.PASSING, Cause.CREDENTIALS_UNREACHABLE)
 _BY_AWS: Final = (*_MAY_PASS, Cause.DENIED, Cause.UNRECOGNIZED, Cause.EXPIRED)
-"""Causes of a failed sign-in that every caller explains with a message of its own."""
+"""Causes of a failed sign-in for which every caller has a separate message."""
 _PROCESS: Final = "custom-process"
 _OF_THIS_HOST: Final = (_PROCESS, "Environment")
-"""The SDK's names of the sources of credentials that need no network."""
+"""The SDK's names of credential sources that do not use the network."""
 _OF_HOSTS: Final = ("EcsContainer", "Ec2InstanceMetadata")
-"""Values of `credential_source`, beside `Environment`."""
+"""Values of `credential_source` other than `Environment`."""
 
 
 def provide(session: Any, load: Callable[[], Any]) -> None:
-    """Let a session get its credentials from `load`, which returns them, or None (for aiobotocore, an awaitable of these)."""
+    """Make a session load its credentials with `load`, which returns credentials or None (for aiobotocore, an awaitable of these)."""
     session.register_component("credential_provider", SimpleNamespace(load_credentials=load))
 
 
 class SdkSession(Protocol):
-    """A session of botocore, boto3 or aiobotocore."""
+    """A botocore, boto3 or aiobotocore session."""
 
     def get_credentials(self) -> Any:
         """Return credentials, None, or an awaitable of these."""
 
 
 def setting_of(session: Any, name: str) -> str | None:
-    """Return the `region` or the `profile` of a session. boto3's has attributes in place of botocore's variables."""
+    """Return the `region` or the `profile` of a session. boto3 has attributes instead of botocore's variables."""
     if hasattr(session, "get_config_variable"):
         return cast("str | None", session.get_config_variable(name))
     return getattr(session, f"{name}_name", None)
 
 
 def borrow(session: AioSession, given: SdkSession, seconds: float) -> None:
-    """Let a session get its credentials from another one, which renews them. The first ones are there after at most `seconds`."""
+    """Make a session load its credentials from the session `given`, which renews them. Loading is limited to `seconds`."""
 
     async def load() -> Any:
         found = await _in_time(asyncio.wrap_future(in_thread(given.get_credentials)), seconds)
@@ -80,7 +80,7 @@ def borrow(session: AioSession, given: SdkSession, seconds: float) -> None:
 
 
 class _Borrowed:
-    """Makes botocore's credentials those of aiobotocore."""
+    """Adapts botocore's credentials to aiobotocore's interface."""
 
     def __init__(self, found: Any) -> None:
         self._found = found
@@ -89,7 +89,7 @@ class _Borrowed:
         return getattr(self._found, name)
 
     async def get_frozen_credentials(self) -> Any:
-        """Return the present credentials. Only renewing them takes time, for which a thread waits."""
+        """Return the current credentials. Renews them in a thread if necessary."""
         freeze, found = self._found.get_frozen_credentials, self._found
         if hasattr(found, "refresh_needed") and found.refresh_needed():
             return await asyncio.wrap_future(in_thread(freeze))
@@ -111,9 +111,9 @@ def profile_of(session: Any) -> str:
 
 
 def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS) -> None:
-    """Let a session read its credentials again if their files changed (checked once a minute), or if AWS says that they have expired.
+    """Make a session reload its credentials if their files changed (checked once a minute) or if AWS reports that they have expired.
 
-    If a sign-in fails and waiting cannot help, the session's calls raise `SignInError`. A sign-in takes at most `seconds`.
+    If a sign-in fails and waiting does not help, the session's calls raise `SignInError`. A sign-in is limited to `seconds`.
     """
     for name in ("botocore.credentials", "aiobotocore.credentials", "botocore.tokens", "aiobotocore.tokens"):
         logging.getLogger(name).addFilter(_without_traceback)
@@ -121,8 +121,8 @@ def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS) -> None:
     usual = _ending_helpers(session).load_credentials
 
     def anew() -> Any:
-        # A session keeps what it has read from the files, so a new session is needed.
-        # Name no profile for it, because an explicit profile would override keys in the environment.
+        # A session caches the contents of the files, so a new session is needed.
+        # Do not set its profile: an explicit profile would override keys in the environment.
         session_anew = type(session)()
         session_anew.set_config_variable("region", session.get_config_variable("region"))
         return _ending_helpers(session_anew).load_credentials()
@@ -138,7 +138,7 @@ def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS) -> None:
         return None if found is None else _Credentials(found, anew, moment, Lock())
 
     def again(response: tuple[Any, dict[str, Any]] | None, attempts: int, operation: Any, **_: Any) -> float | None:
-        """Let the SDK sign and send a call once more if AWS refused it because the credentials have expired."""
+        """Make the SDK sign and send a call once more if AWS rejected it for expired credentials."""
         if response is None or cause_of_code(response[1].get("Error", {}).get("Code", "")) is not Cause.EXPIRED:
             return None
         moment.expired()
@@ -149,10 +149,10 @@ def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS) -> None:
 
 
 def _ending_helpers(session: Any) -> Any:
-    """Let each `credential_process` of a session, that of a `source_profile` as well, end with the call that waits for it.
+    """Make each `credential_process` of a session, including that of a `source_profile`, end with the call that waits for it.
 
-    Returns the session's chain of credential providers. The SDK's own providers would leave the program running. It is killed alone,
-    without what it has started: in a process group of its own, it could not ask for a password in the terminal.
+    Returns the session's chain of credential providers. The SDK's providers would leave the program running. Only the program is killed,
+    not its child processes: in a separate process group, it could not prompt for a password on the terminal.
     """
     awaits = isinstance(session, AioSession)
     popen = _process if awaits else _blocking_process
@@ -179,12 +179,12 @@ def _ending_helpers(session: Any) -> Any:
     )  # fmt: skip
     for provider in (roles, process(profile)):
         chain.insert_after(provider.METHOD, provider)
-        chain.remove(provider.METHOD)  # the first one of the two
+        chain.remove(provider.METHOD)  # removes the first of the two
     return chain
 
 
 class _RefreshState:
-    """Decides when to read the credentials again, and remembers whether a sign-in has succeeded."""
+    """Decides when to reload the credentials, and records whether a sign-in has succeeded."""
 
     def __init__(self, files: list[Path], session: Any, clock: Clock) -> None:
         self._files = files
@@ -197,13 +197,13 @@ class _RefreshState:
         self._expired = False
 
     def expired(self) -> None:
-        """Note that AWS calls the credentials expired."""
+        """Record that AWS reported the credentials as expired."""
         self._expired = True
 
     @contextmanager
     def signing_in(self, *, works: bool = False) -> Iterator[None]:
-        """Raise `SignInError` if a sign-in fails and waiting does not help. With `works`, success proves that there are credentials: from
-        then on, failures may be transient."""
+        """Raise `SignInError` if a sign-in fails and waiting does not help. With `works`, success proves that there are credentials, so that
+        later failures may be transient."""
         try:
             yield
         except Exception as error:
@@ -221,7 +221,7 @@ class _RefreshState:
         return f"the sign-in with {profile_of(self._session)}"
 
     def _named_by(self, error: Exception) -> str:
-        """Name the setting with the file or program that is missing."""
+        """Return a text with the setting that contains the missing file or program; empty if not found."""
         file = getattr(error, "filename", None)
         profiles = self._session.full_config["profiles"].values() if file else ()
         variables = [(name, value) for name, value in os.environ.items() if name.startswith("AWS_")]
@@ -230,7 +230,7 @@ class _RefreshState:
         return f" (setting {names[0]})" if names else ""
 
     def has_come(self) -> bool:
-        """Whether to read the credentials again now. Checks the files if that is due."""
+        """Whether to reload the credentials now. Checks the files if a check is due."""
         now = self._clock.monotonic()
         if now - self._looked < (_AGAIN_SECONDS if self._expired else LOOK_SECONDS):
             return False
@@ -239,21 +239,21 @@ class _RefreshState:
         return self._expired or self._seen != self._stamps
 
     def taken(self, found: Any, kept: Any) -> Any:
-        """Choose the credentials to use from now on: `found`, which were just read, or `kept`, the present ones.
+        """Return the credentials to use from now on: `found`, which were just loaded, or `kept`, the current ones.
 
-        While a file is being written, the SDK may find credentials of another kind. Choose these only if the present ones have expired.
+        While a file is being written, the SDK may find credentials of another kind. These are used only if the current ones have expired.
         """
         fits = found is not None and (self._expired or found.method == kept.method)
         self._expired = False
         if not fits:
             return kept
-        # These stamps are from before the read, so that changes during the read are noticed.
+        # These stamps are from before loading, so that changes during loading are detected.
         self._stamps = self._seen
         logger.info("credentials were read again (%s)", found.method)
         return found
 
     def missed(self, error: Exception) -> None:
-        """Note that new credentials could not be read, so that the present ones stay in use."""
+        """Log that the credentials could not be reloaded. The current ones stay in use."""
         self._expired = False
         logger.warning("credentials cannot be read again, and stay as they are: %s", describe(error))
 
@@ -270,7 +270,7 @@ def _stamp(file: Path) -> tuple[int, ...] | None:
 
 
 class _Watched:
-    """Wraps credentials of the SDK, and replaces them with new ones when they have changed."""
+    """Wraps the SDK's credentials, and replaces them when they have changed."""
 
     def __init__(self, found: Any, anew: Callable[[], Any], moment: _RefreshState, lock: Any) -> None:
         self._found = found
@@ -286,7 +286,7 @@ class _Credentials(_Watched):
     """Wraps botocore's credentials."""
 
     def get_frozen_credentials(self) -> Any:
-        """Return the present credentials. Reads them again first if they may have changed."""
+        """Return the current credentials. Reloads them first if they may have changed."""
         with self._lock:
             if self._moment.has_come():
                 try:
@@ -309,7 +309,7 @@ class _AsyncCredentials(_Watched):
     """Wraps aiobotocore's credentials."""
 
     async def get_frozen_credentials(self) -> Any:
-        """Return the present credentials. Reads them again first if they may have changed."""
+        """Return the current credentials. Reloads them first if they may have changed."""
         async with self._lock:
             if self._moment.has_come():
                 try:
@@ -322,7 +322,7 @@ class _AsyncCredentials(_Watched):
 
     async def get_account_id(self) -> Any:
         with self._moment.signing_in():
-            found = self._found.get_account_id()  # a coroutine only for some kinds of credentials
+            found = self._found.get_account_id()  # not a coroutine for all kinds of credentials
             return await found if isawaitable(found) else found
 
 
@@ -331,7 +331,7 @@ async def _process(*command: str, **options: Any) -> Any:
     try:
         process = await asyncio.create_subprocess_exec(*command, **options)
     except OSError as error:
-        error.filename = command[0]  # some event loops leave it out
+        error.filename = command[0]  # some event loops do not set it
         raise
     ended = process.communicate
 
@@ -349,7 +349,7 @@ async def _process(*command: str, **options: Any) -> Any:
 
 
 def _blocking_process(command: list[str], **options: Any) -> Any:
-    """Start a `credential_process` that is killed before the call that waits for it gives up: a program may end right after that."""
+    """Start a `credential_process` that is killed shortly before the waiting call times out, after which this program may end."""
     process = subprocess.Popen(command, **options)
     ended = process.communicate
 
@@ -359,7 +359,7 @@ def _blocking_process(command: list[str], **options: Any) -> Any:
             output, errors = ended(timeout=seconds)
             return output, _with_exit_code(command[0], process.returncode, errors)
         except subprocess.TimeoutExpired:
-            with process:  # its end closes the pipes and waits
+            with process:  # on exit, closes the pipes and waits for the process
                 process.kill()
             raise _too_late(seconds) from None
 
@@ -368,7 +368,7 @@ def _blocking_process(command: list[str], **options: Any) -> Any:
 
 
 def _with_exit_code(program: str, code: int | None, errors: bytes) -> bytes:
-    """The output of a program from which the SDK makes an error: it may be empty, and names neither the program nor its exit code."""
+    """Add the program and its exit code to its error output, from which the SDK creates an error message."""
     return b"%s ended with exit code %d. %s" % (os.fsencode(program), code or 0, errors)
 
 
@@ -394,7 +394,7 @@ def _too_late(seconds: float) -> CredentialRetrievalError:
 
 
 def _is_of_aws(error: Exception) -> bool:
-    """Whether an error is one of AWS or the network, rather than of a file, a program or a setting of this host."""
+    """Whether an error is from AWS or the network, rather than from a file, program or setting of this host."""
     if isinstance(error, CredentialRetrievalError):
         return error.kwargs.get("provider") not in _OF_THIS_HOST
     is_file = isinstance(error, OSError) and error.filename is not None
@@ -410,7 +410,7 @@ def _why(error: Exception) -> str:
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """Let the SDK log a failed renewal in one line if it retries the renewal, and not at all if it also raises the error."""
+    """Shorten the SDK's log of a failed renewal to one line. Suppress it if the SDK also raises the error."""
     if "mandatory refresh" in record.getMessage():
         return False
     if record.exc_info and isinstance(error := record.exc_info[1], Exception):

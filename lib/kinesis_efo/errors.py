@@ -1,4 +1,4 @@
-"""All exceptions that this library raises on purpose. docs/errors.md says what to do about each."""
+"""All exceptions that this library raises on purpose. docs/errors.md describes what to do about each."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import ClassVar, Final, Self
 logger = logging.getLogger(__name__)
 
 NOTE: Final = "kinesis-efo: "
-"""Begins the line of a traceback with an error's data, because Spark passes errors on as tracebacks."""
+"""Prefix of the traceback line with an error's data. Spark passes on errors as tracebacks."""
 
 
 def visible(text: str, keep: str = "", most: int = 10_000) -> str:
-    """Return a text that others wrote so that it can be shown on a terminal or logged.
+    """Return a text from outside the library in a form that is safe to log or show on a terminal.
 
-    Control and formatting characters, which could forge lines, reorder text or command a terminal, are escaped, except
-    those in `keep`. A text of more than `most` characters is cut.
+    Control and formatting characters, which could forge lines, reorder text or control a terminal, are escaped, except those in `keep`. A
+    text of more than `most` characters is truncated.
 
     >>> visible("a\\x1b[2J\\nb\\u202ec"), visible("abc", most=2)
     ('a\\\\x1b[2J\\\\nb\\\\u202ec', 'ab... (3 characters)')
@@ -34,7 +34,7 @@ def visible(text: str, keep: str = "", most: int = 10_000) -> str:
 
 @contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Let an OSError in this context name the file or stream that it is about, which errors of reads and writes do not."""
+    """Add the file or stream `what` to OSErrors in this context that lack a name, such as those of reads and writes."""
     try:
         yield
     except OSError as error:
@@ -47,12 +47,12 @@ class KinesisEfoError(Exception):
     """Base of all exceptions that this library raises on purpose.
 
     Attributes:
-        exit_code: The exit code of a `kinesis_efo.job` that fails with this error. 1: starting it again may help; 2: it does not, until
-            somebody has put something right; 3: another run reads; 6: records are gone; 7: AWS refuses the credentials.
-        retriable: Whether starting again can succeed although nobody has changed anything.
-        stream: The stream that the error is about, as the options name it; None if it is not about one stream.
-        shard_id: The shard that the error is about; None if it is not about one shard.
-        remedy: The end of the message, which says what to do; None if that is not a separate part.
+        exit_code: The exit code of a `kinesis_efo.job` that fails with this error. 1: a restart may help; 2: a restart does not help until
+            something is corrected; 3: another run reads; 6: records are gone; 7: AWS rejects the credentials or denies access.
+        retriable: Whether a restart can succeed without any other change.
+        stream: The stream of the error, by its name in the options; None if the error does not concern a single stream.
+        shard_id: The shard of the error; None if the error does not concern a single shard.
+        remedy: The end of the message, which describes what to do; None if this is not a separate part.
     """
 
     exit_code = 1
@@ -75,12 +75,12 @@ class KinesisEfoError(Exception):
         return {name: value for name in ("stream", "shard_id", "remedy") if (value := getattr(self, name)) is not None}
 
     def about(self, stream: str, shard_id: str | None = None) -> Self:
-        """Set stream and shard, unless they are set."""
+        """Set stream and shard, unless the stream is already set. Returns this error."""
         known = {"stream": stream} if shard_id is None else {"stream": stream, "shard_id": shard_id}
         return self if self.stream is not None else self.restore(known)
 
     def restore(self, data: Mapping[str, str]) -> Self:
-        """Set attributes to what `data` of another error was."""
+        """Set attributes from the `data` of another error. Returns this error."""
         self.__dict__ |= {name: value for name, value in data.items() if name in ("stream", "shard_id", "remedy")}
         others = [note for note in getattr(self, "__notes__", ()) if not note.startswith(NOTE)]
         self.__notes__ = [*others, f"{NOTE}{json.dumps(self.data)}"] if self.data else others
@@ -95,16 +95,16 @@ class KinesisEfoError(Exception):
 
 
 class ConfigurationError(KinesisEfoError):
-    """Options, command line or manifest are wrong; nothing was started."""
+    """Options, command line or manifest are invalid. The query or command was not started."""
 
     exit_code = 2
 
 
 class OptionsError(ConfigurationError):
-    """One or more options are wrong. All faults are reported together.
+    """One or more options are invalid. All faults are reported together.
 
     Args:
-        faults: One sentence per wrong option.
+        faults: One sentence per invalid option.
     """
 
     _keep = "\n"
@@ -118,19 +118,19 @@ class OptionsError(ConfigurationError):
 
 
 class UsageError(ConfigurationError):
-    """The command line of `kinesis-efo` is wrong: an option, or a combination of options."""
+    """The command line of `kinesis-efo` is invalid: an option, or a combination of options."""
 
 
 class ManifestError(ConfigurationError):
-    """The manifest cannot be loaded, is not valid, or lacks something that the options name."""
+    """The manifest cannot be loaded, is invalid, or lacks something that the options refer to."""
 
 
 class StreamError(KinesisEfoError):
-    """A stream cannot be read, or cannot be written; the message says which of the two."""
+    """A stream cannot be read or cannot be written, as described by the message."""
 
 
 class AccessRefusedError(StreamError):
-    """Credentials are refused, expired beyond refresh, or lack a permission."""
+    """Credentials are missing or rejected, have expired and cannot be renewed, or lack a permission."""
 
     exit_code = 7
 
@@ -148,20 +148,20 @@ class KeyUnusableError(StreamError):
 
 
 class RetriesExhaustedError(StreamError):
-    """Transient faults did not pass: too many came one after the other (reading), or they lasted for all of `retry_timeout` (writing).
+    """Transient faults persisted: there were too many in a row (reading), or they lasted longer than the retry timeout.
 
-    The message names the first fault.
+    The message contains the first fault.
     """
 
     retriable = True
 
 
 class SubscriptionError(StreamError):
-    """A shard cannot be read any more, for a reason specific to reading."""
+    """A shard can no longer be read, for a reason specific to reading."""
 
 
 class InvalidRequestError(SubscriptionError):
-    """Kinesis refuses the request as invalid, for example a sequence number of another stream."""
+    """Kinesis rejects the request as invalid, for example for a sequence number of another stream."""
 
     exit_code = 2
 
@@ -173,19 +173,19 @@ class ConsumerNotFoundError(SubscriptionError):
 
 
 class StreamReplacedError(SubscriptionError):
-    """The stream was deleted and created again under the same name. Positions in the earlier stream mean nothing in the new one."""
+    """The stream was deleted and created again under the same name. Positions in the earlier stream are invalid in the new one."""
 
     exit_code = 2
 
 
 class ConsumerTakenOverError(SubscriptionError):
-    """Another program keeps subscribing with the same consumer."""
+    """Another program repeatedly subscribes with the same consumer."""
 
     exit_code = 3
 
 
 class SequenceNumberError(SubscriptionError):
-    """The server's sequence numbers have leading zeros, unlike those of Kinesis. These zeros would be lost in later requests."""
+    """The server's sequence numbers have leading zeros, unlike those of Kinesis. Later requests would lose these zeros."""
 
 
 class WriteError(StreamError):
@@ -193,21 +193,21 @@ class WriteError(StreamError):
 
 
 class RecordRefusedError(WriteError):
-    """A record cannot be written. The message names its partition key, size and position, never its data."""
+    """A record can never be written. The message contains its partition key, size and position, but never its data."""
 
     exit_code = 2
 
 
 class ProducerClosedError(WriteError):
-    """The producer is closed, not opened yet, or used in another process than the one that opened it."""
+    """The producer is closed, not opened yet, or used in a process or event loop other than the one that opened it."""
 
 
 class DataLossError(KinesisEfoError):
     """Records that should be read are gone: they, or their whole shard, are older than the stream's retention.
 
     Attributes:
-        causes: What is gone, a text for each shard.
-        lost: The positions after which records are gone, as texts, by stream and shard. Both are empty if another process raised the error.
+        causes: A text for each shard that describes the loss; empty if another process raised the error.
+        lost: The positions after which records are gone, as texts, by stream and shard; empty if another process raised the error.
     """
 
     exit_code = 6
@@ -232,25 +232,25 @@ class LeaseError(KinesisEfoError):
 
 
 class LeaseTableError(LeaseError):
-    """The lease table is missing, refuses access, or does not have the key schema of a lease table."""
+    """The lease table is missing, denies access, or does not have the key schema of a lease table."""
 
     exit_code = 2
 
 
 class TableUnavailableError(LeaseError):
-    """The lease table cannot be reached, or throttles; a later try may succeed."""
+    """The lease table cannot be reached, or throttles. A later attempt may succeed."""
 
     retriable = True
 
 
 class LeaseLostError(LeaseError):
-    """Another run, or a KCL application, took a lease that this run held."""
+    """Another run or a KCL application has acquired a lease of this run."""
 
     exit_code = 3
 
 
 class AlreadyRunningError(LeaseError):
-    """Another live run of the application holds the leases."""
+    """Another live run of the application owns the leases."""
 
     exit_code = 3
 
@@ -262,15 +262,15 @@ class FetcherError(KinesisEfoError):
 
 
 class FetcherUnreachableError(FetcherError):
-    """No fetcher responds at any of its addresses."""
+    """A fetcher does not respond at any of its addresses."""
 
 
 class NotFetchedHereError(FetcherUnreachableError):
-    """The fetcher does not have the rest of a range any more, or another fetcher has it: the run knows where to read it."""
+    """The rest of a range is no longer in the fetcher's buffer, or is assigned to another fetcher. The run can return where to read it."""
 
 
 class FetcherRefusedError(FetcherError):
-    """The fetcher refused a call, because the run's secret is missing or wrong."""
+    """The fetcher rejected a call: the run's secret is missing or wrong."""
 
     retriable = False
 
@@ -280,23 +280,23 @@ class EmrError(KinesisEfoError):
 
 
 class PackagingError(EmrError):
-    """The archive with the Python environment of a job cannot be built, or cannot be read."""
+    """The archive with a job's Python environment cannot be built or read."""
 
     _keep = "\n"
 
 
 class SubmissionRefusedError(EmrError):
-    """A job was not submitted, because it could not have worked. The message gives all reasons."""
+    """A job was not submitted, since it would fail. The message lists all reasons."""
 
     _keep = "\n"
 
 
 class PlatformError(EmrError):
-    """EMR refuses a request, or cannot be reached."""
+    """EMR rejects a request, or cannot be reached."""
 
 
 class RunFailedError(EmrError):
-    """A job that was submitted ended by itself, with an error; the message says where its logs are."""
+    """A submitted job failed. The message contains the location of its logs."""
 
 
 class StillRunningError(EmrError):
@@ -310,7 +310,7 @@ class FrameError(KinesisEfoError):
 
 
 def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Choose the error to raise for a failed task group: an error of this library, if there is one. Logs the other errors."""
+    """Return the error to raise for a failed task group: this library's, if there is one. Logs the other errors."""
     first = next((error for error in errors.exceptions if isinstance(error, KinesisEfoError)), errors.exceptions[0])
     for error in errors.exceptions:
         if error is not first and str(error) != str(first):

@@ -1,4 +1,4 @@
-"""Keeps the error that ends a run or a fetcher; all parts of the run or fetcher share the object."""
+"""Stores the error that ends a run or a fetcher. All parts of the run or fetcher share the object."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ logger = logging.getLogger(__name__)
 
 
 def stopped() -> FetcherUnreachableError:
-    """Make the error for calls that come after their query has ended."""
+    """Return the error for calls that arrive after their query has ended."""
     return FetcherUnreachableError("the fetcher has stopped: its query has ended")
 
 
 class Failure:
-    """Keeps the first error. It belongs to one event loop and is not thread-safe, but any thread may read `error`.
+    """Stores the first error. It belongs to one event loop and is not thread-safe, but any thread may read `error`.
 
     >>> failure = Failure()
     >>> failure.adopt(KinesisEfoError("first"))
@@ -34,8 +34,8 @@ class Failure:
         self._wakes: list[Callable[[], None]] = []
 
     def set(self, error: KinesisEfoError) -> None:
-        """Keep the error if it is the first, call the functions of `on_set`, and log the error if no call raises it within a minute. Later
-        errors are only logged for debugging."""
+        """Store the first error, call the functions of `on_set`, and log the error if it is not raised within a minute. Later errors are
+        only logged, at debug level."""
         if self.error is None:
             self._said = False
             asyncio.get_running_loop().call_later(60.0, self.stop)
@@ -44,21 +44,21 @@ class Failure:
             logger.debug("an error after the one that ended the run: %s", error)
 
     def adopt(self, error: KinesisEfoError) -> None:
-        """Keep an error that is logged elsewhere, and call the functions of `on_set`, unless there is an error already."""
+        """Store an error that is logged elsewhere, and call the functions of `on_set`. Does nothing if there already is an error."""
         if self.error is None:
             self.error = error
             for wake in self._wakes:
                 wake()
 
     def stop(self) -> None:
-        """Make all later calls fail: with the first error, or else because the query has ended. Logs an error that no call has raised."""
+        """Make all later calls fail, with the stored error if any, else with `stopped()`. Logs the error if it was not raised yet."""
         if not self._said:
             logger.error("%s", self.error)
         self._said = True
         self.adopt(stopped())
 
     def on_set(self, wake: Callable[[], None]) -> None:
-        """Register a function that is called as soon as there is an error; immediately if there is one already."""
+        """Register a function to call when an error is stored. Calls it immediately if there already is one."""
         if self.error is None:
             self._wakes.append(wake)
         else:

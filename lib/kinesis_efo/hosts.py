@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 LOOPBACK: Final = "127.0.0.1"
-"""The address that only processes in the same network namespace can reach."""
+"""An address that only processes in the same network namespace can reach."""
 
 EVERY_ADDRESS: Final = "0.0.0.0"
 """The address to bind to for all addresses of a host, including IPv6 if it is available."""
@@ -16,7 +16,7 @@ _NAME: Final = re.compile(r"(?=.{1,253}\Z)[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.AS
 
 
 def parse_host(text: str) -> str:
-    """Parse a host name or an address; IPv6 with or without brackets.
+    """Parse a host name or an address, which may be IPv6 with or without brackets. Raises ValueError if it is invalid.
 
     >>> parse_host(" [fd00:0::2] ")
     'fd00::2'
@@ -26,7 +26,7 @@ def parse_host(text: str) -> str:
         if getattr(address, "scope_id", None):
             raise ValueError(text)
         return str(address)
-    # A name cannot end in a number, so such a text is an invalid address.
+    # The last label of a name cannot be a number, so such a text is an invalid address.
     if not _NAME.fullmatch(host) or host.rstrip(".").rpartition(".")[2].isdecimal():
         raise ValueError(text)
     return host

@@ -1,4 +1,4 @@
-"""Loads and checks the manifest, in which the deployment describes its resources to the runtime."""
+"""Loads and validates the manifest, in which a deployment describes its resources to the runtime."""
 
 from __future__ import annotations
 
@@ -16,26 +16,23 @@ if TYPE_CHECKING:
     from kinesis_efo.options import SourceOptions
 
 SCHEMA_VERSION = 1
-"""The only version of the manifest that this library reads."""
+"""The only manifest version that this library reads."""
 
 _MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
-    """One stream that an application reads. `name` is its logical name, the key in the manifest; `stream_name` its name in Kinesis.
+    """One stream that an application reads."""
 
-    `consumer_arn` is the ARN of the consumer that Terraform registered; None if the stream is read with GetRecords.
-    """
-
-    name: str
-    stream_name: str
+    name: str  # Its logical name, the key in the manifest
+    stream_name: str  # Its name in Kinesis
     stream_arn: str
-    consumer_arn: str | None
+    consumer_arn: str | None  # The registered consumer; None if the stream is read with GetRecords
 
     @property
     def polled(self) -> bool:
-        """Whether the stream has no consumer, and so is read with GetRecords."""
+        """Whether the stream is read with GetRecords, without a consumer."""
         return self.consumer_arn is None
 
     @property
@@ -46,29 +43,25 @@ class StreamRef:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The resources of an application, all in one AWS region. `application` is also the name of its consumers.
+    """The resources of an application, all in one AWS region."""
 
-    `streams` are the selected streams, by logical name; `stream_names` has the name in Kinesis of each stream of the application, selected
-    or not. `lease_table` is empty if a query has none. `source` says where the manifest came from, for messages.
-    """
-
-    application: str
-    environment: str
+    application: str  # Also the name of its consumers
+    environment: str  # Empty if the options contain the resources, without a manifest
     region: str
-    lease_table: str
-    streams: Mapping[str, StreamRef]
-    source: str
-    stream_names: Mapping[str, str]
+    lease_table: str  # Empty if the query does not use one
+    streams: Mapping[str, StreamRef]  # The selected streams, by logical name
+    source: str  # Where the manifest was loaded from, for messages
+    stream_names: Mapping[str, str]  # Kinesis names of all streams of the application, by logical name
 
     @property
     def declared_by(self) -> str:
         """Where the resources are declared, for messages."""
-        if not self.environment:  # there is no manifest: the options name the resources
+        if not self.environment:  # no manifest: the options contain the resources
             return f"the deployment of the resources in {self.source}"
         return f"application {self.application!r} in environment {self.environment!r} (manifest {self.source})"
 
     def select(self, names: Sequence[str] | None) -> Manifest:
-        """Return the manifest with only the named streams, or with all streams if `names` is None or `*`."""
+        """Return the manifest with only these streams, or with all if `names` is None or `*`. Raises ManifestError for unknown streams."""
         if names is None or tuple(names) == ("*",):
             return self
         unknown = [name for name in names if name not in self.streams]
@@ -81,13 +74,13 @@ class Manifest:
         return replace(self, streams=chosen)
 
     def check_choice(self) -> None:
-        """Raise OptionsError if there are several streams, for a read whose options name none, neither by ARN nor by name."""
+        """Raise OptionsError if the manifest has several streams. Called for reads whose options do not select streams."""
         if len(self.streams) > 1 and self.environment:
             has = f"the manifest {self.source} has {', '.join(map(repr, sorted(self.streams)))}"
             raise OptionsError([f"kinesis-efo needs option 'streams': {has}; name those to read, or give * for all"])
 
     def in_region(self, region: str | None) -> Manifest:
-        """Return this manifest. Raises ManifestError if the option `region` is given and contradicts it."""
+        """Return this manifest. Raises ManifestError if the option `region` is set and contradicts it."""
         if region not in (None, self.region):
             raise ManifestError(
                 f"kinesis-efo option 'region' (on the command line, --region) is {region!r}, but the resources of "
@@ -101,7 +94,7 @@ class Manifest:
         return self
 
     def document(self, lease_table: str | Mapping[str, str]) -> dict[str, Any]:
-        """Return the document from which `parse_manifest` makes this manifest."""
+        """Return the document from which `parse_manifest` creates this manifest."""
         return {
             "schemaVersion": SCHEMA_VERSION,
             "application": self.application,
@@ -117,21 +110,21 @@ class Manifest:
 
 
 class Session(Protocol):
-    """Makes AWS clients: `SyncClients`, or a session of boto3."""
+    """Creates AWS clients: `SyncClients`, or a boto3 session."""
 
     def client(self, service_name: str, /) -> Any:
-        """Make a client for `ssm` or `s3`."""
+        """Create a client for `ssm` or `s3`."""
 
 
 def parse_manifest(text: str | bytes, source: str) -> Manifest:
-    """Parse and check the JSON text of a manifest. Unknown keys are ignored.
+    """Parse and validate the JSON text of a manifest. Unknown keys are ignored.
 
-    Raises `ManifestError` with all faults: another version, a key that is missing, ARNs that contradict each other.
+    Raises `ManifestError` with all faults, such as missing keys or ARNs that contradict each other.
     """
     try:
         data = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        # Without a part of the text, which may be a secret that was named by mistake.
+        # The message does not quote the text, which may be a secret whose location was given by mistake.
         raise ManifestError(f"manifest {source} is not valid JSON (truncated?): {error}") from None
     if not isinstance(data, dict):
         raise ManifestError(f"manifest {source} must be a JSON object; got {type(data).__name__}")
@@ -171,7 +164,7 @@ def _kind(value: object) -> str:
 
 
 class _Reader:
-    """Gets values from the document of a manifest, and collects the faults that it finds."""
+    """Gets values from a manifest document, and collects faults."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -201,7 +194,7 @@ class _Reader:
         return value if isinstance(value, dict) else {}
 
     def lease_table(self, data: Mapping[str, Any]) -> str:
-        # Accept the name alone, because `manifest show --json` prints it without an object around it.
+        # Also accept the name without an object around it, as `manifest show --json` prints it.
         given = data.get("leaseTable")
         if isinstance(given, str):
             return self.text(data, "leaseTable")
@@ -224,7 +217,7 @@ class _Reader:
         return ref
 
     def finish(self) -> None:
-        # A missing lease table is reported once, without the fault that follows from it.
+        # Report a missing lease table once, without the fault that follows from it.
         if self._faults:
             faults = list(dict.fromkeys(self._faults))
             if "key 'leaseTable' is missing" in faults:
@@ -262,7 +255,7 @@ def arn_faults(ref: StreamRef, region: str) -> list[str]:
 
 
 def load_manifest(location: str, session: Session) -> Manifest:
-    """Load a manifest from a local path, `ssm:///name` or `s3://bucket/key`."""
+    """Load a manifest from a local path, `ssm:///name` or `s3://bucket/key`. Raises `ManifestError`."""
     scheme, separator, rest = location.partition("://")
     try:
         if not separator:
@@ -301,15 +294,15 @@ def _remedy(error: Exception, location: str) -> str:
     if "AccessDenied" in code:
         action = "ssm:GetParameter" if location.startswith("ssm:") else "s3:GetObject"
         return f"{str(error).rstrip('.')}. The job's role needs {action} on it"
-    if type(error).__name__ == "SignInError":  # its module takes long to import
+    if type(error).__name__ == "SignInError":  # its module is slow to import
         return f"{error}; correct that, or log in"
     return f"{type(error).__name__}: {error}"
 
 
 def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
-    """Return the manifest of a query, whether its options name one or give the ARNs directly.
+    """Return the manifest of a query, whose options contain either its location or the ARNs.
 
-    Raises `ManifestError` also if a stream has no consumer and `readMode` is not `polling`.
+    Also raises `ManifestError` if a stream lacks a consumer and `readMode` is not `polling`.
     """
     if options.manifest:
         manifest = load_manifest(options.manifest, session).in_region(options.aws.region).select(options.streams)
@@ -330,7 +323,7 @@ def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
 
 
 def manifest_of_arns(options: SourceOptions) -> Manifest:
-    """Make a manifest from ARNs in the options, which are checked. Streams have the names that they have in Kinesis."""
+    """Create a manifest from the ARNs in validated options. The streams' logical names are their Kinesis names."""
     consumers = {each.partition("/consumer/")[0]: each for each in options.consumer_arns}
     refs = {
         name: StreamRef(name, name, arn, consumers.get(arn))
@@ -341,7 +334,7 @@ def manifest_of_arns(options: SourceOptions) -> Manifest:
     *most, last = [name for name, value in given.items() if value]
     consumer = "".join(options.consumer_arns[:1]).rpartition("/")[2].partition(":")[0]
     return Manifest(
-        # The application's name is used only in messages and metrics.
+        # Used only in messages and metrics.
         application=consumer or options.lease_table or ("" if options.batch else next(iter(refs))),
         environment="",
         region=options.stream_arns[0].split(":")[3],

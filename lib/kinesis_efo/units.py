@@ -1,6 +1,6 @@
-"""Parses sizes, durations and times in the spelling of Spark's options, and formats sizes in the same units.
+"""Parses sizes, durations and times in the syntax of Spark's options, and formats sizes in the same units.
 
-Spark reads `256m` as mebibytes and `200ms` as a duration (its `JavaUtils`); a number alone is bytes or milliseconds.
+As in Spark's `JavaUtils`, `256m` is 256 MiB, `200ms` is a duration, and a number without a unit is in bytes or milliseconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from decimal import Decimal
 _SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _NEXT_UNIT = 1023.95
-"""From this value on, one decimal would be rounded up to 1024.0, so the next unit is used."""
+"""From this value on, the next unit is used: with one decimal, it would be rounded up to 1024.0."""
 _THIS_CENTURY = range(978_307_200_000, 4_102_444_800_000)
 _NUMBER = re.compile(r"\d+(\.\d*)?", re.ASCII)
 _DATE = re.compile(r"20\d{6}", re.ASCII)
@@ -27,7 +27,7 @@ _DURATION_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_size(text: str) -> int:
-    """Parse a size such as `256m`, `1g`, `64kb` or `1048576`; returns bytes.
+    """Parse a size such as `256m`, `1g`, `64kb` or `1048576`. Returns bytes.
 
     >>> parse_size("256m")
     268435456
@@ -50,7 +50,7 @@ def format_size(count: int) -> str:
 
 
 def parse_duration(text: str) -> int:
-    """Parse a duration such as `200ms`, `10s`, `5 minutes`, `1h` or `200`; returns milliseconds.
+    """Parse a duration such as `200ms`, `10s`, `5 minutes`, `1h` or `200`. Returns milliseconds.
 
     >>> parse_duration("10 seconds"), parse_duration("200")
     (10000, 200)
@@ -61,7 +61,7 @@ def parse_duration(text: str) -> int:
 
 
 def lacks_unit(text: str, most: int) -> bool:
-    """Whether a text is only a number from 1 to `most`, which may be meant as seconds or as milliseconds.
+    """Whether a text is only a number from 1 to `most`, which could mean seconds or milliseconds.
 
     >>> lacks_unit("10", 99), lacks_unit("200", 99), lacks_unit("10s", 99), lacks_unit("0", 99)
     (True, False, False, False)
@@ -71,11 +71,11 @@ def lacks_unit(text: str, most: int) -> bool:
 
 
 class NotMillisecondsError(ValueError):
-    """A number that is not a time of this century in milliseconds. The message has the time that was probably meant."""
+    """A number that is not a time of this century in milliseconds. The message contains the probably intended time, if any."""
 
 
 class NoZoneError(ValueError):
-    """A time without a time zone, which could mean UTC, local time, or the Spark session's time. `in_utc` is the text with UTC as its zone."""
+    """A time without a time zone, which could mean UTC, local time or the Spark session's time. `in_utc` is the text with UTC as its zone."""
 
     def __init__(self, moment: datetime) -> None:
         self.in_utc = f"{moment.isoformat()}Z"
@@ -83,7 +83,7 @@ class NoZoneError(ValueError):
 
 
 def parse_number(text: str) -> int | None:
-    """Parse a number of epoch milliseconds; None if the text is not a number. 0 is the same time in every unit.
+    """Parse epoch milliseconds. Returns None if the text is not a number. Raises NotMillisecondsError outside this century, except for 0.
 
     >>> parse_number("1704067200000"), parse_number("2024-01-01")
     (1704067200000, None)
@@ -101,7 +101,7 @@ def parse_number(text: str) -> int | None:
 
 
 def time_meant(text: str) -> int | None:
-    """Guess the time of this century that a number means, in any unit; returns epoch milliseconds, or None.
+    """Guess the time of this century that a number in any unit means. Returns epoch milliseconds, or None.
 
     >>> time_meant("1704067200.5"), time_meant("20240101"), time_meant("42"), time_meant("soon")
     (1704067200500, 1704067200000, None, None)
@@ -115,7 +115,7 @@ def time_meant(text: str) -> int | None:
 
 
 def parse_time(text: str) -> int:
-    """Parse a time in ISO 8601 or epoch milliseconds; returns epoch milliseconds.
+    """Parse a time in ISO 8601, with a time zone, or in epoch milliseconds. Returns epoch milliseconds.
 
     >>> parse_time("2024-01-01T00:00:00Z"), parse_time("1704067200000")
     (1704067200000, 1704067200000)

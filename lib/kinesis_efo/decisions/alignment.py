@@ -191,7 +191,7 @@ class _UpTo:
     def news_since(self, after: Position) -> float | None:
         """Return the arrival time of the first record after `after`, so that the shard with the oldest record is planned first."""
         arrived = self._buffer.arrived_behind(after)
-        # A shard with only its end left delays all others, so it comes first, however small the limits are.
+        # If only the end of a shard is unread, the shard delays all others, so it comes first, regardless of the limits.
         return -inf if arrived is None and self._buffer.news_since(after) is not None else arrived
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:

@@ -147,7 +147,7 @@ class Ending:
         )
 
     def whole(self, position: Offset) -> dict[ShardKey, Position]:
-        """Return the end of the one micro-batch that reads up to all targets. With `endingPosition`, it is the query's last one."""
+        """Return the end of a single micro-batch that reads up to all targets. With `endingPosition`, this micro-batch is the query's last."""
         assert self.targets is not None
         targets, self.targets = self.targets, None
         self.in_one_batch, self.changed = False, True

@@ -15,7 +15,7 @@ class Progress:
     def __init__(self) -> None:
         # Everything up to this offset is processed, and the next micro-batch begins here; None if unknown
         self.finished: Offset | None = None
-        # Later ends that Spark may have logged, at most two: of the current micro-batch and of the next
+        # Planned ends that Spark may already have logged: at most two, of the current micro-batch and of the next
         self.planned: list[Offset] = []
 
     @property

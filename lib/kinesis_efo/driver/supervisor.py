@@ -154,7 +154,7 @@ class Supervisor:
     def _serve(self, connection: socket.socket) -> None:
         with connection:
             if not is_own(connection):
-                return  # never unpickle bytes of another user
+                return  # never unpickle bytes from another user
             plan = _received(connection)
             if plan is None:
                 return

@@ -177,7 +177,7 @@ class ShardBuffer(EventIndex):
         entries, now = [], self._budget.now()
         for slot in range(first, len(self)):
             payload, number = self._payloads[slot], self.last_of(slot)
-            # An event may have been read and dropped before it is reported; a range must still not end before its last record.
+            # The event may have been read and dropped already, but a range must not end before the event's last record.
             last = last_record(payload) if payload is not None else None if number is None else LastRecord(number)
             entries.append(
                 BufferedEvent.of(self.end_of(slot), *self.sizes(slot), last, self.arrivals(slot), self.age(slot, now))

@@ -317,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
     def _forget(self, stream_id: int) -> None:
         if self.responses.pop(stream_id, None) is not None:
             with suppress(H2Error):
-                # The stream may be half open if the service responded before it had the whole request. This fails if both sides have ended it.
+                # The stream may be half open if the service responded before it received the whole request. Raises if both sides have ended it.
                 self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
             self._outbox.room.set()
             self.give_place()

@@ -186,7 +186,7 @@ class Stream:
         self._hash_ranges |= {child.shard_id: self.lineage[child.shard_id].hash_range for child in children}
 
     def children(self, shard_id: str) -> tuple[ChildShard, ...]:
-        """Return the children of a shard, in the form in which its last event announces them."""
+        """Return a shard's children as `ChildShard` objects, as its last event has them."""
         return announced(self.lineage[child] for child in self.lineage.children(shard_id))
 
     async def check_loss(
@@ -309,7 +309,7 @@ class Stream:
     async def tip(self, shard_id: str, position: Position, *, apart: bool = False) -> End:
         """Find the tip of a shard that was read up to `position`. Raises `StreamError` if the shard cannot be read.
 
-        Every record that was acknowledged before the call is at or before the tip. The last record is found if it arrived in the last seconds,
+        Every record that was acknowledged before the call is at or before the tip. The last record is found if it arrived in the last few seconds,
         or if GetRecords is used. If `apart`, GetRecords is used if possible, since a new subscription would end the run's.
         """
         now = self._clock.time()

@@ -55,7 +55,7 @@ class Observer:
         old = self._heartbeats.get(lease.key)
         if old is None or old.lease.owner != lease.owner:
             return Heartbeat(lease, now, now)
-        # A deleted row that is in the table again was just written.
+        # A row that was deleted and is there again has just been written.
         moved = old.gone or old.lease.counter != lease.counter
         return Heartbeat(lease, old.owner_since, now if moved else old.changed_at)
 

@@ -234,7 +234,7 @@ class _CoreDecoder:
 
 
 def _is_straight(records: list[KinesisRecord[Any]], floor: int) -> bool:
-    """Whether all records come after `floor` and ascend. Compares text, which is right for numbers of the same length."""
+    """Whether all records are after `floor` and in ascending order. Compares sequence numbers as text if they have the same length."""
     numbers = [record.sequence_number for record in records]
     return (
         int(numbers[0]) > floor

@@ -68,7 +68,7 @@ class MicroBatchPlanner:
             return
         moved = offset.changes_since(before)
         left = before.keys() - offset.keys() if before is not None else set()
-        # Skip idle shards that are where the last poll moved them: they are unchanged.
+        # Skip idle shards whose position is the one that the last poll returned: they are unchanged.
         self._fresh |= {key for key, at in moved.items() if key in self._waiting or self._told.get(key) != at}
         self._waiting -= moved.keys() | left
         for key in left:

@@ -141,7 +141,7 @@ class Ends:
         return self._inherited(key) or self._bounds.of(key.stream)
 
     def _inherited(self, key: ShardKey) -> Position | None:
-        """The earliest time at which a named ancestor ends: what follows it ends then, too, as in batch reads."""
+        """Return the earliest time in `endingPosition` for an ancestor of a shard: descendants end at that time, as in batch reads."""
         if (named := self._bounds.shards.get(key)) is not None:
             return named if named.kind is PositionKind.AT_TIMESTAMP else None
         shard = self._streams.stream(key.stream).shard(key.shard) if self._bounds.shards else None

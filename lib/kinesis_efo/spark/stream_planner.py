@@ -46,7 +46,7 @@ or within half a second for the first micro-batch of a session."""
 
 
 def _check_first(begin: Offset, end: Offset) -> None:
-    """Raise ConfigurationError if an earlier version planned micro-batch 0 up to `end`, and `end` is before the start chosen now."""
+    """Raise ConfigurationError if micro-batch 0, planned by an earlier version of this library, ends before `begin`, the query's present start."""
     for key, at in begin.items():
         through = end.get(key)
         written = None if through is None else time_of(key.shard, through, inf)

@@ -44,7 +44,7 @@ def install() -> None:
 
 
 def tune() -> None:
-    """Apply the measures for memory and imports to this process and its forks. Call it in the daemon of Python workers."""
+    """Apply the optimizations of memory and imports to this process and its forks. Call it in Spark's daemon of Python workers."""
     keep_freed_memory()
     if SPARK_VERSION < (4, 2):
         keep_zip_directories()

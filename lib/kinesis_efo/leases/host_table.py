@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan
 from kinesis_efo.processes import PrivateDirectory
 
 _MOST_BYTES: Final = 1 << 20
+_ATTEMPTS: Final = 100
 
 
 class HostTable(LeaseStore):
@@ -112,10 +114,19 @@ class HostTable(LeaseStore):
         with self._usable() as there:
             file = there.open(name, os.O_RDWR | os.O_CREAT)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX)
+                self._lock(file)
                 yield file
             finally:
                 os.close(file)
+
+    def _lock(self, file: int) -> None:
+        """Lock a row's file. Raises an OSError soon: a process that is suspended while it has the lock must not block this one."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.001)
+        raise BlockingIOError("another process has had a row locked for too long, perhaps because it is suspended")
 
     @contextmanager
     def _usable(self) -> Iterator[PrivateDirectory]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 from pathlib import Path
 
 import msgspec
@@ -78,3 +79,15 @@ class TestHostTable(LeaseStoreContract):
             "the lease files in ... cannot be used for now: ... is not a directory of this user alone: ...",
         ):
             asyncio.run(self.table().check())
+
+    def test_row_locked_by_a_suspended_process_is_an_error(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            await store.create(RUN)
+            (file,) = self.directory.iterdir()
+            with file.open() as held:
+                fcntl.flock(held, fcntl.LOCK_EX)
+                with pytest.raises(TableUnavailableError, match="perhaps because it is suspended"):
+                    await store.scan()
+            assert (await store.scan()).leases == {RUN.key: RUN}
+
+        self.run(scenario)

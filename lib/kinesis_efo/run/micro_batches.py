@@ -167,7 +167,7 @@ class MicroBatchPlanner:
         max_records: int,
         buffers: Mapping[ShardKey, ShardEvents],
     ) -> dict[ShardKey, Portion]:
-        """Plan fewer bytes of the buffers until they have at most `max_data` bytes of data, or are one event."""
+        """Plan fewer bytes of the buffers until they have at most `max_data` bytes of data, or no plan has fewer bytes."""
         groups: dict[tuple[str, bool], list[ShardKey]] = {}
         for key in buffers:
             groups.setdefault((rows[key].fetcher, rows[key].key.is_shared), []).append(key)
@@ -182,9 +182,10 @@ class MicroBatchPlanner:
                 portions = plan(buffers, offset, max_bytes, max_records)
             # There is never more data than bytes, because of base64.
             data = 0 if _size(portions) <= max_data else sum(map(_data, portions.values()))
-            if data <= max_data or sum(each.events for each in portions.values()) <= 1:
+            # More bytes than the limit: the least that a plan has, one event with the idle ones before it.
+            if data <= max_data or _size(portions) > max_bytes:
                 return portions
-            max_bytes = min(max_bytes - 1, _size(portions) * max_data // data)
+            max_bytes = _size(portions) * max_data // data
 
 
 def _data(portion: Portion) -> int:

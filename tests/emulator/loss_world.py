@@ -1431,6 +1431,11 @@ class Scenario:
                 "startingPosition"
             ].startswith("{"):
                 query.over = True
+            case "ConfigurationError" if "share one run" in str(error):
+                # As the error says: the query that reads the most streams comes first.
+                for each in self.queries:
+                    each.held_until = max(each.held_until, self.machine.now + 30 * (each is not query))
+                self._restart()
             case "ConfigurationError" if "removedStreams" in str(error) and query.is_unfinished:
                 query.names = list(self.names)
             case _ if kind in _REPLACED and self.recreated & {*query.names}:

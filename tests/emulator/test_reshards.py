@@ -229,12 +229,50 @@ async def test_start_at_parent_and_grandchild_names_the_shard_between() -> None:
     world = MemoryWorld(settings=SMALL)
     world.split(0)
     world.split(0)
-    shards = {"shardId-000000000000": "TRIM_HORIZON", "shardId-000000000003": "TRIM_HORIZON"}
+    now = f"AT_TIMESTAMP:{int(world.clock.time() * 1000) + 10_000}"
+    shards = {"shardId-000000000000": now, "shardId-000000000003": now}
     world.application.start = start(json.dumps({"orders": shards}))
     with raises(
         ConfigurationError,
         "the start of the query leaves out shardId-000000000001 of stream 'orders': if 'startingPosition' names a parent "
         "and a child of it, name it as well; otherwise Kinesis does not list its parents yet: start the query again",
+    ):
+        await world.read(seconds=60)
+
+
+@virtual
+@pytest.mark.parametrize("since", ["TRIM_HORIZON", "AT_TIMESTAMP:0"])
+@pytest.mark.parametrize("leases", [False, True], ids=["JSON", "LEASES"])
+async def test_child_of_a_start_begins_after_its_parent(since: str, leases: bool) -> None:
+    world = MemoryWorld(settings=SMALL, max_records=5)
+    world.put_some(100)
+    world.split(0)
+    world.put_some(100)
+    position = Position.parse(since.replace(":0", f":{int(world.clock.time() * 1000) - 60_000}"))
+    shards = [shard["ShardId"] for shard in world.kinesis.call("ListShards", StreamName=STREAM)["Shards"]]
+    world.application.start = start(json.dumps({"orders": dict.fromkeys(shards, str(position))}))
+    if leases:
+        world.application.start = Start(from_leases=True)
+        for shard in shards:
+            row = replace(Lease(f"orders:{shard}"), checkpoint=position)
+            world.application.table.items[row.key] = row.to_item()
+    await world.read(seconds=600)
+    world.check()
+    world.check_order_of_shards()
+
+
+@virtual
+async def test_start_behind_records_of_a_named_parent_is_an_error() -> None:
+    world = MemoryWorld(settings=SMALL)
+    world.put_some(40)
+    world.split(0)
+    await asyncio.sleep(10)
+    shards = {"shardId-000000000000": "TRIM_HORIZON", "shardId-000000000001": "LATEST"}
+    world.application.start = start(json.dumps({"orders": shards}))
+    with raises(
+        ConfigurationError,
+        "kinesis-efo option 'startingPosition' names shardId-000000000001 of stream 'orders' and a parent with records "
+        "before it: a shard begins when its parents have ended. Name only one of them",
     ):
         await world.read(seconds=60)
 

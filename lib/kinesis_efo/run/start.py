@@ -9,6 +9,7 @@ from typing import Final
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.lineage import Beginning, Side, beginning, read_to_end
+from kinesis_efo.decisions.losses import created_at
 from kinesis_efo.errors import ConfigurationError, LeaseTableError, StreamError, StreamReplacedError
 from kinesis_efo.fetcher.streams import LIST_AGAIN_SECONDS, by_stream
 from kinesis_efo.kinesis.bounds import check_streams, not_listed
@@ -122,6 +123,13 @@ async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], clock: Clo
             if stream.shard(shard) is None:
                 known = (each.shard_id for each in stream.lineage.shards)
                 raise not_listed(f"stream {name!r}", "startingPosition", shard, known)
+        waiting, too_far = _before({ShardKey(name, shard): at for shard, at in named.items()}, streams, {})
+        if too_far:
+            raise ConfigurationError(
+                f"kinesis-efo option 'startingPosition' names {', '.join(sorted(key.shard for key in too_far))} of stream {name!r} and a parent "
+                "with records before it: a shard begins when its parents have ended. Name only one of them"
+            )
+        named = {shard: at for shard, at in named.items() if ShardKey(name, shard) not in waiting}
         everywhere = await stream.starting_positions(bounds.of(name) or now)
         found = await _beginning(stream, Side(next(iter(everywhere.values())), named, everywhere.keys()), clock)
         if found.left_out:
@@ -191,7 +199,7 @@ async def _from_leases(
             f", and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "",
         )
     positions |= dict.fromkeys(passed, SHARD_END)
-    for shard in _held_back(positions, streams, parents):
+    for shard in _before(positions, streams, parents)[0]:
         del positions[shard]
     for name, rows in by_stream(positions).items():
         found = await _beginning(streams[name], Side(TRIM_HORIZON, rows, ()), clock)
@@ -230,18 +238,34 @@ def _refuse_strays(scan: Scan, table: LeaseStore, streams: Mapping[str, Stream],
             ).about(name)
 
 
-def _held_back(
+def _before(
     positions: Mapping[ShardKey, Position],
     streams: Mapping[str, Stream],
     parents: Mapping[ShardKey, Collection[str]],
-) -> list[ShardKey]:
-    """Return the shards that start only after their ancestors, although the KCL has already created their leases."""
+) -> tuple[set[ShardKey], set[ShardKey]]:
+    """Return the shards that begin only after their ancestors, and those whose position lies behind records of an ancestor.
 
-    def unread(key: ShardKey) -> bool:
-        before = streams[key.stream].lineage.ancestors((key.shard,)).union(parents[key])
-        return any(not positions.get(ShardKey(key.stream, parent), SHARD_END).is_end for parent in before)
+    The positions of the first are their beginning: a KCL application has rows of children before it reads them.
+    """
+    waiting: set[ShardKey] = set()
+    too_far: set[ShardKey] = set()
+    for key, position in positions.items():
+        shard = streams[key.stream].shard(key.shard)
+        created = created_at(shard) if shard is not None else None
+        before = streams[key.stream].lineage.ancestors((key.shard,)).union(parents.get(key, ()))
+        others = [positions.get(ShardKey(key.stream, parent), SHARD_END) for parent in before]
+        # An ancestor has no records from a time at which this shard existed.
+        if not position.is_end and not all(each.is_end or _is_later(each, created) for each in others):
+            at_beginning = position == TRIM_HORIZON or _is_later(position, created) is False
+            (waiting if at_beginning else too_far).add(key)
+    return waiting, too_far
 
-    return [key for key, position in positions.items() if position == TRIM_HORIZON and unread(key)]
+
+def _is_later(position: Position, created: float | None) -> bool | None:
+    """Whether a position is a time after the second in which a shard was created; None if that is unknown, or it is not a time."""
+    if position.kind is not PositionKind.AT_TIMESTAMP or created is None:
+        return None
+    return position.value / 1000 >= created + 1
 
 
 def _unreadable(reasons: Mapping[str, str]) -> str:

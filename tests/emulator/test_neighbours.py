@@ -174,3 +174,22 @@ async def test_latest_beside_another_query_skips_nothing_that_came_meanwhile() -
     records = world.kinesis.state.streams[STREAM].shards[key.shard].keep().records
     first = next(json.loads(record.json)["SequenceNumber"] for record in records if record.arrival > now)
     assert asking.result()[key].precedes(int(first))
+
+
+@virtual
+async def test_latest_does_not_begin_at_an_old_end_that_seemed_the_tip() -> None:
+    wrong = {"wrong_answers": "quiet", "wrong_answers_rate": 0.9, "wrong_answers_in_a_row": 1}
+    world = MemoryWorld(shards=1, settings=wrong)
+    world.put_some(30)
+    await asyncio.sleep(600)
+    world.put("k")
+    async with Query(world.application) as query:
+        offset = await query.begin()
+        reading = asyncio.create_task(read_on(query, query.planner, "query", offset))
+        await asyncio.sleep(1)
+        (key,) = offset
+        late, now = Planning(query.run, name="late"), int(1000 * world.clock.time())
+        begin = await late.at_front(Offset({key: Position.at_timestamp(now)}))
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    assert begin[key] == Position.at_timestamp(now)

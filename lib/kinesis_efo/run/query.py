@@ -169,15 +169,17 @@ class Query:
         """
         clock = self._run.clock
         give_up_at = clock.monotonic() + _FRONT_SECONDS
-        # Later ends would skip what arrives while this waits.
+        # Later ends would skip what arrives while this waits. If a row's end has moved before it was confirmed, it may have been old.
         first = {key: self._run.table.shared[key].index.end for key in self._fronts(offset)}
-        confirmed = set[ShardKey]()
+        uncertain, moved = set(first), dict[ShardKey, Position]()
         while True:
-            confirmed |= {key for key, end in self._fronts(offset).items() if end is not None}
-            if first.keys() <= confirmed or clock.monotonic() >= give_up_at:
+            fronts = self._fronts(offset)
+            moved |= {key: first[key] for key in uncertain if fronts.get(key) == first[key]}
+            uncertain = {key for key in uncertain if key in fronts and fronts[key] is None}
+            if not uncertain or clock.monotonic() >= give_up_at:
                 break
             await clock.sleep(1.0)
-        if moved := {key: end for key, end in first.items() if key in confirmed}:
+        if moved:
             offset = Offset({**offset, **moved}, offset.lasts, offset.mark, offset.horizons, offset.created)
         return offset
 

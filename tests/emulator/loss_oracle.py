@@ -223,6 +223,8 @@ class Membership:
     later: Mapping[str, Begin] | None = None
     early: float = CLOCK_SECONDS
     read: dict[str, int] = field(default_factory=dict)
+    read_untold: list[tuple[str, float]] = field(default_factory=list)
+    read_at: list[tuple[float, str, float]] = field(default_factory=list)
     next: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     numbers: dict[str, int] = field(default_factory=dict)
     missed: list[Record] = field(default_factory=list)
@@ -326,6 +328,7 @@ class QueryOracle:
             for shard in member.facts.ancestors(row.shard):
                 self._pass(member, shard, inf, at)
             member.read[row.shard] = row.sequence
+            member.read_untold.append((row.shard, record.arrival))
             member.next[row.shard] += 1
 
     def _record(self, member: Membership, row: Row) -> Record | None:
@@ -409,6 +412,26 @@ class QueryOracle:
     def has_lost(self, report: Report) -> bool:
         """Whether an unread record of a shard that a report names was trimmed."""
         return self._has_lost(set(_SHARD.findall(report.text)), report)
+
+    def tells(self, at: float) -> None:
+        """The query has told its run what it has committed."""
+        for member in self.streams.values():
+            member.read_at += [(at, *each) for each in member.read_untold]
+            member.read_untold.clear()
+
+    def has_gap(self, report: Report) -> bool:
+        """Whether a time that a report names was trimmed, and is later than what the run knew by then to be read of a shard that it names."""
+        return not self.streams or any(
+            begin <= end <= report.at - member.facts.retention + TRIM_SECONDS
+            and not any(
+                at < report.at and each == shard and arrival > begin + TRIM_SECONDS
+                for at, each, arrival in member.read_at
+            )
+            for stream, member in self.streams.items()
+            if _names_stream(report.text, stream)
+            for shard in _SHARD.findall(report.text)
+            for begin, end in (map(_epoch, times) for times in _BETWEEN.findall(report.text))
+        )
 
     def _has_lost(self, shards: Collection[str], report: Report) -> bool:
         return any(

@@ -82,6 +82,7 @@ _STUCK: Final = 0.1
 _TRIMMED: Final = 0.15
 _EXPIRES: Final = 0.1
 _EXPIRED: Final = "expired"
+_SILENT: Final = 0.02
 _KINESIS: Final = ("ListShards", "GetRecords", "GetShardIterator", "SubscribeToShard", "DescribeStreamSummary")
 _TABLE: Final = ("create", "update", "scan")
 ALL: Final = "*"
@@ -127,10 +128,11 @@ class Outcome:
 
 
 class Faults(NoFaults):
-    """Says now and then that a new shard does not exist."""
+    """Says now and then that a new shard does not exist, and lets subscriptions go silent without an end."""
 
     def __init__(self) -> None:
         self.world: LossWorld
+        self._silent: set[Any] = set()
 
     async def before(self, request: Request) -> None:
         """See `NoFaults`."""
@@ -146,6 +148,9 @@ class Faults(NoFaults):
     def frame(self, subscription: Any, frame: bytes) -> Iterable[Any]:
         """See `NoFaults`."""
         world = self.world
+        if subscription in self._silent or (world.silent is not None and world.silent.random() < _SILENT):
+            self._silent.add(subscription)
+            return []
         young = subscription.shard.parents and world.now - subscription.shard.created_at < 2 * world.unknown_seconds
         return [frame, Reset()] if young and subscription.events and world.random.random() < 0.3 else [frame]
 
@@ -242,6 +247,7 @@ class LossWorld(ProgramWorld):
         self.table_fails: frozenset[str] = frozenset()
         self.is_stuck = False
         self.expires: Callable[[], bool] = lambda: False
+        self.silent: Random | None = None
         self._wrong = self.kinesis.state.wrong
         self.aggregates: Random | None = None
 
@@ -623,6 +629,7 @@ class SparkQuery:
                     self.added[name] = self.begun_at
         for name in () if before is None else before["streams"].keys() - end["streams"].keys():
             self.oracle.leaves(name)
+        self.oracle.tells(self.world.now)
         for stream, member in self.oracle.streams.items():
             for shard in member.read:
                 self.known_at.setdefault((stream, shard), self.world.now)
@@ -815,6 +822,7 @@ class SparkQuery:
             for member in known.values():
                 member.read, member.next = dict(member.read), copy.copy(member.next)
                 member.numbers, member.missed = dict(member.numbers), list(member.missed)
+                member.read_at, member.read_untold = list(member.read_at), list(member.read_untold)
             log = self.checkpoint
             self.snapshots.append(
                 (self.world.now, Checkpoint(dict(log.offsets), set(log.commits), dict(log.rows)), known)
@@ -1101,6 +1109,8 @@ class Scenario:
         if expires is not None:
             world.expires = lambda: expires.random() < 0.5
         self.ends_resharded = drawn("ends after a reshard", 0.05)
+        world.silent = drawn("subscriptions go silent", 0.1)
+        self.losing = drawn("answers are lost", 0.1)
         if world.list_age:
             self.drawn.add(f"lists {world.list_age:g} s old")
 
@@ -1245,6 +1255,7 @@ class Scenario:
             (self._let_stick, self.sticks),
             (self._let_generations_go, self.trims),
             (self._end_resharded, self.ends_resharded),
+            (self._lose_answers, self.losing),
         ):
             if random is not None:
                 run(partial(move, random))
@@ -1305,8 +1316,9 @@ class Scenario:
         reports = self.world.reports
         for report in reports[self.checked :]:
             self._check_tolerated(report)
-            if report.is_loss and not any(query.oracle.has_lost(report) for query in self.queries):
-                self._exception(report)
+            oracles = [query.oracle for query in self.queries]
+            if report.is_loss and not any(each.has_lost(report) for each in oracles):
+                self._exception(report, oracles)
         self.checked = len(reports)
 
     def _check_tolerated(self, report: Report) -> None:
@@ -1322,10 +1334,12 @@ class Scenario:
                     f"records of it are committed since {self._at(known_at)}, and it is only said: {report.text}"
                 )
 
-    def _exception(self, report: Report) -> None:
+    def _exception(self, report: Report, oracles: Sequence[QueryOracle]) -> None:
         """Count a loss that was reported although nothing was lost, if failures.md allows for it."""
         kind = "warning" if report.query is None else "error"
         if "between" in report.text:
+            if not any(each.has_gap(report) for each in oracles):
+                raise Broken(f"there is no such gap at {self._at(report.at)}: {report.text}")
             self.outcome.exceptions[f"{kind}: nothing in the gap"] += 1
         elif "has not come again" in report.text and any(query.repeats_what_it_wrote for query in self.queries):
             self.outcome.exceptions[f"{kind}: a micro-batch that was written is repeated"] += 1
@@ -1424,8 +1438,9 @@ class Scenario:
                     for name in query.names:
                         oracle.begins(name, query.membership(name, new=False))
                 # Queries that share a run share its losses.
-                if not any(each.has_lost(report) for each in (oracle, *(other.oracle for other in self.queries))):
-                    self._exception(report)
+                oracles = [oracle, *(other.oracle for other in self.queries)]
+                if not any(each.has_lost(report) for each in oracles):
+                    self._exception(report, oracles)
                 self._after_loss(query, str(error))
             case "ConfigurationError" | "ManifestError" if "startingPosition" in str(error) and query.given[
                 "startingPosition"
@@ -1532,7 +1547,8 @@ class Scenario:
                 query.over = True
                 query.program.kill()
                 self.machine.kill(query.program.jvm)
-        self.world.list_age = self.world.unknown_seconds = 0.0
+        self.world.list_age = self.world.unknown_seconds = self.world.lossy = 0.0
+        self.world.silent = self.world.losing = None
         self._end_outage()
         for process in machine.processes.values():
             process.frozen = False
@@ -1774,6 +1790,18 @@ class Scenario:
         if self.disturbing and (is_down or random.random() < 0.5):
             operation = "ListShards" if is_down else random.choice(("ListShards", *_KINESIS[:-1]))
             self._fail(operation, random.choice((60.0, 300.0)), "as generations are gone")
+
+    def _lose_answers(self, random: Random) -> None:
+        """Lose answers of the run to queries and fetchers for some time: it has done what it was asked for."""
+        while self.machine.now < self.began + self.live:
+            self.machine.sleep(random.expovariate(4 / self.retention))
+            if not self.disturbing:
+                return
+            self._tell("answers are lost")
+            self.world.lossy, self.world.losing = 0.2, random
+            self.machine.sleep(random.choice((5.0, 60.0, 300.0)))
+            self.world.lossy, self.world.losing = 0.0, None
+            self.excused = self.machine.now
 
     def _end_resharded(self, random: Random) -> None:
         """Let queries end at the tips when their checkpoints have shards that ListShards does not show yet."""

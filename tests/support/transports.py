@@ -181,8 +181,8 @@ class ScriptedStream:
                     self.read += 1
                     return Event(step, read_head(step))
                 case Large(content):
-                    if not self._room.take(len(content)):
-                        await self._room.wait(len(content))
+                    if not self._room.try_reserve(len(content)):
+                        await self._room.reserve(len(content))
                     self._steps.insert(0, content)
                 case Wait(seconds):
                     await self._sleep(seconds)

@@ -55,8 +55,8 @@ class Budget:
     queue, and one event per shard whose reader waits for that event while the budget is full.
 
     >>> budget = Budget(limit=4000)
-    >>> busy, quiet = budget.join(ShardKey("s", "busy")), budget.join(ShardKey("s", "quiet"))
-    >>> budget.share, busy.take(3001), busy.take(3000), quiet.take(500)
+    >>> busy, quiet = budget.open_account(ShardKey("s", "busy")), budget.open_account(ShardKey("s", "quiet"))
+    >>> budget.share, busy.try_reserve(3001), busy.try_reserve(3000), quiet.try_reserve(500)
     (500, False, True, True)
     """
 
@@ -65,7 +65,7 @@ class Budget:
         self.used = 0
         self.now = now
         self._shards = 0
-        self._line: dict[Account, _Request] = {}
+        self._queue: dict[Account, _Request] = {}
         self._too_large: Account | None = None
         self._waited: dict[ShardKey, float] = {}
         self._waiting: dict[ShardKey, float] = {}
@@ -75,34 +75,34 @@ class Budget:
         """Bytes that each shard may use without queueing."""
         return min(SHARE_BYTES, self.limit // (4 * max(1, self._shards)))
 
-    def join(self, key: ShardKey) -> Account:
+    def open_account(self, key: ShardKey) -> Account:
         """Open an account for a shard. If the shard is restarted, its earlier account must be closed first."""
         self._shards += 1
         return Account(self, key)
 
-    def waited(self, key: ShardKey) -> float:
+    def seconds_waited(self, key: ShardKey) -> float:
         """Return the total seconds for which a shard has waited for space."""
         since = self._waiting.get(key)
         return self._waited.get(key, 0.0) + (0.0 if since is None else self.now() - since)
 
     @property
-    def _for_the_line(self) -> int:
+    def _queue_limit(self) -> int:
         return self.limit - self.share * self._shards
 
     def _fits(self, size: int) -> bool:
-        return self.used + size <= self._for_the_line
+        return self.used + size <= self._queue_limit
 
-    def _serve(self) -> None:
-        while self._line:
-            account, request = next(iter(self._line.items()))
-            if request.size > self._for_the_line and self._too_large is None:
+    def _serve_queue(self) -> None:
+        while self._queue:
+            account, request = next(iter(self._queue.items()))
+            if request.size > self._queue_limit and self._too_large is None:
                 self._too_large = account  # the request would otherwise wait forever
             elif not self._fits(request.size):
                 break
             self._grant(account)
 
     def _grant(self, account: Account) -> None:
-        request = self._line.pop(account)
+        request = self._queue.pop(account)
         if not request.granted.done():
             account._charge(request.size)
             request.granted.set_result(None)
@@ -121,39 +121,39 @@ class _Request:
 class Account:
     """One buffer's part of a budget."""
 
-    __slots__ = ("_budget", "held", "key", "left")
+    __slots__ = ("_budget", "closed", "held", "key")
 
     def __init__(self, budget: Budget, key: ShardKey) -> None:
         self.key = key
         self.held = 0  # Bytes charged to this account
         self._budget = budget
-        self.left = False  # The account is closed
+        self.closed = False  # The account is closed
 
     @property
     def share(self) -> int:
         """Bytes that the shard may use without queueing."""
         return self._budget.share
 
-    def take(self, size: int) -> bool:
+    def try_reserve(self, size: int) -> bool:
         """Reserve bytes if there is space, and the queue is empty or the shard within its share. Return whether they were reserved."""
         budget = self._budget
-        if not self.left and (self._is_small(size) or (not budget._line and budget._fits(size))):
+        if not self.closed and (self._is_small(size) or (not budget._queue and budget._fits(size))):
             self._charge(size)
             return True
         return False
 
-    def wait(self, size: int) -> Coroutine[None, None, None]:
+    def reserve(self, size: int) -> Coroutine[None, None, None]:
         """Reserve bytes once there is space. The place in the queue is that of this call, not of its first await.
 
         Raises `CancelledError`, without a reservation, if the task is cancelled or the account is closed.
         """
         budget = self._budget
         request = _Request(size, asyncio.get_running_loop().create_future())
-        if self.left:
+        if self.closed:
             request.granted.cancel()
         else:
-            budget._line[self] = request
-            budget._serve()
+            budget._queue[self] = request
+            budget._serve_queue()
         return self._granted(request)
 
     async def _granted(self, request: _Request) -> None:
@@ -162,11 +162,11 @@ class Account:
         try:
             await request.granted
         except asyncio.CancelledError:
-            if budget._line.get(self) is request:
-                del budget._line[self]
+            if budget._queue.get(self) is request:
+                del budget._queue[self]
             elif not request.granted.cancelled():
-                self.give_back(request.size)
-            budget._serve()
+                self.release(request.size)
+            budget._serve_queue()
             raise
         finally:
             budget._waited[self.key] = budget._waited.get(self.key, 0.0) + budget.now() - since
@@ -175,38 +175,38 @@ class Account:
     @property
     def waits(self) -> bool:
         """Whether the shard waits for space."""
-        return self in self._budget._line
+        return self in self._budget._queue
 
     def exceed(self) -> None:
         """Grant the pending request even if the budget is full, for a task that waits for the event."""
         if self.waits:
             self._budget._grant(self)
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Release `size` bytes."""
         budget = self._budget
-        if self.left:
+        if self.closed:
             return
         self.held -= size
         budget.used -= size
         if budget._too_large is not None and (budget.used <= budget.limit or not budget._too_large.held):
             budget._too_large = None
-        request = budget._line.get(self)
+        request = budget._queue.get(self)
         if request is not None and self._is_small(request.size):
             budget._grant(self)
-        budget._serve()
+        budget._serve_queue()
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Release all bytes and close the account. Cancels a pending request."""
         budget = self._budget
-        if self.left:
+        if self.closed:
             return
-        if (request := budget._line.pop(self, None)) is not None:
+        if (request := budget._queue.pop(self, None)) is not None:
             request.granted.cancel()
-        self.give_back(self.held)
-        self.left = True
+        self.release(self.held)
+        self.closed = True
         budget._shards -= 1
-        budget._serve()
+        budget._serve_queue()
 
     def _is_small(self, size: int) -> bool:
         return self.held + size <= self._budget.share and self._budget.used + size <= self._budget.limit
@@ -232,18 +232,18 @@ class ShardRoom:
         """Bytes that may be received without waiting, since the budget reserves them for each shard."""
         return self._account.share
 
-    def take(self, size: int) -> bool:
+    def try_reserve(self, size: int) -> bool:
         """Reserve space for the next event's payload before it is read. Return whether there was enough."""
         missing = size + EVENT_OVERHEAD - self._reserved
-        if self._account.left or missing <= 0:
+        if self._account.closed or missing <= 0:
             return True
-        if self._account.take(missing):
+        if self._account.try_reserve(missing):
             self._reserved += missing
             return True
         return False
 
-    async def wait(self, size: int) -> None:
-        """Queue for space after `take` has failed.
+    async def reserve(self, size: int) -> None:
+        """Queue for space after `try_reserve` has failed.
 
         If all readers of this shard wait for this event, all earlier events are dropped, and the event gets space whatever its size. If one
         reader is behind and another one has waited for `STARVING_SECONDS`, the event gets space and earlier events stay, one event at a time. A
@@ -251,7 +251,7 @@ class ShardRoom:
         """
         # Release reservations before waiting, or two shards could deadlock.
         self.release()
-        waiting = self._account.wait(size + EVENT_OVERHEAD)
+        waiting = self._account.reserve(size + EVENT_OVERHEAD)
         if self._waits is not None:
             self._waits()
         await waiting
@@ -259,19 +259,19 @@ class ShardRoom:
 
     def release(self) -> None:
         """Release the space reserved for an event that will not come."""
-        self._account.give_back(self._reserved)
+        self._account.release(self._reserved)
         self._reserved = 0
 
     def close(self) -> None:
         """Release everything and close the account."""
-        self._account.leave()
+        self._account.close()
         # Break the reference cycle with the buffer, so that the buffer's payloads are freed immediately.
         self._waits = None
 
     async def occupy(self, size: int) -> None:
         """Use reserved space for an event of `size` bytes (including `EVENT_OVERHEAD`) and release the rest. Waits for missing space."""
         payload = size - EVENT_OVERHEAD
-        if size > self._reserved and not self.take(payload):
-            await self.wait(payload)
-        self._account.give_back(self._reserved - size)
+        if size > self._reserved and not self.try_reserve(payload):
+            await self.reserve(payload)
+        self._account.release(self._reserved - size)
         self._reserved = 0

@@ -94,7 +94,7 @@ class ShardBuffer(EventIndex):
         # Queries have committed everything up to here; None before the first commit
         self.committed: Position | None = None
         self._budget = budget
-        self._account = budget.join(key)
+        self._account = budget.open_account(key)
         self.room = ShardRoom(self._account, self._begins_to_wait)
         self._waits_since: float | None = None
         self._exceeded = False
@@ -302,7 +302,7 @@ class ShardBuffer(EventIndex):
         last = next((payload for payload in reversed(self._payloads[gone:stop]) if payload is not None), None)
         if last is not None:
             self.last_record = last_record(last) or self.last_record
-        self._account.give_back(self.drop(stop))
+        self._account.release(self.drop(stop))
         # Free the payloads now, but remove slots only in large groups, as that moves all later ones.
         self._payloads[gone:stop] = [None] * (stop - gone)
         del self._payloads[: self.compact()]

@@ -96,7 +96,7 @@ class FetcherCollector:
         yield Sample(metrics.RECORDS, stats.records, about)
         yield Sample(metrics.BYTES, stats.bytes, about)
         yield Sample(metrics.EVENTS, stats.events, about)
-        yield Sample(metrics.BACKPRESSURE, budget.waited(key), about)
+        yield Sample(metrics.BACKPRESSURE, budget.seconds_waited(key), about)
         if feed is not None:
             yield from self._of_feed(stats, feed, about)
 

@@ -204,8 +204,8 @@ class PolledEvents:
         if self._iterator is None:
             return
         await self._clock.sleep(max(0.0, self._pace.next_call - self._clock.monotonic()))
-        if not self._room.take(self._pace.size):
-            await self._room.wait(self._pace.size)
+        if not self._room.try_reserve(self._pace.size):
+            await self._room.reserve(self._pace.size)
         limit = self._pace.asking(self._clock.monotonic())
         try:
             response = await self._client.get_records(

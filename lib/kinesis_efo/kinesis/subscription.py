@@ -65,7 +65,7 @@ class ShardSubscription:
         self._recovery = recovery or Recovery(context, shard_id)
         self.stats: SubscriptionStats = self._recovery.stats
         self._delivery = ShardDelivery(context, shard_id, start, sink, self.stats, retention, known)
-        self._place = PlaceInLine(sink.room, context.clock, context.limits.full)
+        self._place = QueuedRoom(sink.room, context.clock, context.limits.full)
         self._may_open = may_open
 
     @property
@@ -119,7 +119,7 @@ class ShardSubscription:
             self.stats.state = State.CLOSED if isinstance(error, asyncio.CancelledError) else State.FAILED
             raise
         finally:
-            self._place.leave()
+            self._place.cancel()
 
     # -- one subscription
 
@@ -127,7 +127,7 @@ class ShardSubscription:
         clock = self._context.clock
         if self._place.waits:
             self.stats.state = State.PAUSED
-            await self._place.arrive()
+            await self._place.wait_granted()
         while (ahead := self._delivery.seconds_ahead) > 0:
             # Kinesis rejects a position in its future.
             self.stats.state = State.WAITING
@@ -304,7 +304,7 @@ class OpenSubscription:
         self._stream.close()
 
 
-class PlaceInLine:
+class QueuedRoom:
     """Waits for the buffer space that a shard's transport requests; implements `Quota`. The wait outlives the subscription.
 
     The time limits of the open `subscription` are suspended during the wait.
@@ -321,16 +321,16 @@ class PlaceInLine:
     def share(self) -> int:
         return self._room.share
 
-    def take(self, size: int) -> bool:
-        return self._room.take(size)
+    def try_reserve(self, size: int) -> bool:
+        return self._room.try_reserve(size)
 
-    async def wait(self, size: int) -> None:
+    async def reserve(self, size: int) -> None:
         self.subscription.pause()
-        self._waiting = asyncio.ensure_future(self._room.wait(size))
+        self._waiting = asyncio.ensure_future(self._room.reserve(size))
         await within(self._clock, self._full, asyncio.wait((self._waiting,)))
         if not self._waiting.done():
             raise NoRoom
-        await self.arrive()
+        await self.wait_granted()
         self.subscription.expect_event()
 
     @property
@@ -338,7 +338,7 @@ class PlaceInLine:
         """Whether a wait for space is still pending."""
         return self._waiting is not None
 
-    async def arrive(self) -> None:
+    async def wait_granted(self) -> None:
         """Wait until the pending request for space is granted, if there is one."""
         if self._waiting is not None:
             await self._waiting
@@ -349,7 +349,7 @@ class PlaceInLine:
         if self._waiting is None:
             self._room.release()
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         """Stop waiting for space."""
         if self._waiting is not None:
             self._waiting.cancel()

@@ -72,12 +72,12 @@ class Quota(Protocol):
         """Bytes that the transport may receive before it reserves space for them."""
         ...
 
-    def take(self, size: int) -> bool:
+    def try_reserve(self, size: int) -> bool:
         """Reserve space for the next event's payload of at most `size` bytes. Return whether there was enough."""
         ...
 
-    async def wait(self, size: int) -> None:
-        """Wait for and reserve space after `take` has failed. Raises `NoRoom` if none becomes free for a long time."""
+    async def reserve(self, size: int) -> None:
+        """Wait for and reserve space after `try_reserve` has failed. Raises `NoRoom` if none becomes free for a long time."""
         ...
 
 
@@ -94,10 +94,10 @@ class Unlimited:
 
     share = 1 << 62
 
-    def take(self, size: int) -> bool:  # noqa: ARG002
+    def try_reserve(self, size: int) -> bool:  # noqa: ARG002
         return True
 
-    async def wait(self, size: int) -> None:
+    async def reserve(self, size: int) -> None:
         pass
 
     def release(self) -> None:
@@ -223,10 +223,10 @@ class BotoEventStream:
         return Event(payload, head)
 
     async def _find_room(self, size: int) -> None:
-        if not self._room.take(size):
+        if not self._room.try_reserve(size):
             self._connection.pause()
             try:
-                await self._room.wait(size)
+                await self._room.reserve(size)
             finally:
                 self._connection.resume()
         self._has_room = True

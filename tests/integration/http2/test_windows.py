@@ -23,10 +23,10 @@ class Door:
         self.share = share
         self.open = asyncio.Event()
 
-    def take(self, size: int) -> bool:
+    def try_reserve(self, size: int) -> bool:
         return self.open.is_set()
 
-    async def wait(self, size: int) -> None:
+    async def reserve(self, size: int) -> None:
         await self.open.wait()
 
 
@@ -97,7 +97,7 @@ async def test_windows_shrink_as_shards_join() -> None:
     async with http2_peer(answer, streams=100) as server:
         for shards in (1, 15):
             for shard in range(shards):
-                budget.join(ShardKey("orders", f"{shards}-{shard}"))
+                budget.open_account(ShardKey("orders", f"{shards}-{shard}"))
             share = budget.share
             async with client(server, share=share) as aws:
                 await aws.subscribe()

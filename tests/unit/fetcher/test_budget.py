@@ -14,18 +14,18 @@ from tests.support.virtual_time import run
 
 
 def joined(budget: Budget, count: int) -> list[Account]:
-    return [budget.join(key(number)) for number in range(count)]
+    return [budget.open_account(key(number)) for number in range(count)]
 
 
 def test_three_quarters_are_shared_and_the_rest_is_split() -> None:
     budget = Budget(limit=1000)
     busy, quiet = joined(budget, 2)
     assert budget.share == 125
-    assert not busy.take(751)
-    assert busy.take(750)
-    assert not busy.take(1)
-    assert not quiet.take(126)
-    assert quiet.take(125)
+    assert not busy.try_reserve(751)
+    assert busy.try_reserve(750)
+    assert not busy.try_reserve(1)
+    assert not quiet.try_reserve(126)
+    assert quiet.try_reserve(125)
     assert budget.used == 875
 
 
@@ -38,22 +38,22 @@ def test_limit_is_exceeded_by_one_event_at_most(limit: int, shards: int, seed: i
     async def fetch(budget: Budget, account: Account) -> None:
         for _ in range(12):
             size = random.choice([1, limit // 10, limit // 2, limit, 3 * limit])
-            if not account.take(size):
+            if not account.try_reserve(size):
                 if random.random() < 0.1:
-                    waiting = asyncio.ensure_future(account.wait(size))
+                    waiting = asyncio.ensure_future(account.reserve(size))
                     await asyncio.sleep(random.random())
                     waiting.cancel()
                     if (await asyncio.gather(waiting, return_exceptions=True)) != [None]:
                         continue
                 else:
-                    await account.wait(size)
+                    await account.reserve(size)
             assert account.held == size
             assert budget.used == sum(each.held for each in accounts)
             assert budget.used <= limit + max(each.held for each in accounts)
             assert sum(each.held > limit for each in accounts) <= 1
             await asyncio.sleep(random.random())
-            account.give_back(size)
-        account.leave()
+            account.release(size)
+        account.close()
         done.append(account)
 
     async def main() -> None:

@@ -166,7 +166,7 @@ def test_event_beyond_the_budget_stays_until_it_is_planned() -> None:
     async def main() -> None:
         budget = Budget(1000)
         b = ShardBuffer(KEY, after(10), budget, lambda: None)
-        assert budget.join(ShardKey("orders", "other")).take(700)
+        assert budget.open_account(ShardKey("orders", "other")).try_reserve(700)
         waiting = asyncio.ensure_future(b.admit(event(20), 0))
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -186,8 +186,8 @@ def test_shard_with_an_event_without_room_is_not_quiet() -> None:
         nothing = Event(b"", EventHead(10, 0, 0))
         with b.reading(after(10), after(50), asked_at=0.0) as cursor:
             await b.admit(nothing, 1.0)
-            budget.join(ShardKey("orders", "other")).take(900)
-            waiting = asyncio.ensure_future(b.room.wait(800))
+            budget.open_account(ShardKey("orders", "other")).try_reserve(900)
+            waiting = asyncio.ensure_future(b.room.reserve(800))
             await asyncio.sleep(0)
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)

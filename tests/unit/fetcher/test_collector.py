@@ -96,7 +96,7 @@ def test_separate_reading_of_queries_is_counted_separately() -> None:
 
 def test_leases_and_the_buffer() -> None:
     world = World()
-    assert world.budget.join(ShardKey("orders", "s0")).take(300)
+    assert world.budget.open_account(ShardKey("orders", "s0")).try_reserve(300)
     assert (world.value(metrics.BUFFERED), world.value(metrics.BUFFER_LIMIT)) == (300, 1000)
     assert (world.value(metrics.LEASES_WANTED), world.value(metrics.LEASES_HELD)) == (2, 1)
     assert world.value(metrics.LEASES_TAKEN) == 3

@@ -45,7 +45,7 @@ async def hung(query: Query, wanted: ShardRange, events: int) -> AsyncGenerator[
 async def until_full(query: Query) -> None:
     await query.poll(horizon(query.stream))
     await asyncio.sleep(5)
-    assert all(query.fetcher.budget.waited(feed.key) for feed in query.fetcher)
+    assert all(query.fetcher.budget.seconds_waited(feed.key) for feed in query.fetcher)
 
 
 @pytest.mark.slow

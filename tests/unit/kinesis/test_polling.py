@@ -298,11 +298,11 @@ class NarrowRoom:
         self.waited: list[int] = []
         self.grown = asyncio.Event()
 
-    def take(self, size: int) -> bool:
+    def try_reserve(self, size: int) -> bool:
         self.taken.append(size)
         return self.free
 
-    async def wait(self, size: int) -> None:
+    async def reserve(self, size: int) -> None:
         self.waited.append(size)
         await self.grown.wait()
 

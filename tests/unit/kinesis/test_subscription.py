@@ -748,13 +748,13 @@ class NarrowSink(Sink):
         self.open = asyncio.Event()
         self.taken = self.waiting = 0
 
-    def take(self, size: int) -> bool:
+    def try_reserve(self, size: int) -> bool:
         if not self.open.is_set() and not self.taken:
             return False
         self.taken = max(self.taken, size)
         return True
 
-    async def wait(self, size: int) -> None:
+    async def reserve(self, size: int) -> None:
         self.waiting += 1
         try:
             await self.open.wait()

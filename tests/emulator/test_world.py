@@ -18,6 +18,7 @@ from kinesis_efo.leases.keys import run_key
 from kinesis_efo.run.losses import Losses
 from tests.emulator.loss_world import LossWorld
 from tests.emulator.world import world
+from tests.support.messages import raises
 
 everywhere = pytest.mark.parametrize("fetchers", [0, 2])
 both_modes = pytest.mark.parametrize("mode", ["efo", "polling"])
@@ -412,15 +413,16 @@ def test_restored_checkpoint_is_reported_and_read_again(fetchers: int) -> None:
 
 
 # Shows 1, invariant 11.
+@pytest.mark.parametrize("ends", [False, True])
 @everywhere
-def test_lease_of_a_program_that_still_reads_is_refused(fetchers: int) -> None:
+def test_lease_of_a_program_that_still_reads_is_refused(fetchers: int, ends: bool) -> None:
     with world(fetchers=fetchers) as w:
         w.put(10)
         first = w.query()
         first.reads(10)
         there = w.program
         w.program = w.another_program("there")
-        second = w.query()
+        second = w.query(available_now=ends)
         assert "lake" in second.fails(AlreadyRunningError, within=600)
         w.program = there
         w.put(10)
@@ -459,7 +461,13 @@ def test_query_stops_reading_when_its_lease_is_lost(fetchers: int) -> None:
         w.put(10)
         query.reads(10)
         w.take_lease()
-        assert "elsewhere took the lease on stream orders" in query.fails(LeaseLostError)
+        query.fails(LeaseLostError)
+        with raises(
+            LeaseLostError,
+            "elsewhere took the lease on stream orders while this query was reading: the application has a second query, "
+            "or this one was stopped for longer than leaseTimeout. Nothing was lost; run one query per application",
+        ):
+            query.reads(11)
         w.later(10)
         assert not w.subscribers()
 
@@ -505,8 +513,18 @@ def test_start_before_a_trimmed_generation_names_older_shards() -> None:
         w.later(4000)
         w.put(5)
         w.warns("are gone")
-        query = w.query(startingPosition=f"AT_TIMESTAMP:{int((w.kinesis.now - 4200) * 1000)}")
-        assert "and those of older shards that are not listed any more, are gone" in query.fails(DataLossError)
+        begin = f"AT_TIMESTAMP:{int((w.kinesis.now - 4200) * 1000)}"
+        query = w.query(startingPosition=begin)
+        query.fails(DataLossError)
+        with raises(
+            DataLossError,
+            "stream 'orders', shard ..., and those of older shards that are not listed any more, are gone. "
+            "To go on without them once, set kinesis-efo option 'acceptDataLoss' to "
+            '{"orders":{"shardId-000000000001":"AT_TIMESTAMP:...","shardId-000000000002":"AT_TIMESTAMP:..."}} '
+            "(`kinesis-efo doctor --checkpoint` prints it for all shards); option 'failOnDataLoss=false' accepts every "
+            "loss. A longer retention period of the stream gives more time",
+        ):
+            query.reads(5)
 
 
 @both_modes
@@ -551,7 +569,7 @@ def test_start_at_the_horizon_of_an_old_stream_succeeds(mode: str) -> None:
         w.query().reads(5)
 
 
-# Shows invariant 14, position behind retention.
+# Shows 55, invariant 14, position behind retention.
 @everywhere
 def test_query_down_for_longer_than_retention_is_an_error(fetchers: int) -> None:
     with world(fetchers=fetchers, retention_seconds=3600.0) as w:

@@ -8,6 +8,7 @@ import pytest
 
 from kinesis_efo.errors import (
     AlreadyRunningError,
+    ConfigurationError,
     ConsumerNotFoundError,
     DataLossError,
     FetcherError,
@@ -22,6 +23,7 @@ from tests.support.messages import raises
 
 everywhere = pytest.mark.parametrize("fetchers", [0, 2])
 both_modes = pytest.mark.parametrize("mode", ["efo", "polling"])
+versions = pytest.mark.parametrize("spark", [(4, 0), (4, 3)])
 
 
 # Shows 52.
@@ -218,6 +220,42 @@ def test_added_stream_is_read_from_its_beginning(fetchers: int) -> None:
         query.reads(25)
 
 
+# Shows invariant 4.
+@both_modes
+def test_repeated_micro_batch_keeps_its_rows_despite_empty_answers(mode: str) -> None:
+    wrong = {"wrong_answers": "quiet", "wrong_answers_rate": 1.0, "wrong_answers_in_a_row": 4}
+    with world(options={"readMode": mode}, **wrong) as w:
+        w.put(40)
+        query = w.query(maxRecordsPerTrigger="30")
+        query.pause_sink(60)
+        query.plans()
+        w.kill_program()
+        query.start()
+        query.reads(40, within=300)
+
+
+def test_stream_is_dropped_only_after_its_last_micro_batch() -> None:
+    with world(streams=("orders", "events")) as w:
+        w.warns("stream events is not read any more")
+        w.put(10)
+        w.put(10, "events")
+        query = w.query()
+        query.pause_sink(60)
+        query.plans()
+        w.kill_program()
+        query.reads_only(["orders"], removedStreams="drop")
+        query.start()
+        assert "let the query finish its last micro-batch first" in query.fails(ConfigurationError)
+        query.reads_only(["orders", "events"], removedStreams="fail")
+        query.start()
+        query.reads(20, within=120)
+        query.stop()
+        query.reads_only(["orders"], removedStreams="drop")
+        w.put(5)
+        query.start()
+        query.reads(25)
+
+
 # Shows invariant 10.
 @everywhere
 def test_start_from_leases_reads_unprocessed_records(fetchers: int) -> None:
@@ -271,9 +309,6 @@ def test_hot_shard_does_not_delay_the_others(fetchers: int) -> None:
             w.put(30, size=20_000, key="hot")
             w.put(8)
             query.reads(38 * number, within=60)
-
-
-versions = pytest.mark.parametrize("spark", [(4, 0), (4, 3)])
 
 
 # Shows invariant 13.

@@ -353,6 +353,21 @@ async def test_stream_created_again_while_its_run_dies() -> None:
             await query.planner.check_replay(offset, ())
 
 
+# Shows leases of another stream.
+@virtual
+async def test_start_from_leases_of_a_former_stream_is_refused() -> None:
+    world = MemoryWorld(settings=SMALL)
+    world.put_some(40)
+    await world.read()
+    world.application.offsets.clear()
+    world.kinesis.call("DeleteStream", StreamName=STREAM, EnforceConsumerDeletion=True)
+    await asyncio.sleep(60)
+    world.kinesis.call("CreateStream", StreamName=STREAM, ShardCount=1)
+    world.application.start = Start(from_leases=True)
+    with pytest.raises(StreamReplacedError, match="deleted and created again since"):
+        await world.read(seconds=60)
+
+
 # Shows 49.
 @virtual
 async def test_latest_is_decided_once_despite_a_failure_before_records() -> None:
@@ -442,6 +457,29 @@ async def test_children_not_found_in_a_burst_of_splits(age: float) -> None:
     world.check()
     world.check_order_of_shards()
     assert len(faults.said) == 16
+
+
+class Creating(NoFaults):
+    """The stream is still being created when its shards are listed first."""
+
+    left = 5
+
+    async def before(self, request: Request) -> None:
+        if request.operation == "ListShards" and self.left:
+            self.left -= 1
+            text = "Stream orders not ACTIVE or UPDATING, instead in state CREATING"
+            raise AwsError("ResourceInUseException", text)
+
+
+# Shows stream just created.
+@virtual
+async def test_stream_that_is_being_created_is_waited_for() -> None:
+    faults = Creating()
+    world = MemoryWorld(settings=SMALL, faults=faults)
+    world.put_some(50)
+    await world.read()
+    world.check()
+    assert not faults.left
 
 
 # Shows stream just created.

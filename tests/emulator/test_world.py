@@ -8,6 +8,7 @@ import pytest
 
 from kinesis_efo.errors import (
     AlreadyRunningError,
+    ConfigurationError,
     ConsumerNotFoundError,
     DataLossError,
     FetcherError,
@@ -18,9 +19,11 @@ from kinesis_efo.leases.keys import run_key
 from kinesis_efo.run.losses import Losses
 from tests.emulator.loss_world import LossWorld
 from tests.emulator.world import world
+from tests.support.messages import raises
 
 everywhere = pytest.mark.parametrize("fetchers", [0, 2])
 both_modes = pytest.mark.parametrize("mode", ["efo", "polling"])
+versions = pytest.mark.parametrize("spark", [(4, 0), (4, 3)])
 
 
 # Shows 52.
@@ -217,6 +220,42 @@ def test_added_stream_is_read_from_its_beginning(fetchers: int) -> None:
         query.reads(25)
 
 
+# Shows invariant 4.
+@both_modes
+def test_repeated_micro_batch_keeps_its_rows_despite_empty_answers(mode: str) -> None:
+    wrong = {"wrong_answers": "quiet", "wrong_answers_rate": 1.0, "wrong_answers_in_a_row": 4}
+    with world(options={"readMode": mode}, **wrong) as w:
+        w.put(40)
+        query = w.query(maxRecordsPerTrigger="30")
+        query.pause_sink(60)
+        query.plans()
+        w.kill_program()
+        query.start()
+        query.reads(40, within=300)
+
+
+def test_stream_is_dropped_only_after_its_last_micro_batch() -> None:
+    with world(streams=("orders", "events")) as w:
+        w.warns("stream events is not read any more")
+        w.put(10)
+        w.put(10, "events")
+        query = w.query()
+        query.pause_sink(60)
+        query.plans()
+        w.kill_program()
+        query.reads_only(["orders"], removedStreams="drop")
+        query.start()
+        assert "let the query finish its last micro-batch first" in query.fails(ConfigurationError)
+        query.reads_only(["orders", "events"], removedStreams="fail")
+        query.start()
+        query.reads(20, within=120)
+        query.stop()
+        query.reads_only(["orders"], removedStreams="drop")
+        w.put(5)
+        query.start()
+        query.reads(25)
+
+
 # Shows invariant 10.
 @everywhere
 def test_start_from_leases_reads_unprocessed_records(fetchers: int) -> None:
@@ -270,9 +309,6 @@ def test_hot_shard_does_not_delay_the_others(fetchers: int) -> None:
             w.put(30, size=20_000, key="hot")
             w.put(8)
             query.reads(38 * number, within=60)
-
-
-versions = pytest.mark.parametrize("spark", [(4, 0), (4, 3)])
 
 
 # Shows invariant 13.
@@ -412,15 +448,16 @@ def test_restored_checkpoint_is_reported_and_read_again(fetchers: int) -> None:
 
 
 # Shows 1, invariant 11.
+@pytest.mark.parametrize("ends", [False, True])
 @everywhere
-def test_lease_of_a_program_that_still_reads_is_refused(fetchers: int) -> None:
+def test_lease_of_a_program_that_still_reads_is_refused(fetchers: int, ends: bool) -> None:
     with world(fetchers=fetchers) as w:
         w.put(10)
         first = w.query()
         first.reads(10)
         there = w.program
         w.program = w.another_program("there")
-        second = w.query()
+        second = w.query(available_now=ends)
         assert "lake" in second.fails(AlreadyRunningError, within=600)
         w.program = there
         w.put(10)
@@ -459,7 +496,13 @@ def test_query_stops_reading_when_its_lease_is_lost(fetchers: int) -> None:
         w.put(10)
         query.reads(10)
         w.take_lease()
-        assert "elsewhere took the lease on stream orders" in query.fails(LeaseLostError)
+        query.fails(LeaseLostError)
+        with raises(
+            LeaseLostError,
+            "elsewhere took the lease on stream orders while this query was reading: the application has a second query, "
+            "or this one was stopped for longer than leaseTimeout. Nothing was lost; run one query per application",
+        ):
+            query.reads(11)
         w.later(10)
         assert not w.subscribers()
 
@@ -505,8 +548,18 @@ def test_start_before_a_trimmed_generation_names_older_shards() -> None:
         w.later(4000)
         w.put(5)
         w.warns("are gone")
-        query = w.query(startingPosition=f"AT_TIMESTAMP:{int((w.kinesis.now - 4200) * 1000)}")
-        assert "and those of older shards that are not listed any more, are gone" in query.fails(DataLossError)
+        begin = f"AT_TIMESTAMP:{int((w.kinesis.now - 4200) * 1000)}"
+        query = w.query(startingPosition=begin)
+        query.fails(DataLossError)
+        with raises(
+            DataLossError,
+            "stream 'orders', shard ..., and those of older shards that are not listed any more, are gone. "
+            "To go on without them once, set kinesis-efo option 'acceptDataLoss' to "
+            '{"orders":{"shardId-000000000001":"AT_TIMESTAMP:...","shardId-000000000002":"AT_TIMESTAMP:..."}} '
+            "(`kinesis-efo doctor --checkpoint` prints it for all shards); option 'failOnDataLoss=false' accepts every "
+            "loss. A longer retention period of the stream gives more time",
+        ):
+            query.reads(5)
 
 
 @both_modes
@@ -551,7 +604,7 @@ def test_start_at_the_horizon_of_an_old_stream_succeeds(mode: str) -> None:
         w.query().reads(5)
 
 
-# Shows invariant 14, position behind retention.
+# Shows 55, invariant 14, position behind retention.
 @everywhere
 def test_query_down_for_longer_than_retention_is_an_error(fetchers: int) -> None:
     with world(fetchers=fetchers, retention_seconds=3600.0) as w:

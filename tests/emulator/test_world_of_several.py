@@ -418,6 +418,38 @@ def test_queries_that_wait_do_not_move_the_subscription(fetchers: int) -> None:
         assert w.calls("GetRecords") <= 5, "as long as it is not known that they are refused"
 
 
+@pytest.mark.parametrize(("slow", "is_apart"), [("apart", True), ("hold", False)])
+def test_slow_query_polls_separately_or_delays_the_others(slow: str, is_apart: bool) -> None:
+    with world(options={"bufferBytes": "1m", "slowQueries": slow}) as w:
+        w.warns("the slow one catches up with GetRecords")
+        w.put(1)
+        queries = [w.query(), w.query()]
+        for query in queries:
+            query.reads(1)
+        queries[1].pause_sink(120)
+        w.put(40, size=50_000)
+        w.later(60)
+        assert (queries[0].rows == 41) is is_apart
+        for query in queries:
+            query.reads(41, within=120)
+        assert (w.calls("GetRecords") > 0) is is_apart
+
+
+@everywhere
+def test_five_queries_ask_kinesis_for_as_much_as_one(fetchers: int) -> None:
+    asked = set()
+    for count in (1, 5):
+        with world(shards=2, fetchers=fetchers) as w:
+            queries = [w.query() for _ in range(count)]
+            w.later(20)
+            for number in range(1, 5):
+                w.put(20)
+                for query in queries:
+                    query.reads(20 * number)
+            asked.add((w.calls("SubscribeToShard"), w.calls("GetRecords")))
+    assert len(asked) == 1
+
+
 # Shows invariant 6.
 @everywhere
 def test_large_event_is_read_despite_a_stuck_sink(fetchers: int) -> None:

@@ -123,6 +123,10 @@ class World:
         self.kinesis.kinesis.call("MergeShards", StreamName=name, ShardToMerge=one.id, AdjacentShardToMerge=other.id)
         self.kinesis.learn(stream or self.streams[0])
 
+    def shard_of(self, key: str, stream: str = "") -> str:
+        """The shard that gets records with a key now."""
+        return self.kinesis.kinesis.state.streams[f"dev-{stream or self.streams[0]}"].shard_for(key, None).id
+
     def subscribers(self) -> set[str]:
         """The processes that have an open subscription."""
         return {

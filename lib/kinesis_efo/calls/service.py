@@ -1,7 +1,7 @@
 """A service for other processes of this library: listens, authenticates callers by a secret, and passes their calls to an event loop.
 
-Each connection has a thread, which also sends the replies. A caller that has not proven the secret yet is limited to one of `MOST_STRANGERS`
-places, `2 * PROOF_BYTES` bytes, and `STRANGER_SECONDS`.
+Each connection has a thread, which also sends the replies. A caller that has not proven the secret yet is limited to one of `Service.most_strangers`
+places, `2 * PROOF_BYTES` bytes, and `Service.stranger_seconds`.
 """
 
 from __future__ import annotations
@@ -29,20 +29,10 @@ from kinesis_efo.errors import FetcherError, KinesisEfoError
 T = TypeVar("T")
 More: TypeAlias = Callable[[str, bytes], Coroutine[Any, Any, msgspec.Struct | None]]
 
-STRANGER_SECONDS: Final = 10.0
-"""Maximum seconds for a caller to authenticate, and for a tool to send a call."""
-
-MOST_STRANGERS: Final = 512
-"""Maximum number of unauthenticated TCP callers. Each needs a thread; further callers wait in the backlog."""
-
-HURRY_SECONDS: Final = 2.0
-"""Seconds to authenticate while all places are occupied, so that silent strangers do not block callers of the run."""
-
 _SECRET: Final = 0
 _MOST_REQUEST_HEAD: Final = 8 << 10
 _MOST_OF_TOOL: Final = 64 << 10
 _CANCEL_CHECK_SECONDS: Final = 0.5
-_GRACE_SECONDS: Final = 1.0
 _JOIN_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.1
 
@@ -98,6 +88,16 @@ class Service:
     what = "fetcher"
     """The name of the service, for messages."""
 
+    stranger_seconds = 10.0
+    """Maximum seconds for a caller to authenticate, and for a tool to send a call."""
+
+    most_strangers = 512
+    """Maximum number of unauthenticated TCP callers. Each needs a thread; further callers wait in the backlog."""
+
+    hurry_seconds = 2.0
+    """Seconds to authenticate while all places are occupied, so that silent strangers do not block callers of the run."""
+    grace_seconds = 1.0
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop | None,
@@ -148,7 +148,7 @@ class Service:
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Stop accepting calls, wait up to `_GRACE_SECONDS` for running calls, and close all connections. May be called again."""
+        """Stop accepting calls, wait up to `grace_seconds` for running calls, and close all connections. May be called again."""
         with self._lock:
             self._stopping = True
             idle = [*self._idle, *self._strangers]
@@ -159,7 +159,7 @@ class Service:
             sock.close()
         for wire in idle:
             wire.cut()
-        self._join(_GRACE_SECONDS)
+        self._join(self.grace_seconds)
         with self._lock:
             wires = list(self._threads.values())
         for wire in wires:
@@ -206,10 +206,10 @@ class Service:
                 wire.close()
 
     def _has_place(self) -> bool:
-        """Whether another stranger can be accepted. If not, disconnect those that have been silent for `HURRY_SECONDS`."""
-        late = time.monotonic() - HURRY_SECONDS
+        """Whether another stranger can be accepted. If not, disconnect those that have been silent for `hurry_seconds`."""
+        late = time.monotonic() - self.hurry_seconds
         with self._lock:
-            if len(self._strangers) < MOST_STRANGERS:
+            if len(self._strangers) < self.most_strangers:
                 return True
             for wire, since in self._strangers.items():
                 # A caller whose proof has arrived but was not read yet may stay.
@@ -218,7 +218,7 @@ class Service:
         return False
 
     def _secured(self, sock: socket.socket, listening: socket.socket) -> socket.socket:
-        sock.settimeout(STRANGER_SECONDS)
+        sock.settimeout(self.stranger_seconds)
         if listening is self._nearby:
             if not is_own(sock):
                 raise PermissionError("a process of another user")
@@ -228,7 +228,7 @@ class Service:
         return self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
     def _serve(self, sock: socket.socket, wire: Wire) -> None:
-        give_up_at = time.monotonic() + STRANGER_SECONDS
+        give_up_at = time.monotonic() + self.stranger_seconds
         channel = fingerprint(None)
         try:
             with contextlib.suppress(OSError):
@@ -254,7 +254,7 @@ class Service:
                 return False
             self._idle.add(wire)
         try:
-            seconds, most = (STRANGER_SECONDS, _MOST_OF_TOOL) if is_tool else (None, inf)
+            seconds, most = (self.stranger_seconds, _MOST_OF_TOOL) if is_tool else (None, inf)
             frame = wire.receive(seconds, _MOST_REQUEST_HEAD, most)
             request = decoded(frame.head, Request)
         except FetcherError:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -23,7 +22,6 @@ from kinesis_efo_local import AwsError, NoFaults
 from tests.integration.cli.conftest import Cli, Here, Result
 from tests.integration.cli.test_leases import QUICKLY, renewing
 from tests.support.authority import Authority
-from tests.support.cutting_proxy import CuttingProxy
 from tests.support.ports import free_ports
 from tests.support.raw_kinesis import RawKinesis, with_queue_count
 from tests.support.world import World
@@ -444,32 +442,6 @@ def test_one_shard_is_read_over_each_transport(cli: Cli) -> None:
     }
     assert subscribed(here) == [once] * 2
     assert here.leases() == {}
-
-
-class OnlyHttp1(CuttingProxy):
-    """Stands before a server, and answers HTTP/2 as one that does not know it."""
-
-    def forward(self, source: socket.socket, sink: socket.socket, limit: int | None, client: socket.socket) -> None:
-        if source is client and source.recv(3, socket.MSG_PEEK) == b"PRI":
-            client.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
-            client.shutdown(socket.SHUT_RDWR)
-            sink.shutdown(socket.SHUT_RDWR)
-        else:
-            super().forward(source, sink, limit, client)
-
-
-def test_endpoint_without_http2_is_named(cli: Cli) -> None:
-    here = cli.world()
-    with OnlyHttp1(urlsplit(here.aws.endpoint_url).port or 0, lambda _number: None) as proxy:
-        url = f"http://127.0.0.1:{proxy.port}"
-        found = here.run("doctor", "--endpoint-url", url, *SUBSCRIBE)
-    over_http2, over_http1 = found.data["subscription"]["transports"]
-    assert found.code == 0
-    assert (over_http2["httpVersion"], over_http2["events"]) == (None, 0)
-    assert "does not answer HTTP/2" in over_http2["error"]
-    assert (over_http1["httpVersion"], over_http1["error"]) == ("HTTP/1.1", None)
-    line = _lines(found)["orders over HTTP/2"]
-    assert (line["status"], line["fix"][:38]) == ("unknown", "none where queries may use HTTP/1.1, w")
 
 
 def test_measurement_is_a_table_below_the_findings(cli: Cli) -> None:

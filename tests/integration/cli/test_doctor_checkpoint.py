@@ -86,45 +86,6 @@ def test_query_with_a_new_stream_continues(cli: Cli, tmp_path: Path) -> None:
     )
 
 
-def test_unfinished_first_micro_batch_is_repeated(cli: Cli, tmp_path: Path) -> None:
-    w = cli.world()
-    here = write(w, tmp_path / "c", {"orders": {FIRST: TRIM_HORIZON}}, finished=False)
-    status, detail, _ = said(w, here)["checkpoint"]
-    assert status == "passed"
-    assert "micro-batch 0 is not finished: the next start repeats it, from where the query began" in detail
-
-
-@pytest.mark.parametrize(
-    ("location", "detail", "fix"),
-    [
-        ("nothing", "there is nothing at ", "checkpointLocation"),
-        ("s3://nothing-here/at-all", "there is nothing at ", "checkpointLocation"),
-        ("hdfs:///checkpoints/lake", "", "Copy its folders 'offsets' and 'commits'"),
-    ],
-)
-def test_location_that_cannot_be_read_fails(cli: Cli, location: str, detail: str, fix: str, tmp_path: Path) -> None:
-    w = cli.world()
-    if location.startswith("s3"):
-        w.aws.client("s3").create_bucket(Bucket="nothing-here")
-    where = location if ":" in location else tmp_path / location
-    status, found, remedy = said(w, where)["checkpoint"]
-    assert status == "failed"
-    assert found.startswith(f"{detail}{where}" if detail else "") and (
-        detail or found.endswith("'hdfs' cannot be read from here")
-    )
-    assert fix in remedy
-
-
-def test_empty_location_is_that_of_a_new_query(cli: Cli, tmp_path: Path) -> None:
-    found = said(cli.world(), tmp_path)
-    status, detail, fix = found.pop("checkpoint")
-    assert (status, found) == ("unknown", {})
-    assert detail.endswith(
-        "has no micro-batch: the next start is that of a new query, which begins at 'startingPosition'"
-    )
-    assert "correct the location" in fix
-
-
 def test_checkpoint_on_s3_is_read(cli: Cli, tmp_path: Path) -> None:
     w = cli.world()
     (number,) = numbers(w, "orders", 1)

@@ -243,30 +243,6 @@ def test_positions_of_kcl_are_imported(cli: Cli) -> None:
     assert "is the application's own lease table" in own.err
 
 
-def test_kcl_table_with_both_key_forms_is_refused(cli: Cli, tmp_path: Path) -> None:
-    here = cli.world()
-    several = f"123456789012:{here.streams['orders']}:1700000000:shardId-000000000000"
-    table = kcl_table(here, Lease("shardId-000000000000", checkpoint=Position.after(5)), Lease(several))
-    command = ("leases", "import-kcl", "--manifest", here.manifest, *AT_ONCE, "--yes")
-    cli.run(*command, "--from-table", table).ends(
-        1,
-        f"{table} names the shards of stream orders in 2 ways: ",
-        "'shardId-000000000000' (as a KCL application with one stream does)",
-        several,
-        out="",
-    )
-    assert here.leases() == {}
-    scan = here.dynamodb.scan(TableName=table)
-    file = tmp_path / "scan.json"
-    file.write_text(json.dumps({"Items": scan["Items"]}))
-    assert cli.run(*command, "--from-file", file).code == 1
-    file.write_text(json.dumps({"Items": [item for item in scan["Items"] if item["leaseKey"]["S"] != several]}))
-    assert cli.run(*command, "--from-file", file).code == 0
-    assert _checkpoints(here) == {"orders:shardId-000000000000": "5"}
-    file.write_text(json.dumps({"Items": [Lease(several, checkpoint=SHARD_END).to_item()]}))
-    cli.run(*command, "--from-file", file).ends(1, f"row '{several}' is of another stream than")
-
-
 def _of_an_earlier_stream(here: Here, shard: str) -> Lease:
     return Lease(f"orders:{shard}", checkpoint=Position.after(7), stream=StreamIdentity(here.arn(), 1_500_000_000))
 
@@ -312,16 +288,6 @@ def _read_all(here: World, records: int) -> list[Row]:
         rows = query.until(records)
         query.commit()
         return rows
-
-
-def test_export_without_the_rows_of_all_shards_is_refused(cli: Cli) -> None:
-    here = cli.world({"orders": 3})
-    one, two, three = (shard["ShardId"] for shard in here.shards())
-    here.rows(Lease(f"orders:{two}", checkpoint=Position.after(7)))
-    table = kcl_table(here)
-    command = ("leases", "export-kcl", "--table", table, "--manifest", here.manifest, *AT_ONCE, "--yes")
-    cli.run(*command).ends(1, f"has no row for {one}, {three} of stream orders, nor for a parent or child")
-    assert _table(here, table).keys() == {"Leader"}
 
 
 @pytest.mark.slow
@@ -384,24 +350,6 @@ def test_reset_does_not_skip_an_open_shard(run: Run, world: Callable[..., World]
     here.wait_active()
     assert run(*command).code == 0
     assert _checkpoints(here) == {f"orders:{shard}": "SHARD_END"}
-
-
-def test_kcl_finds_parents_and_children(cli: Cli) -> None:
-    here = cli.world()
-    here.put([("k", b"x")] * 3)
-    (parent,) = (shard["ShardId"] for shard in here.shards())
-    here.split()
-    here.put([(f"k{number}", b"x") for number in range(20)])
-    assert len(_read_all(here, 23)) == 23
-    table = kcl_table(here)
-    done = cli.run("leases", "export-kcl", "--table", table, "--manifest", here.manifest, *AT_ONCE, "--yes")
-    assert done.code == 0
-    found = _table(here, table)
-    assert found[parent]["checkpoint"] == {"S": "SHARD_END"}
-    children = {shard["ShardId"] for shard in here.shards()} - {parent}
-    for child in children:
-        assert found[child]["parentShardId"] == {"SS": [parent]}
-        assert found[child]["checkpoint"]["S"].isdecimal()
 
 
 def _table(here: World, name: str) -> dict[str, Any]:

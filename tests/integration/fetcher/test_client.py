@@ -300,6 +300,14 @@ def test_range_cut_off_by_the_service_reports_the_stop(client: FetcherClient) ->
         _ = [list(payloads) for _, payloads in client.get([WANTED])]
 
 
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 5).close()
+    except OSError:
+        return False
+    return True
+
+
 class Told(msgspec.Struct):
     name: str
 
@@ -327,13 +335,13 @@ def test_late_answer_is_not_used_for_the_next_call() -> None:
         assert connection.action("next", Told(""), Told, 10).name == "next"
 
 
-def test_ending_service_answers_only_the_running_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_GRACE_SECONDS", 120.0)
+def test_ending_service_answers_only_the_running_call() -> None:
     with Late() as service, ThreadPoolExecutor(2) as threads, Connection(service.address, "secret") as connection:
+        service.grace_seconds = 120.0
         answer = threads.submit(connection.action, "late", Told(""), Told, 30)
         assert service.asked.wait(30)
         ended = threads.submit(service.shutdown)
-        wait_until(lambda: service._stopping, 30)
+        wait_until(lambda: not accepts(service.address.port), 30)
         service.may.set()
         assert answer.result(30).name == "late"
         ended.result(30)

@@ -15,7 +15,6 @@ from msgspec.structs import replace as changed
 
 from kinesis_efo.calls.address import Listening
 from kinesis_efo.cluster.remote import FetcherPlan
-from kinesis_efo.errors import ConsumerNotFoundError, FetcherError
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import ShardRange
@@ -87,12 +86,11 @@ def numbered(count: int, first: int = 0) -> list[tuple[str, bytes]]:
     return [(f"key{number}", b"%08d" % number) for number in range(first, first + count)]
 
 
-@pytest.mark.parametrize("mode", ["efo", pytest.param("polling", marks=pytest.mark.long)])
-def test_two_fetchers_read_everything_once_and_leave_nothing(world: MakeWorld, mode: str) -> None:
+def test_two_fetchers_read_everything_once_and_leave_nothing(world: MakeWorld) -> None:
     w = world({"orders": 4})
     w.put(numbered(200))
     fetchers = FetcherProcesses(2)
-    with reading(w, fetchers, readMode=mode) as query:
+    with reading(w, fetchers) as query:
         assert sorted(row.data for row in query.until(200)) == [data for _, data in numbered(200)]
         wait_until(lambda: (query.batch(), query.shares() == [2, 2])[1], 30)
         w.put(numbered(200, 200))
@@ -145,23 +143,6 @@ def test_paused_fetcher_is_replaced_and_reclaims_nothing(world: MakeWorld) -> No
         wait_until(lambda: (query.batch(), query.shares() == [2, 2])[1], 60)
         w.put(numbered(100, 200))
         assert len({row.data for row in query.until(300)}) == 300
-
-
-def test_an_error_of_a_fetcher_is_the_querys(world: MakeWorld) -> None:
-    w = world({"orders": 2})
-    w.put(numbered(10))
-    with reading(w, FetcherProcesses(2)) as query:
-        query.until(10)
-        wait_until(lambda: (query.batch(), query.shares() == [1, 1])[1], 30)
-        w.kinesis.deregister_stream_consumer(ConsumerARN=w.consumers["orders"])
-        with pytest.raises(ConsumerNotFoundError, match="does not exist"):
-            wait_until(lambda: query.poll(timeout=1.0) is None, 60)
-
-
-def test_query_without_fetchers_fails_with_the_remedy(world: MakeWorld) -> None:
-    none_came = pytest.raises(FetcherError, match=r"no fetcher has come up for \d+ s\..* Spark's UI shows their job")
-    with reading(world(), FetcherProcesses(0), leaseTimeout="1s") as query, none_came:
-        wait_until(lambda: query.poll(timeout=1.0) is None, 30)
 
 
 def test_records_and_secret_are_encrypted_to_the_planner(world: MakeWorld) -> None:

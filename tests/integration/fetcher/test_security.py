@@ -19,7 +19,6 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from kinesis_efo.calls import service as serving
 from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.calls.connection import Connection
 from kinesis_efo.calls.service import Call, Service
@@ -74,9 +73,10 @@ def asked(wire: Wire, name: str, body: bytes) -> Frame:
 
 
 class Simple(Service):
-    """Answers every call."""
+    """Answers every call. `limits`: those of `Service`, by name."""
 
-    def __init__(self, certificate: Certificate | None = None) -> None:
+    def __init__(self, certificate: Certificate | None = None, **limits: float) -> None:
+        vars(self).update(limits)
         super().__init__(None, "secret", Listening("127.0.0.1"), certificate)
 
     def act(self, call: Call, name: str, body: bytes) -> None:
@@ -128,10 +128,9 @@ def _is_sent_in_vain(sock: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_a_stranger_is_not_listened_to_for_long(encrypted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "STRANGER_SECONDS", 0.5)
+def test_a_stranger_is_not_listened_to_for_long(encrypted: bool) -> None:
     certificate = make_certificate(datetime.now(UTC)) if encrypted else None
-    with Simple(certificate) as service:
+    with Simple(certificate, stranger_seconds=0.5) as service:
         with stranger(service.address) as silent:
             began = time.monotonic()
             assert len(heard(silent)) <= len(GREETING) + PROOF_BYTES
@@ -164,11 +163,9 @@ def calls(service: Simple) -> int:
     return sum(thread.name == f"kinesis-efo {service.what} call" for thread in threading.enumerate())
 
 
-def test_strangers_do_not_keep_callers_of_the_run_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_do_not_keep_callers_of_the_run_waiting() -> None:
     """Also if they take all places and say nothing, for which each has ten seconds if there is room."""
-    monkeypatch.setattr(serving, "MOST_STRANGERS", 8)
-    monkeypatch.setattr(serving, "HURRY_SECONDS", 0.2)
-    with Simple() as service, ExitStack() as stack:
+    with Simple(most_strangers=8, hurry_seconds=0.2) as service, ExitStack() as stack:
         for _ in range(30):
             stack.enter_context(stranger(service.address))
         wait_until(lambda: calls(service) == 8, 10, "all places taken")
@@ -176,18 +173,15 @@ def test_strangers_do_not_keep_callers_of_the_run_waiting(monkeypatch: pytest.Mo
         assert calls(service) <= 9, "and the one that was answered"
 
 
-def test_processes_of_one_user_need_no_strangers_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MOST_STRANGERS", 1)
-    monkeypatch.setattr(serving, "HURRY_SECONDS", 60)
-    with Simple() as service, stranger(service.address) as sock:
+def test_processes_of_one_user_need_no_strangers_slot() -> None:
+    with Simple(most_strangers=1, hurry_seconds=60) as service, stranger(service.address) as sock:
         assert sock.recv(1), "it has the only place"
         assert is_answered(service.address) < 7
 
 
-def test_caller_waiting_for_its_proof_check_stays_connected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MOST_STRANGERS", 2)
+def test_caller_waiting_for_its_proof_check_stays_connected() -> None:
     pairs = [socket.socketpair() for _ in range(2)]
-    with Simple() as service, ExitStack() as stack:
+    with Simple(most_strangers=2) as service, ExitStack() as stack:
         (ours, caller), (late, silent) = [[Wire(stack.enter_context(end)) for end in pair] for pair in pairs]
         caller.send(Kind.END)
         service._strangers = dict.fromkeys((ours, late), time.monotonic() - 60)
@@ -200,10 +194,9 @@ def test_caller_waiting_for_its_proof_check_stays_connected(monkeypatch: pytest.
         service._strangers.clear()
 
 
-def test_many_callers_of_a_run_share_few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MOST_STRANGERS", 2)
+def test_many_callers_of_a_run_share_few_slots() -> None:
     certificate = make_certificate(datetime.now(UTC))
-    with Simple(certificate) as service, ThreadPoolExecutor(16) as crowd:
+    with Simple(certificate, most_strangers=2) as service, ThreadPoolExecutor(16) as crowd:
         assert len(list(crowd.map(is_answered, [service.by_tcp()] * 40))) == 40
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import pytest
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
@@ -14,7 +13,7 @@ from kinesis_efo.http2.response import ConnectionLost
 from kinesis_efo.kinesis.faults import Verdict, classify
 from tests.support.http2_peer import Request, http2_peer
 
-from .conftest import HandClock, client, event, fault_of, hold, read, until
+from .conftest import client, event, fault_of, hold, read, until
 
 # -- how many
 
@@ -200,21 +199,6 @@ async def test_lost_connection_ends_all_its_streams(how: str) -> None:
 # -- signs of life
 
 
-async def test_unanswered_ping_ends_the_connection() -> None:
-    clock = HandClock()
-    async with http2_peer(hold) as server, client(server, clock=clock) as aws:
-        streams = await aws.subscribe_all(5)
-        assert [await read(stream, 1) for stream in streams] == [[1]] * 5
-        reading = [asyncio.ensure_future(fault_of(stream)) for stream in streams]
-        server.peers[0].mute = True
-        await clock.advance(9.9)
-        assert not any(task.done() for task in reading)
-        await clock.advance(0.1)
-        for fault in await asyncio.gather(*reading):
-            assert str(fault) == "no answer to a PING for 5 s"
-        await until(server.peers[0].gone.is_set)
-
-
 # -- closing
 
 
@@ -237,45 +221,6 @@ async def test_late_data_of_a_closed_stream_is_dropped() -> None:
         await server.requests[1].send(event(3))
         assert await read(other, 1) == [3]
         assert peer.h2.outbound_flow_control_window < window
-
-
-async def test_body_waits_for_the_window() -> None:
-    small = {SettingCodes.INITIAL_WINDOW_SIZE: 10}
-    async with http2_peer(hold, settings=small) as server, client(server) as aws:
-        asking = asyncio.ensure_future(aws.subscribe())
-        await until(lambda: server.peers and server.peers[0].partial)
-        (peer,) = server.peers
-        # SETTINGS in mid-stream, and a smaller window, which may make what is left of it less than nothing.
-        for window in (3, 40, 20, 30):
-            await peer.set(SettingCodes.INITIAL_WINDOW_SIZE, window)
-        assert await read(await asking, 1) == [1]
-        assert json.loads(server.requests[0].body)["ShardId"]
-
-
-async def test_closing_the_client_ends_what_waits_and_leaves_nothing() -> None:
-    async def silent(request: Request) -> None:
-        pass
-
-    async with http2_peer(silent, streams=1) as server:
-        async with client(server, max_pool_connections=1) as aws:
-            asking = [asyncio.ensure_future(aws.subscribe()) for _ in range(3)]
-            await until(lambda: server.requests)
-        for task in asking:
-            with pytest.raises(ConnectionClosedError, match="closed"):
-                await task
-        with pytest.raises(Exception, match="the client was closed"):
-            await aws.subscribe()
-        await until(server.peers[0].gone.is_set)
-
-
-async def test_silence_ends_the_stream_alone() -> None:
-    async with http2_peer(hold) as server, client(server, silence=1.0) as aws:
-        stream = await aws.subscribe()
-        assert await read(stream, 1) == [1]
-        assert str(await fault_of(stream)) == "nothing arrived for 1 s"
-        await until(lambda: server.peers[0].resets == {1: ErrorCodes.CANCEL})
-        assert await read(await aws.subscribe(), 1) == [1]
-        assert len(server.peers) == 1
 
 
 async def test_headers_that_never_come_are_an_error() -> None:

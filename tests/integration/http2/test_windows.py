@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
 from h2.errors import ErrorCodes
 
 from kinesis_efo.fetcher.budget import Budget
@@ -104,23 +103,6 @@ async def test_windows_shrink_as_shards_join() -> None:
                 await until(lambda: server.requests[-1].window == 0)
                 sent.append(server.requests[-1].sent)
     assert sent == [128 << 10, 8 << 10]
-
-
-@pytest.mark.parametrize("padding", [0, 255])
-async def test_padding_is_no_part_of_the_events(padding: int) -> None:
-    async def answer(request: Request) -> None:
-        request.begin()
-        wire = b"".join(event(count) for count in range(1, 200))
-        for at in range(0, len(wire), 100):
-            while request.window < 400:
-                await request.peer.changed()
-            request.peer.h2.send_data(request.stream_id, wire[at : at + 100], pad_length=padding)
-            request.peer.h2.send_data(request.stream_id, b"", pad_length=padding)
-            request.peer.flush()
-            await asyncio.sleep(0)
-
-    async with http2_peer(answer) as server, client(server, share=0) as aws:
-        assert await read(await aws.subscribe(), 199) == list(range(1, 200))
 
 
 async def test_more_than_the_window_ends_the_connection() -> None:

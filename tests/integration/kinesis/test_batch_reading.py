@@ -16,8 +16,7 @@ from kinesis_efo.batch.reading import Reading
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import AwsSettings, BatchOptions
-from kinesis_efo.positions import Position
-from tests.support.aggregates import aggregated, as_the_kpl
+from tests.support.aggregates import as_the_kpl
 from tests.support.raw_kinesis import RawKinesis
 
 from .conftest import Bench
@@ -72,39 +71,6 @@ def test_shards_of_a_task_are_read_in_parallel(local: Local, caplog: pytest.LogC
         assert len(lines) >= 2
         assert "complete after" in lines[-1]
     assert not ours()
-
-
-def test_children_that_were_not_listed_are_read(local: Local) -> None:
-    """ListShards may be a minute old when the read is planned."""
-    bench = local()
-    read = Read(bench, 2)
-    bench.put(*(f"k{n}" for n in range(100)), data=b"before")
-    planned = asyncio.run(read.plan())
-    kinesis, name = bench.kinesis, "dev-orders"
-    first, second = (stretch.key.shard for stretch in planned)
-    kinesis.split_shard(StreamName=name, ShardToSplit=first, NewStartingHashKey=str(1 << 125))
-    kinesis.get_waiter("stream_exists").wait(StreamName=name)
-    children = [each["ShardId"] for each in kinesis.list_shards(StreamName=name)["Shards"] if each.get("ParentShardId")]
-    kinesis.merge_shards(StreamName=name, ShardToMerge=children[-1], AdjacentShardToMerge=second)
-    kinesis.get_waiter("stream_exists").wait(StreamName=name)
-    bench.put(*(f"k{n}" for n in range(100, 200)), data=b"after")
-    until = Position.at_timestamp(round((time.time() + 1) * 1000))
-    batches = read.reading([replace(stretch, end=until) for stretch in planned]).batches()
-    rows = sorted(chain(*(batch["partitionKey"].to_pylist() for batch in batches)))
-    assert rows == sorted(f"k{n}" for n in range(200))
-
-
-@pytest.mark.parametrize(
-    ("options", "rows"), [({}, 2_000), ({"deaggregate": "all"}, 2_000), ({"deaggregate": "strict"}, 0)]
-)
-def test_mixed_aggregates_are_read_unless_strict(local: Local, options: dict[str, str], rows: int) -> None:
-    bench = local()
-    read = Read(bench, 4, **options)
-    for parcel in aggregated((f"key-{number}", b"%d" % number) for number in range(2_000)):
-        bench.kinesis.put_record(StreamName="dev-orders", **parcel)
-    batches = list(read.reading(asyncio.run(read.plan())).batches())
-    found = sorted(int(data) for batch in batches for data in batch["data"].to_pylist())
-    assert found == list(range(rows))
 
 
 @pytest.mark.parametrize("deaggregate", ["true", "strict"])

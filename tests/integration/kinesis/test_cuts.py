@@ -29,9 +29,15 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "test")
 
 
-@pytest.mark.parametrize("size", [10, 100_000, 1_000_000])
-@pytest.mark.parametrize("how", [Close(), Reset(), ResetStream()], ids=lambda how: type(how).__name__)
-@pytest.mark.parametrize("transport", ["http1", "http2"])
+@pytest.mark.parametrize(
+    ("transport", "how", "size"),
+    [
+        ("http1", Close(), 10),
+        ("http1", Reset(), 1_000_000),
+        ("http2", Close(), 1_000_000),
+        ("http2", ResetStream(), 100_000),
+    ],
+)
 def test_each_subscription_brings_the_event_before_the_cut(
     transport: str, how: Step, size: int, tmp_path: Path
 ) -> None:

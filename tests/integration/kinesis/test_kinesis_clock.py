@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
+from typing import Any
 
+import pytest
 from botocore.exceptions import ClientError
 
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.polling import PollingTransport
 from kinesis_efo.kinesis.transport import BotoTransport, Unlimited
+from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import TRIM_HORIZON
 from tests.integration.kinesis.conftest import Bench
 
-Local = Callable[..., Bench]
+Call = Callable[[Any, KinesisClock, StreamRef], Awaitable[None]]
 SHARD = "shardId-000000000000"
 
 
@@ -28,44 +30,31 @@ class Slow:
         return time.time() - 60
 
 
-def check(clock: KinesisClock) -> None:
-    assert clock.knows
-    truth = time.time() - 60
-    assert clock.time() <= truth <= clock.latest
-    assert clock.latest - clock.time() < 1 + 5, "the round trip is counted"
-    assert 58 < clock.skew <= 60
+async def subscribe(client: Any, _: KinesisClock, stream: StreamRef) -> None:
+    (await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())).close()
 
 
-async def test_the_answer_that_opens_a_subscription(local: Local) -> None:
+async def be_refused(client: Any, _: KinesisClock, stream: StreamRef) -> None:
+    with pytest.raises(ClientError):
+        await BotoTransport(client).subscribe(stream, "shardId-000000000009", TRIM_HORIZON, Unlimited())
+
+
+async def get_records(client: Any, clock: KinesisClock, stream: StreamRef) -> None:
+    events = await PollingTransport(client, clock, 1.0).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
+    await anext(aiter(events))
+    events.close()
+
+
+@pytest.mark.parametrize("call", [subscribe, be_refused, get_records])
+async def test_each_answer_tells_the_time(local: Callable[..., Bench], call: Call) -> None:
     bench = local(clock=Slow(), signature_seconds=300.0)
     stream = bench.stream()
     async with bench.client() as client:
         clock = KinesisClock(SystemClock())
         clock.watch(client)
-        events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
-        check(clock)
-        events.close()
-
-
-async def test_a_refusal(local: Local) -> None:
-    bench = local(clock=Slow(), signature_seconds=300.0)
-    stream = bench.stream()
-    async with bench.client() as client:
-        clock = KinesisClock(SystemClock())
-        clock.watch(client)
-        with suppress(ClientError):
-            await BotoTransport(client).subscribe(stream, "shardId-000000000009", TRIM_HORIZON, Unlimited())
-        check(clock)
-
-
-async def test_get_records(local: Local) -> None:
-    bench = local(clock=Slow(), signature_seconds=300.0)
-    stream = bench.stream()
-    async with bench.client() as client:
-        clock = KinesisClock(SystemClock())
-        clock.watch(client)
-        polling = PollingTransport(client, clock, 1.0)
-        events = await polling.subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
-        await anext(aiter(events))
-        check(clock)
-        events.close()
+        await call(client, clock, stream)
+        truth = time.time() - 60
+        assert clock.knows
+        assert clock.time() <= truth <= clock.latest
+        assert clock.latest - clock.time() < 1 + 5, "the round trip is counted"
+        assert 58 < clock.skew <= 60

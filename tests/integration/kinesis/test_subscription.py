@@ -8,9 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from kinesis_efo.errors import ConsumerNotFoundError
 from kinesis_efo.kinesis.recovery import Limits, ReadContext
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.kinesis.topology import Topology
@@ -23,7 +20,7 @@ from kinesis_efo.records.events import Event
 from kinesis_efo_local import Close, Finish, GoAway, NoFaults, Reset, ResetStream
 from tests.support.transports import OpenSink
 
-from .conftest import Bench, ForwardClock, until
+from .conftest import Bench, until
 
 SHARD = "shardId-000000000000"
 QUICK = Limits(between_calls=0, after_success=0, too_short=0, silence=5, full=0.3)
@@ -157,68 +154,3 @@ async def test_full_sink_closes_the_connection(local: Local) -> None:
         assert (subscription.stats.paused, dict(subscription.stats.failures)) == (1, {})
         task.cancel()
         await asyncio.wait([task])
-
-
-# Shows 35.
-async def test_a_silent_connection_is_reopened(local: Local) -> None:
-    bench = local(idle_event_seconds=60)
-    stream = bench.stream()
-    bench.put("a")
-    async with bench.client() as client:
-        sink = Sink()
-        subscription = reader(client, stream, sink, silence=0.3)
-        task = asyncio.ensure_future(subscription.run())
-        await until(lambda: subscription.stats.failures["TimeoutError"] == 2)
-        await asyncio.to_thread(bench.put, "b")
-        await until(lambda: subscription.stats.records == 2)
-        assert sink.keys == ["a", "b"]
-        task.cancel()
-        await asyncio.wait([task])
-
-
-# Shows 72.
-async def test_deleting_the_consumer_while_it_reads(local: Local) -> None:
-    bench = local()
-    stream = bench.stream()
-    async with bench.client() as client:
-        sink = Sink()
-        task = asyncio.ensure_future(reader(client, stream, sink).run())
-        await until(lambda: sink.events)
-        bench.kinesis.deregister_stream_consumer(ConsumerARN=stream.consumer_arn)
-        with pytest.raises(
-            ConsumerNotFoundError, match=r"does not exist \(any more\); its ARN came from manifest.json"
-        ):
-            await task
-
-
-# Shows 72.
-async def test_a_new_consumer_is_waited_for(local: Local) -> None:
-    clock = ForwardClock()
-    bench = local(clock=clock, consumer_creating_seconds=1000)
-    stream = bench.stream()
-    bench.put("a")
-    async with bench.client() as client:
-        sink = Sink()
-        subscription = reader(client, stream, sink)
-        task = asyncio.ensure_future(subscription.run())
-        await until(lambda: subscription.stats.failures["ResourceInUseException"] >= 3)
-        clock.offset = 2000
-        await until(lambda: sink.events)
-        assert subscription.stats.opened == 1
-        task.cancel()
-        await asyncio.wait([task])
-
-
-# Shows 25.
-async def test_the_five_second_rule_is_kept_and_never_provoked(local: Local) -> None:
-    """With Kinesis' own times, scaled down by ten: no call is refused."""
-    bench = local(resubscribe_seconds=0.5, subscribe_interval_seconds=0.1, subscription_seconds=0.2)
-    stream = bench.stream()
-    async with bench.client() as client:
-        subscription = reader(client, stream, Sink(), between_calls=0.1, after_success=0.5)
-        task = asyncio.ensure_future(subscription.run())
-        await until(lambda: subscription.stats.renewed >= 3)
-        task.cancel()
-        await asyncio.wait([task])
-        calls = [call for call in bench.aws.kinesis.trace if call.operation == "SubscribeToShard"]
-        assert {call.outcome for call in calls} == {"ok"}

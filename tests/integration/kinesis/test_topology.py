@@ -23,10 +23,6 @@ def carried_by() -> str:
     return "http1"  # Nothing is subscribed to.
 
 
-def split(bench: Bench, shard_id: str, at: int) -> None:
-    bench.kinesis.split_shard(StreamName="dev-orders", ShardToSplit=shard_id, NewStartingHashKey=str(at))
-
-
 async def test_shards_with_their_parents_hashes_and_numbers(local: Local) -> None:
     bench = local()
     stream = bench.stream(shards=2)
@@ -70,36 +66,6 @@ async def test_every_page_is_read(local: Local) -> None:
         now_ms = int(time.time() * 1000)
         assert len(await topology.shards_open_at(stream.stream_arn, now_ms) or []) == 2100
     assert sum(call.operation == "ListShards" for call in bench.aws.kinesis.trace) == 6
-
-
-# Shows 58.
-async def test_query_starts_at_roots_or_open_shards(local: Local) -> None:
-    clock = ForwardClock()
-    bench = local(clock=clock)
-    stream = bench.stream()
-    early, later = (int((time.time() + seconds) * 1000) for seconds in (5, 15))
-    clock.offset = 10
-    split(bench, SHARD, 2**127)
-    clock.offset = 20
-    split(bench, "shardId-000000000002", 2**127 + 2**126)
-    async with bench.client() as client:
-        topology = Topology(client)
-
-        async def start(position: Position) -> dict[str, Position]:
-            found = await starting_positions(topology, stream.stream_arn, position)
-            return {shard_id[-1]: position for shard_id, position in found.items()}
-
-        assert await start(TRIM_HORIZON) == {"0": TRIM_HORIZON}
-        at = Position.at_timestamp
-        assert await start(at(early)) == {"0": at(early)}
-        assert await start(at(later)) == {"1": at(later), "2": at(later)}
-        now = at(int(clock.time() * 1000))
-        assert await start(now) == {"1": now, "3": now, "4": now}
-        # Our clock is a minute fast.
-        soon = at(int(clock.time() * 1000) + 60_000)
-        assert await start(soon) == {"1": soon, "3": soon, "4": soon}
-        with pytest.raises(ValueError, match="AFTER:5 is not where a whole stream can start"):
-            await start(Position.after(5))
 
 
 # Shows 83.

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError, EventStreamError
+from botocore.exceptions import EventStreamError
 
-from .conftest import Bench, ShiftedClock, until
+from .conftest import Bench, until
 
 Run = Callable[..., Bench]
 
@@ -55,49 +55,6 @@ def test_existing_records_come_first_and_new_ones_soon(run: Run) -> None:
     assert sorted(delays)[10] < 0.05
 
 
-@pytest.mark.parametrize("kind", ["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"])
-def test_next_subscription_begins_at_the_continuation(run: Run, kind: str) -> None:
-    bench, consumer = reader(run, subscription_seconds=0.5, max_event_records=2, resubscribe_seconds=0.1)
-    bench.put(*"abc")
-    start = time.monotonic()
-    events = list(bench.subscribe(consumer))
-    assert 0.4 < time.monotonic() - start < 60
-    assert [keys(event) for event in events if event["Records"]] == [["a", "b"], ["c"]]
-    assert events[0]["MillisBehindLatest"] > 0
-    bench.put("d")
-    again = list(bench.subscribe(consumer, kind, SequenceNumber=events[0]["ContinuationSequenceNumber"]))
-    assert [key for event in again for key in keys(event)] == ["c", "d"]
-    bench.put("e")
-    until(lambda: open_count(bench) == 0)
-    last = list(bench.subscribe(consumer, kind, SequenceNumber=again[-1]["ContinuationSequenceNumber"]))
-    assert [key for event in last for key in keys(event)] == ["e"]
-
-
-def test_consumer_that_is_not_active_is_refused(run: Run) -> None:
-    bench = run(consumer_creating_seconds=30)
-    stream = bench.stream()
-    consumer = bench.client.register_stream_consumer(StreamARN=stream, ConsumerName="lake")["Consumer"]["ConsumerARN"]
-    with pytest.raises(ClientError, match="not ACTIVE, instead in state CREATING") as refused:
-        next(bench.subscribe(consumer))
-    assert code(refused) == "ResourceInUseException"
-
-
-def test_unknown_consumer_shard_and_position_are_refused(run: Run) -> None:
-    bench, consumer = reader(run)
-    for arn, shard, position, expected in (
-        (consumer + "9", 0, {"kind": "LATEST"}, "ResourceNotFoundException"),
-        (consumer.replace("orders", "nope"), 0, {"kind": "LATEST"}, "ResourceNotFoundException"),
-        (consumer, 7, {"kind": "LATEST"}, "ResourceNotFoundException"),
-        (consumer, 0, {"kind": "AT_SEQUENCE_NUMBER", "SequenceNumber": "123"}, "InvalidArgumentException"),
-        (consumer, 0, {"kind": "AT_SEQUENCE_NUMBER"}, "InvalidArgumentException"),
-        (consumer, 0, {"kind": "SOMEWHERE"}, "ValidationException"),
-    ):
-        with pytest.raises(ClientError) as refused:
-            next(bench.subscribe(arn, shard=shard, **position))  # type: ignore[arg-type]
-        assert code(refused) == expected
-    assert open_count(bench) == 0
-
-
 @pytest.mark.parametrize("how", ["deregister", "delete stream"])
 def test_removed_consumer_ends_its_subscriptions(run: Run, how: str) -> None:
     bench = run()
@@ -140,18 +97,6 @@ def test_reading_is_limited_to_two_mebibytes_a_second(run: Run) -> None:
         got += len(next(events)["Records"])
     # 5 MB less the burst of 2 MiB, at 2 MiB/s.
     assert time.monotonic() - start > 1.2
-
-
-def test_expired_records_are_left_out(run: Run) -> None:
-    clock = ShiftedClock()
-    bench, consumer = reader(run, clock=clock, retention_seconds=60)
-    bench.put("old")
-    clock.offset += 61
-    bench.put("new")
-    events = bench.subscribe(consumer)
-    assert keys(next(events)) == ["new"]
-    bench.client.split_shard(StreamName="orders", ShardToSplit="shardId-000000000000", NewStartingHashKey="5")
-    assert [len(event.get("ChildShards", [])) for event in events if not event["Records"]][-1] == 2
 
 
 def test_disconnected_reader_frees_its_shard(run: Run) -> None:

@@ -7,10 +7,9 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from base64 import b64encode
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
@@ -100,51 +99,6 @@ def test_stream_is_given_by_arn_with_explicit_settings(target: Start, monkeypatc
     assert len(kinesis.records()) == 1
 
 
-@pytest.mark.slow
-def test_ten_times_the_limit_loses_nothing_within_bounds(target: Start) -> None:
-    kinesis = target(shards=2, write_limit=True)
-    settings = ProducerSettings(max_outstanding_records=1_000, max_outstanding_bytes=1 << 20)
-    most_records = most_bytes = 0
-    with Producer("orders", settings=settings) as producer:
-        began = time.monotonic()
-        # 10,000 records of 500 bytes for two shards that take 1,000 a second each, and 1,000 at once.
-        for number in range(10_000):
-            producer.put(b"%09d" % number + b"x" * 491, str(number), (number % 2) * HALF)
-            if not number % 10:
-                metrics = producer.metrics
-                most_records = max(most_records, metrics.outstanding_records)
-                most_bytes = max(most_bytes, metrics.outstanding_bytes)
-        producer.flush()
-        took = time.monotonic() - began
-        metrics = producer.metrics
-    assert took >= 3.9, f"faster than the limit: {took:.2f} s"
-    assert 900 <= most_records <= 1_000
-    assert most_bytes <= 1 << 20
-    assert metrics.retries.keys() == {"ProvisionedThroughputExceededException"}
-    # Most of the four seconds that the limit takes, unless the machine is so busy that each put takes long.
-    assert metrics.backpressure_seconds > 1
-    assert Counter(int(record["Data"][:9]) for record in kinesis.records()) == Counter(range(10_000))
-
-
-@pytest.mark.parametrize("aggregate", [False, True])
-def test_order_per_key_survives_throttling_and_a_split(target: Start, aggregate: bool) -> None:
-    kinesis = target(shards=1, write_limit=True)
-    settings = ProducerSettings(ordered=True, aggregate=aggregate, aggregate_bytes=2_048, backoff_base=0.01)
-    count = 2_000 if not aggregate else 20_000
-    with Producer("orders", settings=settings) as producer:
-        for number in range(count):
-            producer.put(str(number), f"key-{number % 100}")
-            if number == count // 2:
-                shard = kinesis.shards()[0]["ShardId"]
-                kinesis.client.split_shard(StreamName="orders", ShardToSplit=shard, NewStartingHashKey=str(HALF))
-    by_key: dict[str, list[int]] = defaultdict(list)
-    for key, data in users(kinesis):
-        by_key[key].append(int(data))
-    assert sum(map(len, by_key.values())) == count
-    assert all(order == sorted(set(order)) for order in by_key.values())
-    assert len({shard["ShardId"] for shard in kinesis.shards()}) == 3
-
-
 def users(kinesis: Any) -> Iterator[tuple[str, bytes]]:
     """The records as this library's reader decodes them, shard by shard."""
     for shard in sorted(kinesis.shards(), key=lambda shard: shard["ShardId"]):
@@ -181,52 +135,6 @@ def test_aggregates_reach_readers_and_exceed_the_record_limit(target: Start) -> 
     by_aws = {user["kinesis"]["partitionKey"] for user in deaggregate_records(wrapped)}
     assert by_aws == {f"key-{number}" for number in range(20_000)}
     assert Counter(key for key, _ in users(kinesis)) == Counter(by_aws)
-
-
-@pytest.mark.parametrize("aggregate", [False, True])
-def test_resharding_while_writing_loses_and_duplicates_nothing(target: Start, aggregate: bool) -> None:
-    kinesis = target(shards=2)
-    stop = threading.Event()
-    put = 0
-
-    def reshard() -> None:
-        kinesis.client.update_shard_count(StreamName="orders", TargetShardCount=4, ScalingType="UNIFORM_SCALING")
-        time.sleep(0.1)
-        kinesis.client.update_shard_count(StreamName="orders", TargetShardCount=3, ScalingType="UNIFORM_SCALING")
-        stop.set()
-
-    with Producer("orders", settings=ProducerSettings(aggregate=aggregate, linger=0.01)) as producer:
-        thread = threading.Thread(target=reshard)
-        thread.start()
-        while not stop.is_set() or put % 1_000:
-            producer.put(str(put), f"key-{put}")
-            put += 1
-        thread.join()
-        for _ in range(1_000):
-            producer.put(str(put), f"key-{put}")
-            put += 1
-    assert Counter(int(data) for _, data in users(kinesis)) == Counter(range(put))
-
-
-# Shows 91.
-def test_bursts_of_transient_faults_pass(target: Start) -> None:
-    faults = [
-        AwsError("InternalFailure", "sorry", 500),
-        AwsError("ProvisionedThroughputExceededException", "slow down"),
-        AwsError("KMSThrottlingException", "slow down"),
-        AwsError("LimitExceededException", "slow down"),
-        AwsError("ServiceUnavailable", "back soon", 503),
-        AwsError("ExpiredTokenException", "The security token included in the request is expired"),
-    ]
-    kinesis = target(faults=Scripted(*faults, None, *faults))
-    settings = ProducerSettings(max_in_flight=1, backoff_base=0.01, backoff_max=0.02, linger=0)
-    with Producer("orders", settings=settings) as producer:
-        for number in range(600):
-            producer.put(str(number), "k")
-        producer.flush()
-        retried = producer.metrics.retries
-    assert set(retried) == {fault.code for fault in faults}
-    assert sorted(int(record["Data"]) for record in kinesis.records()) == list(range(600))
 
 
 @pytest.mark.parametrize("answer", [False, True])

@@ -59,6 +59,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
+def gateway(spark: SparkSession) -> Any:
+    """The way into the session's JVM."""
+    return spark.sparkContext._gateway
+
+
 @pytest.fixture
 def session(spark: SparkSession) -> Iterator[SparkSession]:
     """The session with the manager of checkpoints that Spark is shipped with; afterwards it has the one of all other tests again."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.integration.spark.conftest import Queries
+from tests.integration.spark.conftest import Queries, gateway
 from tests.support.own_daemon import log_of
 from tests.support.world import World, wait_for_rows, wait_until
 
-pytestmark = pytest.mark.spark
 DAEMON = "spark.python.daemon.module"
 OURS = "kinesis_efo.spark.daemon"
 USERS = "tests.support.own_daemon"
@@ -25,10 +23,10 @@ def started_with(spark: SparkSession, setting: str, value: str) -> Iterator[None
     """The session, as if it had been started with a setting: a session has no way to change it."""
     # The session copies what is set when it is first used, and would keep it.
     assert spark.conf.get(setting, None) is None
-    jvm: Any = spark.sparkContext._jvm
-    environment: Any = spark.sparkContext._jsc.sc().env()
+    java = gateway(spark).jvm
+    environment = java.org.apache.spark.SparkEnv.get()
     # A field: methods of 4.3 have types that py4j cannot load.
-    field = jvm.java.lang.Class.forName("org.apache.spark.SparkEnv").getDeclaredField("conf")
+    field = java.java.lang.Class.forName("org.apache.spark.SparkEnv").getDeclaredField("conf")
     field.setAccessible(True)
     conf = field.get(environment)
     conf.set(setting, value)
@@ -40,8 +38,11 @@ def started_with(spark: SparkSession, setting: str, value: str) -> Iterator[None
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [(DAEMON, OURS), (DAEMON, USERS), ("spark.python.worker.reuse", "false")],
-    ids=["our daemon", "a user's daemon", "no reuse"],
+    [
+        pytest.param(DAEMON, OURS, marks=pytest.mark.spark, id="our daemon"),
+        pytest.param(DAEMON, USERS, marks=pytest.mark.spark43, id="a user's daemon"),
+        pytest.param("spark.python.worker.reuse", "false", marks=pytest.mark.spark43, id="no reuse"),
+    ],
 )
 def test_every_record_is_read_by_workers_of_any_daemon(
     spark: SparkSession, world: Callable[..., World], queries: Queries, setting: str, value: str
@@ -64,8 +65,7 @@ def test_every_record_is_read_by_workers_of_any_daemon(
 
 def jvm(spark: SparkSession) -> int:
     """The number of the session's JVM."""
-    gateway: Any = spark.sparkContext._jvm
-    return int(gateway.java.lang.ProcessHandle.current().pid())
+    return int(gateway(spark).jvm.java.lang.ProcessHandle.current().pid())
 
 
 def commands(spark: SparkSession) -> Iterator[list[str]]:

@@ -16,8 +16,13 @@ from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_until
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize("polls", [False, True], ids=["efo", "polling"])
+@pytest.mark.parametrize(
+    "polls",
+    [
+        pytest.param(False, marks=pytest.mark.spark40, id="efo"),
+        pytest.param(True, marks=pytest.mark.spark43, id="polling"),
+    ],
+)
 def test_streams_are_read_by_arn_without_table(
     spark: SparkSession, world: Callable[..., World], queries: Queries, *, polls: bool
 ) -> None:

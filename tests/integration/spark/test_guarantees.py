@@ -102,25 +102,6 @@ def test_every_action_on_a_batch_sees_equal_rows(world: MakeWorld, queries: Quer
     assert all(some == [n for n in rows if n % 7] for _, rows, some in seen)
 
 
-@pytest.mark.spark43
-def test_a_query_of_more_streams_extends_the_run(world: MakeWorld, queries: Queries) -> None:
-    w, one, both = world({"orders": 1, "clicks": 1}), Rows(), Rows()
-    both.__name__ = "both"  # type: ignore[misc]
-    w.put(numbered(10))
-    w.put(numbered(10, first=100), "clicks")
-    first = queries.start(queries.load(w, streams="orders"), one)
-    one.wait_for(first, 10)
-    second = queries.start(queries.load(w, streams="*"), both)
-    both.wait_for(second, 20)
-    w.put(numbered(5, first=10))
-    w.put(numbered(5, first=110), "clicks")
-    assert sorted(numbers(one.wait_for(first, 15))) == [*range(15)]
-    assert sorted(numbers(both.wait_for(second, 30))) == [*range(15), *range(100, 115)]
-    owners = {key: row["leaseOwner"]["S"] for key, row in w.leases().items() if "leaseOwner" in row}
-    assert owners.keys() == {"#run:orders", "#run:clicks"}
-    assert len(set(owners.values())) == 1
-
-
 @pytest.mark.parametrize(
     "shape",
     [

@@ -59,29 +59,3 @@ def test_lease_table_has_the_end_of_available_now(spark: SparkSession, world: Ma
     assert sum(read) == 40
     released(w)
     assert checkpoints(w) == last
-
-
-@pytest.mark.spark43
-def test_lease_table_has_the_trigger_before_a_stop(spark: SparkSession, world: MakeWorld, queries: Queries) -> None:
-    w = world({"orders": 2})
-    put(w, 40)
-    read: dict[str, int] = {}
-
-    def note(df: DataFrame, _: int) -> None:
-        # One shard's records may arrive after the first trigger: what counts is what this micro-batch has read.
-        for row in df.select("shardId", "sequenceNumber").collect():
-            key = f"orders:{row['shardId']}"
-            read[key] = max(read.get(key, 0), int(row["sequenceNumber"]))
-
-    def reads_at_its_first_trigger() -> bool:
-        """Start the query, and stop it while it waits for its second trigger; tell whether the first one had records."""
-        query = queries.start(load(spark, w, **ALL_NOW), note, processingTime="1 hour")
-        wait_until(lambda: query.status["message"] == "Waiting for next trigger", 60, "the end of the first trigger")
-        query.stop()
-        released(w)
-        return bool(read)
-
-    # At the first trigger no record may have arrived yet, and the second one is an hour away: the query is started again.
-    assert any(reads_at_its_first_trigger() for _ in range(5))
-    unread = dict.fromkeys(checkpoints(w), "TRIM_HORIZON")
-    assert checkpoints(w) == unread | {key: str(number) for key, number in read.items()}

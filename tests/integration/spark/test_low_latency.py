@@ -15,22 +15,23 @@ from pyspark.sql import SparkSession
 import kinesis_efo
 from kinesis_efo.driver.tuning import DAEMON, MANAGER
 from kinesis_efo.errors import ConfigurationError
+from tests.integration.spark.conftest import gateway
 from tests.support.messages import raises
 from tests.support.world import wait_for_rows
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.spark43
 
 
 @pytest.fixture
 def default_filesystem(session: SparkSession) -> Iterator[Any]:
     """Hadoop's configuration, whose default file system is restored."""
-    context: Any = session.sparkContext
-    hadoop = context._jsc.hadoopConfiguration()
+    hadoop = gateway(session).jvm.org.apache.spark.SparkContext.getOrCreate().hadoopConfiguration()
     before = hadoop.get("fs.defaultFS")
     yield hadoop
     hadoop.set("fs.defaultFS", before)
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_on_local_disks_queries_use_the_fast_manager(session: SparkSession, tmp_path: Path, scheme: str) -> None:
     place = f"{scheme}{tmp_path / 'checkpoint'}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 from pyspark.sql import DataFrame, Row
@@ -103,31 +102,6 @@ def test_streams_come_and_go(world: Callable[..., World], queries: Queries) -> N
     assert kept.all == sorted(expected + missed)
 
 
-@pytest.mark.spark40
-def test_a_stream_is_dropped_after_its_last_batch(world: Callable[..., World], queries: Queries) -> None:
-    """Otherwise it would go on after records that no sink has got, if it comes again."""
-    w, kept = world({"orders": 1, "clicks": 1}), Kept()
-    expected = put(w, "orders", "o1") + put(w, "clicks", "c1")
-    kept.fails_with = lambda rows: any(row["stream"] == "clicks" for row in rows)
-    query = queries.start(queries.load(w, streams="*", readMode="polling"), kept)
-    wait_until(lambda: query.exception() is not None, 120)
-    calls = kept.calls
-    query = queries.start(queries.load(w, streams="orders", removedStreams="drop", readMode="polling"), kept)
-    wait_until(lambda: query.exception() is not None, 120)
-    says = next_start(w, queries.directory / "checkpoint-kept", "orders")["streams of the checkpoint"]
-    for told in (str(query.exception()), says):
-        assert "let the query finish its last micro-batch first" in told
-    assert kept.calls == calls
-    kept.fails_with = lambda _rows: False
-    for options in ({"streams": "*"}, {"streams": "orders", "removedStreams": "drop"}):
-        expected += put(w, "orders", f"o{len(expected)}")
-        query = queries.start(queries.load(w, readMode="polling", **options), kept)
-        wait_until(partial(lambda query, most: query.exception() or len(kept.all) >= most, query, len(expected)), 120)
-        query.processAllAvailable()
-        query.stop()
-        assert kept.all == sorted(expected)
-
-
 @pytest.mark.spark
 def test_a_query_that_ends_reads_a_new_stream(world: Callable[..., World], queries: Queries) -> None:
     w, kept = world({"orders": 1, "clicks": 1}), Kept()
@@ -144,24 +118,3 @@ def test_a_query_that_ends_reads_a_new_stream(world: Callable[..., World], queri
             query = queries.start(queries.load(w, catchUp="true", **options), kept, availableNow=True)
             assert query.awaitTermination(120)
         assert kept.all == sorted(expected)
-
-
-@pytest.mark.long
-@pytest.mark.spark43
-def test_checkpoint_keeps_its_streams_without_option(world: Callable[..., World], queries: Queries) -> None:
-    w, kept, other = world({"orders": 1, "clicks": 1}), Kept(), Kept()
-    other.__name__ = "other"
-    expected = put(w, "orders", "o1", "o2")
-    query = queries.start(queries.load(w, streams="orders"), kept)
-    wait_until(lambda: len(kept.all) >= 2, 120)
-    query.stop()
-    put(w, "clicks", "c1")
-    expected += put(w, "orders", "o3")
-    query = queries.start(queries.load(w), kept)
-    wait_until(lambda: len(kept.all) >= 3, 120)
-    query.processAllAvailable()
-    query.stop()
-    assert kept.all == sorted(expected)
-    query = queries.start(queries.load(w), other)
-    wait_until(lambda: query.exception() is not None, 60)
-    assert "needs option 'streams'" in str(query.exception())

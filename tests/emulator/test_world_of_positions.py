@@ -1,0 +1,161 @@
+"""Whole programs and positions: where queries start and end, options that change between two starts, lease rows that others change."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+
+import pytest
+
+from kinesis_efo.errors import ConfigurationError, LeaseTableError
+from tests.emulator.world import World, world
+from tests.support.messages import raises
+
+SHARDS = tuple(f"shardId-{number:012d}" for number in range(4))
+NEXT_CENTURY = 4_102_444_800
+KCL = ("leaseCounter", "checkpoint", "checkpointSubSequenceNumber", "ownerSwitchesSinceCheckpoint")
+WAYS = {
+    "subscriptions": {"readMode": "efo"},
+    "polling": {"readMode": "polling"},
+    "small buffer": {"bufferBytes": "1m", "maxBytesPerTrigger": "2000"},
+    "other retries": {"retryTimeout": "3m", "leaseTimeout": "60s", "checkpointWritesPerSecond": "1"},
+}
+
+
+@pytest.mark.parametrize(("before", "after"), [*permutations(WAYS, 2)])
+def test_query_continues_with_other_options(before: str, after: str) -> None:
+    with world(shards=2) as w:
+        w.warns("counts the data of records since 0.3", "the runs before read it as")
+        w.put(60)
+        query = w.query(**WAYS[before])
+        query.reads(60)
+        query.stop()
+        w.split()
+        w.put(30)
+        query.reads_only(["orders"], **WAYS[after])
+        query.start()
+        query.reads(90)
+
+
+# Shows 76, invariant 10, lease rows changed.
+def test_changed_lease_rows_do_not_change_the_rows_read() -> None:
+    with world(shards=2) as w:
+        query = w.query()
+        w.put(20)
+        query.reads(20)
+        query.stop()
+        rows = dict(w.kinesis.table.items)
+        for read, changed in ((40, {}), (60, rows), (80, {})):
+            w.put(20)
+            query.start()
+            query.reads(read)
+            query.stop()
+            w.kinesis.table.items = dict(changed)
+
+
+# Shows leases of another stream, stream created again.
+def test_checkpoints_of_a_former_stream_are_replaced() -> None:
+    with world(shards=2) as w:
+        w.put(20)
+        former = w.query()
+        former.reads(20)
+        w.later(60)
+        former.stop()
+        w.later(3600)
+        w.kinesis.recreate("orders", 1)
+        w.put(20)
+        w.warns("is of another stream", "this query is new, without a checkpoint")
+        query = w.query()
+        query.reads(20)
+        w.later(60)
+        query.stop()
+        assert [key for key in w.kinesis.table.items if not key.startswith("#")] == [f"orders:{SHARDS[0]}"]
+        w.put(20)
+        w.query(startingPosition="LEASES").reads(20)
+
+
+def test_start_from_leases_without_rows_is_an_error() -> None:
+    with world() as w:
+        query = w.query(startingPosition="LEASES")
+        query.fails(LeaseTableError)
+        with raises(
+            LeaseTableError,
+            "kinesis-efo option 'startingPosition' is LEASES, but lease table memory has no readable rows for stream "
+            "'orders'. Copy them from the KCL application's table with `kinesis-efo leases import-kcl`, or start at "
+            "TRIM_HORIZON or LATEST",
+        ):
+            query.reads(1)
+
+
+def test_start_from_leases_uses_only_imported_rows_of_the_kcl() -> None:
+    with world() as w:
+        w.put(10)
+        query = w.query()
+        query.reads(10)
+        w.later(60)
+        query.stop()
+        w.put(5)
+        row = w.kinesis.table.items.pop(f"orders:{SHARDS[0]}")
+        row = {name: row[name] for name in KCL if name in row} | {"leaseKey": {"S": SHARDS[0]}}
+        w.kinesis.table.items = {SHARDS[0]: row}
+        assert "import-kcl --from-table" in w.query(startingPosition="LEASES").fails(LeaseTableError)
+        key = f"orders:{SHARDS[0]}"
+        w.kinesis.table.items = {key: {**row, "leaseKey": {"S": key}}}
+        w.query(startingPosition="LEASES").reads(5)
+
+
+def time(w: World, ago: float = 0.0) -> str:
+    return f"AT_TIMESTAMP:{int((w.kinesis.now - ago) * 1000)}"
+
+
+def test_query_begins_at_the_start_of_each_shard() -> None:
+    with world(streams=("orders", "clicks"), shards=2) as w:
+        w.put(10, key="key0")
+        w.put(7, key="key1")
+        w.put(7, "clicks")
+        w.later(60)
+        shard, other = (w.shard_of(key) for key in ("key0", "key1"))
+        assert shard != other
+        begin = {"orders": {shard: "TRIM_HORIZON", "*": time(w)}, "clicks": time(w)}
+        w.split()
+        w.put(20)
+        w.put(5, "clicks")
+        w.query(startingPosition=json.dumps(begin)).reads(35)
+
+
+def test_streams_and_shards_have_separate_ends() -> None:
+    with world(streams=("orders", "clicks"), shards=2) as w:
+        shard = w.shard_of("key0")
+        w.put(10, key="key0")
+        w.put(10, key="key1")
+        w.later(60)
+        end = {"orders": {shard: time(w), "*": "LATEST"}, "clicks": time(w, 30)}
+        w.later(60)
+        w.put(7, key="key0")
+        w.put(5, key="key1")
+        w.put(5, "clicks")
+        w.query(available_now=True, endingPosition=json.dumps(end)).ends(25)
+
+
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        ("AT_TIMESTAMP:2999-01-01T00:00:00Z", "must not lie in the future: "),
+        ('{"clicks": "LATEST"}', "names 'clicks', but the query reads 'orders'"),
+        ('{"orders": {"shardId-000000000009": "AFTER:1"}}', "names shard 'shardId-000000000009', which"),
+        (
+            f'{{"orders": {{"{SHARDS[0]}": "AFTER:{2 << 184 | NEXT_CENTURY << 148 | NEXT_CENTURY << 36 | 2}"}}}}',
+            "of shard shardId-000000000000 is 2100-01-01",
+        ),
+        (f'{{"orders": {{"{SHARDS[0]}": "SHARD_END"}}}}', "is still open: LATEST is its tip"),
+    ],
+)
+def test_impossible_end_is_an_error(end: str, message: str) -> None:
+    with world() as w:
+        assert message in w.query(available_now=True, endingPosition=end).fails(ConfigurationError)
+
+
+@pytest.mark.parametrize("begin", ['{"visits": "LATEST"}', '{"orders": {"shardId-000000000009": "LATEST"}}'])
+def test_impossible_start_is_an_error(begin: str) -> None:
+    with world() as w:
+        assert "names" in w.query(startingPosition=begin).fails(ConfigurationError)

@@ -67,6 +67,8 @@ class Query:
 
     def leave_shards(self, shards: frozenset[ShardKey]) -> None: ...
 
+    def pause(self, *, yes: bool) -> None: ...
+
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
         self.at_poll()
         self.polls.append((offset, max_bytes, max_records))

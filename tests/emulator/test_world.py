@@ -752,6 +752,25 @@ def test_tip_that_is_never_found_is_an_error(how: dict[str, bool]) -> None:
         w.query(**how).fails(RetriesExhaustedError, within=1500)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("how", "opened"), [({"available_now": True}, 1), ({"once": True}, 4)])
+def test_ending_query_with_nothing_new_does_not_subscribe(how: dict[str, bool], opened: int) -> None:
+    with world(shards=4, streams=("orders", "audit")) as w:
+        w.put(10)
+        w.put(10, stream="audit")
+        query, other = w.query(["orders"], **how), w.query(["audit"])  # type: ignore[arg-type]
+        query.ends(10)
+        other.reads(10)
+        w.later(10)
+        subscribed = w.calls("SubscribeToShard")
+        query.start()
+        query.ends(10, within=5)
+        assert w.calls("SubscribeToShard") == subscribed
+        w.put(1)
+        query.start()
+        query.ends(11)
+        assert w.calls("SubscribeToShard") == subscribed + opened
+
+
 @everywhere
 def test_idle_polled_shard_stays_readable_for_hours(fetchers: int) -> None:
     options = {"readMode": "polling", "pollingInterval": "10s"}

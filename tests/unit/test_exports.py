@@ -68,7 +68,7 @@ assert "pyspark" not in sys.modules
     ("module", "never"),
     [
         ("pyspark_kinesis_efo", {"aiobotocore", "botocore", "pyarrow", "pandas"}),
-        ("kinesis_efo.spark.stream_reader", {"aiobotocore", "botocore", "pandas"}),
+        ("kinesis_efo.spark.stream_reader", {"aiobotocore", "botocore", "pandas", "pyarrow.compute"}),
         ("kinesis_efo.run.thread", {"pandas"}),
     ],
 )

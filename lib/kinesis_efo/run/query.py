@@ -281,6 +281,12 @@ class Query:
             changed, planner.left = shards ^ planner.left, shards
             self._run.table.settle(changed)
 
+    def pause(self, *, yes: bool) -> None:
+        """Pause while the ends are searched: subscriptions of other queries stay at the tips, and GetRecords is not called twice."""
+        if self._rows.pauses != yes:
+            self._rows.pauses = yes
+            self._run.table.settle(self._rows.shards())
+
     async def until_tip(self, at_most: float) -> None:
         """See `MicroBatchPlanner.until_tip`."""
         await self._rows.planner.until_tip(at_most)
@@ -443,20 +449,7 @@ class Query:
         self._ending = None
         return Offset(found.ends, found.lasts)
 
-    def _pause(self, *, yes: bool) -> None:
-        """Pause while the ends are searched: subscriptions of other queries stay at the tips, and GetRecords is not called twice."""
-        if self._rows.pauses != yes:
-            self._rows.pauses = yes
-            self._run.table.settle(self._rows.shards())
-
     async def _find_ends(self, offset: Offset) -> EndPositions:
-        self._pause(yes=True)
-        try:
-            return await self._found_ends(offset)
-        finally:
-            self._pause(yes=False)
-
-    async def _found_ends(self, offset: Offset) -> EndPositions:
         # A shard may be split before an end in the future, so list the shards after that.
         await self._run.clock.sleep(seconds_left(self._ends, self._run.clock))
         await self._run.streams.refresh(patient=True)

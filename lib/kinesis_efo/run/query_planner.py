@@ -205,12 +205,14 @@ class QueryPlanner:
 
     async def _next(self, call: Next) -> Step:
         position, ending = call.position, self._ending
-        # Spark requests this only after it has written the previous micro-batch's commit log.
-        self.query.begin(position)
         if call.available_now:
             ending.available_now()
         if call.once:
             ending.once()
+        # While the ends are searched, do not subscribe: the shards may have nothing new.
+        self.query.pause(yes=ending.wanted)
+        # Spark requests this only after it has written the previous micro-batch's commit log.
+        self.query.begin(position)
         if ending.over:
             return self._step()
         # Wait even without records: with an offset of each source, Spark would commit the other sources' rows before this query is rejected.
@@ -226,6 +228,7 @@ class QueryPlanner:
             ending.found(tips, self._run.clock.monotonic())
             # The added streams are read by the next run.
             end = position.moved_to({**ending.whole(position), **added}, tips.lasts, self._mark, added)
+            self.query.pause(yes=end is position)
             return self._step(end, size=None)
         if ending.wanted and not await self._look_for_ends(position, call.wait):
             return self._step(again=True)
@@ -240,6 +243,7 @@ class QueryPlanner:
         if ending.targets is not None and position is not self._left_at:
             self._left_at = position
             self.query.leave_shards(ending.left(position))
+            self.query.pause(yes=False)
         give_up_at = self._run.clock.monotonic() + call.wait
         reply = await self.query.poll(position, *most, at_most)
         waits = await self._wait_for_more(call, reply, give_up_at)

@@ -23,6 +23,7 @@ PRELOADED: Final = (
     "pyspark.sql.worker.plan_data_source_read",
     "kinesis_efo.spark.source",
     "kinesis_efo.spark.stream_reader",
+    "kinesis_efo.records.decoder",
     "encodings.ascii",
 )
 """The modules that a worker's first task imports. Modules that are missing in the installed Spark are skipped."""

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.records.decoder import Decoder
 from kinesis_efo.spark.partitions import KinesisPartition
 from kinesis_efo.tasks import latency
 from kinesis_efo.tasks.client import CALL_SECONDS, FetcherClient
@@ -43,7 +42,9 @@ class KinesisStreamReader(StreamReaderBase):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # A worker unpickles the reader right before Spark sends the task's partition; see latency.py.
+        # Only workers need the decoder. They unpickle the reader right before Spark sends the task's partition; see latency.py.
+        import kinesis_efo.records.decoder  # noqa: F401
+
         latency.install()
 
     # -- on the driver
@@ -115,6 +116,8 @@ class KinesisStreamReader(StreamReaderBase):
 
     def read(self, partition: KinesisPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Read the rows of a partition as Arrow batches."""
+        from kinesis_efo.records.decoder import Decoder
+
         left_out = partial(LEFT_OUT.note, settings=self._options.metrics)
         # A call may last as long as the reader's patience. If it ended earlier, the next call would start waiting again.
         patience, query = self._options.patience, partition.query

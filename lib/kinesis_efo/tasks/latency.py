@@ -33,6 +33,7 @@ _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 32 << 20
 """The largest value that glibc accepts for `_MMAP_THRESHOLD`."""
+_SWITCH: Final = "KINESIS_EFO_FREEZE"
 _frozen_in = 0
 """The process in which `leave_imports_alone` was called. `gc.get_freeze_count` would cost more than a small task."""
 
@@ -75,9 +76,12 @@ def _acknowledge_quickly(descriptor: int, option: int) -> int:
 
 
 def leave_imports_alone() -> None:
-    """Exclude the current objects of this process from garbage collection. Only the first call in a process has an effect."""
+    """Exclude the current objects of this process from garbage collection. Only the first call in a process has an effect.
+
+    Garbage among them is never freed, but there is little: Spark has just collected it, or the process is new.
+    """
     global _frozen_in  # noqa: PLW0603 - what the process's own collector is told
-    if _frozen_in != os.getpid():
+    if _frozen_in != os.getpid() and os.environ.get(_SWITCH, "").lower() != "off":
         gc.freeze()
         _frozen_in = os.getpid()
 

@@ -90,6 +90,8 @@ class Shards:
 
     def leave_shards(self, shards: frozenset[ShardKey]) -> None: ...
 
+    def pause(self, *, yes: bool) -> None: ...
+
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
         return PollReply(await self.planner.poll(offset, max_bytes, max_records, at_most), self.starting)
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import pickle
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -66,6 +67,8 @@ class Query:
         return at_most > 0
 
     def leave_shards(self, shards: frozenset[ShardKey]) -> None: ...
+
+    def pause(self, *, yes: bool) -> None: ...
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
         self.at_poll()
@@ -446,6 +449,14 @@ def test_pickled_reader_has_no_planner() -> None:
     assert "_planner" not in vars(again)
     assert vars(again).items() <= vars(reader).items()
     assert len(vars(again)) >= 2, "its options and its manifest"
+
+
+def test_unpickled_reader_has_its_modules_before_they_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, loaded = "kinesis_efo.records.decoder", list[bool]()
+    monkeypatch.delitem(sys.modules, decoder)
+    monkeypatch.setattr(stream_reader.latency, "install", lambda: loaded.append(decoder in sys.modules))
+    pickle.loads(pickle.dumps(KinesisStreamReader(SourceOptions(), MANIFEST)))
+    assert loaded == [True]
 
 
 def test_a_checkpoint_of_another_source_is_refused() -> None:

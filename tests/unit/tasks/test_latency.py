@@ -64,6 +64,14 @@ def test_garbage_collector_ignores_objects_before_the_first_task(monkeypatch: py
     del later
 
 
+def test_garbage_collector_keeps_all_objects_if_freezing_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.unfreeze()
+    monkeypatch.setattr(latency, "_frozen_in", 0)
+    monkeypatch.setenv("KINESIS_EFO_FREEZE", "OFF")
+    leave_imports_alone()
+    assert gc.get_freeze_count() == 0
+
+
 @pytest.mark.parametrize("collects", [True, False])
 def test_imports_run_without_garbage_collection(collects: bool) -> None:
     before = gc.isenabled()

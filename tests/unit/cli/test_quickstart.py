@@ -120,7 +120,8 @@ def test_picture_shows_what_it_prints() -> None:
     ready = Ready.of_this_process(variables["AWS_ENDPOINT_URL"], variables, manifest, ["flights"])
     printed = introduction(ready, 92, own=False)
     # Lines of the shell break elsewhere, with the length of the folder's name.
-    assert _joined(recorded).startswith(f"$ kinesis-efo quickstart {_joined(printed)} ---")
+    same = _joined(recorded).startswith(f"$ kinesis-efo quickstart {_joined(printed)} ---")
+    assert same, "record it again: python -m scripts.picture, make docs"
     assert "|flight|origin|dest|" in recorded
 
 

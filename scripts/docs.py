@@ -20,7 +20,7 @@ from kinesis_efo_tools.manifest_schema import SCHEMA
 from scripts import status
 from scripts.alerts import rules
 from scripts.grafana import dashboard
-from scripts.picture import picture
+from scripts.picture import picture, recorded
 from scripts.scenarios import page as scenarios
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -143,6 +143,7 @@ WHOLE: Final[Mapping[str, Callable[[], str]]] = {
     "docs/dashboards/kinesis-efo.json": dashboard,
     "docs/dashboards/kinesis-efo.rules.yaml": rules,
     "docs/top.svg": picture,
+    "docs/quickstart.svg": recorded,
     "docs/images/top-queries.svg": partial(picture, queries=3),
     "lib/kinesis_efo/options/keywords.py": keywords,
     "tests/SCENARIOS.md": scenarios,

@@ -1,13 +1,21 @@
-"""Pictures of `kinesis-efo top` as it fills a terminal, drawn from figures that are always the same: README's, and with several queries."""
+"""Pictures of a terminal: `kinesis-efo top`, drawn from figures that are always the same, and the quick start as it was recorded.
+
+python -m scripts.picture records the quick start again; `make docs` draws it.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.terminal_theme import MONOKAI
+from rich.text import Text
 
 from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus, Subscription
 from kinesis_efo.leases.keys import run_key
@@ -16,6 +24,7 @@ from kinesis_efo.leases.row import Lease
 from kinesis_efo_tools.cli.top.terminal import show
 from kinesis_efo_tools.operate.following import Observation
 from kinesis_efo_tools.operate.pulse import Pulse
+from scripts import release_check
 
 WIDTH: Final = 92
 HEIGHT: Final = 22
@@ -23,6 +32,14 @@ NOW: Final = 1_795_525_392.0
 """Epoch seconds of the look."""
 STEP: Final = 10
 """Seconds since the look before."""
+RECORDING: Final = Path(__file__).with_name("quickstart.txt")
+"""What the quick start printed."""
+_LIGHT: Final = (
+    "@media (prefers-color-scheme: light) { rect { fill: #fff; stroke: #ccc } text { fill: #222 !important } }"
+)
+"""Colors of the quick start for readers with a light background."""
+_ROWS: Final = 8
+"""Rows of the recording."""
 _FOREIGN_FONTS: Final = re.compile(r"@font-face \{.*?\}\n*\s*", re.DOTALL)
 
 
@@ -91,9 +108,35 @@ def picture(queries: int = 0) -> str:
     Args:
         queries: How many queries share the run; 0: it has one, of which nothing more is told.
     """
+    return _drawn(show("lake", _look(queries), WIDTH, HEIGHT), HEIGHT, "top")
+
+
+def recorded() -> str:
+    """The picture of the quick start as SVG, dark or light as its reader's system."""
+    text = Text(RECORDING.read_text(encoding="utf-8").rstrip())
+    text.highlight_regex(r"^\$ .*", "bold")
+    return _drawn(text, str(text).count("\n") + 1, "quickstart").replace("<style>", f"<style>\n    {_LIGHT}")
+
+
+def record() -> str:
+    """Run the quick start until it prints rows, and return what a terminal shows of it."""
+    with TemporaryDirectory() as work:
+        terminal = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": str(WIDTH)}
+        printed = release_check.quickstart(Path(sys.executable).with_name("kinesis-efo"), Path(work), terminal)
+        lines = ["$ kinesis-efo quickstart", *printed.replace(work, "/home/me").splitlines()]
+    rows = [place for place, line in enumerate(lines) if line.startswith("|")]
+    # The first micro-batch may be long.
+    return "\n".join([*lines[: rows[0] + 1 + _ROWS], "..."]) + "\n"
+
+
+def _drawn(shown: RenderableType, height: int, name: str) -> str:
     console = Console(
-        record=True, width=WIDTH, height=HEIGHT, file=StringIO(), force_terminal=True, color_system="truecolor"
+        record=True, width=WIDTH, height=height, file=StringIO(), force_terminal=True, color_system="truecolor"
     )
-    console.print(show("lake", _look(queries), WIDTH, HEIGHT))
-    svg = console.export_svg(title="kinesis-efo top", theme=MONOKAI, unique_id="top")
+    console.print(shown)
+    svg = console.export_svg(title=f"kinesis-efo {name}", theme=MONOKAI, unique_id=name)
     return "\n".join(line.rstrip() for line in _FOREIGN_FONTS.sub("", svg).splitlines()) + "\n"
+
+
+if __name__ == "__main__":
+    RECORDING.write_text(record(), encoding="utf-8")

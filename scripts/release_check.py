@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -56,27 +57,37 @@ class Environment:
         return _run([str(self._bin / program), *arguments], self.work, self._variables())
 
     def quickstart(self) -> None:
-        """Run the quick start until it prints a row, and end it with Ctrl-C."""
-        output = self.work / "output"
-        with output.open("w", encoding="utf-8") as file:
-            command = [str(self._bin / "kinesis-efo"), "quickstart"]
-            running = subprocess.Popen(command, cwd=self.work, env=self._variables(), stdout=file, stderr=file)
-        try:
-            end = time.monotonic() + _PATIENCE
-            while not _ROW.search(output.read_text(encoding="utf-8")):
-                if running.poll() is not None or time.monotonic() > end:
-                    raise FailedError(f"the quick start printed no row:\n{output.read_text(encoding='utf-8')}")
-                time.sleep(0.5)
-            running.send_signal(signal.SIGINT)
-            if code := running.wait(60):
-                raise FailedError(f"the quick start ended with code {code}:\n{output.read_text(encoding='utf-8')}")
-        finally:
-            running.kill()
-            running.wait()
+        """Run the quick start until it prints a row."""
+        quickstart(self._bin / "kinesis-efo", self.work, self._variables())
 
     def _variables(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         return {**kept, "PATH": f"{self._bin}:{os.defpath}", "VIRTUAL_ENV": str(self._bin.parent)}
+
+
+def quickstart(program: Path, work: Path, environment: Mapping[str, str]) -> str:
+    """Run the quick start in a directory until it prints a row, end it with Ctrl-C, and return what it printed.
+
+    Raises:
+        FailedError: It prints no row, or does not end cleanly.
+    """
+    output = work / "output"
+    with output.open("w", encoding="utf-8") as file:
+        running = subprocess.Popen([program, "quickstart"], cwd=work, env=environment, stdout=file, stderr=file)
+    try:
+        end = time.monotonic() + _PATIENCE
+        while not _ROW.search(output.read_text(encoding="utf-8")):
+            if running.poll() is not None or time.monotonic() > end:
+                raise FailedError(f"the quick start printed no row:\n{output.read_text(encoding='utf-8')}")
+            time.sleep(0.5)
+        running.send_signal(signal.SIGINT)
+        code, printed = running.wait(60), output.read_text(encoding="utf-8")
+        if code:
+            raise FailedError(f"the quick start ended with code {code}:\n{printed}")
+        return printed
+    finally:
+        running.kill()
+        running.wait()
 
 
 def check(built: Path, scratch: Path) -> None:

@@ -47,8 +47,6 @@ PYTHONS: Final = ("3.11", "3.12", "3.13")
 """Versions of Python in emr-spark-8.0.0 (EMR Release Guide)."""
 # The cluster has these; copies in the archive would shadow them.
 _CLUSTERS_OWN: Final = ("pyspark", "py4j")
-# No job imports these packages of this library, and what they need is not in the archive.
-_LEFT_OUT: Final = ("kinesis_efo_local", "kinesis_efo_tools")
 # The earliest time in a zip file, such as a wheel: 1980.
 _EPOCH: Final = 315_532_800
 _KEPT_BACK: Final = ("AWS_", "ACTIONS_", "GH_TOKEN", "GITHUB_TOKEN", "VIRTUAL_ENV")
@@ -178,7 +176,7 @@ def package(
         described = {"python": platform.python, "architecture": platform.architecture, "packages": packages}
         archive, suffix = root / "archive", SUFFIX if wheels else ".tar.gz"
         if wheels:
-            digest = pack_wheels(tree / "lib", archive, _LEFT_OUT, described)
+            digest = pack_wheels(tree / "lib", archive, _left_out(tree / "lib"), described)
         else:
             _write_launcher(tree / "bin" / "python", platform)
             text = json.dumps(described, indent=1, sort_keys=True) + "\n"
@@ -286,11 +284,16 @@ def _install(
     run([*install, *map(str, sorted(wheels.glob("*.whl"))), *([str(core.path)] if core else [])], environment)
 
 
+def _left_out(target: Path) -> tuple[str, ...]:
+    """Return the packages of this library that no job imports. With the extra `cli`, a job can run `doctor`."""
+    return ("kinesis_efo_local", *(() if (target / "typer").exists() else ("kinesis_efo_tools",)))
+
+
 def _strip(target: Path) -> None:
     """Remove what is not for the cluster."""
     # Scripts contain the path of this machine's interpreter; these files contain its directories or the installer.
     shutil.rmtree(target / "bin", ignore_errors=True)
-    for name in _LEFT_OUT:
+    for name in _left_out(target):
         shutil.rmtree(target / name, ignore_errors=True)
     (target / ".lock").unlink(missing_ok=True)
     for information in target.glob("*.dist-info"):

@@ -135,7 +135,7 @@ def test_dry_run_shows_the_exact_request(cli: Cli) -> None:
     assert cli.place.emr.only().request == shown["request"]
 
 
-def airflow(page_request: dict[str, Any], run_id: str) -> dict[str, Any]:
+def airflow(page_request: dict[str, Any], run_id: str, attempt: int) -> dict[str, Any]:
     """What Airflow's operator sends for the request of the page's DAG (EmrServerlessStartJobOperator of its provider 9.39)."""
     given: dict[str, Any] = {}
     stubs = ModuleType("operators"), ModuleType("sdk")
@@ -149,24 +149,24 @@ def airflow(page_request: dict[str, Any], run_id: str) -> dict[str, Any]:
         patch.setattr(Path, "read_text", lambda _: json.dumps({"request": page_request}))
         exec(dag.text, {"__file__": "dags/lake.py"})
     template = given["config"].pop("clientToken")
-    assert template == "{{ macros.uuid.uuid5(macros.uuid.NAMESPACE_OID, run_id) }}"
+    assert template == "{{ macros.uuid.uuid5(macros.uuid.NAMESPACE_OID, run_id ~ ti.try_number) }}"
     overrides = given["configuration_overrides"]
     return {
         "applicationId": given["application_id"],
         "executionRoleArn": given["execution_role_arn"],
         "jobDriver": given["job_driver"],
         **given["config"],
-        "clientToken": str(uuid.uuid5(uuid.NAMESPACE_OID, run_id)),
+        "clientToken": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{run_id}{attempt}")),
         **({"configurationOverrides": overrides} if overrides else {}),
     }
 
 
-def test_orchestrators_retry_gets_the_running_job(cli: Cli) -> None:
+def test_orchestrators_retry_starts_a_new_run(cli: Cli) -> None:
     shown = cli.submit(SERVERLESS, "--dry-run", "--upload")
     assert len(cli.place.s3) == 2
     emr = cli.place.emr.client("emr-serverless")
-    runs = [emr.start_job_run(**airflow(shown["request"], each))["jobRunId"] for each in ("one", "one", "two")]
-    assert (runs[0], len(set(runs))) == (runs[1], 2)
+    runs = [emr.start_job_run(**airflow(shown["request"], "one", attempt))["jobRunId"] for attempt in (1, 1, 2)]
+    assert (runs[0], len(set(runs))) == (runs[1], 2), "the same request again gets the same run"
     # While a run lives, the next request can be made; a start is refused.
     assert cli.submit(SERVERLESS, "--dry-run", "--upload")["replaces"] == [runs[2], runs[0]]
     cli.submit(SERVERLESS, "--dry-run", code=3)

@@ -88,6 +88,15 @@ def test_archive_has_only_locked_packages(locked: Path, tmp_path: Path) -> None:
     assert installed(unpacked / "lib") == dict(archive.packages)
 
 
+def test_extra_cli_keeps_the_command_line(tmp_path: Path) -> None:
+    project = _project(tmp_path / "project", PROJECT.replace("py4j==0.10.9.9", "typer"))
+    subprocess.run([find_uv(), "lock", "--quiet", "--project", str(project)], check=True)
+    archive = package(project, tmp_path, PythonPlatform("3.13", "x86_64"))
+    unpack(archive.path, tmp_path / "unpacked")
+    kept = {path.name for path in (tmp_path / "unpacked" / "lib").glob("kinesis_efo*") if "-" not in path.name}
+    assert kept == {"kinesis_efo", "kinesis_efo_tools"}
+
+
 def test_refusal_of_uv_is_shown(tmp_path: Path) -> None:
     project = _project(tmp_path / "project")
     (project / "uv.lock").write_text("version = 1\nrequires-python = '>=3.11'\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from datetime import UTC, datetime
 from itertools import islice
@@ -19,6 +20,7 @@ from kinesis_efo_tools.cli.local_process import Ready
 from kinesis_efo_tools.cli.quickstart.command import check, introduction, template, write
 from kinesis_efo_tools.cli.quickstart.flights import flights
 from kinesis_efo_tools.operate.findings import Finding, Status
+from scripts.picture import RECORDING
 from tests.support.messages import raises
 
 SPARK = Finding("Spark", Status.PASSED, "PySpark 4.3.0")
@@ -109,3 +111,19 @@ def test_lines_for_the_shell_are_whole(width: int, own: bool) -> None:
         ["sh", "-c", script], capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]}
     )
     assert said.stdout.splitlines() == [*variables.values(), str(manifest)]
+
+
+def test_picture_shows_what_it_prints() -> None:
+    recorded = RECORDING.read_text()
+    variables = dict(re.findall(r"(AWS_\w+)=(\S+)", recorded))
+    manifest = Path("/home/me/quickstart-local.json")
+    ready = Ready.of_this_process(variables["AWS_ENDPOINT_URL"], variables, manifest, ["flights"])
+    printed = introduction(ready, 92, own=False)
+    # Lines of the shell break elsewhere, with the length of the folder's name.
+    same = _joined(recorded).startswith(f"$ kinesis-efo quickstart {_joined(printed)} ---")
+    assert same, "record it again: python -m scripts.picture, make docs"
+    assert "|flight|origin|dest|" in recorded
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.replace("\\\n", "").split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Sequence
 from email.message import Message
@@ -16,7 +17,7 @@ import kinesis_efo
 import kinesis_efo_infra
 from scripts.readme import LinkedReadme
 from scripts.release import PACKAGES, ROOT, NotReleasable, core_metadata, main, notes, section
-from scripts.release_check import FailedError, check
+from scripts.release_check import FailedError, check, quickstart
 
 OURS = ROOT / "CHANGELOG.md"
 CORE = ROOT / "packages" / "kinesis-efo-core"
@@ -139,3 +140,21 @@ def test_release_check_needs_all_wheels(tmp_path: Path) -> None:
     distributions(tmp_path, "1.2.0", packages=["kinesis_efo"])
     with pytest.raises(FailedError, match="has 0 wheels of kinesis_efo_infra, and must have one"):
         check(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("trap 'exit 0' INT; echo '|AA1 |JFK |MIA |'; while :; do sleep 0.1; done", ""),
+        ("trap 'exit 3' INT; echo '|AA1 |JFK |MIA |'; while :; do sleep 0.1; done", "ended with code 3:\n|AA1"),
+        ("echo no Java", "printed no row:\nno Java"),
+    ],
+)
+def test_quick_start_must_print_rows_and_end(script: str, said: str, tmp_path: Path) -> None:
+    (program := tmp_path / "kinesis-efo").write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    if not said:
+        assert quickstart(program, tmp_path, os.environ) == "|AA1 |JFK |MIA |\n"
+        return
+    with pytest.raises(FailedError, match=re.escape(said)):
+        quickstart(program, tmp_path, os.environ)

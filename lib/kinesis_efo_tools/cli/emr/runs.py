@@ -118,7 +118,7 @@ def _runs_view(runs: Sequence[JobRun], title: str) -> RenderableType:
         )
         for run in runs
     ]
-    return output.table(["run", "state", "EMR says", "submitted", "logs"], rows, title)
+    return output.table(["run", "state", "AWS says", "submitted", "logs"], rows, title)
 
 
 async def _stop(context: Context, clock: Clock, given: Stop) -> tuple[list[StopResult], list[str]]:
@@ -139,4 +139,4 @@ async def _stop(context: Context, clock: Clock, given: Stop) -> tuple[list[StopR
 
 def _stopped_view(stopped: Sequence[StopResult]) -> RenderableType:
     rows = [(each.run.id, "by itself" if each.graceful else "by EMR", each.run.told) for each in stopped]
-    return output.table(["run", "ended", "EMR says"], rows)
+    return output.table(["run", "ended", "AWS says"], rows)

@@ -372,3 +372,15 @@ async def test_start_at_the_horizon_of_200_full_shards_completes(polls: bool, ca
                 offset = await query.batch(offset)
     assert len(by_shard) == 200
     assert not [message for message in caplog.messages if "are gone" in message]
+
+
+@virtual
+async def test_shortened_retention_is_an_error() -> None:
+    w = world(max_records=8, buffer_bytes=1 << 20, settings={"max_event_records": 1})
+    w.kinesis.call("IncreaseStreamRetentionPeriod", StreamName=STREAM, RetentionPeriodHours=72)
+    fill(w, 30)
+    async with Query(w.application) as query:
+        offset = await read_on(query, await query.begin(), 3)
+        w.kinesis.call("DecreaseStreamRetentionPeriod", StreamName=STREAM, RetentionPeriodHours=24)
+        with pytest.raises(DataLossError):
+            await read_on(query, offset, 400)

@@ -783,3 +783,43 @@ def test_idle_polled_shard_stays_readable_for_hours(fetchers: int) -> None:
         w.put(4)
         query.start()
         query.reads(8)
+
+
+# A query stored its positions only from the end of its first micro-batch in a run on, which a job with `Trigger.Once` has none of.
+@pytest.mark.parametrize("mode", ["efo", "polling"])
+def test_once_jobs_keep_the_rows_of_idle_shards_up_to_date(mode: str) -> None:
+    with world(options={"readMode": mode}, retention_seconds=3600.0) as w:
+        w.put(4)
+        query = w.query(once=True)
+        for _ in range(6):
+            query.ends(4, within=30)
+            w.kill_program()
+            w.later(1000)
+            query.start()
+        query.ends(4, within=30)
+
+
+# The run that had read a shard's last record proved nothing for it.
+@pytest.mark.parametrize("mode", ["efo", "polling"])
+def test_jobs_nearly_the_retention_apart_lose_nothing(mode: str) -> None:
+    with world(options={"readMode": mode}, retention_seconds=3600.0) as w:
+        w.put(4)
+        query = w.query(available_now=True)
+        query.ends(4)
+        for number in range(3):
+            w.later(3000)
+            query.start()
+            query.ends(4 + 2 * (number > 0))
+            w.put(2) if not number else None
+
+
+def test_start_from_leases_reports_what_expired_before_any_micro_batch() -> None:
+    with world(options={"failOnDataLoss": "true"}, retention_seconds=3600.0) as w:
+        w.put(8)
+        w.query().pause_sink(90_000)
+        w.later(60)
+        w.kill_program()
+        w.put(4)
+        w.later(7200)
+        w.warns("are gone")
+        w.query(startingPosition="LEASES").fails(DataLossError)

@@ -52,6 +52,16 @@ class _Loss(NamedTuple):
     gap: Gap | None
 
 
+class _Passed(NamedTuple):
+    """A position that was checked with a retention period (seconds) that may since have been shortened. `at`: when, in epoch seconds."""
+
+    since: float
+    at: float
+    retention: float
+    position: Position
+    known: Known
+
+
 class LossLog:
     """Logs the losses of a stream that do not fail the query, in one line per check. `count` is the number of losses so far."""
 
@@ -137,6 +147,8 @@ class Retention:
         # The span of arrival times that warnings cover, by shard. Queries of one run may lose different records.
         self._covered: dict[str, tuple[float, float]] = {}
         self._covers_until = -inf
+        # What each shard that needs the stream's retention has passed since that was last read
+        self._passed: dict[str, _Passed] = {}
 
     async def check(
         self,
@@ -161,20 +173,28 @@ class Retention:
         """
         now = self._clock.time()
         until = known.read_until if known.covers_all(position) else None
-        if until is not None and now - until <= self._shortest:
+        passed = self._passed.get(shard_id)
+        if until is not None and now - until <= self._shortest and passed is None:
             return None  # the fast path: this runs for every event
         shard = None
         since = self._low_watermark(shard_id, shard, position, known)
         if position.sequence_number is None and (since is None or now - since > self._shortest):
             shard = await self._shard(shard_id)
             since = self._low_watermark(shard_id, shard, position, known)
-        if since is None or now - since <= self._shortest:
+        is_recent = since is None or now - since <= self._shortest
+        if passed is not None and (gone := await self._shortened(shard_id, passed, is_last=is_recent)) is not None:
+            return gone
+        if since is None or is_recent:
             return None
         start = own_start(shard or await self._shard(shard_id), known) if begins else None
         found = gap(since, await self.horizon(), start, least)
         if found is not None and not self._covers(shard_id, found):
             # The retention may have been raised since it was last read.
             found = gap(since, await self.horizon(self._clock.monotonic()), start, least)
+        if found is None:
+            self._passed.setdefault(
+                shard_id, _Passed(since, now, (await self._summary.get()).retention, position, known)
+            )
         if found is None or is_whole(await self._shard(shard_id), position):
             return None
         parents = shard.parents if shard is not None and position.kind is PositionKind.AT_TIMESTAMP else ()
@@ -183,6 +203,17 @@ class Retention:
         if older:
             found = found._replace(since=min(found.since, position.value / 1000))
         self._report(shard_id, position, known, found, older=older)
+        return found
+
+    async def _shortened(self, shard_id: str, passed: _Passed, *, is_last: bool) -> Gap | None:
+        """Return what was gone at an earlier check, whose retention period was out of date. `is_last`: later checks do not need it."""
+        if not is_last and self._clock.time() - passed.at < _FRESH_SECONDS:
+            return None
+        retention = (await self._summary.get(self._clock.monotonic() if is_last else -inf)).retention
+        self._passed.pop(shard_id, None)
+        found = gap(passed.since, passed.at - retention, None) if retention < passed.retention else None
+        if found is not None:
+            self._report(shard_id, passed.position, passed.known, found, older=False)
         return found
 
     def is_recent(self, shard_id: str, position: Position, shard: Shard | None) -> bool:

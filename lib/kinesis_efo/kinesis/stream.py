@@ -317,9 +317,9 @@ class Stream:
         return self._noted(shard_id, position, end, now)
 
     def _noted(self, shard_id: str, position: Position, end: End, read_until: float) -> End:
-        # Trimmed records after the position would be missing from the search.
-        if end.position == position and self.is_recent(shard_id, position):
-            self._retention.was_idle(shard_id, position, read_until, None)
+        # Trimmed records after the position would be missing from the search, but not those after a tip that it has found.
+        if end.position != position or self.is_recent(shard_id, position):
+            self._retention.was_idle(shard_id, end.position, read_until, None)
         return end
 
     def idle_until(self, shard_id: str, position: Position) -> float | None:

@@ -107,12 +107,14 @@ class ShardRow:
             else:
                 return None
         until = None if changed.position is None else read_until(changed.position)
-        if until is None:
-            return changed
         since = changed.read_since if changed.position == TRIM_HORIZON else None
-        if changed.position == TRIM_HORIZON and horizon is not None and (changed.read_until or 0.0) < horizon:
-            since = horizon
-        return replace(changed, read_until=until, read_since=since)
+        if changed.position == TRIM_HORIZON and horizon is not None:
+            if until is None:
+                # Nothing is read yet. The row shows where the first query began, so that a later start here notices what was trimmed since.
+                since = horizon if since is None and changed.read_until is None else since
+            elif (changed.read_until or 0.0) < horizon:
+                since = horizon
+        return replace(changed, read_until=changed.read_until if until is None else until, read_since=since)
 
     def is_outdated(self, read_until: Callable[[Position], float | None], seconds: float) -> bool:
         """Whether the row's `read_until` is outdated by `seconds` or more."""

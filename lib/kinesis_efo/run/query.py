@@ -321,14 +321,20 @@ class Query:
 
     def _processed(self, offset: Offset, before: Offset | None) -> None:
         """Drop the records up to an offset, and move the lease table's rows there."""
+        moved = self._settle(offset, before)
+        self._resumption.processed(offset)
+        self._count(offset)
+        self._move_rows(offset, moved if self._has_moved_rows else {**offset})
+
+    def continues(self, offset: Offset) -> None:
+        """Move the lease table's rows to where the query continues, once: an earlier run may have ended before it wrote them."""
+        if not self._has_moved_rows:
+            self._move_rows(offset, {**offset})
+
+    def _move_rows(self, offset: Offset, moved: dict[ShardKey, Position]) -> None:
         if self._shards is None:
             # Normally, a poll does this. The single micro-batch of `catchUp` is planned without one.
             self._follow(offset)
-        moved = self._settle(offset, before)
-        if not self._has_moved_rows:
-            self._resumption.processed({key.stream for key in offset})
-            moved = {**offset}  # an earlier run may not have written all of them
-        self._count(offset)
         table = self._run.table
         records = {key: table.last_record_up_to(self._rows.name, key, at) for key, at in moved.items()}
         self._run.commit(offset, moved, {key: last for key, last in records.items() if last is not None})
@@ -503,12 +509,15 @@ class Resumption:
         if from_leases:
             self._continued |= set(streams)
 
-    def processed(self, streams: Collection[str]) -> None:
-        """Warn if the query is new, its `streams` have rows, and all queries of the run ignore these.
+    def processed(self, offset: Offset) -> None:
+        """Warn if the query is new, its streams have rows, and all queries of the run ignore these.
 
         Called after the query's first micro-batch, since another query that starts at the same time may continue from the rows.
         """
-        for stream in sorted({*streams} - self._continued if self._is_new else ()):
+        if not self._is_new:
+            return
+        self._is_new = False
+        for stream in sorted({key.stream for key in offset} - self._continued):
             self._continued.add(stream)
             if said := begun_anew(stream, self._keys.by_shard(self._rows.get(stream, {}))):
                 logger.warning("%s", said)

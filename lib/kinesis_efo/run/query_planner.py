@@ -218,6 +218,7 @@ class QueryPlanner:
         # Wait even without records: with an offset of each source, Spark would commit the other sources' rows before this query is rejected.
         if not await self._has_leases(call.wait):
             return self._step(again=True)
+        self.query.continues(position)
         added = await self._added_streams(position)
         if added and not (ending.wanted and ending.in_one_batch):
             # An empty micro-batch stores their start in Spark's log.

@@ -92,6 +92,8 @@ class Shards:
 
     def pause(self, *, yes: bool) -> None: ...
 
+    def continues(self, offset: Offset) -> None: ...
+
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
         return PollReply(await self.planner.poll(offset, max_bytes, max_records, at_most), self.starting)
 

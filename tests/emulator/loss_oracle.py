@@ -419,12 +419,18 @@ class QueryOracle:
             member.read_at += [(at, *each) for each in member.read_untold]
             member.read_untold.clear()
 
+    def has_ended(self, begun: float, at: float) -> None:
+        """The query has ended, and so has read whatever came before it began, but for what was lost."""
+        lost = {shard for report in self.reports if report.is_loss for shard in _SHARD.findall(report.text)}
+        for member in self.streams.values():
+            member.read_at += [(at, shard, begun - MORE_SECONDS) for shard in member.facts.shards.keys() - lost]
+
     def has_gap(self, report: Report) -> bool:
-        """Whether a time that a report names was trimmed, and is later than what the run knew by then to be read of a shard that it names."""
+        """Whether a time that a report names was trimmed, and reaches beyond what the run knew by then to be read of a shard that it names."""
         return not self.streams or any(
             begin <= end <= report.at - member.facts.retention + TRIM_SECONDS
             and not any(
-                at < report.at and each == shard and arrival > begin + TRIM_SECONDS
+                at < report.at and each == shard and arrival > end + TRIM_SECONDS
                 for at, each, arrival in member.read_at
             )
             for stream, member in self.streams.items()

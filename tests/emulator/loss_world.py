@@ -612,6 +612,8 @@ class SparkQuery:
                         f"{self.name} has ended at the tips, and has not read {record.key}:{record.number} of {stream}, {record.shard}, "
                         f"which came {self.begun_at - record.arrival:.0f} s before it began"
                     )
+        if not self.beside_others():  # the row of an idle shard has the position of one query
+            self.oracle.has_ended(self.begun_at, now)
 
     def _plan(
         self, planner: StreamPlanner, committed: dict[str, Any] | None, batch: int, *, old: bool
@@ -1111,6 +1113,9 @@ class Scenario:
         self.ends_resharded = drawn("ends after a reshard", 0.05)
         world.silent = drawn("subscriptions go silent", 0.1)
         self.losing = drawn("answers are lost", 0.1)
+        self.jobs = drawn("jobs beside idle shards", 0.06)
+        if self.jobs is not None:
+            self.keys, self.live = self.keys[:1], 2.2 * self.retention
         if world.list_age:
             self.drawn.add(f"lists {world.list_age:g} s old")
 
@@ -1186,6 +1191,8 @@ class Scenario:
         if "ends within an event" in self.drawn:
             # A range that ends there is read again from Kinesis, which lies.
             query.unlucky, query.given["startingPosition"] = 0.5, "TRIM_HORIZON"
+        if self.jobs is not None and not (query.ends_at_tips or query.once):
+            self._let_end(query)
         if self.starts_before is not None and self.starts_before.random() < 0.7:
             before = self.world.now - self.starts_before.uniform(1.0, 1.5) * self.retention
             query.given["startingPosition"] = f"AT_TIMESTAMP:{int(before * 1000)}"
@@ -1419,10 +1426,12 @@ class Scenario:
             query.running = process = program.start(query)  # type: ignore[arg-type]
             while process.lives and query.running is process:
                 machine.sleep(2.0)
-            if query.ends_at_tips or query.once:
+            if self.jobs is None and (query.ends_at_tips or query.once):
                 machine.sleep(random.choice((10.0, 300.0)))
             if query.error is not None:
                 self._judge(query, query.error)
+            if self.jobs is not None and self.disturbing:
+                machine.sleep(self.jobs.choice((0.1, 0.3, 0.8)) * self.retention)
 
     def _judge(self, query: SparkQuery, error: KinesisEfoError) -> None:
         kind = type(error).__name__

@@ -314,12 +314,16 @@ class Stream:
         """
         now = self._clock.time()
         end = await self._tip(shard_id, position, round(now * 1000), apart=apart)
-        return self._noted(shard_id, position, end, now)
+        return await self._noted(shard_id, position, end, now)
 
-    def _noted(self, shard_id: str, position: Position, end: End, read_until: float) -> End:
-        # Trimmed records after the position would be missing from the search, but not those after a tip that it has found.
-        if end.position != position or self.is_recent(shard_id, position):
-            self._retention.was_idle(shard_id, end.position, read_until, None)
+    async def _noted(self, shard_id: str, position: Position, end: End, read_until: float) -> End:
+        since = None
+        if end.position == position and not self.is_recent(shard_id, position):
+            # The search has not seen records after the position that were trimmed.
+            since = await self.horizon() if position == TRIM_HORIZON else None
+            if since is None or since >= read_until:
+                return end
+        self._retention.was_idle(shard_id, end.position, read_until, since)
         return end
 
     def idle_until(self, shard_id: str, position: Position) -> float | None:
@@ -359,8 +363,8 @@ class Stream:
         for start in look_from(epoch_ms, position, polled=by.context.stream.polled):
             end = await self._look(by, shard_id, start, epoch_ms, gives_up=is_empty if start != position else None)
             if end is not None and end.position != start:
-                return self._noted(shard_id, position, end, epoch_ms / 1000)
-        return self._noted(shard_id, position, End(position), epoch_ms / 1000)
+                return await self._noted(shard_id, position, end, epoch_ms / 1000)
+        return await self._noted(shard_id, position, End(position), epoch_ms / 1000)
 
     async def _look(
         self,

@@ -16,7 +16,7 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.wire import pack_error
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.cluster.reporter import Reporter
-from kinesis_efo.decisions.losses import NOTHING_KNOWN, Known
+from kinesis_efo.decisions.losses import NO_FACTS, Facts
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.budget import Signal
@@ -130,10 +130,10 @@ class Assignment:
         known = "nothing was heard of the run lately" if shard in self._shards else "another fetcher reads it"
         return FetcherUnreachableError(f"shard {shard} is not read here for {seconds:.0f} s now: {known}")
 
-    def known(self, shard: ShardKey, position: Position) -> Known:
+    def facts(self, shard: ShardKey, position: Position) -> Facts:
         if (order := self._orders.get(shard)) is None:
-            return NOTHING_KNOWN
-        return order.known if order.start == position else Known(accepted=order.known.accepted)
+            return NO_FACTS
+        return order.known if order.start == position else Facts(accepted=order.known.accepted)
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
         """Report an error: of this fetcher, or of one query."""
@@ -248,7 +248,7 @@ class RemoteFetcher:
         # The next request reports these shards as closed, so wait until their connections are closed.
         await self._fetcher.close(RowKey(None, key) for key in end)
         known = {key for key, _ in work.orders if key.stream in self._streams.streams}
-        self._fetcher.obey(self._assignment.orders(known))
+        self._fetcher.apply_orders(self._assignment.orders(known))
         if further := {key for key, _ in work.orders} - known:
             self._further.put_nowait((work, further))
 
@@ -258,7 +258,7 @@ class RemoteFetcher:
             work, shards = await self._further.get()
             for name in {key.stream for key in shards} - self._streams.streams.keys():
                 await self._streams.add(name, self._open_stream(work.streams[name]))
-            self._fetcher.obey(self._assignment.orders(shards))
+            self._fetcher.apply_orders(self._assignment.orders(shards))
 
     async def _begin_anew(self) -> None:
         await self._fetcher.close(RowKey(None, key) for key in self._assignment.forget())

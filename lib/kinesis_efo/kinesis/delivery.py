@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from kinesis_efo.aws_errors import describe
-from kinesis_efo.decisions.losses import START_SECONDS, Known, ReadUntil, begun
+from kinesis_efo.decisions.losses import START_SECONDS, Facts, ReadUntil, at_horizon
 from kinesis_efo.kinesis.recovery import ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import SubscriptionStats
@@ -48,11 +48,11 @@ class ShardDelivery:
         sink: EventSink,
         stats: SubscriptionStats,
         retention: Retention | None,
-        known: Known,
+        known: Facts,
     ) -> None:
         self.shard_id = shard_id
         self.position = start
-        self.known = known if start != TRIM_HORIZON else begun(known)  # Further facts about `position`
+        self.known = known if start != TRIM_HORIZON else at_horizon(known)  # Further facts about `position`
         # Records after `position` were lost, as options allow, so other readers must not rely on `known`
         self.lost = False
         self._given = known.read_until
@@ -77,7 +77,7 @@ class ShardDelivery:
         stats.millis_behind = head.millis_behind
         await self._sink.admit(event)
         self.heard_at = clock.monotonic()
-        self._read_until.heard(read_until, came)
+        self._read_until.observe(read_until, came)
         if self.position == TRIM_HORIZON and not head.still:
             # The low watermark given at the trim horizon is valid only until the first records: a batch read sets it to its start.
             self._read_until.proven = None

@@ -14,7 +14,7 @@ from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.aws_errors import CALL_ERRORS, describe
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.lineage import Lineage, Shard, announced
-from kinesis_efo.decisions.losses import NOTHING_KNOWN, START_SECONDS, Known, names_another, predates
+from kinesis_efo.decisions.losses import NO_FACTS, START_SECONDS, Facts, names_another, predates
 from kinesis_efo.decisions.quiet import SETTLED_SECONDS
 from kinesis_efo.errors import InvalidRequestError
 from kinesis_efo.kinesis.delivery import EventSink
@@ -190,7 +190,7 @@ class Stream:
         return announced(self.lineage[child] for child in self.lineage.children(shard_id))
 
     async def check_loss(
-        self, positions: Mapping[str, Position], known: Callable[[str, Position], Known], reported: set[str]
+        self, positions: Mapping[str, Position], known: Callable[[str, Position], Facts], reported: set[str]
     ) -> None:
         """Report shards that were trimmed before they were read to their end, and positions of an earlier stream.
 
@@ -229,7 +229,7 @@ class Stream:
                 remedy="give each shard a number of its own records",
             ).about(self.ref.name, shard_id)
 
-    async def check_position(self, shard_id: str, position: Position, known: Known, *, planned: bool = False) -> None:
+    async def check_position(self, shard_id: str, position: Position, known: Facts, *, planned: bool = False) -> None:
         """Report lost records after a position. `TRIM_HORIZON` means that no query has committed a record of the shard.
 
         `planned`: a micro-batch from the position was planned before. Raises the same errors as `check_loss`.
@@ -279,7 +279,7 @@ class Stream:
         shard_id: str,
         start: Position,
         sink: EventSink,
-        known: Known = NOTHING_KNOWN,
+        known: Facts = NO_FACTS,
         may_open: Callable[[], Awaitable[None]] | None = None,
         *,
         apart: bool = False,

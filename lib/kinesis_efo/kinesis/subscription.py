@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.decisions.losses import NOTHING_KNOWN, Known
+from kinesis_efo.decisions.losses import NO_FACTS, Facts
 from kinesis_efo.errors import DataLossError, FrameError
 from kinesis_efo.kinesis.delivery import EventSink, ShardDelivery
 from kinesis_efo.kinesis.faults import classify
@@ -57,7 +57,7 @@ class ShardSubscription:
         sink: EventSink,
         *,
         retention: Retention | None = None,
-        known: Known = NOTHING_KNOWN,
+        known: Facts = NO_FACTS,
         recovery: Recovery | None = None,
         may_open: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -86,7 +86,7 @@ class ShardSubscription:
     @property
     def accepts_loss(self) -> bool:
         """Whether the loss of the records after `position` is accepted."""
-        return self._delivery.known.accepts(self.position)
+        return self._delivery.known.accepts_loss(self.position)
 
     def close_at(self, last: int, children: tuple[ChildShard, ...]) -> None:
         """Set the last sequence number and the children of a shard that ListShards shows as closed.
@@ -369,7 +369,7 @@ class Subscriptions:
         shard_id: str,
         start: Position,
         sink: EventSink,
-        known: Known,
+        known: Facts,
         may_open: Callable[[], Awaitable[None]] | None,
     ) -> ShardSubscription:
         """Create a subscription to one shard. The arguments are those of `Stream.subscribe`."""

@@ -25,7 +25,7 @@ _MARGIN_SECONDS: Final = 60.0
 _OPTION: Final = "kinesis-efo option 'endingPosition'"
 
 
-MakeWay = Callable[[Collection[ShardKey]], AbstractAsyncContextManager[Mapping[ShardKey, Position]]]
+SuspendOthers = Callable[[Collection[ShardKey]], AbstractAsyncContextManager[Mapping[ShardKey, Position]]]
 
 
 class EndPositions(NamedTuple):
@@ -96,21 +96,21 @@ class Ends:
                 self._ends[key] = self._of_closed(key, bound)
 
     @property
-    def asked(self) -> list[ShardKey]:
+    def pending(self) -> list[ShardKey]:
         """The shards whose ends have to be requested from Kinesis."""
         return [*self._timed, *self._open]
 
-    async def find(self, make_way: MakeWay) -> EndPositions:
+    async def find(self, suspend_others: SuspendOthers) -> EndPositions:
         """Find the ends. Raises `StreamError` if that fails.
 
-        `make_way` is entered for subscriptions, if GetRecords is not allowed. It yields the tips found by then.
+        `suspend_others` is entered for subscriptions, if GetRecords is not allowed. It yields the tips found by then.
         """
-        if all(self._streams.stream(key.stream).may_poll for key in self.asked):
+        if all(self._streams.stream(key.stream).may_poll for key in self.pending):
             try:
                 return await self._find({}, apart=True)
             except AccessRefusedError as error:
                 logger.info("where shards end is asked with subscriptions, which takes longer: %s", error)
-        async with make_way(self.asked) as known:
+        async with suspend_others(self.pending) as known:
             return await self._find(known, apart=False)
 
     async def _find(self, known: Mapping[ShardKey, Position], *, apart: bool) -> EndPositions:
@@ -159,10 +159,10 @@ class Ends:
         position, bound = self._offset.get(key, TRIM_HORIZON), self._bound(key)
         stream = self._streams.stream(key.stream)
         assert bound is not None
-        end = self._without_asking(key, position, bound.value / 1000)
+        end = self._known_end(key, position, bound.value / 1000)
         self._set(key, end or await stream.end_before(key.shard, bound.value, position, apart=apart))
 
-    def _without_asking(self, key: ShardKey, position: Position, time: float) -> End | None:
+    def _known_end(self, key: ShardKey, position: Position, time: float) -> End | None:
         """Return the end of a shard at a time, if the shard was certainly closed before or opened after that time; else None."""
         if (shard := self._streams.stream(key.stream).shard(key.shard)) is None:
             return None

@@ -301,7 +301,7 @@ class Reading:
                 yield rows
 
     async def _read(self, portions: asyncio.Queue[StretchEvent | None]) -> None:
-        word = asyncio.create_task(self._say())
+        word = asyncio.create_task(self._log_progress())
         try:
             clients = AsyncClients(self._options.aws.of(self._manifest.application), self._manifest.region)
             async with asyncio.TaskGroup() as group:
@@ -341,7 +341,7 @@ class Reading:
             self._progress[stretch.key] = StretchProgress(stretch)
             await self._read_one(clients, self._progress[stretch.key], take)
 
-    async def _say(self) -> None:
+    async def _log_progress(self) -> None:
         while True:
             await self._clock.sleep(self._word_every)
             for each in [*self._progress.values()]:

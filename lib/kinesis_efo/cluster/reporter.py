@@ -51,7 +51,7 @@ class Reporter:
         self.waits = True
         self.news.notify()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Report everything next time, to a run that does not count this fetcher as alive."""
         self._views.clear()
         self._touched = {feed.row for feed in self._fetcher}

@@ -127,7 +127,7 @@ class Fetcher:
     @property
     def may_poll(self) -> bool:
         """Whether all streams can be read with GetRecords."""
-        return all(stream.apart is not None for stream in self._streams.streams.values())
+        return all(stream.separate is not None for stream in self._streams.streams.values())
 
     # -- what the run orders
 
@@ -268,19 +268,19 @@ class Fetcher:
 
     def _subscriptions(self, row: RowKey) -> Subscriptions:
         stream = self._streams.stream(row.shard.stream)
-        return stream.subscriptions if row.is_shared or stream.apart is None else stream.apart
+        return stream.subscriptions if row.is_shared or stream.separate is None else stream.separate
 
     def _subscribe(self, row: RowKey, start: Position, sink: EventSink) -> ShardSubscription:
         key = row.shard
         known = self._coordinator.facts(key, start)
         may_open = partial(self._coordinator.may_open, key)
         stream = self._streams.stream(key.stream)
-        return stream.subscribe(key.shard, start, sink, known, may_open, apart=not row.is_shared)
+        return stream.subscribe(key.shard, start, sink, known, may_open, separate=not row.is_shared)
 
     async def _lost(self, key: ShardKey, cause: str) -> None:
         losses = self._streams.stream(key.stream).losses
         losses.add(key.shard, cause, "; going on without it, as options allow")
-        await losses.soon()
+        await losses.write_soon()
 
     def _listed(self, name: str) -> None:
         """Pass on the ends of closed shards after a listing of the stream."""

@@ -57,7 +57,7 @@ class ShardDelivery:
         self.lost = False
         self._given = known.read_until
         self._read_until = ReadUntil(known.read_until)
-        self.heard_at: float  # When the last event came or was admitted, monotonic seconds
+        self.last_event_at: float  # When the last event came or was admitted, monotonic seconds
         # The last number and the children, once ListShards shows the shard as closed
         self.closing: tuple[int, tuple[ChildShard, ...]] | None = None
         self._context = context
@@ -73,10 +73,10 @@ class ShardDelivery:
         """Deliver an event and advance the position."""
         stats, head, clock = self._stats, event.head, self._context.clock
         read_until = clock.time() - head.millis_behind / 1000
-        came = self.heard_at = stats.last_event = clock.monotonic()
+        came = self.last_event_at = stats.last_event = clock.monotonic()
         stats.millis_behind = head.millis_behind
         await self._sink.admit(event)
-        self.heard_at = clock.monotonic()
+        self.last_event_at = clock.monotonic()
         self._read_until.observe(read_until, came)
         if self.position == TRIM_HORIZON and not head.still:
             # The low watermark given at the trim horizon is valid only until the first records: a batch read sets it to its start.
@@ -130,7 +130,7 @@ class ShardDelivery:
             self.known = replace(self.known, horizon=horizon, read_since=horizon)
             self._from_horizon, self._first, self._least = True, None, 0.0
         if self._retention.log.count > logged:
-            await self._retention.log.soon()
+            await self._retention.log.write_soon()
         return passed is not None
 
     @property

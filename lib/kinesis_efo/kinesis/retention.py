@@ -63,11 +63,11 @@ class LossLog:
         self._due = -inf
 
     def add(self, shard_id: str, cause: str, remark: str, gap: Gap | None = None) -> None:
-        """Add a loss to the next line; then call `write` or `soon`. `remark` ends the line and is equal for losses of one kind."""
+        """Add a loss to the next line; then call `write` or `write_soon`. `remark` ends the line and is equal for losses of one kind."""
         self.count += 1
         self._found[remark].append(_Loss(shard_id, cause, gap))
 
-    async def soon(self) -> None:
+    async def write_soon(self) -> None:
         """Write the losses within a second, then return: the log shows a loss before later records can be committed."""
         now = self._clock.monotonic()
         if now >= self._due:
@@ -231,7 +231,7 @@ class Retention:
         read = "was not read" if position is None else f"was read up to {position} only"
         # The parents of an unlisted shard are unknown.
         older = _OLDER if position is None else ""
-        self._say(
+        self._handle(
             shard_id,
             position or TRIM_HORIZON,
             known,
@@ -256,9 +256,9 @@ class Retention:
                 "",
             )
             return
-        self._say(shard_id, position, known, lost, found)
+        self._handle(shard_id, position, known, lost, found)
 
-    def _say(self, shard_id: str, position: Position, known: Facts, lost: str, found: Gap | None = None) -> None:
+    def _handle(self, shard_id: str, position: Position, known: Facts, lost: str, found: Gap | None = None) -> None:
         if known.accepts_loss(position):
             self._warn(shard_id, found, lost, "; option acceptDataLoss accepts that")
         elif self._fail:

@@ -378,7 +378,7 @@ class Query:
 
     def planned(self, mark: Mark) -> None:
         """Record that the micro-batch with this mark is in Spark's log. Thread-safe."""
-        self._run.leases.notes.note_mark(mark)
+        self._run.leases.notes.record_mark(mark)
 
     def mark_new(self, streams: Collection[str], *, from_leases: bool) -> None:
         """Record that the query is new; see `Resumption.mark_new`."""

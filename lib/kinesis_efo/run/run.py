@@ -261,7 +261,7 @@ class Run(LeaseListener):
             if position.is_end:
                 self._checkpoints.finish(key, self.streams.stream(key.stream).lineage.children(key.shard))
             else:
-                self._checkpoints.note(key, position, records.get(key))
+                self._checkpoints.update(key, position, records.get(key))
 
     def _read_until(self, key: ShardKey, position: Position) -> float | None:
         row = self.table.read_until(key, position, lost=False)
@@ -272,7 +272,7 @@ class Run(LeaseListener):
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """Start reading a stream whose lease was acquired."""
-        self._checkpoints.found(stream, rows)
+        self._checkpoints.load(stream, rows)
         self._rows[stream] = rows
         for query in self.queries:
             query.lease_taken(stream, rows)

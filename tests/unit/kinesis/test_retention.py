@@ -159,7 +159,7 @@ def test_consecutive_shards_are_named_as_ranges(caplog: pytest.LogCaptureFixture
 async def test_loss_of_a_cancelled_reader_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     log = LossLog("orders", LoopClock())
     log.add(SHARD, "records are gone", "; going on")
-    task = asyncio.ensure_future(log.soon())
+    task = asyncio.ensure_future(log.write_soon())
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -56,7 +56,7 @@ def processes(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]
 
 
 def found(directory: Path, about: str = "lake", jvm: Process = JVM) -> Program:
-    return Program.found(directory / "notes", jvm, about)
+    return Program.locate(directory / "notes", jvm, about)
 
 
 def path(directory: Path) -> Path:

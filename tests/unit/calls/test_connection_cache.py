@@ -73,17 +73,17 @@ from kinesis_efo.calls.connection import CONNECTIONS
 from tests.unit.calls.test_connection_cache import Client
 
 parents = Client()
-CONNECTIONS.keep("here", parents)
+CONNECTIONS.put("here", parents)
 with CONNECTIONS._lock:
     child = os.fork()
 if not child:
     own = Client()
-    fresh = CONNECTIONS.take("here") is None and parents.closed
-    CONNECTIONS.keep("here", own)
+    fresh = CONNECTIONS.pop("here") is None and parents.closed
+    CONNECTIONS.put("here", own)
     CONNECTIONS.close()
     os._exit(0 if fresh and own.closed else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-assert CONNECTIONS.take("here") is parents and not parents.closed
+assert CONNECTIONS.pop("here") is parents and not parents.closed
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 

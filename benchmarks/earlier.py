@@ -29,7 +29,7 @@ def drop(buffer: Any, position: Position) -> None:
     if hasattr(buffer, "commit"):
         buffer.commit(position)
     else:
-        buffer.keep(position, {})
+        getattr(buffer, "drop_before" if hasattr(buffer, "drop_before") else "keep")(position, {})
 
 
 def run_of(streams: Any, fetcher: Any, lease: Any, keys: Any, clock: Any, gone: Any = None) -> tuple[Any, Any]:

@@ -52,7 +52,7 @@ class _Reader(LeaseListener):
     checkpoints: Checkpoints
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        self.checkpoints.found(stream, rows)
+        self.checkpoints.load(stream, rows)
 
 
 async def _measured(shards: int, every: float) -> tuple[tuple[float, ...], float]:
@@ -85,7 +85,7 @@ async def _measured(shards: int, every: float) -> tuple[tuple[float, ...], float
         for _ in range(round(60 / every)):
             moves += 1
             for shard in read:
-                reader.checkpoints.note(shard, Position.after(moves))
+                reader.checkpoints.update(shard, Position.after(moves))
             await asyncio.sleep(every)
         counts.append(float(len(table.writes) - before))
     began = clock.monotonic()

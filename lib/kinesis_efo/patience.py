@@ -70,7 +70,7 @@ class Patience:
         Raises an error of `ask` that is not transient, or the first of the transient ones if they last too long.
         """
         wait = _Wait(what, self._clock)
-        word = asyncio.ensure_future(wait.say())
+        word = asyncio.ensure_future(wait.warn())
         try:
             while True:
                 try:
@@ -137,7 +137,7 @@ class _Wait:
         self.first = self.first or error
         self._last = str(error) if isinstance(error, KinesisEfoError) else describe(error)
 
-    async def say(self) -> NoReturn:
+    async def warn(self) -> NoReturn:
         pause = FIRST_WORD_SECONDS
         while True:
             await self._clock.sleep(pause)

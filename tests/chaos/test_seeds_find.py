@@ -39,8 +39,8 @@ def believe_one_answer(patch: pytest.MonkeyPatch) -> None:
 
 def wait_until_nothing_is_behind(patch: pytest.MonkeyPatch) -> None:
     """Answers without records count only where the server says that nothing is left."""
-    heard = quiet.Quiet.heard
-    patch.setattr(quiet.Quiet, "heard", lambda self, head, now: heard(self, head._replace(stuck=True), now))
+    observe = quiet.Quiet.observe
+    patch.setattr(quiet.Quiet, "observe", lambda self, head, now: observe(self, head._replace(stuck=True), now))
 
 
 def forget_the_last_record(patch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ class EndingQuery(Query):
         super().__init__(application)
         for stream in self.streams.values():
             transport = PollingTransport(self.client, self.run.clock, 1.0)
-            stream.allow_apart(transport, polling_limits(KINESIS_LIMITS))
+            stream.allow_separate(transport, polling_limits(KINESIS_LIMITS))
         self.clock = self.run.clock
         self.reading = False
         self.neighbour = Planning(self.run, name="neighbour") if neighbour else None

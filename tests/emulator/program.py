@@ -196,7 +196,7 @@ def opener(
             ref, by[0], Topology(client, clock), options.retry, "m.json", clock, by[1],
             fail_on_data_loss=options.fail_on_data_loss,
         )  # fmt: skip
-        stream.allow_apart(polling, polled)
+        stream.allow_separate(polling, polled)
         return stream
 
     return open_stream
@@ -214,7 +214,7 @@ class MemoryRuntime(RunThread):
         budget = Budget(setup.options.buffer_bytes, now=clock.monotonic)
 
         open_stream = opener(client, setup.options, setup.limits, clock)
-        self._whole = WholeRun(setup, network, open_stream, budget, clock, self._tell_streams, self._said)
+        self._whole = WholeRun(setup, network, open_stream, budget, clock, self._tell_streams, self._log_lines)
         await self._whole.start(self._stack)
 
 
@@ -280,7 +280,7 @@ class SparkProgram:
         while process.lives and not answer:
             machine.sleep(0.1)
             if not process.frozen:
-                silence.heard()
+                silence.reset()
             silence.expect(process.pid)
             silence.tick()
             try:

@@ -151,7 +151,7 @@ class Query:
         }  # fmt: skip
         if application.pace is not None:
             apart = PollingTransport(self.client, clock, 1.0, application.pace)
-            self.streams["orders"].allow_apart(apart, polling_limits(KINESIS_LIMITS))
+            self.streams["orders"].allow_separate(apart, polling_limits(KINESIS_LIMITS))
         self.keys = LeaseKeys({"orders": application.ref.stream_name})
         self.leases = RunLease(
             self.network, name, self.keys, Timing(LEASE_TIMEOUT), clock, Random(name), application="lake"

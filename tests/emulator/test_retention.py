@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from kinesis_efo.decisions.losses import NOTHING_KNOWN
+from kinesis_efo.decisions.losses import NO_FACTS
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.fetcher.work import RowKey
 from kinesis_efo.options.settings import Start
@@ -205,7 +205,7 @@ async def test_positions_are_checked_once_the_rows_are_known() -> None:
     w.put_some(20)
     async with Query(w.application) as query:
         await query.run.streams.refresh()
-        losses = Losses(query.run.streams, lambda *_: NOTHING_KNOWN)
+        losses = Losses(query.run.streams, lambda *_: NO_FACTS)
         await losses.check(offset, rows=False)
         with pytest.raises(DataLossError):
             await losses.check(offset, rows=True)

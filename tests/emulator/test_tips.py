@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from kinesis_efo.kinesis.polling import apart_pace
+from kinesis_efo.kinesis.polling import separate_pace
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import Offset, Position, ShardKey
 from kinesis_efo.records.decoder import decode
@@ -29,7 +29,7 @@ async def test_continuation_is_not_logged_as_a_record() -> None:
     first, *others = (row.sequence for row in world.application.rows)
     world.application.polls = True
     # The query behind has not read up to the tip yet when the tip is found.
-    world.application.pace = partial(apart_pace, 256 << 10)
+    world.application.pace = partial(separate_pace, 256 << 10)
     async with Query(world.application) as query:
         await query.planner.poll(continuation, NO_LIMIT, NO_LIMIT, 1.0)
         behind, begin = Planning(query.run, name="behind"), Offset({KEY: Position.after(first)})

@@ -272,7 +272,7 @@ class Programs:
         """The shared run of one more reader, not started yet."""
         what = manifest(*(streams or ("orders",)))
         parsed = SourceOptions.parse({"manifest": "m.json", **options})
-        program = Program.found(self.directory / "notes", Process.of(os.getpid()), "lake")
+        program = Program.locate(self.directory / "notes", Process.of(os.getpid()), "lake")
 
         def start_process(secret: str, check: Callable[[], None]) -> Callable[[], str]:
             begun = FakeRun(what, parsed, secret)

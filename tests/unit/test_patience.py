@@ -20,7 +20,7 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from kinesis_efo.decisions.losses import Known
+from kinesis_efo.decisions.losses import Facts
 from kinesis_efo.errors import KinesisEfoError, LeaseTableError, ManifestError, StreamNotFoundError
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
@@ -144,7 +144,7 @@ async def start_from_horizon(aws: Aws) -> None:
 
 
 async def check_begun(aws: Aws) -> None:
-    await stream(aws).check_position("shardId-000000000000", Position.at_timestamp(0), Known())
+    await stream(aws).check_position("shardId-000000000000", Position.at_timestamp(0), Facts())
 
 
 CALLS: dict[str, tuple[str, Callable[[Aws], Awaitable[None]]]] = {

@@ -35,14 +35,14 @@ class Completion:
     def after(self, event: Event, server_time: float, now: float) -> bool:
         """Whether all rows were read with this event. `server_time` is the earliest possible time of the response, epoch seconds."""
         if not event.head.brings_nothing or self._is_settled(server_time):
-            self._quiet.heard(event.head, now)
+            self._quiet.observe(event.head, now)
         if self._is_reached(event) or self._has_nothing_more:
             return True
-        if self._quiet.seconds(0.0) >= self._timeout:
+        if self._quiet.seconds_empty(0.0) >= self._timeout:
             stretch = self._stretch
             raise RetriesExhaustedError(
                 f"shard {stretch.key} does not get to {f'its end at AFTER:{stretch.last}' if stretch.last else stretch.end}, where the read "
-                f"of it ends, for {self._quiet.seconds(0.0):.0f} s: {self._quiet}. Not a record is known to be missing",
+                f"of it ends, for {self._quiet.seconds_empty(0.0):.0f} s: {self._quiet}. Not a record is known to be missing",
                 remedy="read it again, and see whether Kinesis has a problem",
             )
         return False
@@ -65,7 +65,7 @@ class Completion:
     @property
     def _has_nothing_more(self) -> bool:
         # A closed shard ends where Kinesis reports its end, and not when records stop coming.
-        return self._stretch.last is None and not self._stretch.end.is_end and self._quiet.believed()
+        return self._stretch.last is None and not self._stretch.end.is_end and self._quiet.is_at_tip()
 
 
 def rows_of(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:

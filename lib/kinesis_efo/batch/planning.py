@@ -22,7 +22,7 @@ from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.kinesis.bounds import check_ends, check_streams, in_future, instant, not_listed
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
-from kinesis_efo.kinesis.topology import ShardLister, StreamSummary, Topology, explained, identified, told_distribution
+from kinesis_efo.kinesis.topology import ShardLister, StreamSummary, Topology, explained, identified, read_distribution
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import BatchOptions, Deaggregation
 from kinesis_efo.patience import Patience
@@ -199,7 +199,7 @@ class StretchPlanner:
         """Whether KPL aggregates with records of other shards are dropped."""
         if self._deaggregate is not Deaggregation.STRICT:
             return False
-        distribution = await told_distribution(self._lister.distribution(self._ref.stream_arn), self._ref)
+        distribution = await read_distribution(self._lister.distribution(self._ref.stream_arn), self._ref)
         if distribution is not Distribution.KEYED:
             logger.warning("%s", lenient(self._ref.name, distribution))
         return distribution is Distribution.KEYED

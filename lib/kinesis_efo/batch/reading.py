@@ -22,7 +22,7 @@ from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.ending import Completion, first_position, rows_of
 from kinesis_efo.batch.stretches import Stretch, trimmed, unlisted
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.decisions.losses import Known, written_at
+from kinesis_efo.decisions.losses import Facts, written_at
 from kinesis_efo.errors import DataLossError, KinesisEfoError, StreamReplacedError, first_of
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
@@ -177,7 +177,7 @@ async def read_stretch(
             await sink.begins()
 
     try:
-        subscription = stream.subscribe(stretch.key.shard, first_position(stretch), sink, Known(since), may_open)
+        subscription = stream.subscribe(stretch.key.shard, first_position(stretch), sink, Facts(since), may_open)
         if stretch.last is not None:
             subscription.close_at(stretch.last, ())
         await subscription.run()
@@ -301,7 +301,7 @@ class Reading:
                 yield rows
 
     async def _read(self, portions: asyncio.Queue[StretchEvent | None]) -> None:
-        word = asyncio.create_task(self._say())
+        word = asyncio.create_task(self._log_progress())
         try:
             clients = AsyncClients(self._options.aws.of(self._manifest.application), self._manifest.region)
             async with asyncio.TaskGroup() as group:
@@ -341,7 +341,7 @@ class Reading:
             self._progress[stretch.key] = StretchProgress(stretch)
             await self._read_one(clients, self._progress[stretch.key], take)
 
-    async def _say(self) -> None:
+    async def _log_progress(self) -> None:
         while True:
             await self._clock.sleep(self._word_every)
             for each in [*self._progress.values()]:

@@ -46,12 +46,12 @@ class ConnectionCache:
         self._wires: OrderedDict[Hashable, Wire] = OrderedDict()
         self._lock = threading.Lock()
 
-    def take(self, where: Hashable) -> Wire | None:
+    def pop(self, where: Hashable) -> Wire | None:
         """Remove the cached connection to `where` and return it; None if there is none."""
         with self._lock:
             return self._wires.pop(where, None)
 
-    def keep(self, where: Hashable, wire: Wire) -> None:
+    def put(self, where: Hashable, wire: Wire) -> None:
         """Cache a connection to `where`. Closes an earlier one to `where`, broken ones, and the oldest if there are too many."""
         with self._lock:
             ended = [each for each, kept in self._wires.items() if each == where or kept.speaks]
@@ -134,7 +134,7 @@ class Connection:
     def close(self) -> None:
         """Cache the connection if possible and the service is on this machine; otherwise close it."""
         if self._wire is not None and self._kept is not None and self._local:
-            self._kept.keep(self._place, self._wire)
+            self._kept.put(self._place, self._wire)
             self._wire = None
         self.drop()
 
@@ -161,7 +161,7 @@ class Connection:
                 return wire, self.checked(wire.receive(seconds))
             return wire, self.checked(wire.receive(seconds, most_body=0, give_up_at=time.monotonic() + seconds))
 
-        if self._wire is None and self._kept is not None and (kept := self._kept.take(self._place)) is not None:
+        if self._wire is None and self._kept is not None and (kept := self._kept.pop(self._place)) is not None:
             self._wire, self._local = kept, True
             self._location = self._address.location(LOOPBACK)
         if self._wire is not None:

@@ -11,7 +11,7 @@ from math import inf
 from msgspec.structs import replace
 
 from kinesis_efo.cluster.shares import share_out
-from kinesis_efo.decisions.losses import NOTHING_KNOWN
+from kinesis_efo.decisions.losses import NO_FACTS
 from kinesis_efo.fetcher.budget import Signal
 from kinesis_efo.fetcher.work import Order, Work, WorkRequest
 from kinesis_efo.positions import ShardKey
@@ -22,7 +22,7 @@ class Member:
 
     def __init__(self) -> None:
         self.request: WorkRequest  # Its last request
-        self.heard_at: float  # When that was received, monotonic seconds
+        self.requested_at: float  # When that was received, monotonic seconds
         self.shards: frozenset[ShardKey] = frozenset()  # The shards that it may read
         self.revision = 1  # Grows whenever `shards` changes
         self.changed = Signal()  # Notified when there is something to send
@@ -35,9 +35,9 @@ class Member:
     def __str__(self) -> str:
         return f"{self.request.place} on {self.request.host}"
 
-    def heard(self, request: WorkRequest, now: float) -> None:
+    def record_request(self, request: WorkRequest, now: float) -> None:
         """Record a request. If the fetcher missed a reply or was disconnected and restarts, all orders are sent again."""
-        self.request, self.heard_at = request, now
+        self.request, self.requested_at = request, now
         if request.done != self.number or not request.revision:
             self._sent.clear()
 
@@ -55,14 +55,14 @@ class Member:
         return [
             (
                 key,
-                replace(order, start=None, known=NOTHING_KNOWN)
+                replace(order, start=None, known=NO_FACTS)
                 if key in sent and sent[key].version == order.version
                 else order,
             )
             for key, order in news.items()
         ]
 
-    def follows(self, number: int) -> bool:
+    def accept_report(self, number: int) -> bool:
         """Accept a report if its number is the next one, or 1 from a fetcher that starts over. Return whether it was accepted."""
         if number not in (1, self._reports + 1):
             return False
@@ -97,7 +97,7 @@ class Members:
         member = self._members.get(name) if name is not None else None
         return member if member is not None and shard in member.shards else None
 
-    def ask(self, request: WorkRequest, now: float) -> Member | Work:
+    def register_request(self, request: WorkRequest, now: float) -> Member | Work:
         """Handle a fetcher's request for work at `now` (monotonic seconds). Return the fetcher, or the reply to a fetcher that must not work."""
         name = request.name
         member = self._members.get(name)
@@ -107,12 +107,12 @@ class Members:
             if any(other.request.place == request.place for other in self._members.values()):
                 return Work("standby")
             member = self._members[name] = Member()
-        member.heard(request, now)
+        member.record_request(request, now)
         self._free(shard for shard, (who, until) in self._leaving.items() if who == name and until <= request.revision)
         return member
 
-    def lose(self, name: str) -> Member | None:
-        """Remove and return a fetcher; None if it is unknown. Call `share` afterwards to reassign its shards."""
+    def remove(self, name: str) -> Member | None:
+        """Remove and return a fetcher; None if it is unknown. Call `distribute` afterwards to reassign its shards."""
         member = self._members.pop(name, None)
         if member is not None:
             self._free(shard for shard, (who, _) in self._leaving.items() if who == name)
@@ -121,9 +121,9 @@ class Members:
     def silent(self, now: float, seconds: float | None = None) -> list[Member]:
         """Return the fetchers without requests for `seconds`; by default, those that count as dead."""
         limit = self._timeout if seconds is None else seconds
-        return [member for member in self._members.values() if now - member.heard_at >= limit]
+        return [member for member in self._members.values() if now - member.requested_at >= limit]
 
-    def share(self, weights: Mapping[ShardKey, float], *, withheld: Collection[ShardKey] = ()) -> None:
+    def distribute(self, weights: Mapping[ShardKey, float], *, withheld: Collection[ShardKey] = ()) -> None:
         """Distribute the shards in `weights` by their cost, moving as few as possible. Shards in `withheld` stay unassigned."""
         self._wanted = {
             shard: name

@@ -16,7 +16,7 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.wire import pack_error
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.cluster.reporter import Reporter
-from kinesis_efo.decisions.losses import NOTHING_KNOWN, Known
+from kinesis_efo.decisions.losses import NO_FACTS, Facts
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.budget import Signal
@@ -58,7 +58,7 @@ class Assignment:
 
     The time counts from before the fetcher sent its request, on the fetcher's own clock. So the fetcher stops before another run can acquire the
     lease, however long the reply took, and even if the fetcher's process was suspended. `ask` sends a report immediately, to check whether the
-    run still counts this fetcher as alive; see `heard`. `failure` is the error that ended the fetcher.
+    run still counts this fetcher as alive; see `renew`. `failure` is the error that ended the fetcher.
     """
 
     def __init__(self, clock: Clock, ask: Callable[[], None]) -> None:
@@ -70,8 +70,8 @@ class Assignment:
         self._shards: frozenset[ShardKey] = frozenset()
         self._orders: dict[ShardKey, Order] = {}
         self._until: dict[str, float] = {}
-        self._heard_at = -inf
-        self._heard = Signal()
+        self._renewed_at = -inf
+        self._renewed = Signal()
 
     def follow(self, work: Work, asked_at: float) -> frozenset[ShardKey]:
         """Apply the reply to a request sent after `asked_at` (monotonic seconds). Return the shards that were withdrawn."""
@@ -86,19 +86,19 @@ class Assignment:
             elif known is not None:
                 self._orders[key] = replace(known, keep=order.keep, kept=order.kept)
         self._orders = {key: order for key, order in self._orders.items() if key in self._shards}
-        self.heard(asked_at)
+        self.renew(asked_at)
         return before - self._shards
 
     def orders(self, shards: Iterable[ShardKey]) -> dict[RowKey, Order | None]:
         """Return the orders for those of the given shards that still belong to this fetcher."""
         return {RowKey(None, key): self._orders[key] for key in shards if key in self._orders}
 
-    def heard(self, asked_at: float) -> None:
+    def renew(self, asked_at: float) -> None:
         """Record that after `asked_at`, the run counted this fetcher as alive and the fetcher had the newest list of its shards."""
-        self._heard_at = max(self._heard_at, asked_at)
-        self._heard.notify()
+        self._renewed_at = max(self._renewed_at, asked_at)
+        self._renewed.notify()
 
-    def forget(self) -> frozenset[ShardKey]:
+    def clear(self) -> frozenset[ShardKey]:
         """Drop all shards, which other fetchers may have by now. Return the shards to close."""
         shards = self._shards
         self._shards, self._orders, self._until, self.revision = frozenset(), {}, {}, 0
@@ -121,19 +121,19 @@ class Assignment:
     async def may_open(self, shard: ShardKey) -> None:
         """Wait for the reply to a new request: a fetcher that was disconnected or suspended may have lost the shard."""
         now = self._clock.monotonic()
-        while self._heard_at < now or not self.may_read(shard):
+        while self._renewed_at < now or not self.may_read(shard):
             self._ask()
-            await self._heard.wait()
+            await self._renewed.wait()
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
         """Return the error for a task whose shard may not be read here. The task then looks for the shard's fetcher."""
         known = "nothing was heard of the run lately" if shard in self._shards else "another fetcher reads it"
         return FetcherUnreachableError(f"shard {shard} is not read here for {seconds:.0f} s now: {known}")
 
-    def known(self, shard: ShardKey, position: Position) -> Known:
+    def facts(self, shard: ShardKey, position: Position) -> Facts:
         if (order := self._orders.get(shard)) is None:
-            return NOTHING_KNOWN
-        return order.known if order.start == position else Known(accepted=order.known.accepted)
+            return NO_FACTS
+        return order.known if order.start == position else Facts(accepted=order.known.accepted)
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
         """Report an error: of this fetcher, or of one query."""
@@ -248,7 +248,7 @@ class RemoteFetcher:
         # The next request reports these shards as closed, so wait until their connections are closed.
         await self._fetcher.close(RowKey(None, key) for key in end)
         known = {key for key, _ in work.orders if key.stream in self._streams.streams}
-        self._fetcher.obey(self._assignment.orders(known))
+        self._fetcher.apply_orders(self._assignment.orders(known))
         if further := {key for key, _ in work.orders} - known:
             self._further.put_nowait((work, further))
 
@@ -258,11 +258,11 @@ class RemoteFetcher:
             work, shards = await self._further.get()
             for name in {key.stream for key in shards} - self._streams.streams.keys():
                 await self._streams.add(name, self._open_stream(work.streams[name]))
-            self._fetcher.obey(self._assignment.orders(shards))
+            self._fetcher.apply_orders(self._assignment.orders(shards))
 
     async def _begin_anew(self) -> None:
-        await self._fetcher.close(RowKey(None, key) for key in self._assignment.forget())
-        self._reporter.forget()
+        await self._fetcher.close(RowKey(None, key) for key in self._assignment.clear())
+        self._reporter.reset()
         self._reports = 0
 
     async def _expire(self) -> None:
@@ -304,8 +304,8 @@ class RemoteFetcher:
             next_at = asked_at + reply.pause
             if reply.known and not reply.again:
                 if reply.revision == revision:
-                    self._assignment.heard(asked_at)
+                    self._assignment.renew(asked_at)
                 continue
-            self._reporter.forget()
+            self._reporter.reset()
             self._reports = 0
             await self._clock.sleep(_RETRY_SECONDS)

@@ -40,7 +40,7 @@ class Reporter:
         self.news = Signal()
         self._fetcher = fetcher
         self._ends = ends or Bounds()
-        self._told: dict[RowKey, _PlannerView] = {}
+        self._views: dict[RowKey, _PlannerView] = {}
         self._touched: set[RowKey] = set()
         self.waits = False
 
@@ -51,9 +51,9 @@ class Reporter:
         self.waits = True
         self.news.notify()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Report everything next time, to a run that does not count this fetcher as alive."""
-        self._told.clear()
+        self._views.clear()
         self._touched = {feed.row for feed in self._fetcher}
 
     def collect(self) -> list[ShardNews]:
@@ -66,7 +66,7 @@ class Reporter:
         for row in touched:
             feed = feeds.get(row)
             if feed is None or feed.buffer is None:
-                self._told.pop(row, None)
+                self._views.pop(row, None)
             elif entries >= MOST_ENTRIES:
                 self._touched.add(row)
                 self.waits = True
@@ -77,14 +77,14 @@ class Reporter:
 
     def _of(self, feed: ShardFeed, buffer: ShardBuffer) -> ShardNews:
         start = None
-        told = self._told.get(feed.row)
+        view = self._views.get(feed.row)
         # Events may be dropped before they are reported. The reports then have a gap, so they start over after it.
-        if told is None or told.buffer is not buffer or told.entries < buffer.compacted:
-            told = self._told[feed.row] = _PlannerView(buffer)
+        if view is None or view.buffer is not buffer or view.entries < buffer.compacted:
+            view = self._views[feed.row] = _PlannerView(buffer)
             start = buffer.start
-        events, told.entries = buffer.entries_since(told.entries)
-        low, told.drops = buffer.start if told.drops != buffer.drops else None, buffer.drops
-        told.before_end = told.before_end or self._before_end(feed.key, buffer)
+        events, view.entries = buffer.entries_since(view.entries)
+        low, view.drops = buffer.start if view.drops != buffer.drops else None, buffer.drops
+        view.before_end = view.before_end or self._before_end(feed.key, buffer)
         return replace(
             feed.news(buffer),
             start=start,
@@ -93,7 +93,7 @@ class Reporter:
             children=self._fetcher.children(feed.key) if buffer.end.is_end else [],
             subscription=self._fetcher.subscription(feed.key),
             lowest=buffer.lowest if buffer.starts_unnumbered else None,
-            before_end=told.before_end,
+            before_end=view.before_end,
         )
 
     def _before_end(self, key: ShardKey, buffer: ShardBuffer) -> tuple[Position, int] | None:

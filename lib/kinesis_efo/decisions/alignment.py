@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 CLOCK_SECONDS: Final = 5.0
 """Assumed clock error in seconds: without a server time, this machine's clock decides up to when a shard was read."""
 
-UNHEARD_SECONDS: Final = 60.0
+SILENT_SECONDS: Final = 60.0
 """The other shards wait at most this many seconds for a shard that receives no events."""
 
 _ROUNDS: Final = 8
@@ -57,9 +57,9 @@ class Alignment:
         self._most = most * 1000
         self._read_until = read_until
         self._fronts: dict[ShardKey, _Front] = {}
-        self._unheard: frozenset[ShardKey] = frozenset()
+        self._silent: frozenset[ShardKey] = frozenset()
         self._held_since: float | None = None
-        self._said_at = -inf
+        self._warned_at = -inf
 
     def follow(self, moved: Mapping[ShardKey, Position], left: Iterable[ShardKey], now: float) -> None:
         """Record the query's new positions and the shards that it has finished. A new shard counts as the slowest until it has an event."""
@@ -72,14 +72,14 @@ class Alignment:
         for key in left:
             self._fronts.pop(key, None)
 
-    def saw(self, key: ShardKey, buffer: EventIndex, position: Position, now: float) -> None:
+    def record_position(self, key: ShardKey, buffer: EventIndex, position: Position, now: float) -> None:
         """Record how far the query has read a shard."""
         front = self._fronts.get(key)
         found = self._front(key, buffer, position)
         if front is None or found > front.at:
             self._fronts[key] = _Front(found, now)
 
-    def planned(
+    def plan_portions(
         self,
         buffers: Mapping[ShardKey, EventIndex],
         positions: Mapping[ShardKey, Position],
@@ -93,7 +93,7 @@ class Alignment:
         if not buffers:
             return {}
         for key, buffer in buffers.items():
-            self.saw(key, buffer, positions[key], now)
+            self.record_position(key, buffer, positions[key], now)
         others = self._slowest_but(buffers, now)
         slowest = min([others, *(self._fronts[key].at for key in buffers)])
 
@@ -118,7 +118,7 @@ class Alignment:
         if any(portion.records or portion.through.is_end for portion in kept.values()):
             self._held_since = None
         else:
-            self._say(len(buffers), now)
+            self._warn_waiting(len(buffers), now)
         return kept
 
     def _horizon(
@@ -131,7 +131,7 @@ class Alignment:
     def _front(self, key: ShardKey, buffer: EventIndex, position: Position) -> float:
         """Return the low watermark of a position, epoch milliseconds. Records that arrived out of order may be older."""
         known = front.at if (front := self._fronts.get(key)) else -inf
-        waiting = buffer.arrived_behind(position)
+        waiting = buffer.arrival_after(position)
         if waiting is not None:
             return max(known, waiting)
         if position.is_end:
@@ -147,28 +147,28 @@ class Alignment:
         for key, front in self._fronts.items():
             if key in buffers:
                 continue
-            if now - front.since > UNHEARD_SECONDS:
+            if now - front.since > SILENT_SECONDS:
                 unheard.add(key)
             elif front.at < slowest:
                 slowest = front.at
-        if new := unheard - self._unheard:
+        if new := unheard - self._silent:
             logger.warning(
                 "shard %s and %d others have had no event for %.0f s: no shard waits for them any more. Their rows may be older than the "
                 "watermark, and stateful operators drop such rows",
                 min(new),
                 len(unheard) - 1,
-                UNHEARD_SECONDS,
+                SILENT_SECONDS,
             )
-        self._unheard = frozenset(unheard)
+        self._silent = frozenset(unheard)
         return slowest
 
-    def _say(self, waiting: int, now: float) -> None:
+    def _warn_waiting(self, waiting: int, now: float) -> None:
         """Log a warning each time all shards have waited for another `_WORD_SECONDS`."""
         if self._held_since is None:
-            self._held_since = self._said_at = now
-        if now - self._said_at < _WORD_SECONDS:
+            self._held_since = self._warned_at = now
+        if now - self._warned_at < _WORD_SECONDS:
             return
-        self._said_at = now
+        self._warned_at = now
         key, front = min(self._fronts.items(), key=lambda each: each[1])
         come = "has had no event yet" if front.at == -inf else f"was read up to {_text(front.at)}"
         logger.warning(
@@ -190,7 +190,7 @@ class _UpTo:
 
     def news_since(self, after: Position) -> float | None:
         """Return the arrival time of the first record after `after`, so that the shard with the oldest record is planned first."""
-        arrived = self._buffer.arrived_behind(after)
+        arrived = self._buffer.arrival_after(after)
         # If only the end of a shard is unread, the shard delays all others, so it comes first, regardless of the limits.
         return -inf if arrived is None and self._buffer.news_since(after) is not None else arrived
 

@@ -12,7 +12,7 @@ from kinesis_efo.errors import RetriesExhaustedError
 from kinesis_efo.options import Bounds
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 
-_HEARD_AGAIN_SECONDS: Final = 12.0
+_CONFIRM_SECONDS: Final = 12.0
 """Kinesis sends at least two SubscribeToShard events in this time. A shard that stays quiet longer was read after its target was found."""
 
 
@@ -40,7 +40,7 @@ class Ending:
         self.over = False  # The query has finished reading
         # The positions by shard; None for a query without an end, or before they are found
         self.targets: Mapping[ShardKey, Position] | None = None
-        self.changed = False  # The state has changed since the last call of `state` or `go_on`
+        self.changed = False  # The state has changed since the last call of `state` or `restore`
         self._settled: set[ShardKey] = set()
         self._lasts: dict[ShardKey, int] = {}
         self._found_at = 0.0
@@ -63,14 +63,14 @@ class Ending:
         targets = None if self.targets is None else list(self.targets.items())
         return EndingState(self.wanted, self.in_one_batch, self.over, targets, list(self._lasts.items()))
 
-    def go_on(self, state: EndingState, now: float) -> None:
+    def restore(self, state: EndingState, now: float) -> None:
         """Continue from the state of an earlier run."""
         self.wanted, self.in_one_batch, self.over = state.wanted, state.in_one_batch, state.over
         if state.targets is not None:
-            self.found(dict(state.targets), now, lasts=dict(state.lasts))
+            self.set_targets(dict(state.targets), now, lasts=dict(state.lasts))
         self.changed = False
 
-    def found(
+    def set_targets(
         self, targets: Mapping[ShardKey, Position], now: float, *, lasts: Mapping[ShardKey, int] | None = None
     ) -> None:
         """Set the targets at `now` (monotonic seconds). `lasts`: sequence numbers of the last records up to the targets, if available."""
@@ -78,7 +78,7 @@ class Ending:
         self._lasts, self._found_at = dict(lasts or {}), now
         self.targets = {key: target for key, target in targets.items() if key not in self._settled}
 
-    def settle(self, position: Mapping[ShardKey, Position], quiet: Mapping[ShardKey, float], now: float) -> None:
+    def end_quiet(self, position: Mapping[ShardKey, Position], quiet: Mapping[ShardKey, float], now: float) -> None:
         """End quiet shards before their targets: event positions need not reach a target.
 
         Args:
@@ -102,17 +102,17 @@ class Ending:
                     f"is at {position[key]} and ends at {target if last is None else f'the record {last}'}. Not a record is known to be "
                     "missing; start the query again, and see whether Kinesis has a problem"
                 ).about(*key)
-            if since < self._found_at and waited < _HEARD_AGAIN_SECONDS:
+            if since < self._found_at and waited < _CONFIRM_SECONDS:
                 continue
             self._settled.add(key)
             del targets[key]
             self.targets, self.changed = targets, True
 
-    def begins(self, shard: ShardKey) -> bool:
+    def includes(self, shard: ShardKey) -> bool:
         """Whether the query starts reading a shard. Shards opened after it began are left to the next run."""
         return self.targets is None or shard in self.targets
 
-    def capped(self, shard: ShardKey, at: Position, through: Position) -> Position:
+    def limit_to_target(self, shard: ShardKey, at: Position, through: Position) -> Position:
         """Return `through`, limited to the shard's target. `at` is how far the shard was read."""
         if self.targets is None:
             return through
@@ -121,12 +121,12 @@ class Ending:
             return at
         return target if through.reaches(target) else through
 
-    def stops(self, shard: ShardKey, through: Position) -> bool:
+    def ends_at(self, shard: ShardKey, through: Position) -> bool:
         """Whether reading the shard ends at `through`; False for a query without an end."""
         target = (self.targets or {}).get(shard)
         return target is not None and through.reaches(target)
 
-    def left(self, position: Mapping[ShardKey, Position]) -> frozenset[ShardKey]:
+    def finished_shards(self, position: Mapping[ShardKey, Position]) -> frozenset[ShardKey]:
         """Return the shards that a query at `position` has finished."""
         if self.targets is None:
             return frozenset()
@@ -146,7 +146,7 @@ class Ending:
             if key in position
         )
 
-    def whole(self, position: Offset) -> dict[ShardKey, Position]:
+    def single_batch_end(self, position: Offset) -> dict[ShardKey, Position]:
         """Return the end of a single micro-batch that reads up to all targets. With `endingPosition`, this micro-batch is the query's last."""
         assert self.targets is not None
         targets, self.targets = self.targets, None

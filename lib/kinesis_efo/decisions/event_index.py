@@ -106,7 +106,7 @@ class EventIndex:
         """
         end = _BEHIND_ALL if continuation is None else continuation
         if self.starts_unnumbered and not self._ends:
-            self.vouch(end if first is None else first)
+            self.extend_coverage(end if first is None else first)
         # An event without records may have a lower position. Ignore it, so that an offset never goes back.
         if self.end.kind is PositionKind.AFTER:
             end = max(end, self.end.value)
@@ -152,15 +152,15 @@ class EventIndex:
         known = self.end.kind in (PositionKind.AFTER, PositionKind.TRIM_HORIZON)
         return known and not self.end.reaches(position)
 
-    def held_behind(self, position: Position) -> int:
+    def bytes_after(self, position: Position) -> int:
         """Bytes of the events after a position that the index covers."""
         return self._bytes_through[-1] - self._bytes_through[self.index_after(position)]
 
-    def records_behind(self, position: Position) -> int:
+    def records_after(self, position: Position) -> int:
         """Kinesis records in the events after a position that the index covers."""
         return self._records_through[-1] - self._records_through[self.index_after(position)]
 
-    def vouch(self, number: int) -> None:
+    def extend_coverage(self, number: int) -> None:
         """Record that an index without a start number covers everything after `number`, so that a reader at `number` can share the buffer.
 
         Otherwise two readers at different positions would endlessly move the subscription back and forth.
@@ -243,7 +243,7 @@ class EventIndex:
         """Return when the records of an event arrived in the stream."""
         return self._arrivals[index]
 
-    def arrived_behind(self, after: Position) -> float | None:
+    def arrival_after(self, after: Position) -> float | None:
         """Return the arrival time (epoch milliseconds) of the first record after `after`, which the index must cover; None without such a
         record."""
         number = after.value if after.kind is PositionKind.AFTER else -1

@@ -27,7 +27,7 @@ _SECONDS: Final = 2.0
 _36_BITS: Final = (1 << 36) - 1
 
 
-class Known(msgspec.Struct, frozen=True, array_like=True):
+class Facts(msgspec.Struct, frozen=True, array_like=True):
     """Facts about a position, beyond the position itself."""
 
     # The low watermark: every record that arrived earlier lies at or before the position; None if unknown
@@ -40,7 +40,7 @@ class Known(msgspec.Struct, frozen=True, array_like=True):
     # trimmed. None if it covers everything
     read_since: float | None = None
 
-    def accepts(self, position: Position) -> bool:
+    def accepts_loss(self, position: Position) -> bool:
         """Whether the loss of records after a position is accepted."""
         return self.accepted is not None and self.accepted.reaches(position)
 
@@ -50,7 +50,7 @@ class Known(msgspec.Struct, frozen=True, array_like=True):
         return since is None or (self.horizon is not None and self.horizon >= since)
 
 
-NOTHING_KNOWN: Final = Known()
+NO_FACTS: Final = Facts()
 
 
 class Gap(NamedTuple):
@@ -71,7 +71,7 @@ class ReadUntil:
         self._answers = 0
         self._since = 0.0
 
-    def heard(self, claim: float, now: float) -> None:
+    def observe(self, claim: float, now: float) -> None:
         """Process a response at `now` (monotonic seconds): all records that arrived before `claim` are read."""
         if not self._answers:
             self._since, self._least = now, inf
@@ -82,7 +82,7 @@ class ReadUntil:
             self._answers = 0
 
 
-def low_watermark(shard_id: str, shard: Shard | None, position: Position, known: Known, latest: float) -> float | None:
+def low_watermark(shard_id: str, shard: Shard | None, position: Position, known: Facts, latest: float) -> float | None:
     """Return the low watermark of a shard's position; None if unknown.
 
     Args:
@@ -127,14 +127,14 @@ def gap(since: float | None, horizon: float, start: float | None, least: float =
     return Gap(since, horizon, tolerated=start is not None and horizon - start <= TOLERATED_SECONDS)
 
 
-def begun(known: Known) -> Known:
-    """Return `known` for reading that begins at `TRIM_HORIZON`: `read_since` becomes the horizon."""
+def at_horizon(known: Facts) -> Facts:
+    """Return the facts for reading that begins at `TRIM_HORIZON`: `read_since` becomes the horizon."""
     if known.horizon is None or (known.read_until is not None and known.read_until >= known.horizon):
         return known
     return msgspec.structs.replace(known, read_since=known.horizon)
 
 
-def own_start(shard: Shard | None, known: Known) -> float | None:
+def start_horizon(shard: Shard | None, known: Facts) -> float | None:
     """Return the trim horizon when a query chose to start at the horizon of this shard; None for shards created later."""
     created = None if shard is None else created_at(shard)
     return known.horizon if known.horizon is not None and (created is None or created <= known.horizon) else None

@@ -42,21 +42,21 @@ class Quiet:
 
     >>> quiet = Quiet()
     >>> for second in range(3):
-    ...     quiet.heard(EventHead(0, millis_behind=0, records=0, still=True), second)
-    >>> quiet.believed(), quiet.believed(asked_at=1), str(quiet)
+    ...     quiet.observe(EventHead(0, millis_behind=0, records=0, still=True), second)
+    >>> quiet.is_at_tip(), quiet.is_at_tip(asked_at=1), str(quiet)
     (True, False, '3 answers in 2 s brought no record; the last said that reading is 0 ms behind')
     """
 
-    __slots__ = ("_behind", "_counted", "_least", "_needed", "answers", "heard_at", "since")
+    __slots__ = ("_behind", "_counted", "_least", "_needed", "answers", "latest_at", "since")
 
     def __init__(self) -> None:
         self.answers = 0
-        self.since = self.heard_at = 0.0  # When the count started and when the latest response came, monotonic seconds
+        self.since = self.latest_at = 0.0  # When the count started and when the latest response came, monotonic seconds
         self._behind = self._least = 0
         self._counted: deque[float] = deque(maxlen=_REMEMBERED)
         self._needed = QUIET_ANSWERS
 
-    def heard(self, head: EventHead, now: float) -> None:
+    def observe(self, head: EventHead, now: float) -> None:
         """Process the head of an event or response that came at `now` (monotonic seconds)."""
         behind = head.millis_behind
         if not head.brings_nothing or not self.answers or behind < self._least:
@@ -70,7 +70,7 @@ class Quiet:
             if len(self._counted) > 1 and now - self._counted[-2] < _STEP_SECONDS:
                 self._counted.pop()
             self._counted.append(now)
-        self.heard_at, self._behind = now, behind
+        self.latest_at, self._behind = now, behind
         self._needed = QUIET_ANSWERS if head.still else QUIET_EVENTS
 
     def interrupt(self) -> None:
@@ -79,26 +79,26 @@ class Quiet:
             self.answers = 0
             self._counted.clear()
 
-    def believed(self, asked_at: float = -inf) -> bool:
+    def is_at_tip(self, asked_at: float = -inf) -> bool:
         """Whether the shard has been read to its tip. Records may have come after responses before `asked_at`, so these do not count."""
         counted = [at for at in self._counted if at >= asked_at]
         return len(counted) >= self._needed and counted[-1] - counted[0] >= QUIET_SECONDS
 
-    def lasts(self, now: float) -> float:
+    def seconds_at_tip(self, now: float) -> float:
         """Return for how many seconds reading seems to be at the tip; 0 if the shard may have more records.
 
         Also 0 without a recent response, for example while the buffer is full.
         """
-        usual = (self.heard_at - self.since) / max(1, self.answers - 1)
-        lately = now - self.heard_at <= max(_LATELY_SECONDS, 2 * usual)
-        return now - self.since if lately and self.believed() else 0.0
+        usual = (self.latest_at - self.since) / max(1, self.answers - 1)
+        lately = now - self.latest_at <= max(_LATELY_SECONDS, 2 * usual)
+        return now - self.since if lately and self.is_at_tip() else 0.0
 
-    def seconds(self, since: float) -> float:
+    def seconds_empty(self, since: float) -> float:
         """Return for how many seconds all responses have been empty. Time before `since` does not count."""
-        return self.heard_at - max(self.since, since) if self.answers else 0.0
+        return self.latest_at - max(self.since, since) if self.answers else 0.0
 
     def __str__(self) -> str:
         if not self.answers:
             return "no answer came without records"
-        seconds = self.heard_at - self.since
+        seconds = self.latest_at - self.since
         return f"{self.answers} answers in {seconds:.0f} s brought no record; the last said that reading is {self._behind} ms behind"

@@ -26,22 +26,22 @@ STARVING_SECONDS: Final = 2.0
 class Needs(NamedTuple):
     """What a query needs of a shard.
 
-    It has finished everything up to `lowest` and planned up to `reach`. `asked` is the position of a task's request that waits for a row to
+    It has finished everything up to `lowest` and planned up to `reach`. `requested` is the position of a task's request that waits for a row to
     serve it.
     """
 
     lowest: Position
     reach: Position
-    asked: Position | None = None
+    requested: Position | None = None
 
     @property
-    def begin(self) -> Position:
+    def restart_at(self) -> Position:
         """Where reading restarts if no row has what is needed: tasks read an unfinished micro-batch from `lowest` on."""
-        return self.lowest if self.asked is None else self.asked
+        return self.lowest if self.requested is None else self.requested
 
     @property
-    def now(self) -> Position:
-        return self.reach if self.asked is None else self.asked
+    def current(self) -> Position:
+        return self.reach if self.requested is None else self.requested
 
 
 class RowView(NamedTuple):
@@ -53,11 +53,11 @@ class RowView(NamedTuple):
     age: float  # Time since it began or moved
     waits: bool = False  # There is no space for its next event
     quiet: bool = False  # It seems to be at the tip, so a first event that shows where it begins may never come
-    keep: Position | None = None  # Events before this position are about to be dropped
+    retained_from: Position | None = None  # Events before this position are about to be dropped
 
     def has(self, position: Position) -> bool:
         """Whether the row has, or will receive, everything after a position."""
-        if self.keep is not None and rank(position) < rank(self.keep):
+        if self.retained_from is not None and rank(position) < rank(self.retained_from):
             return False
         covered = self.events.covers(position)
         return not self.quiet if covered is None else covered
@@ -75,11 +75,11 @@ class RowView(NamedTuple):
 class Decision(NamedTuple):
     """What to do with the rows of a shard."""
 
-    stand: Position | None  # Where the subscription restarts; None if it stays
-    keep: Position  # The lowest position in `kept`; everything before it is dropped
-    kept: Mapping[str, Position]  # For each query, the position from which the shared row is retained
+    restart_at: Position | None  # Where the subscription restarts; None if it stays
+    retain_from: Position  # The lowest position in `retained`; everything before it is dropped
+    retained: Mapping[str, Position]  # For each query, the position from which the shared row is retained
     separate: Mapping[str, Position]  # Where each separate row begins or restarts
-    why: tuple[str, ...] = ()  # The rules that applied
+    rules: tuple[str, ...] = ()  # The rules that applied
 
 
 def decide(
@@ -96,23 +96,23 @@ def decide(
         ends = [each.lowest for each in queries.values()]
         stand, why = (max(ends, key=rank) if may_poll else lowest(ends)), "open"
     elif shared.age >= MOVE_SECONDS:
-        stand, why = _moved(queries, shared, separate, hold=hold, may_poll=may_poll)
+        stand, why = _restart(queries, shared, separate, hold=hold, may_poll=may_poll)
     if shared is None or stand is not None:
         assert stand is not None
         shared = RowView(EventIndex(stand), None, 0.0, 0.0)
-    kept = {name: at for name, needs in queries.items() if (at := _kept(needs, shared, separate.get(name))) is not None}
+    kept = {name: at for name, each in queries.items() if (at := _floor(each, shared, separate.get(name))) is not None}
     keep, rules = (lowest(kept.values()) if kept else shared.events.end), [why] if why else []
     if may_poll and not hold and _starves(queries, shared) and len(set(kept.values())) > 1:
         keep = sorted(set(kept.values()), key=rank)[1]
         kept = {name: at for name, at in kept.items() if rank(at) >= rank(keep)}
-        shared = shared._replace(keep=keep)
+        shared = shared._replace(retained_from=keep)
         rules.append("full")
     reading = queries.items() if may_poll else ()
-    rows = {name: at for name, needs in reading if (at := _separate(needs, shared, separate.get(name))) is not None}
+    rows = {name: at for name, needs in reading if (at := _own_row(needs, shared, separate.get(name))) is not None}
     return Decision(stand, keep, kept, rows, tuple(rules))
 
 
-def _moved(
+def _restart(
     queries: Mapping[str, Needs], shared: RowView, separate: Mapping[str, RowView], *, hold: bool, may_poll: bool
 ) -> tuple[Position | None, str]:
     """Return where the subscription restarts, and the rule."""
@@ -122,13 +122,13 @@ def _moved(
         need = [
             each
             for each in queries.values()
-            if not (shared.has(each.now) if each.asked is not None else shared.is_within(each))
+            if not (shared.has(each.current) if each.requested is not None else shared.is_within(each))
         ]
         if need:
-            heard = shared.events.end != shared.events.start and any(each.asked is not None for each in need)
+            heard = shared.events.end != shared.events.start and any(each.requested is not None for each in need)
             served = len(need) < len(queries)
             moves = shared.events.records or heard or not served or shared.age >= IDLE_SECONDS
-            return (lowest(each.begin for each in need), "back") if moves else (None, "")
+            return (lowest(each.restart_at for each in need), "back") if moves else (None, "")
         return (lowest(ends), "all ahead") if far and all(map(shared.events.ends_before, ends)) else (None, "")
     front = max(ends, key=rank)
     if far and not hold and shared.events.ends_before(front):
@@ -137,7 +137,7 @@ def _moved(
     if len(behind) == len(queries):
         return front, "unused"
     idle = not shared.events.records and all(
-        each.reach == each.lowest and each.asked is None for each in queries.values()
+        each.reach == each.lowest and each.requested is None for each in queries.values()
     )
     if behind and idle and all(_is_at_tip(queries[name], separate.get(name)) for name in behind):
         return lowest(queries[name].reach for name in behind), "idle"
@@ -148,7 +148,7 @@ def _is_at_tip(needs: Needs, row: RowView | None) -> bool:
     return row is not None and row.lag == 0 and row.has(needs.reach) and row.events.news_since(needs.reach) is None
 
 
-def _kept(needs: Needs, shared: RowView, own: RowView | None) -> Position | None:
+def _floor(needs: Needs, shared: RowView, own: RowView | None) -> Position | None:
     """Return the position from which the shared row is retained for a query; None if it is not."""
     if shared.has(needs.lowest):
         return needs.lowest
@@ -165,14 +165,14 @@ def _starves(queries: Mapping[str, Needs], shared: RowView) -> bool:
     return shared.waits and shared.silent >= STARVING_SECONDS and shared.events.news_since(front) is None
 
 
-def _separate(needs: Needs, shared: RowView, row: RowView | None) -> Position | None:
+def _own_row(needs: Needs, shared: RowView, row: RowView | None) -> Position | None:
     """Return where a query's separate row begins; None if the shared row serves it."""
-    served = shared.serves(needs.now) or (needs.asked is None and shared.serves(needs.lowest))
+    served = shared.serves(needs.current) or (needs.requested is None and shared.serves(needs.lowest))
     if row is None:
-        return None if served else needs.begin
+        return None if served else needs.restart_at
     if served and shared.has(needs.lowest):
         return None
     if row.events.ends_before(needs.lowest):
-        return needs.begin
-    has = row.is_within(needs) if needs.asked is None else row.has(needs.asked)
-    return needs.begin if not (served or has) and row.age >= SEPARATE_SECONDS else row.events.start
+        return needs.restart_at
+    has = row.is_within(needs) if needs.requested is None else row.has(needs.requested)
+    return needs.restart_at if not (served or has) and row.age >= SEPARATE_SECONDS else row.events.start

@@ -180,7 +180,7 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
     if failure is not None:
         if not _killed_by_signal(failure):
             raise failure
-        _say_cut_short()
+        _warn_cut_short()
     logger.info("query %s stopped", query.runId)
 
 
@@ -188,7 +188,7 @@ def is_stop(error: Exception, stopping: threading.Event) -> bool:
     """Whether the only reason for a failure is that the signal to stop also ended a program that Hadoop ran for the query."""
     if not (_killed_by_signal(error) and stopping.wait(_SIGNAL_SECONDS)):
         return False
-    _say_cut_short()
+    _warn_cut_short()
     return True
 
 
@@ -201,7 +201,7 @@ def _killed_by_signal(error: object) -> bool:
     return False
 
 
-def _say_cut_short() -> None:
+def _warn_cut_short() -> None:
     logger.warning(
         "the signal also ended a program that Hadoop ran for the micro-batch, which is cut short; a restart repeats it"
     )

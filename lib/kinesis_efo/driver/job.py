@@ -86,7 +86,7 @@ def job(spark: SparkSession | SparkSession.Builder, *, exit: bool = True) -> Ite
                 _end(session, failures.restores, quietly=code != 0)
         except KeyboardInterrupt:
             code, words = INTERRUPTED, f"{name} was interrupted"
-    failures.say(but=words)
+    failures.report(but=words)
     if failure is not None and not exit:
         raise failure
     if code:
@@ -132,11 +132,11 @@ class _Failures(ProgressListener):
             sys.stderr.write(event.exception)
         else:
             self._waiting.add(message)
-            timer = threading.Timer(self._delay, self.say, [message])
+            timer = threading.Timer(self._delay, self.report, [message])
             timer.daemon = True
             timer.start()
 
-    def say(self, *messages: str, but: str = "") -> None:
+    def report(self, *messages: str, but: str = "") -> None:
         """Print these delayed messages (without arguments: all), except those in `but`, a text that the caller prints."""
         for message in sorted(self._waiting & set(messages or self._waiting)):
             self._waiting.discard(message)

@@ -154,7 +154,7 @@ class BatchProgress:
         )
 
 
-def _say(progress: BatchProgress) -> None:
+def _log(progress: BatchProgress) -> None:
     sys.stderr.write(f"{progress}\n")
     sys.stderr.flush()
 
@@ -172,7 +172,7 @@ class LagListener(ProgressListener):
     """
 
     def __init__(self, then: Callable[[BatchProgress], object] | None = None) -> None:
-        self._then = then or _say
+        self._then = then or _log
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Write a line about the micro-batch, or pass it to `then`."""

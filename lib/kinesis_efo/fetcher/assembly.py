@@ -19,7 +19,7 @@ from kinesis_efo.calls.tls import Certificate, make_certificate
 from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.kinesis.clock import KinesisClock
-from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, apart_pace, polling_limits
+from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, polling_limits, separate_pace
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
@@ -63,8 +63,8 @@ async def stream_opener(
     transport = await _open_transport(stack, clients, options, budget, clock)
     # This stack is entered before the run starts, so that clients that are opened later are closed only after the run has ended.
     later = await stack.enter_async_context(AsyncExitStack())
-    apart = OpenedLater(partial(_open_apart, later, clients, options, clock))
-    apart_limits = polling_limits(limits, _apart_rate(options))
+    apart = OpenedLater(partial(_open_separate, later, clients, options, clock))
+    apart_limits = polling_limits(limits, _separate_rate(options))
     limits = polling_limits(limits) if options.read_mode == "polling" else limits
 
     def open_stream(ref: StreamRef) -> Stream:
@@ -78,7 +78,7 @@ async def stream_opener(
             limits,
             fail_on_data_loss=options.fail_on_data_loss,
         )
-        stream.allow_apart(apart, apart_limits)
+        stream.allow_separate(apart, apart_limits)
         return stream
 
     return open_stream
@@ -99,17 +99,17 @@ async def _open_transport(
     return BotoTransport(client)
 
 
-async def _open_apart(
+async def _open_separate(
     stack: AsyncExitStack, clients: AsyncClients, options: SourceOptions, clock: KinesisClock
 ) -> Transport:
-    """Open the transport for queries that catch up; see `Stream.apart`."""
+    """Open the transport for queries that catch up; see `Stream.separate`."""
     config = AioConfig(**POLLING_CONFIG, max_pool_connections=_MOST_SUBSCRIPTIONS)
     # The clock already watches the client that lists the shards every minute.
     client = await stack.enter_async_context(await clients.open("kinesis", config))
-    return PollingTransport(client, clock, options.polling_interval, partial(apart_pace, _apart_rate(options)))
+    return PollingTransport(client, clock, options.polling_interval, partial(separate_pace, _separate_rate(options)))
 
 
-def _apart_rate(options: SourceOptions) -> int:
+def _separate_rate(options: SourceOptions) -> int:
     """Return the bytes per second that a query alone reads from a shard, at most Kinesis' limit."""
     return min(options.shard_rate, 2 << 20)
 

@@ -103,7 +103,7 @@ class ShardBuffer(EventIndex):
         self._arrival_step = arrival_step
         self._payloads: list[bytes | None] = []
         self._cursors: set[Cursor] = set()
-        self._kept: Mapping[str, Position] = {}
+        self._retained: Mapping[str, Position] = {}
         self.quiet = Quiet()  # Decides whether the shard has been read to its tip
         self.drops = 0
         self.touched_at = budget.now()
@@ -128,7 +128,7 @@ class ShardBuffer(EventIndex):
 
     async def admit(self, event: Event, now: float) -> None:
         """Add the subscription's next event, received at `now` (monotonic seconds), in its reserved space. A small event may have to wait."""
-        self.quiet.heard(event.head, now)
+        self.quiet.observe(event.head, now)
         if event.head.still:
             self.room.release()
             return
@@ -166,14 +166,14 @@ class ShardBuffer(EventIndex):
     def covers(self, position: Position) -> bool | None:
         covered = not self._closed and super().covers(position)
         # If reading seems to be at the tip, do not wait for a first event, which may never come.
-        return False if covered is None and self.quiet.believed() else covered
+        return False if covered is None and self.quiet.is_at_tip() else covered
 
-    def entries_since(self, told: int) -> tuple[list[BufferedEvent], int]:
+    def entries_since(self, reported: int) -> tuple[list[BufferedEvent], int]:
         """Return the events since the last call, and the number of all events so far.
 
-        `told` is the number returned by the last call, or 0. An idle last event is returned again, as its position may have grown.
+        `reported` is the number returned by the last call, or 0. An idle last event is returned again, as its position may have grown.
         """
-        first = max(0, min(told - self.compacted, len(self) - int(self.idle)))
+        first = max(0, min(reported - self.compacted, len(self) - int(self.idle)))
         entries, now = [], self._budget.now()
         for slot in range(first, len(self)):
             payload, number = self._payloads[slot], self.last_of(slot)
@@ -203,14 +203,14 @@ class ShardBuffer(EventIndex):
             self._drop_what_exceeds(cursor.position)
             self._exceed_if_starving()
 
-    def keep(self, position: Position, kept: Mapping[str, Position]) -> None:
-        """Drop the events before a position, which all queries have committed. `kept` is what each of several queries needs."""
-        self._kept = kept
+    def drop_before(self, position: Position, retained: Mapping[str, Position]) -> None:
+        """Drop the events before a position, which all queries have committed. `retained` is what each of several queries needs."""
+        self._retained = retained
         if self.covers(position):
             self.committed = position
             self._evict(self.index_after(position))
 
-    def lose(self, stop: int | None = None) -> None:
+    def drop_unread(self, stop: int | None = None) -> None:
         """Drop the events before an index (None: all) although they may be needed, and report that to the run."""
         if (stop := len(self) if stop is None else stop) > self.gone:
             self.drops += 1
@@ -273,8 +273,8 @@ class ShardBuffer(EventIndex):
         if waited < YIELD_SECONDS:
             # Events that all readers have passed stay if they are retained for a query without a reader here.
             readers = {cursor.query for cursor in self._cursors}
-            passed += [at for query, at in self._kept.items() if query not in readers and self.covers(at)]
-        self.lose(min((self.index_after(at) for at in passed), default=len(self)))
+            passed += [at for query, at in self._retained.items() if query not in readers and self.covers(at)]
+        self.drop_unread(min((self.index_after(at) for at in passed), default=len(self)))
         if self.waits is None:
             return
         if self.gone < len(self):
@@ -293,7 +293,7 @@ class ShardBuffer(EventIndex):
         # Events that exceeded the budget may block the next reader, so they are dropped once read.
         if self._exceeded and all(cursor.given_up for cursor in self._cursors):
             self._exceeded = False
-            self.lose(self.index_after(read))
+            self.drop_unread(self.index_after(read))
 
     def _evict(self, stop: int) -> None:
         gone = self.gone
@@ -382,10 +382,10 @@ class Cursor:
             return True
         # Only Kinesis decides that a shard has ended. A buffer that may begin after the reader proves nothing about the records in between.
         buffer = self._buffer
-        believed = not self._through.is_end and buffer.quiet.believed(self._asked_at)
+        believed = not self._through.is_end and buffer.quiet.is_at_tip(self._asked_at)
         return believed and buffer._is_at_end(self.position) and bool(buffer.covers(self.position))
 
-    def take(self, max_bytes: int) -> list[bytes]:
+    def read(self, max_bytes: int) -> list[bytes]:
         """Return the next payloads, up to the event that ends the range or exceeds `max_bytes`; empty if nothing has arrived yet.
 
         The buffer must cover the position.

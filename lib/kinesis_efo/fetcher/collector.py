@@ -115,8 +115,8 @@ class FetcherCollector:
         yield Sample(metrics.QUERIES, queries, self._about)
         yield Sample(metrics.QUERIES_APART, apart, self._about)
         for name, stream in list(self._streams.items()):
-            if stream.apart is not None:
-                stats = list(stream.apart.stats.values())
+            if stream.separate is not None:
+                stats = list(stream.separate.stats.values())
                 about = (*self._about, ("stream", name))
                 yield Sample(metrics.APART_BYTES, sum(each.bytes for each in stats), about)
                 yield Sample(metrics.APART_CALLS, sum(each.events for each in stats), about)

@@ -108,17 +108,17 @@ class ShardFeed:
         self._task: asyncio.Task[None] | None = None
         self._subscription: ShardSubscription | None = None
         self._closing: tuple[int, tuple[ChildShard, ...]] | None = None
-        self._heard_at = self._touched_at = 0.0
+        self._lag_at = self._touched_at = 0.0
         self._read_until: deque[float] = deque(maxlen=_LAGS)
 
-    def obey(self, order: Order) -> None:
+    def apply_order(self, order: Order) -> None:
         """Apply an order: restart if its version has changed, and drop what it no longer retains."""
         before, self.order = self.order, order
         if self.buffer is None or before is None or before.version != order.version:
             assert order.start is not None
             self.begin(order.start)
         assert self.buffer is not None
-        self.buffer.keep(order.keep, dict(order.kept))
+        self.buffer.drop_before(order.keep, dict(order.kept))
 
     def begin(self, position: Position) -> None:
         """Start a subscription at a position, with a new buffer."""
@@ -138,7 +138,7 @@ class ShardFeed:
             unseen=self.unseen,
             read_until=None if self._subscription is None else self._subscription.read_until,
             lost=self._subscription is not None and self._subscription.lost,
-            quiet=buffer.quiet.lasts(self._clock.monotonic()),
+            quiet=buffer.quiet.seconds_at_tip(self._clock.monotonic()),
         )
 
     @property
@@ -147,11 +147,11 @@ class ShardFeed:
         times = self._read_until
         return self._clock.monotonic() - min(times) if len(times) == times.maxlen else None
 
-    def _note_lag(self, event: Event, came: float) -> None:
+    def _record_lag(self, event: Event, came: float) -> None:
         self.millis_behind = event.head.millis_behind
         # One event per second, so that they cover the time for which a server may be wrong.
-        if not self._read_until or came - self._heard_at >= _STEP_SECONDS:
-            self._heard_at = came
+        if not self._read_until or came - self._lag_at >= _STEP_SECONDS:
+            self._lag_at = came
             self._read_until.append(came - event.head.millis_behind / 1000)
         else:
             self._read_until[-1] = min(self._read_until[-1], came - event.head.millis_behind / 1000)
@@ -229,13 +229,13 @@ class _Filling:
         feed._counts.bytes += len(event.payload)
         if event.head.continuation is None:
             feed._ended(event.head.children)
-        believed, came = self._buffer.quiet.believed(), feed._clock.monotonic()
+        believed, came = self._buffer.quiet.is_at_tip(), feed._clock.monotonic()
         await self._buffer.admit(event, came)
         if feed.buffer is not self._buffer:
             return
         # Use the time when the event came, not when there was space for it.
-        feed._note_lag(event, came)
-        turns_quiet = not believed and self._buffer.quiet.believed()
+        feed._record_lag(event, came)
+        turns_quiet = not believed and self._buffer.quiet.is_at_tip()
         if event.head.still and (turns_quiet or came - feed._touched_at >= _STILL_SECONDS):
             feed._touched_at = came
             feed._listener.touch((feed.row,))

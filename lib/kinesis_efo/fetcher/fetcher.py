@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.event_index import COMPACT_AFTER
-from kinesis_efo.decisions.losses import Known
+from kinesis_efo.decisions.losses import Facts
 from kinesis_efo.decisions.rows import MOVE_SECONDS, NEAR_SECONDS
 from kinesis_efo.errors import DataLossError, KinesisEfoError, RetriesExhaustedError
 from kinesis_efo.failure import Failure, stopped
@@ -77,7 +77,7 @@ class Coordinator(Protocol):
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
         """Return the error of a read that has waited `seconds` in vain for permission to read its shard."""
 
-    def known(self, shard: ShardKey, position: Position) -> Known:
+    def facts(self, shard: ShardKey, position: Position) -> Facts:
         """Return further facts about a position of a shard."""
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
@@ -106,7 +106,7 @@ class Fetcher:
         self._listener: RowListener
         self._readings: set[_RangeReading] = set()
         self._beyond: dict[tuple[RowKey, Position], float] = {}
-        self._ordered = Signal()
+        self._orders_changed = Signal()
 
     def start(self, coordinator: Coordinator, listener: RowListener) -> None:
         """Watch the streams, and follow orders as far as the coordinator allows. The listener receives notifications about changed rows."""
@@ -127,11 +127,11 @@ class Fetcher:
     @property
     def may_poll(self) -> bool:
         """Whether all streams can be read with GetRecords."""
-        return all(stream.apart is not None for stream in self._streams.streams.values())
+        return all(stream.separate is not None for stream in self._streams.streams.values())
 
     # -- what the run orders
 
-    def obey(self, orders: Mapping[RowKey, Order | None]) -> None:
+    def apply_orders(self, orders: Mapping[RowKey, Order | None]) -> None:
         """Fill these rows as ordered. None ends a row once all tasks have finished reading it."""
         for row, order in orders.items():
             feed = self._feeds.get(row)
@@ -144,8 +144,8 @@ class Fetcher:
                 if feed is None:
                     feed = self._feeds[row] = self._feed(row)
                     self._share_room()
-                feed.obey(order)
-        self._ordered.notify()
+                feed.apply_order(order)
+        self._orders_changed.notify()
 
     async def close(self, rows: Iterable[RowKey]) -> None:
         """Stop filling rows now, and wait until their connections are closed."""
@@ -193,7 +193,7 @@ class Fetcher:
                         if each.records and not each.is_read and now - each.touched_at >= _STALE_SECONDS
                     ]
                     if stale:
-                        min(stale, key=attrgetter("touched_at")).lose()
+                        min(stale, key=attrgetter("touched_at")).drop_unread()
 
     # -- how it is doing
 
@@ -231,14 +231,14 @@ class Fetcher:
     async def _timeout(self, wanted: ShardRange) -> float:
         """Return the seconds without progress after which a range fails."""
         settings, stream, last = self.settings, self._streams.stream(wanted.key.stream), wanted.last
-        if last is not None and not self._fails(wanted) and await stream.is_past(wanted.key.shard, last):
+        if last is not None and not self._loss_is_fatal(wanted) and await stream.is_past(wanted.key.shard, last):
             # The record was trimmed, so give it up soon: otherwise each range would wait long, while more records expire.
             return min(settings.timeout, _PAST_SECONDS)
         return settings.timeout
 
-    def _fails(self, wanted: ShardRange) -> bool:
+    def _loss_is_fatal(self, wanted: ShardRange) -> bool:
         """Whether the loss of a range's records fails the query."""
-        accepted = self._coordinator.known(wanted.key, wanted.after).accepts(wanted.after)
+        accepted = self._coordinator.facts(wanted.key, wanted.after).accepts_loss(wanted.after)
         return self.settings.fail_on_data_loss and not accepted
 
     def _waits_for(self, row: RowKey) -> str:
@@ -268,19 +268,19 @@ class Fetcher:
 
     def _subscriptions(self, row: RowKey) -> Subscriptions:
         stream = self._streams.stream(row.shard.stream)
-        return stream.subscriptions if row.is_shared or stream.apart is None else stream.apart
+        return stream.subscriptions if row.is_shared or stream.separate is None else stream.separate
 
     def _subscribe(self, row: RowKey, start: Position, sink: EventSink) -> ShardSubscription:
         key = row.shard
-        known = self._coordinator.known(key, start)
+        known = self._coordinator.facts(key, start)
         may_open = partial(self._coordinator.may_open, key)
         stream = self._streams.stream(key.stream)
-        return stream.subscribe(key.shard, start, sink, known, may_open, apart=not row.is_shared)
+        return stream.subscribe(key.shard, start, sink, known, may_open, separate=not row.is_shared)
 
     async def _lost(self, key: ShardKey, cause: str) -> None:
         losses = self._streams.stream(key.stream).losses
         losses.add(key.shard, cause, "; going on without it, as options allow")
-        await losses.soon()
+        await losses.write_soon()
 
     def _listed(self, name: str) -> None:
         """Pass on the ends of closed shards after a listing of the stream."""
@@ -294,11 +294,11 @@ class Fetcher:
 
     def _wake_all(self) -> None:
         self._listener.wake()
-        for signal in (self._ordered, *(feed.signal for feed in self)):
+        for signal in (self._orders_changed, *(feed.signal for feed in self)):
             signal.notify()
 
     @contextmanager
-    def _kept(self, row: RowKey) -> Iterator[None]:
+    def _retained(self, row: RowKey) -> Iterator[None]:
         """Retain a row that is no longer ordered while a task reads it."""
         self._readers[row] += 1
         try:
@@ -346,7 +346,7 @@ class _RangeReading:
     async def payloads(self) -> AsyncGenerator[list[bytes], None]:
         """Yield the payloads that cover the range; see `Fetcher.read`."""
         fetcher, wanted = self._fetcher, self._left
-        fails, waits_for = fetcher._fails(wanted), partial(fetcher._waits_for, self._row)
+        fails, waits_for = fetcher._loss_is_fatal(wanted), partial(fetcher._waits_for, self._row)
         timeout = await fetcher._timeout(wanted)
         self._shortfall = Shortfall(
             wanted,
@@ -358,7 +358,7 @@ class _RangeReading:
         )
         fetcher._readings.add(self)
         try:
-            with fetcher._kept(self._row):
+            with fetcher._retained(self._row):
                 while not self._over:
                     feed = await self._feed()
                     buffer = feed.buffer
@@ -389,23 +389,23 @@ class _RangeReading:
         while (feed := fetcher.feed(self._row)) is None:
             fetcher._coordinator.failure.raise_if_set()
             now = self._clock.monotonic()
-            self._shortfall.look(self._left.after, now)
+            self._shortfall.check_progress(self._left.after, now)
             allowed_at = min(allowed_at, now) if fetcher._coordinator.may_read(self._row.shard) else inf
             if now - allowed_at >= _AGAIN_SECONDS:
                 raise NotCovered(self._left)  # the row is not ordered, or no longer
             if now >= give_up_at:
                 raise fetcher._coordinator.refusal(self._row.shard, patience)
-            await fetcher._ordered.within(min(give_up_at - now, _AGAIN_SECONDS))
+            await fetcher._orders_changed.within(min(give_up_at - now, _AGAIN_SECONDS))
         return feed
 
     async def _buffered(self, feed: ShardFeed, buffer: ShardBuffer) -> AsyncGenerator[list[bytes], None]:
         """Yield the payloads of the range from a feed's buffer. Ends with the range, or if this buffer cannot supply the rest."""
         key, after, through, last = self._left
         if buffer.start == after and through.kind is PositionKind.AFTER:
-            buffer.vouch(through.value)
+            buffer.extend_coverage(through.value)
         with buffer.reading(after, through, last, self._asked_at, self._query) as cursor:
             while buffer.covers(cursor.position) is not False and self._fetcher.feed(self._row) is feed:
-                if payloads := cursor.take(READ_CHUNK_BYTES):
+                if payloads := cursor.read(READ_CHUNK_BYTES):
                     self._ahead_since = None
                     yield payloads
                 self._over = cursor.done
@@ -426,7 +426,7 @@ class _RangeReading:
         await self._clock.sleep(_AGAIN_SECONDS)
         if feed.buffer is buffer:
             # Dropping the event shows the run that the record must be fetched again.
-            buffer.lose(min(buffer.index_after(cursor.position) + 1, len(buffer)))
+            buffer.drop_unread(min(buffer.index_after(cursor.position) + 1, len(buffer)))
         raise NotCovered(self._left)
 
     async def _waited(self, feed: ShardFeed, buffer: ShardBuffer, cursor: Cursor) -> bool:
@@ -434,8 +434,8 @@ class _RangeReading:
         await feed.signal.within(1.0)
         self._fetcher._coordinator.failure.raise_if_set()
         now = self._clock.monotonic()
-        self._shortfall.look(cursor.position, now)
-        self._over = self._shortfall.heard(cursor.position, buffer.quiet)
+        self._shortfall.check_progress(cursor.position, now)
+        self._over = self._shortfall.check_quiet(cursor.position, buffer.quiet)
         if not buffer.ends_before(cursor.position) or (feed.millis_behind or 0) <= NEAR_SECONDS * 1000:
             self._ahead_since = None
         elif self._ahead_since is None:

@@ -51,7 +51,7 @@ class Shortfall:
         """Restart the time limits after records of the range have arrived."""
         self._progress_at, self._beyond_since = now, None
 
-    def look(self, position: Position, now: float) -> None:
+    def check_progress(self, position: Position, now: float) -> None:
         """Warn if the range has waited for long at a position."""
         if position != self._position:
             self._position, self._moved_at, self._warned_at = position, now, now
@@ -76,13 +76,13 @@ class Shortfall:
         seconds = now - self._beyond_since
         return seconds >= self._timeout and self._gone(position, seconds, "later records came without it, each time")
 
-    def heard(self, position: Position, quiet: Quiet) -> bool:
+    def check_quiet(self, position: Position, quiet: Quiet) -> bool:
         """Check for how long the newest events have been empty.
 
         Returns whether the range ends here, as `failOnDataLoss=false` allows. If that lasts too long, raises DataLossError for a range with a
         known last record, else RetriesExhaustedError.
         """
-        seconds = quiet.seconds(self._progress_at)
+        seconds = quiet.seconds_empty(self._progress_at)
         if seconds < self._timeout:
             return False
         if self._wanted.last is not None:

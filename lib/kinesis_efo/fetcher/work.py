@@ -12,7 +12,7 @@ import msgspec
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.connection import Connection
-from kinesis_efo.decisions.losses import NOTHING_KNOWN, Known
+from kinesis_efo.decisions.losses import NO_FACTS, Facts
 from kinesis_efo.fetcher.buffer import BufferedEvent
 from kinesis_efo.fetcher.status import Subscription
 from kinesis_efo.manifest import StreamRef
@@ -57,7 +57,7 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     start: Position | None  # Where its events begin; None in a message if an order of this version was sent before
     keep: Position  # Drop everything before this position
     kept: list[tuple[str, Position]] = []  # From where on the row is retained for each query, if there are several
-    known: Known = NOTHING_KNOWN  # Further facts about `start`
+    known: Facts = NO_FACTS  # Further facts about `start`
 
 
 class WorkRequest(msgspec.Struct, frozen=True):

@@ -213,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._keepalive.heard()
+        self._keepalive.received()
         if self._lost is not None:
             return
         self._outbox.holding = True

@@ -23,7 +23,7 @@ class Keepalive:
     def __init__(self, connection: Connection, clock: Clock) -> None:
         self._connection = connection
         self._clock = clock
-        self._heard_at = self._used_at = clock.monotonic()
+        self._received_at = self._used_at = clock.monotonic()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -35,9 +35,9 @@ class Keepalive:
         if self._task is not None:
             self._task.cancel()
 
-    def heard(self) -> None:
+    def received(self) -> None:
         """Record that bytes were received."""
-        self._heard_at = self._clock.monotonic()
+        self._received_at = self._clock.monotonic()
 
     def used(self) -> None:
         """Restart the idle time after a request has ended."""
@@ -54,7 +54,7 @@ class Keepalive:
     async def _look_after(self) -> None:
         while True:
             now = self._clock.monotonic()
-            quiet = now - self._heard_at
+            quiet = now - self._received_at
             unused = 0.0 if self._connection.in_use else now - self._used_at
             if unused >= IDLE_SECONDS:
                 self._connection.close()
@@ -71,5 +71,5 @@ class Keepalive:
         # Let asyncio read first: if this process was suspended, the reply may be waiting in the socket.
         for _ in range(3):
             await asyncio.sleep(0)
-        if self._heard_at < asked:
+        if self._received_at < asked:
             self._connection.abort(ConnectionLost(f"no answer to a PING for {PING_SECONDS:g} s"))

@@ -81,7 +81,7 @@ class Http2Session(HttpSession):
         self._pools: dict[tuple[Origin, str | None], Pool] = {}
         self._scratch = bytearray(RECEIVE_BYTES)
         self._http1_until: dict[Origin, float] = {}
-        self._said: set[tuple[Origin, str]] = set()
+        self._logged: set[tuple[Origin, str]] = set()
         self._contexts: dict[str | None, asyncio.Future[tuple[ssl.SSLContext, ssl.SSLContext | None]]] = {}
         self._closed = False
 
@@ -109,7 +109,7 @@ class Http2Session(HttpSession):
                     error = f"kinesis-efo option 'transport' is 'http2', but {why}; use 'auto' or 'http1'"
                     raise HTTPClientError(error=error) from None
                 self._http1_until[origin] = self._clock.monotonic() + _DECIDED_SECONDS
-                self._say(origin, f"reading over HTTP/1.1: {why}", logging.INFO)
+                self._log(origin, f"reading over HTTP/1.1: {why}", logging.INFO)
         return await super().exchange(request)
 
     async def _send(self, request: Any, origin: Origin) -> AioAWSResponse:
@@ -140,7 +140,7 @@ class Http2Session(HttpSession):
             else:
                 facts = response.facts
                 streams = facts.most_streams or "any number of"
-                self._say(origin, f"reading over HTTP/2, {streams} streams per connection", logging.DEBUG)
+                self._log(origin, f"reading over HTTP/2, {streams} streams per connection", logging.DEBUG)
                 return response
 
     def _pool(self, origin: Origin, proxy_url: str | None) -> Pool:
@@ -204,9 +204,9 @@ class Http2Session(HttpSession):
             context.load_cert_chain(*((certificate,) if isinstance(certificate, str) else certificate))
         return context
 
-    def _say(self, origin: Origin, what: str, level: int) -> None:
-        if (origin, what) not in self._said:
-            self._said.add((origin, what))
+    def _log(self, origin: Origin, what: str, level: int) -> None:
+        if (origin, what) not in self._logged:
+            self._logged.add((origin, what))
             logger.log(level, "%s: %s", origin, what)
 
 

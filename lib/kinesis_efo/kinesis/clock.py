@@ -40,11 +40,11 @@ class KinesisClock:
 
         The time of another `service` than Kinesis is exact enough to display ages, but not for positions.
         """
-        client.meta.events.register(f"request-created.{service}", self._note_sent)
-        client.meta.events.register(f"after-call.{service}", self._note_answer)
+        client.meta.events.register(f"request-created.{service}", self._on_request)
+        client.meta.events.register(f"after-call.{service}", self._on_response)
 
     @property
-    def knows(self) -> bool:
+    def is_set(self) -> bool:
         """Whether a response with a time has been received."""
         return self._bounds is not None
 
@@ -73,11 +73,11 @@ class KinesisClock:
         """The time in the last response, epoch seconds, at most one second too early; this machine's time if the response lacked one."""
         return self._clock.time() if self._answered is None else self._answered
 
-    def _note_sent(self, request: Any, **_: Any) -> None:
+    def _on_request(self, request: Any, **_: Any) -> None:
         # Called for each attempt, so the time is that of the last attempt, whose context `after-call` receives.
         request.context[_SENT] = self._clock.monotonic()
 
-    def _note_answer(self, parsed: dict[str, Any], context: dict[str, Any] | None = None, **_: Any) -> None:
+    def _on_response(self, parsed: dict[str, Any], context: dict[str, Any] | None = None, **_: Any) -> None:
         try:
             told = parsedate_to_datetime(parsed["ResponseMetadata"]["HTTPHeaders"]["date"]).timestamp()
         except (KeyError, TypeError, ValueError):

@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from kinesis_efo.aws_errors import describe
-from kinesis_efo.decisions.losses import START_SECONDS, Known, ReadUntil, begun
+from kinesis_efo.decisions.losses import START_SECONDS, Facts, ReadUntil, at_horizon
 from kinesis_efo.kinesis.recovery import ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import SubscriptionStats
@@ -48,16 +48,16 @@ class ShardDelivery:
         sink: EventSink,
         stats: SubscriptionStats,
         retention: Retention | None,
-        known: Known,
+        known: Facts,
     ) -> None:
         self.shard_id = shard_id
         self.position = start
-        self.known = known if start != TRIM_HORIZON else begun(known)  # Further facts about `position`
+        self.known = known if start != TRIM_HORIZON else at_horizon(known)  # Further facts about `position`
         # Records after `position` were lost, as options allow, so other readers must not rely on `known`
         self.lost = False
         self._given = known.read_until
         self._read_until = ReadUntil(known.read_until)
-        self.heard_at: float  # When the last event came or was admitted, monotonic seconds
+        self.last_event_at: float  # When the last event came or was admitted, monotonic seconds
         # The last number and the children, once ListShards shows the shard as closed
         self.closing: tuple[int, tuple[ChildShard, ...]] | None = None
         self._context = context
@@ -73,11 +73,11 @@ class ShardDelivery:
         """Deliver an event and advance the position."""
         stats, head, clock = self._stats, event.head, self._context.clock
         read_until = clock.time() - head.millis_behind / 1000
-        came = self.heard_at = stats.last_event = clock.monotonic()
+        came = self.last_event_at = stats.last_event = clock.monotonic()
         stats.millis_behind = head.millis_behind
         await self._sink.admit(event)
-        self.heard_at = clock.monotonic()
-        self._read_until.heard(read_until, came)
+        self.last_event_at = clock.monotonic()
+        self._read_until.observe(read_until, came)
         if self.position == TRIM_HORIZON and not head.still:
             # The low watermark given at the trim horizon is valid only until the first records: a batch read sets it to its start.
             self._read_until.proven = None
@@ -130,7 +130,7 @@ class ShardDelivery:
             self.known = replace(self.known, horizon=horizon, read_since=horizon)
             self._from_horizon, self._first, self._least = True, None, 0.0
         if self._retention.log.count > logged:
-            await self._retention.log.soon()
+            await self._retention.log.write_soon()
         return passed is not None
 
     @property

@@ -96,7 +96,7 @@ async def last_before(
     try:
         async for event in events:
             head = event.head
-            quiet.heard(head, now())
+            quiet.observe(head, now())
             if head.records:
                 arrivals = read_arrivals(event.payload, 0)
                 if not arrivals and timed:
@@ -114,11 +114,11 @@ async def last_before(
                     record = None if known is None else known.number
             if not head.still:
                 last = event.through
-            if head.continuation is None or quiet.believed():
+            if head.continuation is None or quiet.is_at_tip():
                 return LookResult(last, complete=True, record=record)
             if gives_up is not None and gives_up(head) and (record is None or head.millis_behind):
                 return LookResult(None, complete=False)
-            if quiet.seconds(0.0) >= patience:
+            if quiet.seconds_empty(0.0) >= patience:
                 raise TimeoutError(f"where the shard ends is not known: {quiet}")
     finally:
         events.close()

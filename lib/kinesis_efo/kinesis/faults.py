@@ -226,7 +226,7 @@ def replaced(stream: StreamRef, what: str, source: str) -> StreamReplacedError:
     ).about(stream.name)
 
 
-def stands(shard_id: str, position: Position) -> str:
+def former_position(shard_id: str, position: Position) -> str:
     """Describe a position of a former stream, for `replaced`."""
     return f", shard {shard_id}: the checkpoint stands at {position}, which is of an earlier stream"
 

@@ -110,10 +110,10 @@ class Pace:
         self.limit = min(MOST_RECORDS, max(1, self.answer_bytes // average)) if average else _FIRST_RECORDS
 
 
-def apart_pace(rate: int) -> Pace:
+def separate_pace(rate: int) -> Pace:
     """Create the pace of a query that catches up: `rate` bytes per second, at one call per second if possible, as other programs may poll too.
 
-    >>> apart_pace(1 << 20).call_seconds, apart_pace(64 << 10).call_seconds, apart_pace(2 << 20).call_seconds
+    >>> separate_pace(1 << 20).call_seconds, separate_pace(64 << 10).call_seconds, separate_pace(2 << 20).call_seconds
     (1.0, 1.0, 0.5)
     """
     return Pace(call_seconds=min(1.0, ANSWER_BYTES / rate), bytes_per_second=rate, answer_bytes=min(rate, ANSWER_BYTES))

@@ -16,7 +16,7 @@ from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.losses import written_at
 from kinesis_efo.errors import AccessRefusedError, ConsumerNotFoundError, StreamNotFoundError
-from kinesis_efo.kinesis.faults import Backoff, Fault, Verdict, classify, fatal, lost_after, replaced, stands
+from kinesis_efo.kinesis.faults import Backoff, Fault, Verdict, classify, fatal, former_position, lost_after, replaced
 from kinesis_efo.kinesis.stats import SubscriptionStats
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, Presence, ShardLister
 from kinesis_efo.kinesis.transport import Transport
@@ -229,7 +229,7 @@ class Recovery:
             # Shard ids grow and are never reused. A higher id belongs to an earlier stream or is too new to be listed.
             if self._shard_id > max(listed, default=""):
                 if await self._is_older_than_stream(position):
-                    raise replaced(self._stream, stands(self._shard_id, position), source) from fault.error
+                    raise replaced(self._stream, former_position(self._shard_id, position), source) from fault.error
                 return self._count(fault)
             cause = f"{where}: the shard does not exist any more and was read up to {position} only: its later records are gone (retention)"
             raise lost_after(cause, self._stream.name, self._shard_id, position) from fault.error

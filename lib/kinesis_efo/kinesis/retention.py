@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.decisions.losses import (
-    NOTHING_KNOWN,
+    NO_FACTS,
     START_SECONDS,
+    Facts,
     Gap,
-    Known,
     gap,
     is_whole,
     low_watermark,
-    own_start,
+    start_horizon,
     time_of,
 )
 from kinesis_efo.kinesis.faults import lost_after
@@ -59,7 +59,7 @@ class _Passed(NamedTuple):
     at: float
     retention: float
     position: Position
-    known: Known
+    known: Facts
 
 
 class LossLog:
@@ -73,11 +73,11 @@ class LossLog:
         self._due = -inf
 
     def add(self, shard_id: str, cause: str, remark: str, gap: Gap | None = None) -> None:
-        """Add a loss to the next line; then call `write` or `soon`. `remark` ends the line and is equal for losses of one kind."""
+        """Add a loss to the next line; then call `write` or `write_soon`. `remark` ends the line and is equal for losses of one kind."""
         self.count += 1
         self._found[remark].append(_Loss(shard_id, cause, gap))
 
-    async def soon(self) -> None:
+    async def write_soon(self) -> None:
         """Write the losses within a second, then return: the log shows a loss before later records can be committed."""
         now = self._clock.monotonic()
         if now >= self._due:
@@ -154,7 +154,7 @@ class Retention:
         self,
         shard_id: str,
         position: Position,
-        known: Known = NOTHING_KNOWN,
+        known: Facts = NO_FACTS,
         *,
         begins: bool = False,
         least: float = START_SECONDS,
@@ -186,7 +186,7 @@ class Retention:
             return gone
         if since is None or is_recent:
             return None
-        start = own_start(shard or await self._shard(shard_id), known) if begins else None
+        start = start_horizon(shard or await self._shard(shard_id), known) if begins else None
         found = gap(since, await self.horizon(), start, least)
         if found is not None and not self._covers(shard_id, found):
             # The retention may have been raised since it was last read.
@@ -218,10 +218,10 @@ class Retention:
 
     def is_recent(self, shard_id: str, position: Position, shard: Shard | None) -> bool:
         """Whether all records after a position are certainly still in the stream, being younger than `shortest`. `shard` is as listed."""
-        since = self._low_watermark(shard_id, shard, position, NOTHING_KNOWN)
+        since = self._low_watermark(shard_id, shard, position, NO_FACTS)
         return since is not None and self._clock.time() - since <= self._shortest
 
-    def _low_watermark(self, shard_id: str, shard: Shard | None, position: Position, known: Known) -> float | None:
+    def _low_watermark(self, shard_id: str, shard: Shard | None, position: Position, known: Facts) -> float | None:
         latest = self._clock.time() + SKEW_SECONDS
         found = low_watermark(shard_id, shard, position, known, latest)
         if (idle := self._idle.get((shard_id, position))) is None:
@@ -257,12 +257,12 @@ class Retention:
         """Return the trim horizon in epoch seconds. The retention was read at `since` (monotonic seconds) or later."""
         return self._clock.time() - (await self._summary.get(since)).retention
 
-    def report_gone(self, shard_id: str, position: Position | None, known: Known) -> None:
+    def report_gone(self, shard_id: str, position: Position | None, known: Facts) -> None:
         """Report that a shard is gone, with all its records after `position`; None if it was not read at all."""
         read = "was not read" if position is None else f"was read up to {position} only"
         # The parents of an unlisted shard are unknown.
         older = _OLDER if position is None else ""
-        self._say(
+        self._handle(
             shard_id,
             position or TRIM_HORIZON,
             known,
@@ -270,14 +270,14 @@ class Retention:
             "(retention)",
         )
 
-    def _report(self, shard_id: str, position: Position, known: Known, found: Gap, *, older: bool) -> None:
+    def _report(self, shard_id: str, position: Position, known: Facts, found: Gap, *, older: bool) -> None:
         since, horizon = _text(found.since), _text(found.horizon)
         read = "has not been read yet" if position == TRIM_HORIZON else f"was read up to {position} only"
         lost = (
             f"stream {self._stream.name!r}, shard {shard_id} {read}, and the stream does not keep records for so long: any records "
             f"between {since} and {horizon}{_OLDER if older else ''} are gone"
         )
-        if found.tolerated and not known.accepts(position):
+        if found.tolerated and not known.accepts_loss(position):
             assert known.horizon is not None
             self._warn(
                 shard_id,
@@ -287,10 +287,10 @@ class Retention:
                 "",
             )
             return
-        self._say(shard_id, position, known, lost, found)
+        self._handle(shard_id, position, known, lost, found)
 
-    def _say(self, shard_id: str, position: Position, known: Known, lost: str, found: Gap | None = None) -> None:
-        if known.accepts(position):
+    def _handle(self, shard_id: str, position: Position, known: Facts, lost: str, found: Gap | None = None) -> None:
+        if known.accepts_loss(position):
             self._warn(shard_id, found, lost, "; option acceptDataLoss accepts that")
         elif self._fail:
             raise lost_after(lost, self._stream.name, shard_id, position)

@@ -14,16 +14,16 @@ from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.aws_errors import CALL_ERRORS, describe
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.lineage import Lineage, Shard, announced
-from kinesis_efo.decisions.losses import NOTHING_KNOWN, START_SECONDS, Known, names_another, predates
+from kinesis_efo.decisions.losses import NO_FACTS, START_SECONDS, Facts, names_another, predates
 from kinesis_efo.decisions.quiet import SETTLED_SECONDS
 from kinesis_efo.errors import InvalidRequestError
 from kinesis_efo.kinesis.delivery import EventSink
 from kinesis_efo.kinesis.ends import End, is_empty, is_far, last_before, look_from
-from kinesis_efo.kinesis.faults import Backoff, LossErrors, Verdict, classify, fatal, replaced, stands
+from kinesis_efo.kinesis.faults import Backoff, LossErrors, Verdict, classify, fatal, former_position, replaced
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.subscription import ShardSubscription, Subscriptions
-from kinesis_efo.kinesis.topology import ShardLister, explained, identified, starting_positions, told_distribution
+from kinesis_efo.kinesis.topology import ShardLister, explained, identified, read_distribution, starting_positions
 from kinesis_efo.kinesis.transport import EventStream, Transport, Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -82,14 +82,14 @@ class Stream:
         self._learned: dict[str, tuple[ChildShard, ...]] = {}
         self._hash_ranges: dict[str, tuple[int, int]] = {}
         self.subscriptions: Final = Subscriptions(context, self._retention)
-        self.apart: Subscriptions | None = None  # Reads with GetRecords for queries that catch up; None if not allowed
+        self.separate: Subscriptions | None = None  # GetRecords for queries that catch up; None if not allowed
 
-    def allow_apart(self, transport: Transport, limits: Limits) -> None:
+    def allow_separate(self, transport: Transport, limits: Limits) -> None:
         """Let queries catch up through a GetRecords transport."""
         context = replace(
             self.subscriptions.context, stream=replace(self.ref, consumer_arn=None), transport=transport, limits=limits
         )
-        self.apart = Subscriptions(context, self._retention)
+        self.separate = Subscriptions(context, self._retention)
 
     async def refresh(self, *, patient: bool = False) -> None:
         """List the stream's shards again, with retries if `patient`. Raises `StreamError` if they cannot be listed."""
@@ -123,7 +123,7 @@ class Stream:
         """Return how Kinesis distributes new records over the shards; `UNKNOWN` if that cannot be read. Retries if `patient`."""
         ask = partial(self._lister.distribution, self.ref.stream_arn)
         what = f"DescribeStreamSummary of stream {self.ref.name!r}"
-        return await told_distribution(self._patience.call(what, ask) if patient else ask(), self.ref)
+        return await read_distribution(self._patience.call(what, ask) if patient else ask(), self.ref)
 
     async def starting_positions(self, start: Position) -> dict[str, Position]:
         """Return the shards that a new query reads first, each with its start. The query reads their children later.
@@ -190,7 +190,7 @@ class Stream:
         return announced(self.lineage[child] for child in self.lineage.children(shard_id))
 
     async def check_loss(
-        self, positions: Mapping[str, Position], known: Callable[[str, Position], Known], reported: set[str]
+        self, positions: Mapping[str, Position], known: Callable[[str, Position], Facts], reported: set[str]
     ) -> None:
         """Report shards that were trimmed before they were read to their end, and positions of an earlier stream.
 
@@ -221,7 +221,7 @@ class Stream:
         if (shard := self.shard(shard_id)) is None:
             return
         if predates(position, shard):
-            raise replaced(self.ref, stands(shard_id, position), self._source)
+            raise replaced(self.ref, former_position(shard_id, position), self._source)
         # Kinesis rejects such a number itself, except after the end of a closed shard, where no request is made. A continuation is lower.
         if shard.last is not None and position.reaches(Position.after(shard.last)) and names_another(position, shard):
             raise InvalidRequestError(
@@ -229,7 +229,7 @@ class Stream:
                 remedy="give each shard a number of its own records",
             ).about(self.ref.name, shard_id)
 
-    async def check_position(self, shard_id: str, position: Position, known: Known, *, planned: bool = False) -> None:
+    async def check_position(self, shard_id: str, position: Position, known: Facts, *, planned: bool = False) -> None:
         """Report lost records after a position. `TRIM_HORIZON` means that no query has committed a record of the shard.
 
         `planned`: a micro-batch from the position was planned before. Raises the same errors as `check_loss`.
@@ -279,10 +279,10 @@ class Stream:
         shard_id: str,
         start: Position,
         sink: EventSink,
-        known: Known = NOTHING_KNOWN,
+        known: Facts = NO_FACTS,
         may_open: Callable[[], Awaitable[None]] | None = None,
         *,
-        apart: bool = False,
+        separate: bool = False,
     ) -> ShardSubscription:
         """Create a subscription to one shard, without starting it. Any earlier subscription to the shard must have ended.
 
@@ -291,32 +291,32 @@ class Stream:
             sink: Receives the events.
             known: Further facts about `start`.
             may_open: Awaited before each SubscribeToShard call.
-            apart: Read with GetRecords, for a query that catches up.
+            separate: Read with GetRecords, for a query that catches up.
 
         Raises `StreamReplacedError` or `InvalidRequestError` if the shard cannot have `start`.
         """
         self._check_number(shard_id, start)
-        return self._by(apart).make(shard_id, start, sink, known, may_open)
+        return self._by(separate).make(shard_id, start, sink, known, may_open)
 
-    def _by(self, apart: bool) -> Subscriptions:
-        return self.apart if apart and self.apart is not None else self.subscriptions
+    def _by(self, separate: bool) -> Subscriptions:
+        return self.separate if separate and self.separate is not None else self.subscriptions
 
     @property
     def may_poll(self) -> bool:
         """Whether GetRecords may be used."""
-        return self.ref.polled or self.apart is not None
+        return self.ref.polled or self.separate is not None
 
-    async def tip(self, shard_id: str, position: Position, *, apart: bool = False) -> End:
+    async def tip(self, shard_id: str, position: Position, *, separate: bool = False) -> End:
         """Find the tip of a shard that was read up to `position`. Raises `StreamError` if the shard cannot be read.
 
         Every record that was acknowledged before the call is at or before the tip. The last record is found if it arrived in the last few seconds,
-        or if GetRecords is used. If `apart`, GetRecords is used if possible, since a new subscription would end the run's.
+        or if GetRecords is used. If `separate`, GetRecords is used if possible, since a new subscription would end the run's.
         """
         now = self._clock.time()
-        end = await self._tip(shard_id, position, round(now * 1000), apart=apart)
-        return await self._noted(shard_id, position, end, now)
+        end = await self._tip(shard_id, position, round(now * 1000), separate=separate)
+        return await self._record_idle(shard_id, position, end, now)
 
-    async def _noted(self, shard_id: str, position: Position, end: End, read_until: float) -> End:
+    async def _record_idle(self, shard_id: str, position: Position, end: End, read_until: float) -> End:
         since = None
         if end.position == position and not self.is_recent(shard_id, position):
             # The search has not seen records after the position that were trimmed.
@@ -330,8 +330,8 @@ class Stream:
         """Return the low watermark of an idle shard at a position, epoch seconds; None if unknown."""
         return self._retention.idle_until(shard_id, position)
 
-    async def _tip(self, shard_id: str, position: Position, now: int, *, apart: bool) -> End:
-        by = self._by(apart)
+    async def _tip(self, shard_id: str, position: Position, now: int, *, separate: bool) -> End:
+        by = self._by(separate)
         look = partial(self._look, by, shard_id, epoch_ms=now + _TIP_MILLIS, timed=False)
         if by.context.stream.polled:
             if (end := await look(position, gives_up=is_far)) is not None:
@@ -352,19 +352,19 @@ class Stream:
                 return end
         return End(position)
 
-    async def end_before(self, shard_id: str, epoch_ms: int, position: Position, *, apart: bool = False) -> End:
+    async def end_before(self, shard_id: str, epoch_ms: int, position: Position, *, separate: bool = False) -> End:
         """Find the position just before the first record that arrived at `epoch_ms` or later; or `SHARD_END`.
 
         Waits until `epoch_ms` has passed. The result is `position`, how far the shard was read, if all earlier records were read. The other
         arguments and errors are those of `tip`.
         """
-        by = self._by(apart)
+        by = self._by(separate)
         await self._clock.sleep(max(0.0, epoch_ms / 1000 + SETTLED_SECONDS - self._clock.time()))
         for start in look_from(epoch_ms, position, polled=by.context.stream.polled):
             end = await self._look(by, shard_id, start, epoch_ms, gives_up=is_empty if start != position else None)
             if end is not None and end.position != start:
-                return await self._noted(shard_id, position, end, epoch_ms / 1000)
-        return await self._noted(shard_id, position, End(position), epoch_ms / 1000)
+                return await self._record_idle(shard_id, position, end, epoch_ms / 1000)
+        return await self._record_idle(shard_id, position, End(position), epoch_ms / 1000)
 
     async def _look(
         self,

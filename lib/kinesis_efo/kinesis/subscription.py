@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.decisions.losses import NOTHING_KNOWN, Known
+from kinesis_efo.decisions.losses import NO_FACTS, Facts
 from kinesis_efo.errors import DataLossError, FrameError
 from kinesis_efo.kinesis.delivery import EventSink, ShardDelivery
 from kinesis_efo.kinesis.faults import classify
@@ -57,7 +57,7 @@ class ShardSubscription:
         sink: EventSink,
         *,
         retention: Retention | None = None,
-        known: Known = NOTHING_KNOWN,
+        known: Facts = NO_FACTS,
         recovery: Recovery | None = None,
         may_open: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -86,7 +86,7 @@ class ShardSubscription:
     @property
     def accepts_loss(self) -> bool:
         """Whether the loss of the records after `position` is accepted."""
-        return self._delivery.known.accepts(self.position)
+        return self._delivery.known.accepts_loss(self.position)
 
     def close_at(self, last: int, children: tuple[ChildShard, ...]) -> None:
         """Set the last sequence number and the children of a shard that ListShards shows as closed.
@@ -101,7 +101,7 @@ class ShardSubscription:
         Raises DataLossError if the trim horizon has passed the position or the shard is gone, StreamError if it can no longer be read.
         """
         clock = self._context.clock
-        self._delivery.heard_at = clock.monotonic()
+        self._delivery.last_event_at = clock.monotonic()
         try:
             while not self.position.is_end:
                 await self._wait_for_turn()
@@ -220,7 +220,7 @@ class ShardSubscription:
 
     def _clean_end(self, opened: float, *, any_event: bool) -> _Outcome:
         now, limits = self._context.clock.monotonic(), self._context.limits
-        if not any_event and (now - opened < limits.too_short or now - self._delivery.heard_at > limits.silence):
+        if not any_event and (now - opened < limits.too_short or now - self._delivery.last_event_at > limits.silence):
             # A proxy may respond in place of Kinesis. Renewing the subscription forever would be a silent stall.
             return _Outcome(
                 "ended without an event", FrameError(f"the {self._context.way} ended without a single event")
@@ -246,7 +246,7 @@ class OpenSubscription:
         self._timer: asyncio.TimerHandle
         self._looks_at = inf
         self.expect_event()
-        self._look()
+        self._check()
 
     @property
     def outdated(self) -> bool:
@@ -270,7 +270,7 @@ class OpenSubscription:
     def expect_event(self) -> None:
         """Start the time limit for the next event."""
         self._reads = True
-        self._heard = self._stream.received
+        self._received = self._stream.received
         self._deadline = self._clock.monotonic() + self._limits.silence
 
     def expect_room(self) -> None:
@@ -287,17 +287,17 @@ class OpenSubscription:
         self._timer.cancel()
         self._stream.close()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         left = self._deadline - self._clock.monotonic()
-        if left <= 0 and self._reads and self._stream.received != self._heard:
+        if left <= 0 and self._reads and self._stream.received != self._received:
             # Bytes of a large event are still arriving.
-            self._heard = self._stream.received
+            self._received = self._stream.received
             self._deadline += self._limits.silence
             left += self._limits.silence
         if left > 0:
             nap = min(left, self._limits.silence, self._limits.full)
             self._looks_at = self._clock.monotonic() + nap
-            self._timer = asyncio.get_running_loop().call_later(nap, self._look)
+            self._timer = asyncio.get_running_loop().call_later(nap, self._check)
             return
         self.timed_out = True
         self._stats.state = State.CLOSED if self._reads else State.PAUSED
@@ -369,7 +369,7 @@ class Subscriptions:
         shard_id: str,
         start: Position,
         sink: EventSink,
-        known: Known,
+        known: Facts,
         may_open: Callable[[], Awaitable[None]] | None,
     ) -> ShardSubscription:
         """Create a subscription to one shard. The arguments are those of `Stream.subscribe`."""

@@ -212,7 +212,7 @@ async def identified(lister: ShardLister, stream_arn: str) -> StreamIdentity:
         return StreamIdentity(stream_arn)
 
 
-async def told_distribution(asking: Awaitable[Distribution], ref: StreamRef) -> Distribution:
+async def read_distribution(asking: Awaitable[Distribution], ref: StreamRef) -> Distribution:
     """Return how Kinesis distributes new records over the shards; `UNKNOWN`, with a log line, if that cannot be read."""
     try:
         return await asking

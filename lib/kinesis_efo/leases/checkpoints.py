@@ -114,14 +114,14 @@ class Checkpoints:
 
     # -- called by the reader
 
-    def found(self, stream: str, rows: Mapping[str, Lease]) -> None:
+    def load(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """Set the rows that a stream's shards had when the run acquired the stream's lease."""
         for shard, each in self._shards.items():
             if shard.stream == stream:
                 each.row = each.stray = None
         for shard, row in self._keys.by_shard(rows).items():
             if row.key == self._keys.encode(shard):
-                self._of(shard).found(row, self._identity(shard.stream))
+                self._of(shard).load(row, self._identity(shard.stream))
         strays = [(shard, each.stray) for shard, each in self._shards.items() if each.stray is not None]
         for number, (shard, row) in enumerate(strays):
             self._enqueue(shard)
@@ -140,9 +140,9 @@ class Checkpoints:
         for shard in sorted(shard for shard, info in shards.items() if self._of(shard).want(info)):
             self._enqueue(shard)
 
-    def note(self, shard: ShardKey, position: Position, record: LastRecord | None = None) -> None:
+    def update(self, shard: ShardKey, position: Position, record: LastRecord | None = None) -> None:
         """Record the position up to which a shard is processed, and the last record up to it, for a later write. Never moves back."""
-        if self._of(shard).note(position, record):
+        if self._of(shard).update(position, record):
             self._enqueue(shard)
 
     def stored(self, shard: ShardKey) -> Position | None:
@@ -275,7 +275,7 @@ class Checkpoints:
             if row is None and outcome.current is None:
                 # Without this error, the loop would retry forever.
                 raise LeaseTableError(f"{self._table.label}: row {each.key} exists and is no lease; delete it")
-            each.found(outcome.current, stream)
+            each.load(outcome.current, stream)
         return wrote
 
     def _check_owner(self, row: Lease | None) -> None:
@@ -319,7 +319,7 @@ class Checkpoints:
                 shard = by_key[row.key]
                 each = self._shards[shard]
                 if isinstance(outcome, Conflict) and outcome.current is not None:
-                    each.found(outcome.current, self._identity(shard.stream))
+                    each.load(outcome.current, self._identity(shard.stream))
                     continue
                 logger.debug(
                     "checkpoint %s deleted: its shard was read to its end, and its children have begun", row.key

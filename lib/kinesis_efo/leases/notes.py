@@ -42,7 +42,7 @@ class RunNotes:
         self._found: dict[str, tuple[CheckpointMark, ...]] = {}
         self._planned: dict[str, tuple[Mark, int]] = {}
 
-    def found(self, stream: str, row: Lease) -> None:
+    def load(self, stream: str, row: Lease) -> None:
         """Load the facts that earlier runs recorded from a stream's row, whose lease was just acquired."""
         if row.distributed:
             self._distributed.add(stream)
@@ -52,7 +52,7 @@ class RunNotes:
         """Whether this or an earlier run recorded that Kinesis distributes a stream's records itself. Requires the stream's lease."""
         return stream in self._distributed
 
-    def note_distributed(self, stream: str) -> None:
+    def record_distributed(self, stream: str) -> None:
         """Record that Kinesis distributes a stream's records itself; written with the next lease renewal."""
         self._distributed.add(stream)
 
@@ -63,7 +63,7 @@ class RunNotes:
             marks = noted(marks, mark, at)
         return marks
 
-    def note_mark(self, mark: Mark) -> None:
+    def record_mark(self, mark: Mark) -> None:
         """Record a checkpoint's newest mark; it is written with the next lease renewal. Thread-safe."""
         before = self._planned.get(mark.checkpoint)
         if before is None or before[0].moved < mark.moved:  # a copy of the checkpoint may be behind

@@ -129,9 +129,9 @@ class Renewal:
     async def _pause(self, seconds: float) -> None:
         due = min(self._clock.monotonic() + max(0.0, seconds), self.deadline)
         await within(self._clock, due - self._clock.monotonic(), self._leaving.wait())
-        self._note_time(due)
+        self._record_pause(due)
 
-    def _note_time(self, due: float) -> None:
+    def _record_pause(self, due: float) -> None:
         """Record for how long this process was suspended: it should have woken up at `due`, and has woken up now."""
         self._stopped = max(self._stopped, self._clock.monotonic() - due)
 
@@ -177,7 +177,7 @@ class Renewal:
             self.trouble = error
             return None
         finally:
-            self._note_time(give_up_at)
+            self._record_pause(give_up_at)
         if isinstance(outcome, Lease):
             self.lease, self._sent_at, self.trouble = outcome, sent_at, None
             self._stopped, self._unanswered = 0.0, 0

@@ -248,8 +248,8 @@ class RunLease:
             return outcome.current is not None and outcome.current.owner == self._owner  # an earlier write arrived late
         if self._clock.monotonic() < sent_at + self._timing.lease_timeout:
             self.stats.taken += 1
-            self.notes.found(stream, outcome)
-            self._search.took(stream, outcome.epoch)
+            self.notes.load(stream, outcome)
+            self._search.record_acquired(stream, outcome.epoch)
             logger.debug("lease %s taken by %s, epoch %d", outcome.key, self._owner, outcome.epoch)
             lag, noting = partial(self._listener.lag, stream), partial(self.notes.stored_in, stream)
             renewal = Renewal(self._table, outcome, sent_at, self._timing, self._clock, self._random, lag, noting)

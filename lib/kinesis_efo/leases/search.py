@@ -49,7 +49,7 @@ class Search:
         self._further |= frozenset(streams) - self.wanted
         self.wanted |= frozenset(streams)
 
-    def took(self, stream: str, epoch: int) -> None:
+    def record_acquired(self, stream: str, epoch: int) -> None:
         """Record that the run has acquired a lease."""
         self._epochs[stream] = epoch
         self._further -= {stream}

@@ -47,7 +47,7 @@ class ShardRow:
             return self.pending.position
         return self.row.position if self.row is not None else None
 
-    def found(self, row: Lease | None, stream: StreamIdentity) -> None:
+    def load(self, row: Lease | None, stream: StreamIdentity) -> None:
         """Set the row that was read from the table. It is a stray if it belongs to a stream other than `stream`."""
         is_stray = row is not None and row.is_of_another(stream)
         self.row, self.stray = (None, row) if is_stray else (row, None)
@@ -71,7 +71,7 @@ class ShardRow:
         if self.row is not None or self.pending is None or not self.pending.position.is_end:
             self.info = None
 
-    def note(self, position: Position, record: LastRecord | None) -> bool:
+    def update(self, position: Position, record: LastRecord | None) -> bool:
         """Record how far the shard is processed. Returns whether that is further than before."""
         before = self.pending
         if before is not None and (position == before.position or not position.reaches(before.position)):

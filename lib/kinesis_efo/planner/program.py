@@ -26,7 +26,7 @@ from kinesis_efo.processes import PrivateDirectory, Process
 
 try:
     import fcntl
-except ImportError:  # missing on Windows, where `Program.found` raises
+except ImportError:  # missing on Windows, where `Program.locate` raises
     fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class Program:
         self._name = f"{self._machine}.{jvm.pid}.{jvm.started}.{digest}"
 
     @classmethod
-    def found(cls, directory: Path, jvm: Process, about: str) -> Self:
+    def locate(cls, directory: Path, jvm: Process, about: str) -> Self:
         """Return the program of this process. Raises FetcherError if files or locks do not work in `directory`."""
         program = cls(directory, jvm, about)
         try:

@@ -81,7 +81,7 @@ class Silence:
             self._seconds, self._word_at = 0.0, _SILENT_SECONDS
         self._awaited = pid
 
-    def heard(self) -> None:
+    def reset(self) -> None:
         """Stop waiting after a reply."""
         self._awaited = None
 
@@ -174,7 +174,7 @@ class RunLink:
         self._silence.expect(self.file.entry.pid)
         self.joined = self._connection.join(request)
         if self.joined.client or self.joined.faults:
-            self._silence.heard()
+            self._silence.reset()
         return self.joined
 
     def ask(self, call: Call[T]) -> T:
@@ -187,12 +187,12 @@ class RunLink:
                     found = self._connection.ask(msgspec.structs.replace(request, heard=self._heard))
                 except (FetcherUnreachableError, FetcherRefusedError) as error:
                     if not self.file.lives:
-                        self._silence.heard()
+                        self._silence.reset()
                         raise RunLostError from error
                     self._check()
                     self._sleep(_AGAIN_SECONDS)
                     continue
-                self._silence.heard()
+                self._silence.reset()
                 self._heard += len(found.said)
                 sys.stderr.writelines(found.said)
                 if not found.known:

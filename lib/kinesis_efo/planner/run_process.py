@@ -83,7 +83,7 @@ def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
     jvm = Process.of(os.getppid() if is_sparks_process() else os.getpid())
     # Leave out the application's name: queries of one stream and lease table need the same lease.
     about = (options.program, manifest.region, manifest.lease_table, options.aws.endpoint_url or "")
-    program = Program.found(notes_directory(), jvm, "\n".join(about))
+    program = Program.locate(notes_directory(), jvm, "\n".join(about))
 
     def start_process(secret: str, check: Callable[[], None]) -> Callable[[], str]:
         process = RunProcess(RunOrder(manifest, options, listening, program, secret))
@@ -179,7 +179,7 @@ class RunProcess:
         try:
             with stdout:
                 while some := os.read(stdout.fileno(), 1 << 16):
-                    self._silence.heard()
+                    self._silence.reset()
                     self._silence.expect(self._process.pid)
                     self._answer = (self._answer + some).lstrip(_BEAT)
         finally:

@@ -210,7 +210,7 @@ class SharedRun:
             secret = self._program.secret(self.secret)
         except OSError as error:
             raise FetcherError(f"the processes of this Spark program cannot find each other: {error}") from error
-        self._silence.heard()
+        self._silence.reset()
         self._ended = self._start_process(secret, self._check)
         runs = self._runs(self._streams)
         self._vain_starts = 0 if runs else self._vain_starts + 1

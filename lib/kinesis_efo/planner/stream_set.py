@@ -37,7 +37,7 @@ class StreamSet:
         self._streams = manifest.streams
         self._source = manifest.source
         self._drop = drop
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def to_dict(self, offset: Offset, begin: Offset | None = None) -> dict[str, Any]:
         """Return an offset as plain data, with the ARNs from which its streams are read.
@@ -74,7 +74,7 @@ class StreamSet:
             return offset
         for name in sorted(gone):
             left = _shown({key: at for key, at in offset.items() if key.stream == name})
-            self._say("stream %s is not read any more, as option 'removedStreams' asks; it was left at %s", name, left)
+            self._warn("stream %s is not read any more, as option 'removedStreams' asks; it was left at %s", name, left)
         return offset.without(gone)
 
     def faults(
@@ -114,7 +114,7 @@ class StreamSet:
                 "checkpoint",
             ).about(name)
         elif _read_from(ref) != before:
-            self._say("stream %s is read as %s now; the runs before read it as %s", name, _read_from(ref), before)
+            self._warn("stream %s is read as %s now; the runs before read it as %s", name, _read_from(ref), before)
         return None
 
     def _removed(self, gone: Collection[str], *, others: bool, finished: bool) -> str:
@@ -127,9 +127,9 @@ class StreamSet:
             "'removedStreams' to drop: what was not read of it yet is then left in the stream"
         )
 
-    def _say(self, text: str, name: str, *more: str) -> None:
-        if name not in self._said:
-            self._said.add(name)
+    def _warn(self, text: str, name: str, *more: str) -> None:
+        if name not in self._warned:
+            self._warned.add(name)
             logger.warning(text, name, *more)
 
 

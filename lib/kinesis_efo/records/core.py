@@ -121,12 +121,12 @@ def event_readers() -> EventReaders | None:
 
 def new_batch(*, deaggregate: bool) -> CoreBatch | None:
     """Create a batch of the core; None if Python decodes. Logs the choice once."""
-    _say(CHOSEN.detail, CHOSEN.fix)
+    _log(CHOSEN.detail, CHOSEN.fix)
     return None if CHOSEN.new_batch is None else CHOSEN.new_batch(deaggregate)
 
 
 @cache
-def _say(detail: str, fix: str) -> None:
+def _log(detail: str, fix: str) -> None:
     if fix:
         logger.warning("%s; %s", detail, fix)
     else:

@@ -63,15 +63,15 @@ class Assignments:
 
     # -- what is to be read
 
-    def obey(self, shards: Collection[ShardKey]) -> None:
+    def forward_orders(self, shards: Collection[ShardKey]) -> None:
         """Pass on the orders for these shards to their fetchers."""
         if any((key in self._table.shared) != (key in self._shared) for key in shards):
-            self.share()
+            self.distribute()
         for member in {self.members.owner(key) for key in shards}:
             if member is not None:
                 member.changed.notify()
 
-    async def closed(self, shards: Collection[ShardKey]) -> None:
+    async def wait_closed(self, shards: Collection[ShardKey]) -> None:
         """Wait at most 10 seconds until these shards are closed by all fetchers."""
         give_up_at = self._clock.monotonic() + _WITHDRAW_SECONDS
         while self.members.closing & set(shards) and self._clock.monotonic() < give_up_at:
@@ -89,15 +89,15 @@ class Assignments:
             )
         if self.stopping:
             if not request.revision:
-                self.lose(name)
+                self.remove(name)
             return Work("over")
         is_new = self.members.get(name) is None
-        member = self.members.ask(request, self._clock.monotonic())
+        member = self.members.register_request(request, self._clock.monotonic())
         if isinstance(member, Work):
             return member
         if is_new:
             logger.info("fetcher %s has come", member)
-            self.share()
+            self.distribute()
         elif not request.revision:
             # It was disconnected and has closed its shards. If it restarted a row at its old start, it would fetch events that are never read or
             # dropped.
@@ -113,9 +113,9 @@ class Assignments:
         found = {}
         for key in member.shards:
             if (row := self._table.shared.get(key)) is not None:
-                if row.known is None:
-                    row.known = self._coordinator.known(key, row.start)
-                found[key] = replace(row.order(), known=row.known)
+                if row.facts is None:
+                    row.facts = self._coordinator.facts(key, row.start)
+                found[key] = replace(row.order(), known=row.facts)
         return found
 
     def _work(self, member: Member, revision: int) -> Work:
@@ -136,14 +136,14 @@ class Assignments:
         member = self.members.get(report.name)
         if member is None:
             return ReportReply(known=False)
-        if not member.follows(report.number):
+        if not member.accept_report(report.number):
             return ReportReply(known=True, again=True, revision=member.revision)
         # Ignore late reports about a shard that was assigned to another fetcher.
         mine = [news for news in report.shards if self.members.owner(news.key) is member]
-        known = [self._note(member, news) for news in mine]
+        known = [self._apply_report(member, news) for news in mine]
         member.replied_at = self._clock.monotonic()
         wakes = any(not self._table.shared[news.key].index.idle for news in mine if news.key in self._table.shared)
-        self._table.heard({news.key for news in mine}, wakes=wakes)
+        self._table.on_reports({news.key for news in mine}, wakes=wakes)
         if report.failure:
             error = unpack_error(report.failure)
             # The cause may exist only on the fetcher's host, so name that.
@@ -154,9 +154,9 @@ class Assignments:
         pause = len(self.members) / _REPORTS
         return ReportReply(known=True, again=not all(known), revision=member.revision, pause=pause)
 
-    def _note(self, member: Member, news: ShardNews) -> bool:
+    def _apply_report(self, member: Member, news: ShardNews) -> bool:
         """Process the report about one shard. Return False if an earlier report is missing."""
-        size = self._table.note(news, member.request.name, member.request.budget, member.replied_at)
+        size = self._table.apply_report(news, member.request.name, member.request.budget, member.replied_at)
         if size is None:
             return False
         self._rates.add(news.key, size)
@@ -171,11 +171,11 @@ class Assignments:
 
     # -- changes
 
-    def share(self) -> None:
+    def distribute(self) -> None:
         """Distribute the shards over the fetchers by bytes per second."""
         before = {key: self.members.owner(key) for key in self._table.shared}
         self._shared = frozenset(before)
-        self.members.share(self._rates.weights(before))
+        self.members.distribute(self._rates.weights(before))
         moved = [key for key, owner in before.items() if owner is not None and self.members.owner(key) is not owner]
         self._table.reopen(moved)
         self.changed.notify()
@@ -184,9 +184,9 @@ class Assignments:
         """Update each shard's bytes per second if that is due. Return whether it was."""
         return self._rates.tick(self._clock.monotonic())
 
-    def lose(self, name: str) -> None:
-        """Remove a fetcher that is dead or has ended. Call `share` afterwards to reassign its shards."""
-        member = self.members.lose(name)
+    def remove(self, name: str) -> None:
+        """Remove a fetcher that is dead or has ended. Call `distribute` afterwards to reassign its shards."""
+        member = self.members.remove(name)
         if member is None:
             return
         self._table.reopen(member.shards)
@@ -199,8 +199,8 @@ class Assignments:
     def dropped(self, name: str) -> None:
         """Remove a fetcher whose connection broke while it waited for work: its process has ended or is unreachable."""
         if not self.stopping and self.members.get(name) is not None:
-            self.lose(name)
-            self.share()
+            self.remove(name)
+            self.distribute()
 
     async def stop(self) -> None:
         """End all fetchers, and wait until they have gone."""

@@ -60,24 +60,24 @@ class _Client:
         self.number = 0  # The number of its last call
         self.spark_run = ""  # Spark's id of the run of its query; empty if unknown
         self.calling: asyncio.Task[msgspec.Raw] | None = None  # Executes the last call; None before the first
-        self.said: list[str] = []  # Log lines in replies that may have been lost
-        self.heard = 0  # How many lines the client has received
+        self.log_lines: list[str] = []  # Log lines in replies that may have been lost
+        self.lines_received = 0  # How many lines the client has received
         self.offsets = OffsetsOfLink(1)
 
-    def has_heard(self, lines: int) -> None:
+    def drop_received(self, lines: int) -> None:
         """Drop the first log lines, which have arrived."""
-        del self.said[: max(0, lines - self.heard)]
-        self.heard = max(self.heard, lines)
+        del self.log_lines[: max(0, lines - self.lines_received)]
+        self.lines_received = max(self.lines_received, lines)
 
 
 class Clients:
     """Answers the clients of one run. It lives in the run's event loop and is not thread-safe.
 
-    `said` has log lines of the run, which the next client that makes a call receives and writes.
+    `log_lines` has log lines of the run, which the next client that makes a call receives and writes.
     """
 
-    def __init__(self, run: WholeRun, said: deque[str]) -> None:
-        self._said = said
+    def __init__(self, run: WholeRun, log_lines: deque[str]) -> None:
+        self._log_lines = log_lines
         self._run = run
         self._clients: dict[str, _Client] = {}
         self._closed = False
@@ -101,9 +101,9 @@ class Clients:
         if kind == LEAVE:
             leave = decoded(body, Leave)
             if (client := self._clients.get(leave.client)) is not None:
-                client.has_heard(leave.heard)
+                client.drop_received(leave.heard)
             await self._drop(leave.client)
-            return CallReply(not self._clients, known=False, said=self._told())
+            return CallReply(not self._clients, known=False, said=self._drain_log())
         return None
 
     def close(self, *, only_if_alone: bool = False) -> bool:
@@ -142,7 +142,7 @@ class Clients:
             return JoinReply(faults=faults)
         name = uuid4().hex
         ready = self._run.extend(streams)
-        ready.add_done_callback(_heard)
+        ready.add_done_callback(_retrieve_error)
         planner = self._run.new_query(request.reader, frozenset(streams), options)
         self._clients[name] = _Client(request.reader, Process(request.pid, request.started), planner, ready)
         if self._watching is None or self._watching.done():
@@ -173,7 +173,7 @@ class Clients:
         finally:
             # Remove the client last, so that the run does not end while a query is leaving.
             self._clients.pop(name, None)
-            self._said.extendleft(reversed(client.said))
+            self._log_lines.extendleft(reversed(client.log_lines))
             if client.spark_run:
                 self._past.add(client.spark_run)
             else:
@@ -181,11 +181,11 @@ class Clients:
             if not self._clients:
                 self._run.emptied.set()
 
-    async def _finished(self, told: FinishedBatches) -> None:
+    async def _finished(self, finished: FinishedBatches) -> None:
         for client in list(self._clients.values()):
-            marks = [mark for mark in told.marks if self._is_of(client, mark, told.run)]
+            marks = [mark for mark in finished.marks if self._is_of(client, mark, finished.run)]
             with contextlib.suppress(KinesisEfoError):  # a failed query gets the error with its own calls
-                await client.planner.finished(marks, told.query, alone=told.alone)
+                await client.planner.finished(marks, finished.query, alone=finished.alone)
 
     def _is_of(self, client: _Client, mark: Mark, run: str) -> bool:
         """Whether the driver's report is about this client's query, and not about one with a copy of its checkpoint, which may have left.
@@ -219,25 +219,25 @@ class Clients:
                 raise FetcherError(f"not a call: {error}") from None
             before, client.number = client.calling, request.number
             client.calling = asyncio.create_task(self._after(before, client, call), name="call of a client")
-            client.calling.add_done_callback(_heard)
+            client.calling.add_done_callback(_retrieve_error)
         calling = client.calling
         await asyncio.wait({calling}, timeout=ANSWER_SECONDS)
         if self._closed or request.client not in self._clients:
             return CallReply(known=False)
-        client.has_heard(request.heard)
-        client.said += self._told()
+        client.drop_received(request.heard)
+        client.log_lines += self._drain_log()
         if not calling.done():
-            return CallReply(said=client.said[:])
+            return CallReply(said=client.log_lines[:])
         try:
-            return CallReply(done=True, result=calling.result(), said=client.said[:])
+            return CallReply(done=True, result=calling.result(), said=client.log_lines[:])
         except FetcherUnreachableError as error:
             # For the client, the original type means that the run does not answer.
             raise FetcherError(str(error)) from error
 
-    def _told(self) -> list[str]:
+    def _drain_log(self) -> list[str]:
         lines = []
-        while self._said:
-            lines.append(self._said.popleft())
+        while self._log_lines:
+            lines.append(self._log_lines.popleft())
         return lines
 
     async def _after(self, before: asyncio.Task[msgspec.Raw] | None, client: _Client, call: Call[Any]) -> msgspec.Raw:
@@ -249,7 +249,7 @@ class Clients:
         return client.offsets.encode(await client.planner.answer(call))
 
 
-def _heard(task: asyncio.Task[Any]) -> None:
+def _retrieve_error(task: asyncio.Task[Any]) -> None:
     """Suppress asyncio's log line for an error that the client receives with the reply."""
     if not task.cancelled():
         task.exception()

@@ -28,7 +28,7 @@ class GapWatch:
     def __init__(self) -> None:
         self._gaps: deque[tuple[float, float]] = deque()
         self._looked_at = -inf
-        self._said_at = -inf
+        self._warned_at = -inf
 
     def look(self, now: float, status: Callable[[], QueryStatus] | None) -> None:
         """Warn if the query has fallen further behind for `GROWS_SECONDS`. Checks at most once a minute.
@@ -50,10 +50,10 @@ class GapWatch:
         self._gaps.append((now, gap / 1000))
         while now - self._gaps[0][0] > GROWS_SECONDS + _LOOK_SECONDS:
             self._gaps.popleft()
-        if now - self._gaps[0][0] < GROWS_SECONDS or now - self._said_at < _AGAIN_SECONDS:
+        if now - self._gaps[0][0] < GROWS_SECONDS or now - self._warned_at < _AGAIN_SECONDS:
             return
         if self._grows(now):
-            self._said_at = now
+            self._warned_at = now
             logger.warning(
                 "%s of this program catches up in %d shards, and falls behind: %.0f s behind now, %.0f s ten minutes ago. If Kinesis has "
                 "the rate to spare, set kinesis-efo option 'maxShardRate' higher; with 'slowQueries=hold' the other queries wait for it",

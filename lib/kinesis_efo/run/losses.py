@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from kinesis_efo.decisions.losses import Known
+from kinesis_efo.decisions.losses import Facts
 from kinesis_efo.errors import (
     AccessRefusedError,
     DataLossError,
@@ -28,7 +28,7 @@ _FATAL: Final = (DataLossError, AccessRefusedError, StreamNotFoundError, StreamR
 class Losses:
     """Compares the offsets of one query with the shards that Kinesis lists."""
 
-    def __init__(self, streams: Streams, known: Callable[[ShardKey, Position], Known]) -> None:
+    def __init__(self, streams: Streams, known: Callable[[ShardKey, Position], Facts]) -> None:
         self._streams = streams
         self._known = known
         self._checked: Collection[ShardKey] = frozenset()
@@ -104,5 +104,5 @@ class Losses:
             with losses.collect():
                 await self._streams.stream(key.stream).check_position(key.shard, position, known, planned=planned)
 
-    def _known_in(self, stream: str, shard: str, position: Position) -> Known:
+    def _known_in(self, stream: str, shard: str, position: Position) -> Facts:
         return self._known(ShardKey(stream, shard), position)

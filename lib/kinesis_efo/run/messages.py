@@ -109,69 +109,69 @@ class OffsetsOfLink:
 
     def __init__(self, first: int) -> None:
         self._next = first
-        self._known: OrderedDict[int, Offset] = OrderedDict()
-        self._heard: int | None = None
+        self._offsets: OrderedDict[int, Offset] = OrderedDict()
+        self._received: int | None = None
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._offsets)
 
     def clear(self) -> None:
         """Drop all offsets. The next ones are sent whole."""
-        self._known.clear()
+        self._offsets.clear()
 
     def encode(self, message: Any) -> msgspec.Raw:
         """Encode a message with a number in place of each offset, and prepend the offsets that the other process lacks."""
-        told: list[_OffsetChanges] = []
-        body = msgspec.json.encode(message, enc_hook=partial(self._tell, told))
-        return msgspec.Raw(msgspec.json.encode((told, msgspec.Raw(body))))
+        diff: list[_OffsetChanges] = []
+        body = msgspec.json.encode(message, enc_hook=partial(self._encode_offset, diff))
+        return msgspec.Raw(msgspec.json.encode((diff, msgspec.Raw(body))))
 
     def decode(self, data: msgspec.Raw, kind: Any) -> Any:
         """Decode a message. An offset that was sent before is the same object again, which is cheap to compare.
 
         Raises UnknownOffset if the other process must send its offsets whole, msgspec.MsgspecError for an invalid message.
         """
-        told, body = msgspec.json.decode(data, type=tuple[list[_OffsetChanges], msgspec.Raw])
-        for each in told:
-            self._hear(each)
-        return msgspec.json.decode(body, type=kind, dec_hook=self._named)
+        diff, body = msgspec.json.decode(data, type=tuple[list[_OffsetChanges], msgspec.Raw])
+        for each in diff:
+            self._add_offset(each)
+        return msgspec.json.decode(body, type=kind, dec_hook=self._decode_number)
 
-    def _tell(self, told: list[_OffsetChanges], offset: Any) -> int:
+    def _encode_offset(self, diff: list[_OffsetChanges], offset: Any) -> int:
         if not isinstance(offset, Offset):
             raise NotImplementedError
-        for number, known in self._known.items():
+        for number, known in self._offsets.items():
             if known is offset:
-                self._keep(number, known)
+                self._store(number, known)
                 return number
-        base = self._known.get(self._heard) if self._heard is not None else None
+        base = self._offsets.get(self._received) if self._received is not None else None
         number, self._next = self._next, self._next + 2
-        self._keep(number, offset)
+        self._store(number, offset)
         moved, lasts = list(offset.changes_since(base).items()), list(offset.lasts.items())
         left = [] if base is None else [key for key in base if key not in offset]
-        since = None if base is None else self._heard
+        since = None if base is None else self._received
         facts = dict(offset.horizons), dict(offset.created)
-        told.append(_OffsetChanges(number, since, moved, left, lasts, offset.mark, *facts))
+        diff.append(_OffsetChanges(number, since, moved, left, lasts, offset.mark, *facts))
         return number
 
-    def _hear(self, told: _OffsetChanges) -> None:
+    def _add_offset(self, diff: _OffsetChanges) -> None:
         positions = {}
-        if told.base is not None:
-            if (base := self._known.get(told.base)) is None:
+        if diff.base is not None:
+            if (base := self._offsets.get(diff.base)) is None:
                 raise UnknownOffset
             positions = dict(base)
-            for key in told.left:
+            for key in diff.left:
                 del positions[key]
-        positions.update(told.moved)
-        self._keep(told.number, Offset(positions, dict(told.lasts), told.mark, told.horizons, told.created))
+        positions.update(diff.moved)
+        self._store(diff.number, Offset(positions, dict(diff.lasts), diff.mark, diff.horizons, diff.created))
 
-    def _named(self, _kind: type[Any], number: Any) -> Offset:
-        if (offset := self._known.get(number)) is None:
+    def _decode_number(self, _kind: type[Any], number: Any) -> Offset:
+        if (offset := self._offsets.get(number)) is None:
             raise UnknownOffset
-        self._heard = number
-        self._keep(number, offset)
+        self._received = number
+        self._store(number, offset)
         return offset
 
-    def _keep(self, number: int, offset: Offset) -> None:
-        self._known[number] = offset
-        self._known.move_to_end(number)
-        while len(self._known) > _KEPT_OFFSETS:
-            self._known.popitem(last=False)
+    def _store(self, number: int, offset: Offset) -> None:
+        self._offsets[number] = offset
+        self._offsets.move_to_end(number)
+        while len(self._offsets) > _KEPT_OFFSETS:
+            self._offsets.popitem(last=False)

@@ -43,14 +43,14 @@ class MicroBatchPlanner:
         max_skew: float | None = None,
     ) -> None:
         self.offset: Offset | None = None  # Where the query was at its last poll
-        self.left: frozenset[ShardKey] = frozenset()  # Shards that the query has finished
+        self.finished_shards: frozenset[ShardKey] = frozenset()  # Shards that the query has finished
         self._row = row
         self._clock = clock
         self._check = check
         self._alignment = Alignment(max_skew, read_until) if max_skew is not None else None
         self._fresh: set[ShardKey] = set()
         self._waiting: set[ShardKey] = set()
-        self._told: dict[ShardKey, Position] = {}
+        self._reported: dict[ShardKey, Position] = {}
         self._news = Signal()
 
     def touch(self, shards: Iterable[ShardKey]) -> None:
@@ -69,12 +69,12 @@ class MicroBatchPlanner:
         moved = offset.changes_since(before)
         left = before.keys() - offset.keys() if before is not None else set()
         # Skip idle shards whose position is the one that the last poll returned: they are unchanged.
-        self._fresh |= {key for key, at in moved.items() if key in self._waiting or self._told.get(key) != at}
+        self._fresh |= {key for key, at in moved.items() if key in self._waiting or self._reported.get(key) != at}
         self._waiting -= moved.keys() | left
         for key in left:
-            self._told.pop(key, None)
+            self._reported.pop(key, None)
         if self._alignment is not None:
-            self._alignment.follow(moved, left | self.left, self._clock.monotonic())
+            self._alignment.follow(moved, left | self.finished_shards, self._clock.monotonic())
         self.offset = offset
 
     async def poll(self, offset: Offset, max_data: int, max_records: int, at_most: float) -> list[ShardProgress]:
@@ -84,7 +84,7 @@ class MicroBatchPlanner:
         idle: dict[ShardKey, Portion] = {}
         while True:
             self._check()
-            idle |= self._look(offset)
+            idle |= self._check_changed(offset)
             shards = self._progress(offset, max_data, max_records, idle)
             news = any(shard.records or shard.through.is_end for shard in shards)
             left = give_up_at - self._clock.monotonic()
@@ -112,7 +112,7 @@ class MicroBatchPlanner:
             return False
         return row.index.news_since(position) is not None
 
-    def _look(self, offset: Offset) -> dict[ShardKey, Portion]:
+    def _check_changed(self, offset: Offset) -> dict[ShardKey, Portion]:
         """Check the changed shards. Return how far those without records move."""
         idle = {}
         fresh, self._fresh = self._fresh, set()
@@ -126,9 +126,9 @@ class MicroBatchPlanner:
                 self._fresh.add(key)
             elif row.index.news_since(position) is None:
                 idle[key] = row.index.portion(position, 0, 0)
-                self._told[key] = idle[key].through
+                self._reported[key] = idle[key].through
                 if self._alignment is not None:
-                    self._alignment.saw(key, row.index, position, self._clock.monotonic())
+                    self._alignment.record_position(key, row.index, position, self._clock.monotonic())
             else:
                 self._waiting.add(key)
         return idle
@@ -138,11 +138,11 @@ class MicroBatchPlanner:
     ) -> list[ShardProgress]:
         rows = {key: row for key in {*self._waiting, *idle} if (row := self._row(key, offset[key])) is not None}
         buffers = {key: rows[key].index for key in self._waiting if key in rows}
-        planning, now = partial(self._planned, rows, offset, max_data, max_records), self._clock.monotonic()
+        planning, now = partial(self._plan_portions, rows, offset, max_data, max_records), self._clock.monotonic()
         if self._alignment is None:
             portions = planning(buffers)
         else:
-            portions = self._alignment.planned(buffers, offset, planning, now)
+            portions = self._alignment.plan_portions(buffers, offset, planning, now)
         return [
             ShardProgress(
                 key,
@@ -159,7 +159,7 @@ class MicroBatchPlanner:
             for key, portion in {**idle, **portions}.items()
         ]
 
-    def _planned(
+    def _plan_portions(
         self,
         rows: Mapping[ShardKey, Row],
         offset: Offset,

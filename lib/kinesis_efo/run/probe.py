@@ -44,9 +44,9 @@ async def watch_fetchers(
         dead = members.silent(clock.monotonic())
         dead += [member for member, has_ended in zip(late, ended, strict=True) if has_ended and member in still]
         for member in dead:
-            assignments.lose(member.request.name)
+            assignments.remove(member.request.name)
         if assignments.measure() or dead:
-            assignments.share()
+            assignments.distribute()
         seconds = clock.monotonic() - assignments.empty_since
         if not len(members) and seconds >= patience:
             said = f"no fetcher has come up for {seconds:.0f} s. {problem()}".strip()

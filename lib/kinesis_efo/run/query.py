@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from kinesis_efo.clock import within
-from kinesis_efo.decisions.losses import Known
+from kinesis_efo.decisions.losses import Facts
 from kinesis_efo.decisions.planning import PollReply, ShardProgress
 from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import KinesisEfoError
@@ -27,7 +27,7 @@ from kinesis_efo.run.gap import GapWatch
 from kinesis_efo.run.losses import Losses
 from kinesis_efo.run.query_ends import EndPositions, Ends, seconds_left
 from kinesis_efo.run.run import Run
-from kinesis_efo.run.standing import stands, summed_up
+from kinesis_efo.run.standing import shard_status, with_totals
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class Query:
         self._unlisted: list[ShardKey] = []
         self._left_out: set[ShardKey] = set()
         self._complete_at: int | None = None
-        self._losses = Losses(run.streams, self._known)
+        self._losses = Losses(run.streams, self._facts)
         self._accepted = accepted or {}
         self._resumption = Resumption(run.lease_keys, run.leases.notes, run.continued)
         self._ending: asyncio.Task[EndPositions] | None = None
@@ -112,9 +112,9 @@ class Query:
         return self._accepted.get(key)
 
     @property
-    def reads_apart(self) -> bool:
+    def catches_up(self) -> bool:
         """Whether the query catches up in a shard. Thread-safe."""
-        return self._rows.is_apart
+        return self._rows.has_separate_rows
 
     def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
         """Return the query's status for tools, with a list of its shards if `shards`. With `stream`, count only that stream's shards."""
@@ -130,15 +130,15 @@ class Query:
             name=self.name,
         )
         where = [
-            stands(self._run.table, self._rows, key, done, now)
+            shard_status(self._run.table, self._rows, key, done, now)
             for key, done in (self.progress.finished or {}).items()
             if stream in (None, key.stream)
         ]
-        return summed_up(known, where, each=shards)
+        return with_totals(known, where, each=shards)
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """Compare the lease table's rows of a stream with the query's checkpoint."""
-        self._resumption.found(stream, rows)
+        self._resumption.load_rows(stream, rows)
 
     def stop(self) -> None:
         """Stop looking for the query's end."""
@@ -159,7 +159,7 @@ class Query:
         before = self.progress.reach
         self.progress.plan(end)
         if len(self._run.queries) > 1:
-            self._run.table.settle(end.changes_since(before))
+            self._run.table.update_orders(end.changes_since(before))
 
     async def at_front(self, offset: Offset) -> Offset:
         """Return the start of a new query at LATEST: the row's end in each shard that other queries read at the tip.
@@ -225,7 +225,7 @@ class Query:
         starting = self._starting(offset)
         shards = await self._rows.planner.poll(offset, max_data, max_records, 0.0 if starting else at_most)
         self._planned = shards or self._planned
-        self._gap.look(self._run.clock.monotonic(), partial(self.status, shards=True) if self.reads_apart else None)
+        self._gap.look(self._run.clock.monotonic(), partial(self.status, shards=True) if self.catches_up else None)
         self._run.failure.raise_if_set()
         reached: Mapping[ShardKey, Position] = offset
         if ends := {each.key: each.through for each in shards if each.through.is_end}:
@@ -238,9 +238,9 @@ class Query:
         finished = self._run.streams.finished(offset) if offset.has_ends else []
         return PollReply(shards, starting, finished, undecided)
 
-    def _known(self, key: ShardKey, position: Position) -> Known:
+    def _facts(self, key: ShardKey, position: Position) -> Facts:
         """Return further facts about a position. Only this query's start and options count."""
-        known = self._run.known(key, position)
+        known = self._run.facts(key, position)
         horizon = self.horizon(key) if position == TRIM_HORIZON else None
         return replace(known, accepted=self._accepted.get(key), horizon=horizon)
 
@@ -274,18 +274,18 @@ class Query:
         rows = {key: self._rows.row(key, offset[key]) for key in quiet if key in offset}
         return {key: quiet[key] for key, row in rows.items() if row is not None and row.quiet(now)}
 
-    def leave_shards(self, shards: frozenset[ShardKey]) -> None:
+    def stop_reading(self, shards: frozenset[ShardKey]) -> None:
         """Stop reading shards that the query has finished. Otherwise their events would fill the buffers and never be dropped."""
         planner = self._rows.planner
-        if shards != planner.left:
-            changed, planner.left = shards ^ planner.left, shards
-            self._run.table.settle(changed)
+        if shards != planner.finished_shards:
+            changed, planner.finished_shards = shards ^ planner.finished_shards, shards
+            self._run.table.update_orders(changed)
 
     def pause(self, *, yes: bool) -> None:
         """Pause while the ends are searched: subscriptions of other queries stay at the tips, and GetRecords is not called twice."""
         if self._rows.pauses != yes:
             self._rows.pauses = yes
-            self._run.table.settle(self._rows.shards())
+            self._run.table.update_orders(self._rows.shards())
 
     async def until_tip(self, at_most: float) -> None:
         """See `MicroBatchPlanner.until_tip`."""
@@ -308,7 +308,7 @@ class Query:
         if self.progress.begin(offset, end):
             self._processed(offset, before)
         elif offset is not before:
-            self._settle(offset, before)
+            self._update_orders(offset, before)
 
     def finish(self, mark: Mark) -> bool:
         """Finish the micro-batch whose end has this mark. Return whether it was unfinished."""
@@ -321,7 +321,7 @@ class Query:
 
     def _processed(self, offset: Offset, before: Offset | None) -> None:
         """Drop the records up to an offset, and move the lease table's rows there."""
-        moved = self._settle(offset, before)
+        moved = self._update_orders(offset, before)
         self._resumption.processed(offset)
         self._count(offset)
         self._move_rows(offset, moved if self._has_moved_rows else {**offset})
@@ -340,10 +340,10 @@ class Query:
         self._run.commit(offset, moved, {key: last for key, last in records.items() if last is not None})
         self._has_moved_rows = True
 
-    def _settle(self, offset: Offset, before: Offset | None) -> dict[ShardKey, Position]:
+    def _update_orders(self, offset: Offset, before: Offset | None) -> dict[ShardKey, Position]:
         """Decide again for the shards that have moved. Return these with their positions."""
         moved = offset.changes_since(before)
-        self._run.table.settle(moved.keys() | ((before or {}).keys() - offset.keys()))
+        self._run.table.update_orders(moved.keys() | ((before or {}).keys() - offset.keys()))
         return moved
 
     def _count(self, offset: Offset) -> None:
@@ -384,11 +384,11 @@ class Query:
 
     def planned(self, mark: Mark) -> None:
         """Record that the micro-batch with this mark is in Spark's log. Thread-safe."""
-        self._run.leases.notes.note_mark(mark)
+        self._run.leases.notes.record_mark(mark)
 
-    def begins(self, streams: Collection[str], *, from_leases: bool) -> None:
-        """Record that the query is new; see `Resumption.begins`."""
-        self._resumption.begins(streams, from_leases=from_leases)
+    def mark_new(self, streams: Collection[str], *, from_leases: bool) -> None:
+        """Record that the query is new; see `Resumption.mark_new`."""
+        self._resumption.mark_new(streams, from_leases=from_leases)
 
     def resume(self, offset: Offset) -> None:
         """Warn if the last planned offset of the query's checkpoint is behind the lease table.
@@ -396,7 +396,7 @@ class Query:
         Raises StreamReplacedError if a stream was created again since the query began to read it.
         """
         self._check_created(offset)
-        self._resumption.goes_on(offset)
+        self._resumption.resume(offset)
 
     def _check_created(self, offset: Offset) -> None:
         for name, created in offset.created.items():
@@ -405,14 +405,14 @@ class Query:
     # -- where a query ends
 
     @asynccontextmanager
-    async def _make_way(self, shards: Collection[ShardKey]) -> AsyncIterator[dict[ShardKey, Position]]:
+    async def _suspend_others(self, shards: Collection[ShardKey]) -> AsyncIterator[dict[ShardKey, Position]]:
         """Find the tips of shards that other queries read at the tip within some seconds, and close the other shards meanwhile.
 
         A shard has one subscription per consumer: two would endlessly disconnect each other.
         """
         async with self._run.searches:
             found = await self._tips_of_others(shards)
-            async with self._run.lend(set(shards) - found.keys()):
+            async with self._run.suspended(set(shards) - found.keys()):
                 yield found
 
     async def _tips_of_others(self, shards: Collection[ShardKey]) -> dict[ShardKey, Position]:
@@ -470,8 +470,8 @@ class Query:
                 await self._run.streams.refresh(patient=True)
                 continue
             # Wait for the leases: without them, a subscription would end that of another run.
-            await self._run.leases.wait_held({key.stream for key in ends.asked}, self._run.patience)
-            found = await ends.find(self._make_way)
+            await self._run.leases.wait_held({key.stream for key in ends.pending}, self._run.patience)
+            found = await ends.find(self._suspend_others)
             # ListShards may have been outdated: children of an ended shard can have records from before the end.
             ended = {key: end for key, end in found.ends.items() if end.is_end}
             children = await self._run.streams.list_children(ended)
@@ -494,16 +494,16 @@ class Resumption:
         self._offset: Offset | None = None
         self._rows: dict[str, Mapping[str, Lease]] = {}
         self._compared: set[str] = set()
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
-    def goes_on(self, offset: Offset) -> None:
+    def resume(self, offset: Offset) -> None:
         """Record that the query continues at `offset`, and compare that with the rows."""
         self._offset = offset
         self._continued |= {key.stream for key in offset}
         for stream in self._rows:
             self._compare(stream)
 
-    def begins(self, streams: Collection[str], *, from_leases: bool) -> None:
+    def mark_new(self, streams: Collection[str], *, from_leases: bool) -> None:
         """Record that the query is new. `from_leases`: it continues from the rows."""
         self._is_new = not from_leases
         if from_leases:
@@ -522,7 +522,7 @@ class Resumption:
             if said := begun_anew(stream, self._keys.by_shard(self._rows.get(stream, {}))):
                 logger.warning("%s", said)
 
-    def found(self, stream: str, rows: Mapping[str, Lease]) -> None:
+    def load_rows(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """Set the rows of a stream, and compare the query's checkpoint with them."""
         self._rows[stream] = rows
         self._compare(stream)
@@ -535,6 +535,6 @@ class Resumption:
         said = restored(self._offset, stream, rows, self._notes.reached(stream))
         # If the offset has a mark, the rows of all streams lead to the same result, and one warning is enough.
         about = stream if self._offset.mark is None else self._offset.mark.checkpoint
-        if said is not None and about not in self._said:
-            self._said.add(about)
+        if said is not None and about not in self._warned:
+            self._warned.add(about)
             logger.warning("%s", said)

@@ -25,7 +25,7 @@ _MARGIN_SECONDS: Final = 60.0
 _OPTION: Final = "kinesis-efo option 'endingPosition'"
 
 
-MakeWay = Callable[[Collection[ShardKey]], AbstractAsyncContextManager[Mapping[ShardKey, Position]]]
+SuspendOthers = Callable[[Collection[ShardKey]], AbstractAsyncContextManager[Mapping[ShardKey, Position]]]
 
 
 class EndPositions(NamedTuple):
@@ -96,30 +96,30 @@ class Ends:
                 self._ends[key] = self._of_closed(key, bound)
 
     @property
-    def asked(self) -> list[ShardKey]:
+    def pending(self) -> list[ShardKey]:
         """The shards whose ends have to be requested from Kinesis."""
         return [*self._timed, *self._open]
 
-    async def find(self, make_way: MakeWay) -> EndPositions:
+    async def find(self, suspend_others: SuspendOthers) -> EndPositions:
         """Find the ends. Raises `StreamError` if that fails.
 
-        `make_way` is entered for subscriptions, if GetRecords is not allowed. It yields the tips found by then.
+        `suspend_others` is entered for subscriptions, if GetRecords is not allowed. It yields the tips found by then.
         """
-        if all(self._streams.stream(key.stream).may_poll for key in self.asked):
+        if all(self._streams.stream(key.stream).may_poll for key in self.pending):
             try:
-                return await self._find({}, apart=True)
+                return await self._find({}, separate=True)
             except AccessRefusedError as error:
                 logger.info("where shards end is asked with subscriptions, which takes longer: %s", error)
-        async with make_way(self.asked) as known:
-            return await self._find(known, apart=False)
+        async with suspend_others(self.pending) as known:
+            return await self._find(known, separate=False)
 
-    async def _find(self, known: Mapping[ShardKey, Position], *, apart: bool) -> EndPositions:
-        await all_of(*(self._at_time(key, apart=apart) for key in self._timed))
+    async def _find(self, known: Mapping[ShardKey, Position], *, separate: bool) -> EndPositions:
+        await all_of(*(self._at_time(key, separate=separate) for key in self._timed))
         left = set(self._open)
         # A shard that is listed as open may be closed. Then its children are read too.
         while asked := sorted(left & self._reachable().keys()):
             left.difference_update(asked)
-            await all_of(*(self._tip(key, known.get(key), apart=apart) for key in asked))
+            await all_of(*(self._tip(key, known.get(key), separate=separate) for key in asked))
         ends = {key: position for key, position in self._reachable().items() if position is not None}
         return EndPositions(ends, {key: self._lasts[key] for key in self._lasts.keys() & ends})
 
@@ -128,10 +128,10 @@ class Ends:
         if end.record is not None:
             self._lasts[key] = end.record
 
-    async def _tip(self, key: ShardKey, known: Position | None, *, apart: bool) -> None:
+    async def _tip(self, key: ShardKey, known: Position | None, *, separate: bool) -> None:
         position, bound = self._offset.get(key, TRIM_HORIZON), self._bound(key)
         stream = self._streams.stream(key.stream)
-        tip = End(known) if known is not None else await stream.tip(key.shard, position, apart=apart)
+        tip = End(known) if known is not None else await stream.tip(key.shard, position, separate=separate)
         if bound is None or (not tip.position.is_end and bound.reaches(tip.position)):
             self._set(key, tip)
 
@@ -155,14 +155,14 @@ class Ends:
             return SHARD_END
         return SHARD_END if is_whole(self._streams.stream(key.stream).shard(key.shard), bound) else bound
 
-    async def _at_time(self, key: ShardKey, *, apart: bool) -> None:
+    async def _at_time(self, key: ShardKey, *, separate: bool) -> None:
         position, bound = self._offset.get(key, TRIM_HORIZON), self._bound(key)
         stream = self._streams.stream(key.stream)
         assert bound is not None
-        end = self._without_asking(key, position, bound.value / 1000)
-        self._set(key, end or await stream.end_before(key.shard, bound.value, position, apart=apart))
+        end = self._known_end(key, position, bound.value / 1000)
+        self._set(key, end or await stream.end_before(key.shard, bound.value, position, separate=separate))
 
-    def _without_asking(self, key: ShardKey, position: Position, time: float) -> End | None:
+    def _known_end(self, key: ShardKey, position: Position, time: float) -> End | None:
         """Return the end of a shard at a time, if the shard was certainly closed before or opened after that time; else None."""
         if (shard := self._streams.stream(key.stream).shard(key.shard)) is None:
             return None

@@ -55,7 +55,7 @@ class Advance:
 
     def to(self, position: Offset, reply: PollReply, mark: Mark | None) -> Offset | None:
         """Return the offset after the reply to a poll, with `mark` if it had none; None if the reply does not justify a micro-batch."""
-        starting = [key for key in reply.starting if self._ending.begins(key)]
+        starting = [key for key in reply.starting if self._ending.includes(key)]
         justified = bool(starting)
         moved: dict[ShardKey, Position] = {}
         empty: dict[ShardKey, Position] = {}
@@ -69,7 +69,7 @@ class Advance:
                 self.quiet[key] = self._now() - progress.quiet
             else:
                 self.quiet.pop(key, None)
-            through = self._ending.capped(key, position[key], whole)
+            through = self._ending.limit_to_target(key, position[key], whole)
             if through == position[key]:
                 continue
             if progress.records or through.is_end:
@@ -185,7 +185,7 @@ class QueryPlanner:
         if call.planned is not None:
             query.planned(call.planned)
         if call.ending is not None:
-            self._ending.go_on(call.ending, self._run.clock.monotonic())
+            self._ending.restore(call.ending, self._run.clock.monotonic())
         if call.resumed is not None:
             query.resume(call.resumed)
         # If the query has begun, another thread's call was faster and has newer positions.
@@ -226,9 +226,9 @@ class QueryPlanner:
         if ending.wanted and ending.in_one_batch:
             if (tips := await self.query.tips(position, call.wait)) is None:
                 return self._step(again=True)
-            ending.found(tips, self._run.clock.monotonic())
+            ending.set_targets(tips, self._run.clock.monotonic())
             # The added streams are read by the next run.
-            end = position.moved_to({**ending.whole(position), **added}, tips.lasts, self._mark, added)
+            end = position.moved_to({**ending.single_batch_end(position), **added}, tips.lasts, self._mark, added)
             self.query.pause(yes=end is position)
             return self._step(end, size=None)
         if ending.wanted and not await self._look_for_ends(position, call.wait):
@@ -243,7 +243,7 @@ class QueryPlanner:
         most = options.max_bytes_per_trigger or NO_LIMIT, options.max_records_per_trigger or NO_LIMIT
         if ending.targets is not None and position is not self._left_at:
             self._left_at = position
-            self.query.leave_shards(ending.left(position))
+            self.query.stop_reading(ending.finished_shards(position))
             self.query.pause(yes=False)
         give_up_at = self._run.clock.monotonic() + call.wait
         reply = await self.query.poll(position, *most, at_most)
@@ -272,7 +272,7 @@ class QueryPlanner:
         if not waits:  # a shard whose records wait is not quiet
             # A shard that is silent by now is not quiet any more, although no reply was about it.
             quiet = {} if ending.targets is None else self.query.still_quiet(position, self._advance.quiet)
-            ending.settle(position, quiet, self._run.clock.monotonic())
+            ending.end_quiet(position, quiet, self._run.clock.monotonic())
         unfinished = ending.targets is not None and (reply.undecided or not ending.reached(position))
         return self._step(again=unfinished or (waits and self._alone), behind=behind)
 
@@ -287,7 +287,7 @@ class QueryPlanner:
         due_at = self._planned_at + options.max_trigger_delay
         if due_at <= now or call.hurry or reply.starting or not (self._alone or least is not None):
             return False
-        if not may_wait((each for each in reply.shards if not self._ending.stops(each.key, each.through)), least):
+        if not may_wait((each for each in reply.shards if not self._ending.ends_at(each.key, each.through)), least):
             return False
         left = max(0.0, min(due_at, give_up_at, now + _WAIT_SECONDS) - now)
         await (self.query.until_tip(left) if least is None else self._run.clock.sleep(left))
@@ -351,5 +351,5 @@ class QueryPlanner:
 
     async def _look_for_ends(self, position: Offset, at_most: float) -> bool:
         if (found := await self.query.ends(position, at_most)) is not None:
-            self._ending.found(found.ends, self._run.clock.monotonic(), lasts=found.lasts)
+            self._ending.set_targets(found.ends, self._run.clock.monotonic(), lasts=found.lasts)
         return found is not None

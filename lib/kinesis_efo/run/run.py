@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.decisions.losses import Known
+from kinesis_efo.decisions.losses import Facts
 from kinesis_efo.decisions.progress import lease_positions
 from kinesis_efo.errors import AccessRefusedError, FetcherError, KinesisEfoError, LeaseLostError
 from kinesis_efo.fetcher.background import all_of, in_background
@@ -34,7 +34,7 @@ from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Offset, Position, Sh
 from kinesis_efo.run.assignments import Assignments
 from kinesis_efo.run.probe import nobody_listens, watch_fetchers
 from kinesis_efo.run.serving import Serving
-from kinesis_efo.run.standing import lag_of, slowest
+from kinesis_efo.run.standing import lag_of, slowest_queries
 from kinesis_efo.run.strictness import Strictness
 from kinesis_efo.run.table import Table
 
@@ -127,16 +127,16 @@ class Run(LeaseListener):
         self.failure.on_set(self._end)
 
     @asynccontextmanager
-    async def lend(self, shards: Collection[ShardKey]) -> AsyncIterator[None]:
+    async def suspended(self, shards: Collection[ShardKey]) -> AsyncIterator[None]:
         """Close subscriptions to some shards, so that the caller can find their tips with subscriptions."""
-        self.table.lend(shards)
+        self.table.suspend(shards)
         try:
             await self.fetcher.close(RowKey(None, key) for key in shards)
             if self.assignments is not None:
-                await self.assignments.closed(shards)
+                await self.assignments.wait_closed(shards)
             yield
         finally:
-            self.table.take_back(shards)
+            self.table.resume(shards)
 
     async def start(self, endpoint: str, status: str | None = None) -> None:
         """Start the run: it acquires the lease on each stream in the background, and reads a stream while it owns the lease.
@@ -190,9 +190,9 @@ class Run(LeaseListener):
     def _order(self, rows: Collection[RowKey]) -> None:
         """Send the table's orders to the fetchers: by a call in this process, by messages elsewhere."""
         here = {row: self.table.order(row) for row in rows if self.assignments is None or not row.is_shared}
-        self.fetcher.obey(here)
+        self.fetcher.apply_orders(here)
         if self.assignments is not None:
-            self.assignments.obey({row.shard for row in rows if row not in here})
+            self.assignments.forward_orders({row.shard for row in rows if row not in here})
 
     @property
     def reading(self) -> bool:
@@ -220,7 +220,7 @@ class Run(LeaseListener):
         if query not in self.queries:
             return
         self.queries.remove(query)
-        self._note(self._lowest(query.progress.finished or ()), {})
+        self._save(self._lowest(query.progress.finished or ()), {})
         if self._finished:
             self.follow()
 
@@ -247,7 +247,7 @@ class Run(LeaseListener):
         if len(self.queries) > 1:
             moved = self._lowest(moved)
         # A record belongs to this query's position, so ignore it if another query is further behind.
-        self._note(moved, {key: record for key, record in records.items() if moved.get(key) == offset.get(key)})
+        self._save(moved, {key: record for key, record in records.items() if moved.get(key) == offset.get(key)})
 
     @property
     def _finished(self) -> list[Offset]:
@@ -256,12 +256,12 @@ class Run(LeaseListener):
     def _lowest(self, shards: Iterable[ShardKey]) -> dict[ShardKey, Position]:
         return lease_positions(shards, self._finished, self._checkpoints.stored, self.streams.ancestors)
 
-    def _note(self, moved: Mapping[ShardKey, Position], records: Mapping[ShardKey, LastRecord]) -> None:
+    def _save(self, moved: Mapping[ShardKey, Position], records: Mapping[ShardKey, LastRecord]) -> None:
         for key, position in moved.items():
             if position.is_end:
                 self._checkpoints.finish(key, self.streams.stream(key.stream).lineage.children(key.shard))
             else:
-                self._checkpoints.note(key, position, records.get(key))
+                self._checkpoints.update(key, position, records.get(key))
 
     def _read_until(self, key: ShardKey, position: Position) -> float | None:
         row = self.table.read_until(key, position, lost=False)
@@ -272,18 +272,18 @@ class Run(LeaseListener):
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """Start reading a stream whose lease was acquired."""
-        self._checkpoints.found(stream, rows)
+        self._checkpoints.load(stream, rows)
         self._rows[stream] = rows
         for query in self.queries:
             query.lease_taken(stream, rows)
         # In a run that is stopping, the stream would not be stopped when the lease is released.
         if self.failure.error is None:
             logger.info("this run reads stream %s: it holds the lease", stream)
-            self._settle(stream)
+            self._update_orders(stream)
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
         """Stop reading a stream whose lease was lost. If another run has acquired it, this run fails."""
-        self._settle(stream)
+        self._update_orders(stream)
         rows = [feed.row for feed in self.fetcher if feed.key.stream == stream]
         self._tasks.append(asyncio.create_task(self.fetcher.close(rows), name="closing"))
         if owner is not None:
@@ -295,10 +295,10 @@ class Run(LeaseListener):
                 ).about(stream)
             )
 
-    def _settle(self, stream: str) -> None:
+    def _update_orders(self, stream: str) -> None:
         queries = self.table.queries.values()
         shards = {key for query in queries for key in query.shards() if key.stream == stream}
-        self.table.settle(shards)
+        self.table.update_orders(shards)
         self.table.touch_queries(shards)
         self.table.wake()
 
@@ -312,7 +312,7 @@ class Run(LeaseListener):
         done: dict[int, Mapping[ShardKey, Position]] = {
             query.number: query.progress.finished or {} for query in self.queries
         }
-        found = slowest(done, self.streams.ancestors)
+        found = slowest_queries(done, self.streams.ancestors)
         # One of several queries may be further behind than the shared buffers.
         queries = [query.status(shards=True) for query in self.queries] if self._are_several else []
         lags = {
@@ -337,12 +337,12 @@ class Run(LeaseListener):
 
     @property
     def _are_several(self) -> bool:
-        return len(self.queries) > 1 or any(query.reads_apart for query in self.queries)
+        return len(self.queries) > 1 or any(query.catches_up for query in self.queries)
 
     def count_queries(self) -> tuple[int, int]:
         """Return the number of queries, and of those that are catching up. Thread-safe."""
         queries = list(self.queries)
-        return len(queries), sum(query.reads_apart for query in queries)
+        return len(queries), sum(query.catches_up for query in queries)
 
     # -- for the fetcher
 
@@ -365,9 +365,9 @@ class Run(LeaseListener):
             "does not answer; `kinesis-efo leases list` shows its owner: stop that query"
         )
 
-    def known(self, shard: ShardKey, position: Position) -> Known:
+    def facts(self, shard: ShardKey, position: Position) -> Facts:
         begins = position == TRIM_HORIZON
-        return Known(
+        return Facts(
             self._checkpoints.read_until(shard, position),
             self._horizon(shard) if begins else None,
             self._accepted(shard),

@@ -33,7 +33,7 @@ class Serving:
 
     def of(self, query: str) -> QuerySource:
         """Return what the tasks of this query read from."""
-        self._table.named(query)
+        self._table.get_query(query)
         return QuerySource(self._table, self._coordinator, self._clock, query, has_shared=self.assignments is None)
 
     async def where(self, request: WhereRequest, home: FetcherAddress) -> WhereReply:
@@ -41,13 +41,13 @@ class Serving:
         give_up_at = self._clock.monotonic() + request.wait
         while True:
             self._coordinator.failure.raise_if_set()
-            self._table.named(request.query).failure.raise_if_set()
+            self._table.get_query(request.query).failure.raise_if_set()
             rows = self._table.find(request.query, dict(zip(request.shards, request.after, strict=True)))
             found = [self._address(rows[key], home) for key in request.shards]
             left = give_up_at - self._clock.monotonic()
             if None not in found or left <= 0:
                 return WhereReply(found, 1 if self.assignments is None else len(self.assignments.members))
-            await self._table.moved.within(min(left, TICK_SECONDS))
+            await self._table.orders_changed.within(min(left, TICK_SECONDS))
 
     def _address(self, row: RowKey | None, home: FetcherAddress) -> FetcherAddress | None:
         if row is None:
@@ -80,7 +80,7 @@ class QuerySource:
                         yield payloads
             except NotCovered as error:
                 if error.left == wanted:
-                    await self._table.moved.within(_AGAIN_SECONDS)
+                    await self._table.orders_changed.within(_AGAIN_SECONDS)
                 wanted = error.left
             else:
                 return
@@ -91,7 +91,7 @@ class QuerySource:
         give_up_at = self._clock.monotonic() + patience
         while True:
             self._coordinator.failure.raise_if_set()
-            self._table.named(self._query).failure.raise_if_set()
+            self._table.get_query(self._query).failure.raise_if_set()
             row = self._table.find(self._query, {wanted.key: wanted.after})[wanted.key]
             if row is not None and (self._has_shared or not row.is_shared):
                 return row
@@ -99,7 +99,7 @@ class QuerySource:
                 raise NotCovered(wanted)
             if (left := give_up_at - self._clock.monotonic()) <= 0:
                 raise self._coordinator.refusal(wanted.key, patience)
-            await self._table.moved.within(min(left, 1.0))
+            await self._table.orders_changed.within(min(left, 1.0))
 
 
 class PlannerService(FetcherService):

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from kinesis_efo.run.table import QueryRows, Table
 
 
-def stands(table: Table, query: QueryRows, key: ShardKey, done: Position, now: float) -> QueryShard:
+def shard_status(table: Table, query: QueryRows, key: ShardKey, done: Position, now: float) -> QueryShard:
     """Return the status of a query that has processed everything up to `done` in one shard. `now` is monotonic seconds."""
     shared, own = table.shared.get(key), table.separate(query.name, key)
-    kept = None if shared is None else shared.kept.get(query.name)
-    held = 0 if shared is None or kept is None else shared.index.held_behind(kept)
+    kept = None if shared is None else shared.retained.get(query.name)
+    held = 0 if shared is None or kept is None else shared.index.bytes_after(kept)
     row = shared if own is None else own
     if done.is_end or row is None:
         return QueryShard(*key, str(done), 0, 0, 0 if done.is_end else None, held, own is not None)
@@ -27,15 +27,15 @@ def stands(table: Table, query: QueryRows, key: ShardKey, done: Position, now: f
     return QueryShard(
         *key,
         str(done),
-        row.index.records_behind(done),
-        row.index.held_behind(done),
+        row.index.records_after(done),
+        row.index.bytes_after(done),
         behind if oldest is None else max(oldest, behind or 0),
         held,
         own is not None,
     )
 
 
-def summed_up(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool) -> QueryStatus:
+def with_totals(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool) -> QueryStatus:
     """Add the sums over a query's shards to its status, and if `each`, the list of the shards."""
     known = list(shards)
     worst = max(
@@ -54,7 +54,7 @@ def summed_up(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool) -
     )
 
 
-def slowest(
+def slowest_queries(
     queries: Mapping[int, Mapping[ShardKey, Position]], ancestors: Callable[[ShardKey], Collection[ShardKey]]
 ) -> dict[ShardKey, tuple[int, Position]]:
     """Return, for each shard, number and position of the query that is furthest behind; `TRIM_HORIZON` if it still reads an ancestor."""

@@ -34,7 +34,7 @@ class Strictness:
         self._patience = patience
         self._clock = clock
         self._asked: dict[str, tuple[float, Distribution]] = {}
-        self._said: set[tuple[str, Distribution]] = set()
+        self._warned: set[tuple[str, Distribution]] = set()
 
     async def of(self, names: Collection[str]) -> frozenset[str]:
         """Return the given streams in which aggregates may be dropped. Waits for the leases; raises `LeaseError` without them."""
@@ -48,10 +48,10 @@ class Strictness:
             if distribution is Distribution.KEYED:
                 return True
             if distribution is Distribution.UNKNOWN:
-                self._say(name, distribution)
+                self._warn(name, distribution)
                 return False
-            self._leases.notes.note_distributed(name)
-        self._say(name, Distribution.AUTO)
+            self._leases.notes.record_distributed(name)
+        self._warn(name, Distribution.AUTO)
         return False
 
     async def _distribution(self, name: str) -> Distribution:
@@ -65,7 +65,7 @@ class Strictness:
         self._asked[name] = self._clock.monotonic(), told
         return told
 
-    def _say(self, name: str, distribution: Distribution) -> None:
-        if (name, distribution) not in self._said:
-            self._said.add((name, distribution))
+    def _warn(self, name: str, distribution: Distribution) -> None:
+        if (name, distribution) not in self._warned:
+            self._warned.add((name, distribution))
             logger.warning("%s", lenient(name, distribution))

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.event_index import EventIndex
-from kinesis_efo.decisions.losses import Known
+from kinesis_efo.decisions.losses import Facts
 from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.decisions.rows import Needs, RowView, decide
 from kinesis_efo.errors import AccessRefusedError, FetcherUnreachableError
@@ -65,7 +65,7 @@ class ReportedIndex(EventIndex):
             size += event.size
         return size
 
-    def keep(self, position: Position) -> None:
+    def drop_before(self, position: Position) -> None:
         """Drop the events before a position."""
         gone, stop = self.gone, self.index_after(position)
         if stop > gone:
@@ -93,18 +93,18 @@ class Row:
     def __init__(self, key: RowKey, start: Position, version: int, now: float) -> None:
         self.key: Final = key
         self.moved_at = now
-        self.begin(start, version, now)
+        self.restart(start, version, now)
 
-    def begin(self, start: Position, version: int, now: float) -> None:
+    def restart(self, start: Position, version: int, now: float) -> None:
         """Restart the row at a position, discarding what was reported about it."""
-        self.start = self.keep = start
+        self.start = self.retain_from = start
         self.version = version
         self.index = EventIndex(start)
-        self.kept: Mapping[str, Position] = {}
-        self.known: Known | None = None
+        self.retained: Mapping[str, Position] = {}
+        self.facts: Facts | None = None
         self.is_heard = self._has_come = False
         self.fetcher, self.room = "", 1
-        self.heard_at = now
+        self.reported_at = now
         self.behind: int | None = None
         self.read_until: float | None = None
         self.waits = self.lost = False
@@ -112,11 +112,11 @@ class Row:
         self._seen_until: float | None = None
         self._quiet_since: float | None = None
 
-    def note(self, news: ShardNews, now: float, made_at: float) -> None:
+    def apply_report(self, news: ShardNews, now: float, made_at: float) -> None:
         """Apply a report, except for its events. It was made after `made_at` and may have come late."""
         if not self._has_come and len(self.index):
             self._has_come, self.moved_at = True, now
-        self.is_heard, self.heard_at = True, now
+        self.is_heard, self.reported_at = True, now
         self.behind, self.read_until, self.lost = news.behind, news.read_until, news.lost
         self.waits, self.subscription = news.waits, news.subscription
         self._seen_until = None if news.unseen is None else made_at - news.unseen
@@ -124,7 +124,7 @@ class Row:
 
     def quiet(self, now: float) -> float:
         """Return for how many seconds reading seems to be at the tip; 0 if the shard may have more records."""
-        unheard = self.waits or now - self.heard_at > _LATELY_SECONDS
+        unheard = self.waits or now - self.reported_at > _LATELY_SECONDS
         return 0.0 if self._quiet_since is None or unheard else now - self._quiet_since
 
     def has_all_since(self, since: float) -> bool:
@@ -135,7 +135,7 @@ class Row:
         """Return by how many milliseconds the row is behind the tip; None if unknown."""
         if self.index.ended:
             return 0
-        silent = now - self.heard_at
+        silent = now - self.reported_at
         return None if self.behind is None else self.behind + (round(1000 * silent) if silent > SILENCE_SECONDS else 0)
 
     def view(self, now: float) -> RowView:
@@ -144,7 +144,7 @@ class Row:
         return RowView(
             self.index,
             None if behind is None else behind / 1000,
-            now - self.heard_at,
+            now - self.reported_at,
             now - self.moved_at,
             self.waits,
             bool(self.quiet(now)),
@@ -152,8 +152,8 @@ class Row:
 
     def order(self) -> Order:
         """Return the order for its fetcher."""
-        kept = sorted(self.kept.items()) if len(self.kept) > 1 else []
-        return Order(self.version, self.start, self.keep, kept)
+        kept = sorted(self.retained.items()) if len(self.retained) > 1 else []
+        return Order(self.version, self.start, self.retain_from, kept)
 
     def status(self, fetcher: str | None, subscription: Subscription | None, now: float) -> ShardStatus:
         """Return the status of the shard. `fetcher` is its fetcher's name for tools; `subscription` counts its subscriptions."""
@@ -177,10 +177,10 @@ class Table:
     Args:
         home: The run's own fetcher.
         may_read: Returns whether the run may read a shard now.
-        ordered: Called with the rows whose orders have changed.
+        send_orders: Called with the rows whose orders have changed.
         hold: Queries stay together even if one starves.
 
-    `moved` is notified when orders have changed.
+    `orders_changed` is notified when orders have changed.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Table:
         home: Fetcher,
         clock: Clock,
         may_read: Callable[[ShardKey], bool],
-        ordered: Callable[[Collection[RowKey]], None],
+        send_orders: Callable[[Collection[RowKey]], None],
         *,
         hold: bool = False,
     ) -> None:
@@ -196,18 +196,18 @@ class Table:
         self.clock: Final = clock
         self.queries: dict[str, QueryRows] = {}
         self.shared: Final[dict[ShardKey, Row]] = {}
-        self.moved = Signal()
+        self.orders_changed = Signal()
         self._separate: dict[ShardKey, dict[str, Row]] = {}
         self._may_read = may_read
-        self._ordered = ordered
+        self._send_orders = send_orders
         self._hold = hold
         self._may_poll: bool | None = None
         self._version = 0
-        self._lent: set[ShardKey] = set()
+        self._suspended: set[ShardKey] = set()
         self._watched: set[ShardKey] = set()
         self._touched: set[RowKey] = set()
-        self._looks = self._wakes = False
-        self._said_at = -inf
+        self._check_scheduled = self._wakes = False
+        self._warned_at = -inf
 
     @property
     def may_poll(self) -> bool:
@@ -226,7 +226,7 @@ class Table:
             "queries of one program that read the same stream wait for the slowest of them, because none may catch up by itself: %s",
             why,
         )
-        self.settle(self._separate)
+        self.update_orders(self._separate)
 
     # -- queries
 
@@ -239,41 +239,41 @@ class Table:
         """Remove a query and what was retained for it."""
         if self.queries.get(query.name) is query:
             del self.queries[query.name]
-            self.settle([*query.shards(), *self._separate])
+            self.update_orders([*query.shards(), *self._separate])
 
-    def named(self, name: str) -> QueryRows:
+    def get_query(self, name: str) -> QueryRows:
         """Return a query by its name. Raises `FetcherUnreachableError` if it has ended, or has not joined this run yet."""
         try:
             return self.queries[name]
         except KeyError:
             raise FetcherUnreachableError("the run does not know the query of this task (any more)") from None
 
-    def lend(self, shards: Collection[ShardKey]) -> None:
-        """Close the rows of some shards until `take_back`."""
-        self._lent |= {*shards}
-        self.settle(shards)
+    def suspend(self, shards: Collection[ShardKey]) -> None:
+        """Close the rows of some shards until `resume`."""
+        self._suspended |= {*shards}
+        self.update_orders(shards)
 
-    def take_back(self, shards: Collection[ShardKey]) -> None:
+    def resume(self, shards: Collection[ShardKey]) -> None:
         """Fill the rows of lent shards again."""
-        self._lent -= {*shards}
-        self.settle(shards)
+        self._suspended -= {*shards}
+        self.update_orders(shards)
 
     # -- news
 
     def touch(self, rows: Iterable[RowKey]) -> None:
         """Check rows of the run's own fetcher soon."""
         self._touched.update(rows)
-        if not self._looks:
-            self._looks = True
-            asyncio.get_running_loop().call_soon(self._look)
+        if not self._check_scheduled:
+            self._check_scheduled = True
+            asyncio.get_running_loop().call_soon(self._check_touched)
 
     def wake(self) -> None:
         self._wakes = True
         self.touch(())
 
-    def _look(self) -> None:
+    def _check_touched(self) -> None:
         touched, self._touched = self._touched, set()
-        wakes, self._wakes, self._looks = self._wakes, False, False
+        wakes, self._wakes, self._check_scheduled = self._wakes, False, False
         for key in touched:
             feed, row = self.home.feed(key), self._row(key)
             if feed is None or feed.buffer is None or row is None:
@@ -282,10 +282,10 @@ class Table:
             if news.version == row.version:
                 row.index = feed.buffer
                 row.room = feed.budget.limit
-                row.note(news, now := self.clock.monotonic(), now)
-        self.heard({key.shard for key in touched}, wakes=wakes)
+                row.apply_report(news, now := self.clock.monotonic(), now)
+        self.on_reports({key.shard for key in touched}, wakes=wakes)
 
-    def note(self, news: ShardNews, fetcher: str, room: int, made_at: float) -> int | None:
+    def apply_report(self, news: ShardNews, fetcher: str, room: int, made_at: float) -> int | None:
         """Apply a remote fetcher's report about a shard, made after `made_at` (monotonic seconds).
 
         Returns the bytes of new events; None if an earlier report is missing.
@@ -303,18 +303,18 @@ class Table:
         size = index.add(news.events, now)
         index.before_end = news.before_end or index.before_end
         if news.lowest is not None:
-            index.vouch(news.lowest)
+            index.extend_coverage(news.lowest)
         if news.low is not None:
-            index.keep(news.low)
-        if index.covers(row.keep):
+            index.drop_before(news.low)
+        if index.covers(row.retain_from):
             # The fetcher will drop the events before this position, so they must not be planned.
-            index.keep(row.keep)
-        row.note(news, now, made_at)
+            index.drop_before(row.retain_from)
+        row.apply_report(news, now, made_at)
         return size
 
-    def heard(self, shards: Collection[ShardKey], *, wakes: bool) -> None:
+    def on_reports(self, shards: Collection[ShardKey], *, wakes: bool) -> None:
         """Decide again after reports about some shards, and notify the queries. `wakes`: there is something to read."""
-        self.settle(shards)
+        self.update_orders(shards)
         for query in list(self.queries.values()):
             query.planner.touch(shards)
             if wakes:
@@ -325,30 +325,30 @@ class Table:
     def tick(self) -> None:
         """Decide again for shards in which time matters. Called once a second."""
         self.touch(RowKey(name, key) for key, rows in self._separate.items() for name in rows)
-        self.settle(list(self._watched))
+        self.update_orders(list(self._watched))
 
-    def settle(
-        self, shards: Iterable[ShardKey], query: str = "", asked: Mapping[ShardKey, Position] | None = None
+    def update_orders(
+        self, shards: Iterable[ShardKey], query: str = "", requested: Mapping[ShardKey, Position] | None = None
     ) -> None:
-        """Decide for some shards and order the result. `asked` has positions of a query's tasks that are not served yet."""
+        """Decide for some shards and order the result. `requested` has positions of a query's tasks that are not served yet."""
         changed: set[RowKey] = set()
         may_read: dict[str, bool] = {}
         for key in set(shards):
             if key.stream not in may_read:
                 may_read[key.stream] = self._may_read(key)
             needs: dict[str, Needs] = {}
-            for name, each in self.queries.items() if may_read[key.stream] and key not in self._lent else ():
-                position = asked.get(key) if asked is not None and name == query else None
+            for name, each in self.queries.items() if may_read[key.stream] and key not in self._suspended else ():
+                position = requested.get(key) if requested is not None and name == query else None
                 if (need := each.needs(key, position)) is not None:
                     needs[name] = need
-            self._settle(key, needs, changed)
+            self._update_row(key, needs, changed)
             if not may_read[key.stream]:
                 self._watched.add(key)  # a late renewal may show that the lease never expired
         if changed:
-            self._ordered(changed)
-            self.moved.notify()
+            self._send_orders(changed)
+            self.orders_changed.notify()
 
-    def _settle(self, key: ShardKey, needs: Mapping[str, Needs], changed: set[RowKey]) -> None:
+    def _update_row(self, key: ShardKey, needs: Mapping[str, Needs], changed: set[RowKey]) -> None:
         shared, separate = self.shared.get(key), self._separate.get(key, {})
         if not needs:
             self._watched.discard(key)
@@ -360,7 +360,7 @@ class Table:
         if shared is not None and not separate and self._is_plain(shared, needs):
             self._watched.discard(key)
             kept = {name: need.lowest for name, need in needs.items()}
-            self._keep(shared, kept, lowest(kept.values()) if len(kept) > 1 else next(iter(kept.values())), changed)
+            self._retain(shared, kept, lowest(kept.values()) if len(kept) > 1 else next(iter(kept.values())), changed)
             return
         self._watched.add(key)
         now = self.clock.monotonic()
@@ -371,45 +371,45 @@ class Table:
             hold=self._hold,
             may_poll=self.may_poll,
         )
-        if found.stand is not None:
-            shared = self._stand(RowKey(None, key), found.stand, changed)
-            if found.why[0] != "open":
-                logger.debug("shard %s: the subscription begins again at %s (%s)", key, found.stand, found.why[0])
+        if (at := found.restart_at) is not None:
+            shared = self._restart(RowKey(None, key), at, changed)
+            if found.rules[0] != "open":
+                logger.debug("shard %s: the subscription begins again at %s (%s)", key, at, found.rules[0])
         assert shared is not None
-        if "full" in found.why and now - self._said_at >= _AGAIN_SECONDS:
-            self._said_at = now
+        if "full" in found.rules and now - self._warned_at >= _AGAIN_SECONDS:
+            self._warned_at = now
             logger.warning(
                 "shard %s: %d bytes are buffered that one query of this program has not read yet, and another one finds no room: the slow "
                 "one catches up with GetRecords, also in other shards",
                 key,
                 shared.index.held,
             )
-        if shared.index.covers(found.keep):
-            self._keep(shared, found.kept, found.keep, changed)
+        if shared.index.covers(found.retain_from):
+            self._retain(shared, found.retained, found.retain_from, changed)
         self._close(key, separate.keys() - found.separate.keys(), changed)
         for name, start in found.separate.items():
             row = separate.get(name)
             if row is None or not row.view(now).has(start) or row.index.ends_before(start):
-                row = self._stand(RowKey(name, key), start, changed)
+                row = self._restart(RowKey(name, key), start, changed)
             if row.index.covers(needs[name].lowest):
-                self._keep(row, {}, needs[name].lowest, changed)
+                self._retain(row, {}, needs[name].lowest, changed)
 
     def _is_plain(self, shared: Row, needs: Mapping[str, Needs]) -> bool:
         """Whether all queries are within the row: the usual case, in which `decide` would not change anything. A cheap check."""
         index = shared.index
-        for at, _, asked in needs.values():
-            if asked is not None or not index.covers(at) or index.ends_before(at):
+        for at, _, requested in needs.values():
+            if requested is not None or not index.covers(at) or index.ends_before(at):
                 return False
         return not shared.waits
 
-    def _keep(self, row: Row, kept: Mapping[str, Position], keep: Position, changed: set[RowKey]) -> None:
-        if keep != row.keep or kept != row.kept:
-            row.keep, row.kept = keep, kept
+    def _retain(self, row: Row, kept: Mapping[str, Position], keep: Position, changed: set[RowKey]) -> None:
+        if keep != row.retain_from or kept != row.retained:
+            row.retain_from, row.retained = keep, kept
             changed.add(row.key)
             if isinstance(row.index, ReportedIndex):
-                row.index.keep(keep)
+                row.index.drop_before(keep)
 
-    def _stand(self, key: RowKey, start: Position, changed: set[RowKey]) -> Row:
+    def _restart(self, key: RowKey, start: Position, changed: set[RowKey]) -> Row:
         """Restart the source of a row at a position. Subscriptions move only here."""
         self._version += 1
         now = self.clock.monotonic()
@@ -422,7 +422,7 @@ class Table:
             else:
                 rows[key.query] = row
         else:
-            row.begin(start, self._version, now)
+            row.restart(start, self._version, now)
             row.moved_at = now
         changed.add(key)
         return row
@@ -441,14 +441,14 @@ class Table:
             row = self.shared.get(key)
             if row is None or not row.is_heard:
                 continue
-            if row.kept:
+            if row.retained:
                 self._version += 1
-                row.begin(row.keep, self._version, self.clock.monotonic())
+                row.restart(row.retain_from, self._version, self.clock.monotonic())
             else:
                 del self.shared[key]
                 unused.append(key)
             self.touch_queries((key,))
-        self.settle(unused)
+        self.update_orders(unused)
 
     def touch_queries(self, shards: Collection[ShardKey]) -> None:
         """Make all queries check shards again."""
@@ -482,7 +482,7 @@ class Table:
         """Call `serving` for some shards, and decide again for those that are not served."""
         found = {key: self.serving(query, key, at) for key, at in wanted.items()}
         if missing := {key: wanted[key] for key, row in found.items() if row is None}:
-            self.settle(missing, query, missing)
+            self.update_orders(missing, query, missing)
             found |= {key: self.serving(query, key, at) for key, at in missing.items()}
         return found
 
@@ -524,7 +524,7 @@ class Table:
                 if not row.fetcher:
                     told = self.home.subscription(key)
                 elif told is not None and told.age is not None:
-                    told = replace(told, age=told.age + now - row.heard_at)
+                    told = replace(told, age=told.age + now - row.reported_at)
                 found.append(row.status(fetcher_of(key), told, now))
         return found
 
@@ -555,14 +555,14 @@ class QueryRows:
         """Return the shards that it reads or has read."""
         return {*(self._progress.finished or ()), *(self._progress.reach or ())}
 
-    def needs(self, key: ShardKey, asked: Position | None = None) -> Needs | None:
+    def needs(self, key: ShardKey, requested: Position | None = None) -> Needs | None:
         """Return what the query needs of a shard; None if it does not read the shard, or has read it to its end."""
         finished, reach = self._progress.finished, self._progress.reach
         if (
             finished is None
             or reach is None
-            or key in self.planner.left
-            or (self.pauses and finished is reach and asked is None)
+            or key in self.planner.finished_shards
+            or (self.pauses and finished is reach and requested is None)
         ):
             return None
         at, to = finished.get(key), reach.get(key)
@@ -570,7 +570,7 @@ class QueryRows:
             if to is None:
                 return None
             at = TRIM_HORIZON
-        return None if at.is_end else Needs(at, SHARD_END if to is None else to, asked)
+        return None if at.is_end else Needs(at, SHARD_END if to is None else to, requested)
 
     def row(self, key: ShardKey, position: Position) -> Row | None:
         """Return the row from which the query plans a shard from a position on."""
@@ -578,7 +578,7 @@ class QueryRows:
         if (
             shared is not None
             and key not in self._table._separate
-            and key not in self.planner.left
+            and key not in self.planner.finished_shards
             and shared.index.covers(position)
         ):
             return shared  # the usual case
@@ -594,6 +594,6 @@ class QueryRows:
         return shared
 
     @property
-    def is_apart(self) -> bool:
+    def has_separate_rows(self) -> bool:
         """Whether the query catches up in a shard. Thread-safe."""
         return any(self.name in rows for rows in list(self._table._separate.values()))

@@ -60,7 +60,7 @@ class RunThread:
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kinesis-efo fetcher", daemon=True)
         self._stack = AsyncExitStack()
-        self._said: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._log_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._stopping = threading.Lock()
         self._whole: WholeRun | None = None
 
@@ -86,7 +86,7 @@ class RunThread:
 
     def say(self, line: str) -> None:
         """Queue a log line for the next client that makes a call, which writes it. Old lines are dropped. Thread-safe."""
-        self._said.append(line)
+        self._log_lines.append(line)
 
     def close(self, *, only_if_alone: bool = False) -> bool:
         """Stop accepting clients; see `Clients.close`."""
@@ -148,7 +148,7 @@ class RunThread:
             table = host_table(manifest, notes_directory())
         budget = Budget(options.buffer_bytes, now=clock.monotonic)
         open_stream = await stream_opener(self._stack, clients, manifest.source, options, budget, clock, setup.limits)
-        self._whole = WholeRun(setup, table, open_stream, budget, clock, self._tell_streams, self._said)
+        self._whole = WholeRun(setup, table, open_stream, budget, clock, self._tell_streams, self._log_lines)
         await self._whole.start(self._stack)
 
     def _tell_streams(self, arns: dict[str, str]) -> None:

@@ -194,7 +194,7 @@ class WholeRun:
     async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
         """Return the start of a new query."""
         found = await self._begin(start_offset, start, names)
-        query.begins(names, from_leases=start.from_leases)
+        query.mark_new(names, from_leases=start.from_leases)
         # All queries that start at LATEST begin at the same record.
         return await query.at_front(found) if start == Start() else found
 

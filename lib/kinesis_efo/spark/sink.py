@@ -272,7 +272,7 @@ class ProducerPool:
     producer: Any = Producer
     _kept: dict[Hashable, OpenProducer] = field(default_factory=dict)
 
-    def take(self, target: str, options: SinkOptions) -> OpenProducer:
+    def acquire(self, target: str, options: SinkOptions) -> OpenProducer:
         """Remove a producer without outstanding records from the pool, or open one."""
         kept = self._kept.pop((target, options), None)
         if kept is not None and self.clock() - kept.opened < self.seconds:
@@ -297,7 +297,7 @@ class ProducerPool:
                     raise
                 self.sleep(pause)
 
-    def keep(self, used: OpenProducer) -> None:
+    def release(self, used: OpenProducer) -> None:
         """Return a producer without outstanding records to the pool."""
         while len(self._kept) >= self.most:
             self._kept.pop(next(iter(self._kept))).producer.abort()
@@ -356,7 +356,7 @@ class Producers:
             written.bytes += metrics.bytes_written - used.before.bytes_written
             written.refused += metrics.records_refused - used.before.records_refused
         for used in self._in_use.values():
-            _pool.keep(used)
+            _pool.release(used)
         self._in_use.clear()
         return written
 
@@ -384,7 +384,7 @@ class Producers:
             return None
         try:
             if target not in self._in_use:
-                self._in_use[target] = _pool.take(target, self._options)
+                self._in_use[target] = _pool.acquire(target, self._options)
         except StreamNotFoundError as error:
             if self._options.producer.fail_on_error or (name or self._targets.default) == self._targets.default:
                 raise

@@ -160,7 +160,7 @@ class KinesisBatchReader(DataSourceReader):
 
         log_to_stderr()
         options = self._options.source
-        left_out = partial(LEFT_OUT.note, settings=options.metrics)
+        left_out = partial(LEFT_OUT.add, settings=options.metrics)
         task = TaskContext.get()
         again = task is not None and task.attemptNumber() > 0
         yield from Reading(partition.stretches, self._manifest, options, left_out=left_out, again=again).batches()

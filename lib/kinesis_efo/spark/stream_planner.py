@@ -95,7 +95,7 @@ class StreamPlanner:
         # Make short calls, to check between them whether this process has to end.
         while not self._run.ending.is_set():
             step = self._run.shared.ask(Next(position, self._options.poll_timeout, hurry, once, self.available_now))
-            self._note(position, step)
+            self._record(position, step)
             if step.end is not None:
                 return self._offsets.to_dict(step.end, begin)
             if not step.again:
@@ -182,7 +182,7 @@ class StreamPlanner:
                 "option 'catchUp' with that trigger; or spark.read. Leave it out for a query that goes on"
             )
 
-    def _note(self, position: Offset, step: Step) -> None:
+    def _record(self, position: Offset, step: Step) -> None:
         """Store the parts of a step besides its end: the plan, the sizes, the lags, and whether the query's end positions are set."""
         self._step = (position, step.end, step.plan) if step.end is not None and step.plan is not None else None
         self.lag.size = step.bytes, step.data

@@ -118,7 +118,7 @@ class KinesisStreamReader(StreamReaderBase):
         """Read the rows of a partition as Arrow batches."""
         from kinesis_efo.records.decoder import Decoder
 
-        left_out = partial(LEFT_OUT.note, settings=self._options.metrics)
+        left_out = partial(LEFT_OUT.add, settings=self._options.metrics)
         # A call may last as long as the reader's patience. If it ended earlier, the next call would start waiting again.
         patience, query = self._options.patience, partition.query
         fetcher_at = partial(FetcherClient, call_seconds=max(CALL_SECONDS, patience), query=query)

@@ -35,19 +35,19 @@ class LeftOut:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._unsaid: Counter[str] = Counter()
-        self._said_at: dict[str, float] = {}
+        self._warned_at: dict[str, float] = {}
 
-    def note(self, key: ShardKey, aggregates: int, settings: MetricsSettings) -> None:
+    def add(self, key: ShardKey, aggregates: int, settings: MetricsSettings) -> None:
         """Count aggregates of a shard that a task has dropped. The first call starts the metric, with its `settings`."""
         stream, now = key.stream, self._now()
         with self._lock:
             first = not self._counts
             self._counts[stream] += aggregates
             self._unsaid[stream] += aggregates
-            due = now - self._said_at.get(stream, float("-inf")) >= SAY_SECONDS
+            due = now - self._warned_at.get(stream, float("-inf")) >= SAY_SECONDS
             number = self._unsaid.pop(stream) if due else 0
             if due:
-                self._said_at[stream] = now
+                self._warned_at[stream] = now
         if first:
             atexit.register(self._start_report(self, settings))
         if number:

@@ -121,7 +121,7 @@ class RangeReader:
         except (FetcherUnreachableError, FetcherRefusedError) as error:
             # If all ranges are done, the call has failed only after the last record.
             if self._left:
-                self._note(error)
+                self._record(error)
 
     def _tracked(self, wanted: ShardRange, payloads: Iterator[memoryview]) -> Iterator[memoryview]:
         """Yield payloads up to an error. The error is recorded and not raised, so that reading continues after the payloads before it."""
@@ -131,13 +131,13 @@ class RangeReader:
                 yield payload
                 last = payload
         except (FetcherUnreachableError, FetcherRefusedError) as error:
-            self._note(error)
+            self._record(error)
             if last is not None:
                 self._left[0] = ShardRange(wanted.key, position_after(bytes(last)), wanted.through, wanted.last)
                 if self._left[0].is_over:
                     del self._left[0]
 
-    def _note(self, error: FetcherUnreachableError | FetcherRefusedError) -> None:
+    def _record(self, error: FetcherUnreachableError | FetcherRefusedError) -> None:
         self._error = error
         if isinstance(error, NotFetchedHereError):
             self._doubts = False

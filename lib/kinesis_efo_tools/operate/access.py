@@ -58,7 +58,7 @@ class Access:
 
         It calls ListShards of the stream if there was no response yet.
         """
-        if not self.clock.knows:
+        if not self.clock.is_set:
             try:
                 await (await self.client("kinesis")).list_shards(StreamARN=stream_arn, MaxResults=1)
             except NoAnswerError:

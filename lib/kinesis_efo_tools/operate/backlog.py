@@ -55,8 +55,8 @@ async def backlog(
         if oldest is None and page["Records"]:
             oldest = page["Records"][0]["ApproximateArrivalTimestamp"].timestamp()
         iterator = page.get("NextShardIterator")
-        quiet.heard(EventHead(0, behind, len(page["Records"]), still=True), clock.monotonic())
-        if iterator is None or (not behind and (0 < len(page["Records"]) < limit or quiet.believed())):
+        quiet.observe(EventHead(0, behind, len(page["Records"]), still=True), clock.monotonic())
+        if iterator is None or (not behind and (0 < len(page["Records"]) < limit or quiet.is_at_tip())):
             return Backlog(records, True, oldest, behind)
         if records >= most_records:
             # The page was full, so there may be more.

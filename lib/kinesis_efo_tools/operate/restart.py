@@ -9,7 +9,7 @@ import msgspec
 from aiobotocore.config import AioConfig
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.decisions.losses import Known, written_at
+from kinesis_efo.decisions.losses import Facts, written_at
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.faults import LossErrors
 from kinesis_efo.kinesis.polling import CALL_SECONDS, POLLING_CONFIG, PollingTransport
@@ -138,11 +138,11 @@ async def _check_losses(
 ) -> None:
     """Check what a start checks. Raises CheckFailed with the value of 'acceptDataLoss' that covers the losses of all shards."""
 
-    def known(shard: str, position: Position) -> Known:
+    def known(shard: str, position: Position) -> Facts:
         row = rows.get(shard)
         if row is None or row.reached != position:
-            return Known(horizon=horizon)
-        return Known(row.read_until, horizon, read_since=row.read_since)
+            return Facts(horizon=horizon)
+        return Facts(row.read_until, horizon, read_since=row.read_since)
 
     losses = LossErrors()
     with losses.collect():

@@ -148,8 +148,8 @@ class Tail:
         closed = event.head.children or ((listed := self._stream.shard(shard)) is not None and listed.last is not None)
         if until is not None and not closed and until.is_behind(event.head.millis_behind):
             quiet = self._quiet[shard]
-            quiet.heard(event.head, until.clock.monotonic())
-            if event.head.records or quiet.believed():
+            quiet.observe(event.head, until.clock.monotonic())
+            if event.head.records or quiet.is_at_tip():
                 self._finish(shard)
         if not event.head.records:
             return

@@ -407,7 +407,7 @@ def test_failed_kept_connection_is_replaced(kept: ConnectionCache) -> None:
         assert wire.prove("secret", fingerprint(None), time.monotonic() + 10)
     with counting() as service:
         address = FetcherAddress(HERE, service.port)
-        kept.keep((address, "secret"), wire)
+        kept.put((address, "secret"), wire)
         for _ in range(2):
             read_all(address, kept)
         assert (service.calls, len(set(service.connections))) == (2, 1)
@@ -420,13 +420,13 @@ def test_failed_or_unfinished_task_closes_its_connection(kept: ConnectionCache) 
         address = FetcherAddress(HERE, service.port)
         with FetcherClient(address, "secret", namespace=HERE, kept=kept) as client:
             next(client.get([WANTED]))
-        assert kept.take((address, "secret")) is None
+        assert kept.pop((address, "secret")) is None
         with suppress(ZeroDivisionError), FetcherClient(address, "secret", namespace=HERE, kept=kept) as client:
             reading = client.get([WANTED])
             next(reading)
             raise ZeroDivisionError
-        assert kept.take((address, "secret")) is None
+        assert kept.pop((address, "secret")) is None
         read_all(address, kept)
-        wire = kept.take((address, "secret"))
+        wire = kept.pop((address, "secret"))
         assert wire is not None
         wire.close()

@@ -210,7 +210,7 @@ async def read(manifest: Manifest, table: LeaseTable, topology: Topology, transp
                     break
             finally:
                 events.close()
-            checkpoints.note(ShardKey("orders", shard.shard_id), Position.after(shard.first))
+            checkpoints.update(ShardKey("orders", shard.shard_id), Position.after(shard.first))
     finally:
         await checkpoints.stop()
         await lease.stop()

@@ -31,10 +31,10 @@ def clients(number: int) -> list[Any]:
 
 def test_acquired_client_is_exclusive(kept: ConnectionCache) -> None:
     client = clients(1)[0]
-    kept.keep("here", client)
-    assert kept.take("elsewhere") is None
-    assert kept.take("here") is client
-    assert kept.take("here") is None
+    kept.put("here", client)
+    assert kept.pop("elsewhere") is None
+    assert kept.pop("here") is client
+    assert kept.pop("here") is None
     kept.close()
     assert not client.closed
 
@@ -42,27 +42,27 @@ def test_acquired_client_is_exclusive(kept: ConnectionCache) -> None:
 def test_one_client_leads_to_each_place(kept: ConnectionCache) -> None:
     """Two at once were in use: two tasks of one process, in threads."""
     first, second = clients(2)
-    kept.keep("here", first)
-    kept.keep("here", second)
+    kept.put("here", first)
+    kept.put("here", second)
     assert (first.closed, second.closed) == (True, False)
-    assert kept.take("here") is second
+    assert kept.pop("here") is second
 
 
 def test_client_closed_by_the_peer_is_dropped(kept: ConnectionCache) -> None:
     gone, here = clients(2)
-    kept.keep("there", gone)
+    kept.put("there", gone)
     gone.speaks = True
-    kept.keep("here", here)
+    kept.put("here", here)
     assert (gone.closed, here.closed) == (True, False)
-    assert kept.take("there") is None
+    assert kept.pop("there") is None
 
 
 def test_the_one_that_waits_longest_makes_room(kept: ConnectionCache) -> None:
     made = clients(3)
     for name, client in zip("abc", made, strict=True):
-        kept.keep(name, client)
+        kept.put(name, client)
     assert [client.closed for client in made] == [True, False, False]
-    assert kept.take("a") is None
+    assert kept.pop("a") is None
 
 
 def test_forked_child_uses_no_client_of_its_parent() -> None:
@@ -73,17 +73,17 @@ from kinesis_efo.calls.connection import CONNECTIONS
 from tests.unit.calls.test_connection_cache import Client
 
 parents = Client()
-CONNECTIONS.keep("here", parents)
+CONNECTIONS.put("here", parents)
 with CONNECTIONS._lock:
     child = os.fork()
 if not child:
     own = Client()
-    fresh = CONNECTIONS.take("here") is None and parents.closed
-    CONNECTIONS.keep("here", own)
+    fresh = CONNECTIONS.pop("here") is None and parents.closed
+    CONNECTIONS.put("here", own)
     CONNECTIONS.close()
     os._exit(0 if fresh and own.closed else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-assert CONNECTIONS.take("here") is parents and not parents.closed
+assert CONNECTIONS.pop("here") is parents and not parents.closed
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
@@ -91,7 +91,7 @@ assert CONNECTIONS.take("here") is parents and not parents.closed
 def test_all_are_closed_at_the_end(kept: ConnectionCache) -> None:
     made = clients(2)
     for name, client in zip("ab", made, strict=True):
-        kept.keep(name, client)
+        kept.put(name, client)
     kept.close()
     kept.close()
     assert all(client.closed for client in made)

@@ -106,10 +106,10 @@ def test_run_begins_again_behind_dropped_unreported_events() -> None:
             await feed.add(end, end)
         made.touch([feed.row])
         made.collect()
-        buffer.keep(Position.after(1000), {})
+        buffer.drop_before(Position.after(1000), {})
         for end in range(1021, 1041):
             await feed.add(end, end)
-        buffer.lose()
+        buffer.drop_unread()
         await feed.add(1050)
         made.touch([feed.row])
         (news,) = made.collect()

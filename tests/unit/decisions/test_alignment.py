@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.decisions.alignment import CLOCK_SECONDS, UNHEARD_SECONDS, Alignment, ShardEvents
+from kinesis_efo.decisions.alignment import CLOCK_SECONDS, SILENT_SECONDS, Alignment, ShardEvents
 from kinesis_efo.decisions.event_index import Portion
 from kinesis_efo.decisions.planning import plan
 from kinesis_efo.fetcher.buffer import ShardBuffer
@@ -56,12 +56,12 @@ class Query:
             if buffer.news_since(self.positions[each]) is not None:
                 waiting[each] = buffer
             elif not self.positions[each].is_end:
-                self.alignment.saw(each, buffer, self.positions[each], now)
+                self.alignment.record_position(each, buffer, self.positions[each], now)
 
         def planning(buffers: Mapping[ShardKey, ShardEvents]) -> dict[ShardKey, Portion]:
             return plan(buffers, self.positions, max_bytes, max_records)
 
-        return self.alignment.planned(waiting, self.positions, planning, now)
+        return self.alignment.plan_portions(waiting, self.positions, planning, now)
 
     def take(self, portions: Mapping[ShardKey, Portion]) -> None:
         moved = {each: portion.through for each, portion in portions.items()}
@@ -99,8 +99,8 @@ def test_silent_shard_holds_the_others_for_bounded_time(caplog: pytest.LogCaptur
     assert query.plan(now=11)[key(0)] == Portion(TRIM_HORIZON, 0, 0)
     assert "for 11 s, 1 shards have waited" in caplog.text
     assert "orders:shardId-000000000001, which has had no event yet" in caplog.text
-    assert query.plan(now=UNHEARD_SECONDS)[key(0)].records == 0
-    assert query.plan(now=UNHEARD_SECONDS + 1)[key(0)].records == 2
+    assert query.plan(now=SILENT_SECONDS)[key(0)].records == 0
+    assert query.plan(now=SILENT_SECONDS + 1)[key(0)].records == 2
     assert "shard orders:shardId-000000000001 and 0 others have had no event" in caplog.text
 
 
@@ -108,11 +108,11 @@ def test_idle_shard_holds_others_at_its_own_time() -> None:
     query = Query(shard(0, timed(1, *range(0, 1000, 10))), unread=[1])
     idle = shard(1, Event(b"", EventHead(5, 600_000, 0)))
     query.until[key(1)] = 400.0 + CLOCK_SECONDS
-    query.alignment.saw(key(1), idle, TRIM_HORIZON, 0.0)
+    query.alignment.record_position(key(1), idle, TRIM_HORIZON, 0.0)
     portions = query.plan()
     assert portions[key(0)].through == after(44), "430 s: 400 s that the idle one has come to, and 30"
     query.until[key(1)] = 2000.0
-    query.alignment.saw(key(1), idle, after(5), 1.0)
+    query.alignment.record_position(key(1), idle, after(5), 1.0)
     assert query.plan()[key(0)].records == 100
 
 
@@ -190,7 +190,7 @@ def test_skew_stays_bounded_and_queries_progress(
     for number, buffer in enumerate(buffers):
         if not behind[number]:
             query.until[buffer.key] = 1e9
-        query.alignment.saw(buffer.key, buffer, TRIM_HORIZON, 0.0)
+        query.alignment.record_position(buffer.key, buffer, TRIM_HORIZON, 0.0)
     done: dict[ShardKey, int] = dict.fromkeys(times, 0)
     unfinished = {each for number, each in enumerate(times) if behind[number]}
     while True:

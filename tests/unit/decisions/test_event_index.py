@@ -89,21 +89,21 @@ def test_first_event_shows_coverage_without_a_start_number(start: Position, othe
 
 def test_number_after_the_start_time_is_covered_before_events() -> None:
     made = EventIndex(Position.at_timestamp(1_700_000_000_000))
-    made.vouch(9)
-    made.vouch(12)
+    made.extend_coverage(9)
+    made.extend_coverage(12)
     assert [made.covers(Position.after(number)) for number in (8, 9)] == [None, True]
-    made.vouch(7)
+    made.extend_coverage(7)
     made.append(20, 100, 1, 0.0, first=15)
     assert [made.covers(Position.after(number)) for number in (6, 7)] == [False, True]
     made.append(30, 100, 1, 0.0)
     made.drop(1)
-    made.vouch(3)
+    made.extend_coverage(3)
     assert [made.covers(Position.after(number)) for number in (10, 20)] == [False, True]
 
 
 def test_start_at_a_number_covers_everything_after_it() -> None:
     made = EventIndex(Position.after(10))
-    made.vouch(5)
+    made.extend_coverage(5)
     assert [made.covers(Position.after(number)) for number in (9, 10, 11)] == [False, True, True]
 
 

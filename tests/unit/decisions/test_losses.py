@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.decisions.lineage import Shard
-from kinesis_efo.decisions.losses import TOLERATED_SECONDS, Known, ReadUntil, gap, is_whole, low_watermark, own_start
+from kinesis_efo.decisions.losses import (
+    TOLERATED_SECONDS,
+    Facts,
+    ReadUntil,
+    gap,
+    is_whole,
+    low_watermark,
+    start_horizon,
+)
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from kinesis_efo_local.sequence import Numbering
 
@@ -26,7 +34,7 @@ def shard(last: int | None = None) -> Shard:
     return Shard(NAME, ("p",), (0, 9), first=number(CREATED), last=last)
 
 
-def watermark(position: Position, known: Known, listed: Shard | None = None) -> float | None:
+def watermark(position: Position, known: Facts, listed: Shard | None = None) -> float | None:
     return low_watermark(NAME, listed, position, known, latest=inf)
 
 
@@ -34,20 +42,20 @@ def watermark(position: Position, known: Known, listed: Shard | None = None) -> 
 def test_low_watermark_is_the_latest_time_that_is_known(
     read_until: int | None, horizon: int | None, written: int
 ) -> None:
-    known = Known(read_until, horizon)
+    known = Facts(read_until, horizon)
     times = [each for each in (read_until, horizon) if each is not None]
     assert watermark(TRIM_HORIZON, known) == read_until, "a shard that is not listed may be younger than the start"
     assert watermark(TRIM_HORIZON, known, shard()) == max([*times, CREATED])
     after = Position.after(number(CREATED + written))
     assert watermark(after, known) == max(CREATED + written, read_until or 0), "a start at the horizon is over"
     time = Position.at_timestamp(written * 1000)
-    assert watermark(time, Known(read_until)) == max(written, read_until or 0)
+    assert watermark(time, Facts(read_until)) == max(written, read_until or 0)
     assert watermark(time, known, shard()) == max(written, read_until or 0, CREATED), "older than the shard"
 
 
 @given(seconds, seconds, st.none() | seconds)
 def test_answers_after_a_gap_count_only_for_later_starts(read_until: int, since: int, horizon: int | None) -> None:
-    known = Known(read_until, horizon, read_since=since)
+    known = Facts(read_until, horizon, read_since=since)
     own = max(CREATED, horizon or 0)
     assert watermark(TRIM_HORIZON, known, shard()) == (max(own, read_until) if own >= since else own)
     assert watermark(Position.after(number(CREATED)), known) == max(CREATED, read_until)
@@ -55,8 +63,8 @@ def test_answers_after_a_gap_count_only_for_later_starts(read_until: int, since:
 
 @given(st.integers(1, 2**100), st.none() | seconds)
 def test_number_with_another_layout_has_no_time(value: int, read_until: int | None) -> None:
-    assert watermark(Position.after(value), Known(read_until)) == read_until
-    assert watermark(TRIM_HORIZON, Known(read_until), Shard(NAME, (), (0, 9), first=value)) == read_until
+    assert watermark(Position.after(value), Facts(read_until)) == read_until
+    assert watermark(TRIM_HORIZON, Facts(read_until), Shard(NAME, (), (0, 9), first=value)) == read_until
 
 
 @given(seconds, seconds, st.none() | seconds, seconds)
@@ -72,8 +80,8 @@ def test_each_gap_is_found_and_only_starts_tolerated(since: int, horizon: int, s
 
 
 def test_shard_end_and_unknown_time_have_no_gap() -> None:
-    assert watermark(SHARD_END, Known()) == inf
-    assert watermark(TRIM_HORIZON, Known()) is None
+    assert watermark(SHARD_END, Facts()) == inf
+    assert watermark(TRIM_HORIZON, Facts()) is None
     assert gap(None, inf, None) is None
 
 
@@ -103,17 +111,17 @@ def test_closed_shard_has_records_after_its_beginning(position: Position) -> Non
 def test_shard_created_after_the_start_has_no_own_start(
     horizon: float | None, listed: bool, start: float | None
 ) -> None:
-    assert own_start(shard() if listed else None, Known(horizon=horizon)) == start
+    assert start_horizon(shard() if listed else None, Facts(horizon=horizon)) == start
 
 
 @given(seconds, seconds)
 def test_accepted_loss_covers_positions_up_to_it(accepted: int, position: int) -> None:
-    known = Known(accepted=Position.after(accepted))
-    assert known.accepts(Position.after(position)) == (position <= accepted)
-    assert known.accepts(TRIM_HORIZON)
-    assert not Known().accepts(Position.after(position))
-    assert Known(accepted=TRIM_HORIZON).accepts(TRIM_HORIZON)
-    assert not Known(accepted=TRIM_HORIZON).accepts(Position.after(position))
+    known = Facts(accepted=Position.after(accepted))
+    assert known.accepts_loss(Position.after(position)) == (position <= accepted)
+    assert known.accepts_loss(TRIM_HORIZON)
+    assert not Facts().accepts_loss(Position.after(position))
+    assert Facts(accepted=TRIM_HORIZON).accepts_loss(TRIM_HORIZON)
+    assert not Facts(accepted=TRIM_HORIZON).accepts_loss(Position.after(position))
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), seconds), max_size=30), st.none() | seconds)
@@ -121,7 +129,7 @@ def test_low_watermark_needs_three_answers_in_two_seconds(answers: list[tuple[in
     found, now, claims = ReadUntil(known), 0, []
     for wait, claim in answers:
         now += wait
-        found.heard(claim, now)
+        found.observe(claim, now)
         claims.append((now, claim))
         assert known is None or (found.proven is not None and found.proven >= known), "it never goes back"
         if found.proven != known:
@@ -133,5 +141,5 @@ def test_low_watermark_needs_three_answers_in_two_seconds(answers: list[tuple[in
 def test_one_wrong_answer_does_not_move_the_low_watermark() -> None:
     found = ReadUntil(None)
     for second, claim in enumerate([100, 9000, 101, 102]):
-        found.heard(claim, float(second))
+        found.observe(claim, float(second))
     assert found.proven == 100

@@ -95,7 +95,7 @@ def test_micro_batches_cover_each_event_once_within_the_limits(
         for shard, portion in portions.items():
             with buffers[shard].reading(positions[shard], portion.through) as cursor:
                 while not cursor.done:
-                    seen[shard] += cursor.take(1000)
+                    seen[shard] += cursor.read(1000)
             positions[shard] = portion.through
         total -= took
     for number, sizes in enumerate(shards):

@@ -24,7 +24,7 @@ def pushed(behind: int = 0, records: int = 0) -> EventHead:
 def heard(answers: Iterable[tuple[EventHead, float]]) -> Quiet:
     quiet = Quiet()
     for head, at in answers:
-        quiet.heard(head, at)
+        quiet.observe(head, at)
     return quiet
 
 
@@ -41,42 +41,42 @@ def heard(answers: Iterable[tuple[EventHead, float]]) -> Quiet:
     ],
 )
 def test_three_answers_of_polling_over_two_seconds_are_believed(times: list[float], believed: bool) -> None:
-    assert heard((polled(), at) for at in times).believed() is believed
+    assert heard((polled(), at) for at in times).is_at_tip() is believed
 
 
 @pytest.mark.parametrize(("times", "believed"), [([0], False), ([0, 1.9], False), ([0, 2], True), ([0, 5], True)])
 def test_two_events_over_two_seconds_are_believed(times: list[float], believed: bool) -> None:
-    assert heard((pushed(), at) for at in times).believed() is believed
+    assert heard((pushed(), at) for at in times).is_at_tip() is believed
 
 
 def test_answers_before_the_question_do_not_count() -> None:
     quiet = heard((polled(), at) for at in (0, 1, 2, 3))
-    assert quiet.believed(asked_at=1)
-    assert not quiet.believed(asked_at=1.5)
+    assert quiet.is_at_tip(asked_at=1)
+    assert not quiet.is_at_tip(asked_at=1.5)
 
 
 @pytest.mark.parametrize("head", [polled(records=1), pushed(records=1)])
 def test_record_restarts_it(head: EventHead) -> None:
     quiet = heard([(polled(), 0), (polled(), 1), (head, 2), (polled(), 3), (polled(), 4)])
-    assert not quiet.believed()
+    assert not quiet.is_at_tip()
     assert quiet.answers == 2
-    quiet.heard(polled(), 5)
-    assert quiet.believed()
-    quiet.heard(head, 6)
-    assert (quiet.answers, quiet.believed(), str(quiet)) == (0, False, "no answer came without records")
+    quiet.observe(polled(), 5)
+    assert quiet.is_at_tip()
+    quiet.observe(head, 6)
+    assert (quiet.answers, quiet.is_at_tip(), str(quiet)) == (0, False, "no answer came without records")
 
 
 def test_shrinking_lag_is_progress_and_constant_lag_is_not() -> None:
     shrinking = heard((polled(behind=10_000 - 1000 * at), at) for at in range(6))
-    assert (shrinking.answers, shrinking.believed()) == (1, False)
-    assert heard((polled(behind=9000), at) for at in range(3)).believed(), "it says that it is behind for ever"
+    assert (shrinking.answers, shrinking.is_at_tip()) == (1, False)
+    assert heard((polled(behind=9000), at) for at in range(3)).is_at_tip(), "it says that it is behind for ever"
     growing = heard((polled(behind=9000 + at), at) for at in range(3))
-    assert growing.believed()
+    assert growing.is_at_tip()
 
 
 def test_lag_of_a_standing_iterator_is_ignored() -> None:
-    assert not heard((polled(behind=9000, stuck=True), at) for at in range(10)).believed()
-    assert heard((polled(stuck=True), at) for at in range(3)).believed(), "at the tip it need not move"
+    assert not heard((polled(behind=9000, stuck=True), at) for at in range(10)).is_at_tip()
+    assert heard((polled(stuck=True), at) for at in range(3)).is_at_tip(), "at the tip it need not move"
 
 
 @pytest.mark.parametrize("pause", [0.001, 0.03, 0.1, 0.124, 0.126, 0.2, 5.0])
@@ -85,12 +85,12 @@ def test_fast_answers_are_believed_after_two_seconds(make: Callable[[], EventHea
     quiet, asked_at = Quiet(), 3.0
     for number in range(1 + round(10 / pause)):
         at = number * pause
-        quiet.heard(make(), at)
+        quiet.observe(make(), at)
         since = at - asked_at
         if since < QUIET_SECONDS or since < pause:
-            assert not quiet.believed(asked_at), "not sooner"
+            assert not quiet.is_at_tip(asked_at), "not sooner"
         elif since >= QUIET_SECONDS + 0.2 and since >= 4 * pause:
-            assert quiet.believed(asked_at), "and not much later"
+            assert quiet.is_at_tip(asked_at), "and not much later"
 
 
 @given(st.lists(st.floats(0, 3), min_size=1, max_size=300), st.floats(0, 1), st.sampled_from([polled, pushed]))
@@ -102,28 +102,28 @@ def test_forgotten_answers_delay_it_by_one_step(
     quiet = heard((make(), at) for at in times)
     later = [at for at in times if at >= asked_at]
     needed = QUIET_ANSWERS if make is polled else QUIET_EVENTS
-    if quiet.believed(asked_at):
+    if quiet.is_at_tip(asked_at):
         assert len(later) >= needed
         assert later[-1] - later[0] >= QUIET_SECONDS
     # One that is not remembered stands for another that came less than a step after it.
     steps = sorted({int(8 * at) for at in later})
     if later[-1] - later[0] >= QUIET_SECONDS + 0.125 and len(steps) > 2 * needed:
-        assert quiet.believed(asked_at)
+        assert quiet.is_at_tip(asked_at)
     assert len(quiet._counted) <= 64
 
 
 def test_its_duration_is_known() -> None:
     quiet = heard((polled(behind=7), at) for at in (10, 11, 13))
-    assert (quiet.seconds(since=0), quiet.seconds(since=12)) == (3.0, 1.0)
+    assert (quiet.seconds_empty(since=0), quiet.seconds_empty(since=12)) == (3.0, 1.0)
     assert str(quiet) == "3 answers in 3 s brought no record; the last said that reading is 7 ms behind"
-    assert Quiet().seconds(since=0) == 0.0
+    assert Quiet().seconds_empty(since=0) == 0.0
 
 
 def test_shard_without_recent_answers_is_not_quiet() -> None:
     quiet = Quiet()
     for second in (0, 5, 10):
-        quiet.heard(EventHead(second, millis_behind=0, records=0), second)
-    assert [quiet.lasts(now) for now in (10, 22, 23, 400)] == [10, 22, 0, 0]
+        quiet.observe(EventHead(second, millis_behind=0, records=0), second)
+    assert [quiet.seconds_at_tip(now) for now in (10, 22, 23, 400)] == [10, 22, 0, 0]
     for second in (500, 600, 700):
-        quiet.heard(EventHead(0, millis_behind=0, records=0, still=True), second)
-    assert quiet.lasts(800) > 0, "such a server answers seldom"
+        quiet.observe(EventHead(0, millis_behind=0, records=0, still=True), second)
+    assert quiet.seconds_at_tip(800) > 0, "such a server answers seldom"

@@ -46,24 +46,24 @@ def test_each_decision_serves_and_retains_for_all_queries(
     who: dict[str, Needs], shared: RowView | None, separate: dict[str, RowView], hold: bool, may_poll: bool
 ) -> None:
     found = decide(who, shared, separate, hold=hold, may_poll=may_poll)
-    after = shared if found.stand is None else RowView(EventIndex(found.stand), None, 0.0, 0.0)
+    after = shared if found.restart_at is None else RowView(EventIndex(found.restart_at), None, 0.0, 0.0)
     assert after is not None
-    assert all(rank(found.keep) <= rank(kept) and after.has(kept) for kept in found.kept.values())
-    kept = RowView(*after[:-1], keep=found.keep)
+    assert all(rank(found.retain_from) <= rank(kept) and after.has(kept) for kept in found.retained.values())
+    kept = RowView(*after[:-1], retained_from=found.retain_from)
     for name, need in who.items():
         if may_poll:
             assert kept.is_within(need) or name in found.separate
-            assert need.asked is None or kept.has(need.asked) or name in found.separate
-        if shared is not None and "back" in found.why and not shared.is_within(need):
-            assert after.has(need.asked or need.lowest), "its unfinished micro-batch is read from there"
-        if after.has(need.lowest) and "full" not in found.why:
-            assert rank(found.keep) <= rank(need.lowest), "a task of it may read there"
-    if shared is not None and found.stand is not None:
+            assert need.requested is None or kept.has(need.requested) or name in found.separate
+        if shared is not None and "back" in found.rules and not shared.is_within(need):
+            assert after.has(need.requested or need.lowest), "its unfinished micro-batch is read from there"
+        if after.has(need.lowest) and "full" not in found.rules:
+            assert rank(found.retain_from) <= rank(need.lowest), "a task of it may read there"
+    if shared is not None and found.restart_at is not None:
         assert shared.age >= MOVE_SECONDS
-        back = rank(found.stand) < rank(shared.events.start)
+        back = rank(found.restart_at) < rank(shared.events.start)
         assert not (may_poll and back) or not all(shared.is_within(need) for need in who.values())
     assert may_poll or not found.separate
-    assert not (hold and {"full", "forward"} & {*found.why})
+    assert not (hold and {"full", "forward"} & {*found.rules})
 
 
 @dataclass
@@ -140,11 +140,11 @@ class Shard:
             hold=False,
             may_poll=self.may_poll,
         )
-        if found.stand is not None:
+        if found.restart_at is not None:
             self.moves += self.shared is not None
-            self.shared = Row(found.stand.value, 8, self.now)
+            self.shared = Row(found.restart_at.value, 8, self.now)
         assert self.shared is not None
-        self.shared.low = max(self.shared.low, min(found.keep.value, self.shared.end))
+        self.shared.low = max(self.shared.low, min(found.retain_from.value, self.shared.end))
         rows = {}
         for name, start in found.separate.items():
             row = self.separate.get(name)

@@ -45,7 +45,7 @@ def own(notes: Path) -> Iterator[FakeRun]:
 
 
 def begun(notes: Path, address: Any, secret: str, jvm: Process = JVM) -> OwnFile:
-    program = Program.found(notes, jvm, "lake")
+    program = Program.locate(notes, jvm, "lake")
     return program.begin(RunEntry(address, secret, {}))
 
 

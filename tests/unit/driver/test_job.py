@@ -145,13 +145,13 @@ def test_an_awaited_querys_error_is_printed_once(capfd: pytest.CaptureFixture[st
     failures = _Failures()
     for text in (None, OURS, OURS):
         failures.onQueryTerminated(ended(text))
-    failures.say(but="my job failed: DataLossError: shard a: gone")
-    failures.say()
+    failures.report(but="my job failed: DataLossError: shard a: gone")
+    failures.report()
     assert capfd.readouterr().err == ""
     failures.onQueryTerminated(ended(OURS))
     # A program that ends does not wait for them.
     assert {each.daemon for each in threading.enumerate() if isinstance(each, threading.Timer)} == {True}
-    failures.say(but="another query's words")
+    failures.report(but="another query's words")
     assert capfd.readouterr().err == "a query failed: DataLossError: shard a: gone\n"
 
 

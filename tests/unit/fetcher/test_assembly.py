@@ -65,7 +65,7 @@ def test_polling_has_the_rate_of_the_option(rate: str, seconds: float, limits: l
         clients = FakeClients(clock, answer)
         async with AsyncExitStack() as stack:
             streams = await opened(stack, clients, clock, maxShardRate=rate)
-            apart = streams["orders"].apart
+            apart = streams["orders"].separate
             assert apart is not None
             events = await apart.context.transport.subscribe(REFS["orders"], SHARD, TRIM_HORIZON, Unlimited())
             times = []

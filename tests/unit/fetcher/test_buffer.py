@@ -29,7 +29,7 @@ def test_record_is_known_at_which_a_query_has_ended() -> None:
     b = buffer()
     fill(b, numbered_event(15, 11, 12), numbered_event(30, 22, 28))
     for through, record in ((12, 12), (14, 12), (15, 12), (28, 28), (29, 28)):
-        b.keep(after(through), {})
+        b.drop_before(after(through), {})
         assert b.last_record_up_to(after(through)) == LastRecord(record)
     assert b.last_record_up_to(after(31)) is None, "what may still come is not known"
 
@@ -37,14 +37,14 @@ def test_record_is_known_at_which_a_query_has_ended() -> None:
 def test_query_behind_the_buffer_skips_no_record() -> None:
     b = buffer()
     fill(b, numbered_event(15, 11, 12), numbered_event(30, 22, 28), numbered_event(45, 41))
-    b.keep(after(30), {})
+    b.drop_before(after(30), {})
     assert b.last_record_up_to(after(15)) is None
 
 
 def test_event_that_came_twice_takes_no_room() -> None:
     b = buffer()
     fill(b, event(10), event(20))
-    b.keep(after(20), {})
+    b.drop_before(after(20), {})
     fill(b, event(20))
     assert b.held == 0 and b.covers(after(20))
 
@@ -63,9 +63,9 @@ def test_a_cursor_refuses_to_jump_over_what_was_dropped() -> None:
     b = buffer()
     fill(b, event(10), event(20))
     with b.reading(TRIM_HORIZON, after(20)) as cursor:
-        b.keep(after(10), {})
+        b.drop_before(after(10), {})
         with pytest.raises(FetcherError, match="does not cover TRIM_HORIZON"):
-            cursor.take(NO_LIMIT)
+            cursor.read(NO_LIMIT)
 
 
 # Shows 11.
@@ -91,7 +91,7 @@ def test_subscription_waits_for_a_commit_with_a_full_budget() -> None:
         waiting = asyncio.ensure_future(b.admit(event(30), 0))
         await settle()
         assert not waiting.done()
-        b.keep(after(10), {})
+        b.drop_before(after(10), {})
         await waiting
         assert b.covers(after(10)) and b.end == after(30)
 
@@ -108,7 +108,7 @@ def test_events_larger_than_the_budget_are_admitted_singly() -> None:
         await settle()
         assert not giant.done()
         assert one.portion(TRIM_HORIZON, 1, 1, some=True).through == after(10)
-        one.keep(after(10), {})
+        one.drop_before(after(10), {})
         await giant
         assert budget.used < 101_000
 
@@ -126,7 +126,7 @@ def test_event_admitted_for_a_reader_goes_after_its_reading() -> None:
         with read.reading(TRIM_HORIZON, after(30)) as cursor:
             await read.admit(event(30), 0)
             assert budget.used == 3 * SIZE
-            assert len(cursor.take(NO_LIMIT)) == 1
+            assert len(cursor.read(NO_LIMIT)) == 1
         assert budget.used == 2 * SIZE
         assert full.covers(TRIM_HORIZON)
 
@@ -147,7 +147,7 @@ def test_a_range_larger_than_the_budget_is_streamed_through() -> None:
         with b.reading(TRIM_HORIZON, after(1000)) as cursor:
             taken = 0
             while not cursor.done:
-                taken += len(cursor.take(NO_LIMIT))
+                taken += len(cursor.read(NO_LIMIT))
                 assert budget.used <= 3 * SIZE
                 await asyncio.sleep(0)
         await filling

@@ -35,10 +35,10 @@ class World:
         apart = SimpleNamespace(stats=self.apart)
         streams: Any = {
             "orders": SimpleNamespace(
-                subscriptions=SimpleNamespace(stats=self.stats), apart=apart, losses=SimpleNamespace(count=2)
+                subscriptions=SimpleNamespace(stats=self.stats), separate=apart, losses=SimpleNamespace(count=2)
             ),
             "polled": SimpleNamespace(
-                subscriptions=SimpleNamespace(stats={}), apart=None, losses=SimpleNamespace(count=0)
+                subscriptions=SimpleNamespace(stats={}), separate=None, losses=SimpleNamespace(count=0)
             ),
         }
         self.collector = FetcherCollector(

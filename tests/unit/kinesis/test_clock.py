@@ -42,12 +42,12 @@ def test_jump_of_the_local_clock_changes_nothing() -> None:
 def test_before_the_first_answer_there_is_this_machines_clock() -> None:
     clock = KinesisClock(FixedClock(5.0))
     assert (clock.time(), clock.latest, clock.answered, clock.skew) == (5.0, 5.0, 5.0, 0.0)
-    assert not clock.knows
+    assert not clock.is_set
 
 
 def test_local_time_differs_from_kinesis_time() -> None:
     clock, _, _ = heard(40.0)
-    assert (clock.knows, clock.here, clock.time()) == (True, NOW + 40, NOW)
+    assert (clock.is_set, clock.here, clock.time()) == (True, NOW + 40, NOW)
 
 
 @pytest.mark.parametrize("headers", [{}, {"date": "soon"}])

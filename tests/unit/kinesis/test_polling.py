@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.errors import AccessRefusedError, FrameError, RetriesExhaustedError
-from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, Pace, PollingTransport, apart_pace, polling_limits
+from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, Pace, PollingTransport, polling_limits, separate_pace
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
 from kinesis_efo.kinesis.stats import State
 from kinesis_efo.kinesis.stream import Stream
@@ -281,7 +281,7 @@ async def test_pause_after_a_large_answer_is_no_silence() -> None:
     rate = 64 << 10
     world = PolledWorld(*[10_000] * 3000)
     world.limits = polling_limits(KINESIS_LIMITS, rate)
-    world.transport = PollingTransport(world.client, world.clock, 1.0, partial(apart_pace, rate))
+    world.transport = PollingTransport(world.client, world.clock, 1.0, partial(separate_pace, rate))
     subscription = await world.run_for(600)
     assert world.gaps[0] > 150
     assert (subscription.stats.failures, world.records) == ({}, 3000)

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.decisions.lineage import Shard
-from kinesis_efo.decisions.losses import Known, predates, written_at
+from kinesis_efo.decisions.losses import Facts, predates, written_at
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.delivery import ShardDelivery
 from kinesis_efo.kinesis.retention import LossLog, Retention
@@ -128,7 +128,7 @@ def test_losses_of_many_shards_share_warnings(caplog: pytest.LogCaptureFixture) 
         async def read(index: int) -> None:
             at = Position.after(number(30 * HOUR, index))
             reader = ShardDelivery(
-                context, f"shardId-{index:012}", at, sink, SubscriptionStats(), retention, Known(accepted=at)
+                context, f"shardId-{index:012}", at, sink, SubscriptionStats(), retention, Facts(accepted=at)
             )
             while clock.time() < NOW + 600:
                 await reader.is_passed()
@@ -159,7 +159,7 @@ def test_consecutive_shards_are_named_as_ranges(caplog: pytest.LogCaptureFixture
 async def test_loss_of_a_cancelled_reader_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     log = LossLog("orders", LoopClock())
     log.add(SHARD, "records are gone", "; going on")
-    task = asyncio.ensure_future(log.soon())
+    task = asyncio.ensure_future(log.write_soon())
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -193,7 +193,7 @@ def test_raised_retention_is_noticed_before_a_loss_is_reported() -> None:
 
 
 def test_new_shard_that_is_not_listed_has_lost_nothing() -> None:
-    old_start = Known(horizon=NOW - 30 * HOUR)
+    old_start = Facts(horizon=NOW - 30 * HOUR)
     assert not check(lambda retention: retention.check(SHARD, TRIM_HORIZON, old_start, begins=True))
 
 
@@ -224,11 +224,11 @@ def test_shard_seen_idle_has_lost_nothing() -> None:
 
 def test_idle_shard_that_was_read_has_lost_nothing() -> None:
     # GetRecords gives it no younger position; whether SubscribeToShard's go on with the clock is Kinesis' affair.
-    assert not check(lambda retention: retention.check(SHARD, after(30 * HOUR), Known(NOW - 5)))
-    assert not check(lambda retention: retention.check(SHARD, after(5), Known(NOW - 30 * HOUR)))
+    assert not check(lambda retention: retention.check(SHARD, after(30 * HOUR), Facts(NOW - 5)))
+    assert not check(lambda retention: retention.check(SHARD, after(5), Facts(NOW - 30 * HOUR)))
     for position in (after(30 * HOUR), TRIM_HORIZON):
         with pytest.raises(DataLossError):
-            check(lambda retention, position=position: retention.check(SHARD, position, Known(NOW - 25 * HOUR)))
+            check(lambda retention, position=position: retention.check(SHARD, position, Facts(NOW - 25 * HOUR)))
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ async def test_loss_that_resumes_later_is_logged_again(caplog: pytest.LogCapture
     await asyncio.sleep(59)
     context: Any = SimpleNamespace(clock=clock)
     sink: Any = SimpleNamespace(committed=None)
-    delivery = ShardDelivery(context, SHARD, after(30 * HOUR), sink, SubscriptionStats(), retention, Known())
+    delivery = ShardDelivery(context, SHARD, after(30 * HOUR), sink, SubscriptionStats(), retention, Facts())
     assert await delivery.is_passed()
     assert len(caplog.messages) == 1, "the first warning is for a minute"
     await asyncio.sleep(50)
@@ -299,7 +299,7 @@ async def test_loss_that_resumes_later_is_logged_again(caplog: pytest.LogCapture
 
 async def test_accepted_loss_does_not_hide_another_querys_loss() -> None:
     retention = Retention(STREAM, Lister(), LoopClock(), not_listed, fail=True, shortest=24 * HOUR)  # type: ignore[arg-type]
-    assert await retention.check(SHARD, after(30 * HOUR), Known(accepted=after(30 * HOUR)))
+    assert await retention.check(SHARD, after(30 * HOUR), Facts(accepted=after(30 * HOUR)))
     with pytest.raises(DataLossError):
         await retention.check(SHARD, after(29 * HOUR))
 
@@ -313,7 +313,7 @@ async def test_only_shards_of_the_start_may_lose_what_the_horizon_passes(created
 
     retention = Retention(STREAM, Lister(), LoopClock(), listed, fail=True, shortest=24 * HOUR)  # type: ignore[arg-type]
     with nullcontext() if tolerated else pytest.raises(DataLossError):
-        assert await retention.check(SHARD, after(24 * HOUR + 100), Known(horizon=began - 300), begins=True)
+        assert await retention.check(SHARD, after(24 * HOUR + 100), Facts(horizon=began - 300), begins=True)
 
 
 def test_idle_shard_needs_no_list_of_shards() -> None:
@@ -323,6 +323,6 @@ def test_idle_shard_needs_no_list_of_shards() -> None:
     async def main() -> bool:
         retention = Retention(STREAM, Lister(), LoopClock(), list_shards, fail=True, shortest=24 * HOUR)  # type: ignore[arg-type]
         start = NOW - 30 * HOUR
-        return await retention.check(SHARD, TRIM_HORIZON, Known(NOW - 5, start, read_since=start))
+        return await retention.check(SHARD, TRIM_HORIZON, Facts(NOW - 5, start, read_since=start))
 
     assert not run(main())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.decisions.lineage import Shard
-from kinesis_efo.decisions.losses import Known
+from kinesis_efo.decisions.losses import Facts
 from kinesis_efo.errors import (
     AccessRefusedError,
     DataLossError,
@@ -206,7 +206,7 @@ async def test_accepted_loss_of_a_shard_is_logged_once(caplog: pytest.LogCapture
     await made.refresh()
     reported: set[str] = set()
     for _ in range(3):
-        await made.check_loss({name(3): after(3)}, lambda _shard, position: Known(accepted=position), reported)
+        await made.check_loss({name(3): after(3)}, lambda _shard, position: Facts(accepted=position), reported)
         made.losses.write()
     assert lister.asked == ["shards", "shards"]
     assert made.losses.count == 1
@@ -244,8 +244,8 @@ async def test_position_older_than_its_shard_is_refused() -> None:
     made.subscribe(name(9), old, OpenSink())  # type: ignore[arg-type]  # of a shard that is not listed, nothing is known
 
 
-def nothing_known(_shard: str, _position: Position) -> Known:
-    return Known()
+def nothing_known(_shard: str, _position: Position) -> Facts:
+    return Facts()
 
 
 def at_the_horizon(parent: Position = SHARD_END) -> tuple[Lister, dict[str, Position]]:
@@ -260,9 +260,9 @@ async def test_lost_beginning_of_a_child_is_an_error() -> None:
     await made.refresh()
     lister.faults = [refused("LimitExceededException", operation="DescribeStreamSummary")]
     with pytest.raises(DataLossError, match=f"{name(1)} has not been read yet, .* are gone"):
-        await made.check_position(name(1), positions[name(1)], Known())
+        await made.check_position(name(1), positions[name(1)], Facts())
     assert lister.asked.count("summary") == 2, "it waits for what passes"
-    await made.check_position(name(1), Position.after(number(1, 60, NOW - 40 * 24 * 3600)), Known())
+    await made.check_position(name(1), Position.after(number(1, 60, NOW - 40 * 24 * 3600)), Facts())
 
 
 async def test_child_that_is_not_listed_yet_is_listed_again() -> None:
@@ -271,8 +271,8 @@ async def test_child_that_is_not_listed_yet_is_listed_again() -> None:
     await made.refresh()
     lister.listed.append(shard(1, 0, created=NOW - 40 * 24 * 3600))
     with pytest.raises(DataLossError, match=name(1)):
-        await made.check_position(name(1), TRIM_HORIZON, Known())
-    await made.check_position(name(2), TRIM_HORIZON, Known())
+        await made.check_position(name(1), TRIM_HORIZON, Facts())
+    await made.check_position(name(2), TRIM_HORIZON, Facts())
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ async def test_start_at_the_horizon_tolerates_ten_minutes(
 ) -> None:
     made = stream(Lister(shard(0)))
     await made.refresh()
-    known = Known(horizon=NOW - 24 * HOUR - moved)
+    known = Facts(horizon=NOW - 24 * HOUR - moved)
     if error:
         with pytest.raises(DataLossError, match="acceptDataLoss"):
             await made.check_position(name(0), TRIM_HORIZON, known, planned=planned)
@@ -357,14 +357,14 @@ async def test_search_without_a_tip_hides_no_loss() -> None:
     made = stream(Lister(), ScriptedTransport(LoopClock(), idle(position)), ref=POLLED)
     assert await made.tip(name(0), position) == End(position)
     with pytest.raises(DataLossError, match="are gone"):
-        await made.check_position(name(0), position, Known())
+        await made.check_position(name(0), position, Facts())
 
 
 async def test_each_search_records_an_idle_shard() -> None:
     position = after(0, 30 * HOUR)
     made = stream(Lister(), ScriptedTransport(LoopClock(), idle(position)), ref=POLLED)
     began = LoopClock().time()
-    await made.check_position(name(0), position, Known(began - HOUR))
+    await made.check_position(name(0), position, Facts(began - HOUR))
     assert await made.tip(name(0), position) == End(position)
     assert made.idle_until(name(0), position) == began
 

@@ -12,7 +12,7 @@ from aiohttp import ClientConnectionError, ClientPayloadError, SocketTimeoutErro
 from botocore.exceptions import NoCredentialsError
 
 from kinesis_efo.decisions.lineage import Shard
-from kinesis_efo.decisions.losses import NOTHING_KNOWN, Known
+from kinesis_efo.decisions.losses import NO_FACTS, Facts
 from kinesis_efo.errors import (
     AccessRefusedError,
     ConsumerNotFoundError,
@@ -102,7 +102,7 @@ class ScriptedWorld:
         delays: dict[int, float] | None = None,
         retry: RetrySettings = TEN,
         fail_on_data_loss: bool | None = None,
-        known: Known = NOTHING_KNOWN,
+        known: Facts = NO_FACTS,
     ) -> None:
         self.clock = LoopClock()
         self.began = self.clock.monotonic()
@@ -669,7 +669,7 @@ async def test_an_event_without_records_does_not_hide_a_loss() -> None:
     assert len(world.sink.events) == 1
 
 
-AT_START = Known(horizon=1_700_001_000 - DAY)
+AT_START = Facts(horizon=1_700_001_000 - DAY)
 """What is known of a query that starts at the trim horizon when a test begins."""
 
 
@@ -689,7 +689,7 @@ async def test_late_reader_fails_after_the_first_commit() -> None:
 async def test_only_the_accepted_loss_is_tolerated() -> None:
     start = Position.after(aged(2 * DAY))
     script = [payload(aged(DAY), 1, behind=DAY * 1000)]
-    world = ScriptedWorld(script, start=start, delays={0: 3600}, fail_on_data_loss=True, known=Known(accepted=start))
+    world = ScriptedWorld(script, start=start, delays={0: 3600}, fail_on_data_loss=True, known=Facts(accepted=start))
     await world.fails(DataLossError, f"AFTER:{aged(DAY)}")
     assert world.transport.positions == ["TRIM_HORIZON"]
     assert len(world.sink.events) == 1

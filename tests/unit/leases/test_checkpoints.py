@@ -58,7 +58,7 @@ class Run:
     async def begin(self, names: str = "") -> Checkpoints:
         """Start with the rows of the table, and read these shards."""
         self.checkpoints.start()
-        self.checkpoints.found("s", (await self.network.scan()).leases)
+        self.checkpoints.load("s", (await self.network.scan()).leases)
         self.checkpoints.want(infos(names))
         return self.checkpoints
 
@@ -130,7 +130,7 @@ async def test_rows_of_an_earlier_stream_are_replaced(f: Fixture) -> None:
     f.put(stray("p"), stray("q", Position.after(10**60), 8, parents=frozenset({"p"})), stray("gone"))
     run = f.run(epoch=8)
     checkpoints = await run.begin("pqr")
-    checkpoints.note(shard("p"), Position.after(5), LastRecord(4))
+    checkpoints.update(shard("p"), Position.after(5), LastRecord(4))
     await asyncio.sleep(10)
     assert sorted(f.store.items) == ["s:p", "s:q", "s:r"]
     assert (f.at(), f.row("p").record) == (Position.after(5), 4)
@@ -154,7 +154,7 @@ async def test_rows_of_a_later_run_stay_whatever_their_stream(f: Fixture) -> Non
     f.put(stray("p", Position.after(9), epoch=9))
     run = f.run(epoch=8)
     checkpoints = await run.begin("p")
-    checkpoints.note(shard("p"), Position.after(5))
+    checkpoints.update(shard("p"), Position.after(5))
     await asyncio.sleep(60)
     assert f.row("p") == stray("p", Position.after(9), epoch=9)
     assert run.failure.error is None
@@ -166,7 +166,7 @@ async def test_no_row_is_replaced_without_a_creation_time(f: Fixture) -> None:
     run.identities["s"] = StreamIdentity("arn:s")
     checkpoints = await run.begin()
     checkpoints.want(infos("p"))
-    checkpoints.note(shard("p"), Position.after(12))
+    checkpoints.update(shard("p"), Position.after(12))
     await asyncio.sleep(10)
     assert (f.at(), f.row("p").stream) == (Position.after(12), run.identities["s"])
     assert f.row("q") == stray("q", SHARD_END)
@@ -198,9 +198,9 @@ async def test_shard_gets_a_row_once_it_is_read(f: Fixture) -> None:
 async def test_checkpoints_are_batched_and_only_go_forward(f: Fixture) -> None:
     checkpoints = await f.begin("p")
     for i in range(1000):
-        checkpoints.note(shard("p"), Position.after(10**55 + i))
+        checkpoints.update(shard("p"), Position.after(10**55 + i))
         await asyncio.sleep(0.1)
-    checkpoints.note(shard("p"), Position.after(3))
+    checkpoints.update(shard("p"), Position.after(3))
     await asyncio.sleep(20)
     stored = [after["continuation"]["S"] for _, before, after in f.store.writes if before and after]
     assert 20 <= len(stored) <= 24
@@ -211,8 +211,8 @@ async def test_checkpoints_are_batched_and_only_go_forward(f: Fixture) -> None:
 async def test_new_row_has_its_micro_batchs_last_record(f: Fixture) -> None:
     checkpoints = await f.begin()
     end = Position.after(50)
-    checkpoints.note(shard("p"), end, LastRecord(47, 3))
-    checkpoints.note(shard("q"), Position.after(30), LastRecord(29))
+    checkpoints.update(shard("p"), end, LastRecord(47, 3))
+    checkpoints.update(shard("q"), Position.after(30), LastRecord(29))
     checkpoints.want({shard(name): LeaseInfo(end) for name in "pq"})
     await asyncio.sleep(0.5)
     assert (f.row("p").record, f.row("p").sub, f.at()) == (47, 3, end)
@@ -221,22 +221,22 @@ async def test_new_row_has_its_micro_batchs_last_record(f: Fixture) -> None:
 
 async def test_row_retains_the_number_of_the_last_record(f: Fixture) -> None:
     checkpoints = await f.begin("p")
-    checkpoints.note(shard("p"), Position.after(50), LastRecord(47, 3))
-    checkpoints.note(shard("p"), Position.after(60))
+    checkpoints.update(shard("p"), Position.after(50), LastRecord(47, 3))
+    checkpoints.update(shard("p"), Position.after(60))
     await asyncio.sleep(10)
     assert (f.row("p").record, f.at()) == (47, Position.after(60))
-    checkpoints.note(shard("p"), Position.after(70))
+    checkpoints.update(shard("p"), Position.after(70))
     await asyncio.sleep(10)
     assert (f.row("p").record, f.at()) == (47, Position.after(70))
 
 
 async def test_unchanged_checkpoint_is_not_written(f: Fixture) -> None:
     checkpoints = await f.begin("pq")
-    checkpoints.note(shard("p"), Position.after(5))
+    checkpoints.update(shard("p"), Position.after(5))
     await asyncio.sleep(10)
     writes = len(f.store.writes)
     for _ in range(300):
-        checkpoints.note(shard("p"), Position.after(5))
+        checkpoints.update(shard("p"), Position.after(5))
         await asyncio.sleep(1)
     assert len(f.store.writes) == writes
 
@@ -252,7 +252,7 @@ async def test_writes_are_paced_and_every_shard_has_its_turn(f: Fixture) -> None
     before = len(f.store.writes)
     for second in range(120):
         for key in shards:
-            checkpoints.note(key, Position.after(second))
+            checkpoints.update(key, Position.after(second))
         await asyncio.sleep(1)
     written = Counter(key for key, *_ in f.store.writes[before:])
     assert 120 * 25 * 0.8 <= written.total() <= 120 * 25 + 25
@@ -267,7 +267,7 @@ async def test_stop_writes_everything_at_once(f: Fixture) -> None:
     shards = [shard(f"{number:04}") for number in range(1000)]
     checkpoints.want({key: LeaseInfo() for key in shards})
     for key in shards:
-        checkpoints.note(key, Position.after(9))
+        checkpoints.update(key, Position.after(9))
     start = asyncio.get_running_loop().time()
     await checkpoints.stop()
     assert asyncio.get_running_loop().time() - start < 2
@@ -281,7 +281,7 @@ async def test_stop_without_a_table_has_a_limit(f: Fixture) -> None:
     checkpoints = await each.begin("pq")
     await asyncio.sleep(1)
     each.network.cut, each.network.patience = True, 1000
-    checkpoints.note(shard("p"), Position.after(9))
+    checkpoints.update(shard("p"), Position.after(9))
     start = asyncio.get_running_loop().time()
     await checkpoints.stop(at_most=3)
     assert asyncio.get_running_loop().time() - start < 3.5
@@ -292,10 +292,10 @@ async def test_start_inside_an_aggregate_stays_until_something_is_done(f: Fixtur
     checkpoints = await f.begin()
     inside = Position.inside(5, 3)
     checkpoints.want({shard("p"): LeaseInfo(inside)})
-    checkpoints.note(shard("p"), inside)
+    checkpoints.update(shard("p"), inside)
     await asyncio.sleep(10)
     assert f.at() == inside
-    checkpoints.note(shard("p"), Position.after(5))
+    checkpoints.update(shard("p"), Position.after(5))
     await checkpoints.stop()
     assert f.at() == Position.after(5)
 
@@ -328,17 +328,17 @@ async def test_replaced_run_does_not_overwrite_its_successors_checkpoints(f: Fix
     old, new = f.run(epoch=1), f.run(epoch=2)
     first = await old.begin()
     first.want(infos("p"))
-    first.note(shard("p"), Position.after(5))
+    first.update(shard("p"), Position.after(5))
     await asyncio.sleep(10)
     second = await new.begin()
     second.want(infos("p"))
-    second.note(shard("p"), Position.after(6))
+    second.update(shard("p"), Position.after(6))
     await asyncio.sleep(10)
-    first.note(shard("p"), Position.after(1000))
+    first.update(shard("p"), Position.after(1000))
     await asyncio.sleep(10)
     await first.stop()
     assert (f.at(), f.row("p").epoch) == (Position.after(6), 2)
-    second.note(shard("p"), Position.after(7))
+    second.update(shard("p"), Position.after(7))
     await second.stop()
     assert f.at() == Position.after(7)
 
@@ -346,10 +346,10 @@ async def test_replaced_run_does_not_overwrite_its_successors_checkpoints(f: Fix
 async def test_stored_checkpoint_that_is_further_stays(f: Fixture) -> None:
     f.put(Lease("s:p", 4, checkpoint=Position.after(490), continuation=500, epoch=1))
     checkpoints = await f.begin("p", epoch=2)
-    checkpoints.note(shard("p"), Position.after(100))
+    checkpoints.update(shard("p"), Position.after(100))
     await asyncio.sleep(20)
     assert f.at() == Position.after(500)
-    checkpoints.note(shard("p"), Position.after(501))
+    checkpoints.update(shard("p"), Position.after(501))
     await asyncio.sleep(20)
     assert f.at() == Position.after(501)
 
@@ -358,20 +358,20 @@ async def test_stored_checkpoint_that_is_further_stays(f: Fixture) -> None:
 async def test_row_deleted_by_hand_is_written_again(f: Fixture) -> None:
     checkpoints = await f.begin()
     checkpoints.want({shard("p"): LeaseInfo(TRIM_HORIZON, frozenset({"o"}), "0", "9")})
-    checkpoints.note(shard("p"), Position.after(77))
+    checkpoints.update(shard("p"), Position.after(77))
     await asyncio.sleep(10)
     del f.store.items["s:p"]
-    checkpoints.note(shard("p"), Position.after(78))
+    checkpoints.update(shard("p"), Position.after(78))
     await asyncio.sleep(10)
     assert (f.at(), f.row("p").parents) == (Position.after(78), {"o"})
 
 
 async def test_row_moved_by_hand_is_moved_on(f: Fixture) -> None:
     checkpoints = await f.begin("p")
-    checkpoints.note(shard("p"), Position.after(5))
+    checkpoints.update(shard("p"), Position.after(5))
     await asyncio.sleep(10)
     f.put(replace(f.row("p"), counter=f.row("p").counter + 1, checkpoint=TRIM_HORIZON, continuation=None))
-    checkpoints.note(shard("p"), Position.after(6))
+    checkpoints.update(shard("p"), Position.after(6))
     await asyncio.sleep(10)
     assert f.at() == Position.after(6)
 
@@ -382,7 +382,7 @@ async def test_row_acquired_by_a_kcl_ends_the_run(f: Fixture) -> None:
     checkpoints = await each.begin("p")
     await asyncio.sleep(1)
     f.put(replace(f.row("p"), counter=5, owner="kcl-worker-3"))
-    checkpoints.note(shard("p"), Position.after(6))
+    checkpoints.update(shard("p"), Position.after(6))
     await asyncio.sleep(10)
     assert f.at() == TRIM_HORIZON
     assert each.failure.error
@@ -424,7 +424,7 @@ async def test_row_of_a_kcl_loses_its_dead_owner(f: Fixture) -> None:
         "pendingCheckpoint": {"S": "78"},
     }
     checkpoints = await f.begin("p")
-    checkpoints.note(shard("p"), Position.after(78))
+    checkpoints.update(shard("p"), Position.after(78))
     await asyncio.sleep(10)
     assert (f.at(), f.row("p").owner) == (Position.after(78), None)
     assert not {"checkpointOwner", "pendingCheckpoint", "endpoint"} & f.store.items["s:p"].keys()
@@ -445,8 +445,8 @@ async def test_stored_position_is_pending_or_written(f: Fixture) -> None:
         return [checkpoints.stored(shard(name)) for name in "pqrs"]
 
     assert stored() == [Position.after(70), None, None, None], "rows of another stream and of a KCL say nothing"
-    checkpoints.note(shard("p"), Position.after(80))
-    checkpoints.note(shard("s"), Position.after(5))
+    checkpoints.update(shard("p"), Position.after(80))
+    checkpoints.update(shard("s"), Position.after(5))
     done = [Position.after(80), None, None, Position.after(5)]
     assert stored() == done
     assert f.at() == Position.after(70), "not written yet"
@@ -468,7 +468,7 @@ async def test_row_has_the_time_until_which_it_was_read(f: Fixture) -> None:
     assert checkpoints.read_until(shard("p"), TRIM_HORIZON) == 111
     assert checkpoints.read_until(shard("p"), Position.after(5)) is None, "the horizon may have been behind that"
     assert checkpoints.read_until(shard("q"), Position.after(5)) is None
-    checkpoints.note(shard("p"), Position.after(9))
+    checkpoints.update(shard("p"), Position.after(9))
     await asyncio.sleep(10)
     assert f.row("p").read_until == 111, "what is behind the horizon is read"
     assert checkpoints.read_until(shard("p"), Position.after(5)) is None, "the row's checkpoint lies behind that"
@@ -500,14 +500,14 @@ async def test_finished_shard_is_deleted_once_its_children_begin(f: Fixture) -> 
     checkpoints.want({shard("p"): LeaseInfo(starting_hash_key="0", ending_hash_key="9")})
     await asyncio.sleep(1)
     checkpoints.finish(shard("p"), {"c", "d"})
-    checkpoints.note(shard("p"), Position.after(1))  # a late one of a batch before
+    checkpoints.update(shard("p"), Position.after(1))  # a late one of a batch before
     checkpoints.want(infos("cd", c=frozenset("p"), d=frozenset("p")))
     await asyncio.sleep(1)
     assert (f.at(), f.row("p").children) == (SHARD_END, {"c", "d"})
-    checkpoints.note(shard("c"), Position.after(10))
+    checkpoints.update(shard("c"), Position.after(10))
     await asyncio.sleep(130)
     assert "s:p" in f.store.items, "a child is still at its start"
-    checkpoints.note(shard("d"), Position.after(20))
+    checkpoints.update(shard("d"), Position.after(20))
     await asyncio.sleep(130)
     assert sorted(f.store.items) == ["s:c", "s:d"]
     await asyncio.sleep(600)
@@ -528,7 +528,7 @@ async def test_shard_finished_before_its_row_exists_gets_one(f: Fixture) -> None
     await asyncio.sleep(5)
     assert (f.at(), f.row("p").children) == (SHARD_END, frozenset({"q"}))
     assert f.at("q") == TRIM_HORIZON
-    checkpoints.note(shard("q"), Position.after(5))
+    checkpoints.update(shard("q"), Position.after(5))
     await asyncio.sleep(130)
     assert sorted(f.store.items) == ["s:q"], "and is cleaned up as any other"
     assert run.failure.error is None
@@ -544,7 +544,7 @@ async def test_parent_left_behind_by_a_crash_is_finished(f: Fixture) -> None:
     await asyncio.sleep(70)
     assert (f.at(), f.row("p").owner, f.row("p").children) == (SHARD_END, None, {"c", "d"})
     for name in "cd":
-        checkpoints.note(shard(name), Position.after(80))
+        checkpoints.update(shard(name), Position.after(80))
     await asyncio.sleep(130)
     assert sorted(f.store.items) == ["s:c", "s:d", "t:p"], "another stream's rows stay"
 
@@ -583,12 +583,12 @@ def test_checkpoint_never_goes_back_and_the_last_is_written(data: st.DataObject)
                 network.lose_requests = data.draw(st.sampled_from([0.0, 0.5]))
                 network.late = 0.5
                 for name in data.draw(st.sampled_from(["p", "q", "pq"])):
-                    checkpoints.note(shard(name), Position.after(position))
+                    checkpoints.update(shard(name), Position.after(position))
                 await asyncio.sleep(data.draw(st.sampled_from([0.1, 3.0, 8.0])))
             network.lose_answers = network.lose_requests = 0.0
         await asyncio.sleep(60)
         for name in "pq":
-            checkpoints.note(shard(name), Position.after(position + 1))
+            checkpoints.update(shard(name), Position.after(position + 1))
         each[0].epoch = None
         await each[0].checkpoints.stop()
         await each[1].checkpoints.stop()
@@ -631,7 +631,7 @@ async def test_unwritten_last_checkpoints_are_logged(
     run = f.run()
     checkpoints = await run.begin("pq")
     await asyncio.sleep(1)
-    checkpoints.note(shard("p"), Position.after(5))
+    checkpoints.update(shard("p"), Position.after(5))
     run.network.throttled = throttled
     await checkpoints.stop()
     assert [line for line in caplog.messages if "last checkpoints" in line] == (
@@ -644,8 +644,8 @@ async def test_ended_shard_that_left_without_a_row_gets_one(f: Fixture) -> None:
     checkpoints = await run.begin()
     run.network.cut = True
     checkpoints.want(infos("pqr"))
-    checkpoints.note(shard("p"), Position.after(5))
-    checkpoints.note(shard("q"), SHARD_END)
+    checkpoints.update(shard("p"), Position.after(5))
+    checkpoints.update(shard("q"), SHARD_END)
     checkpoints.want(infos("r"))
     await asyncio.sleep(5)
     run.network.cut = False
@@ -657,12 +657,12 @@ async def test_ended_shard_that_left_without_a_row_gets_one(f: Fixture) -> None:
 async def test_parent_that_only_left_is_deleted(f: Fixture, leaves_after: float) -> None:
     """Also long after the last cleanup, when none was due."""
     checkpoints = await f.begin("p")
-    checkpoints.note(shard("p"), Position.after(5))
+    checkpoints.update(shard("p"), Position.after(5))
     await asyncio.sleep(leaves_after)
     checkpoints.want(infos("cd", c=frozenset("p"), d=frozenset("p")))
     await asyncio.sleep(10)
     for name in "cd":
-        checkpoints.note(shard(name), Position.after(80))
+        checkpoints.update(shard(name), Position.after(80))
     await asyncio.sleep(200)
     assert sorted(f.store.items) == ["s:c", "s:d"]
 
@@ -674,13 +674,13 @@ async def test_rows_found_last_replace_those_of_their_stream(f: Fixture) -> None
     f.put(*rows.values())
     checkpoints = run.checkpoints
     checkpoints.start()
-    checkpoints.found("s", {"s:p": rows["s:p"]})
-    checkpoints.found("t", {"t:p": rows["t:p"]})
+    checkpoints.load("s", {"s:p": rows["s:p"]})
+    checkpoints.load("t", {"t:p": rows["t:p"]})
     assert run.network.requests == {}
     del f.store.items["s:p"]
-    checkpoints.found("s", {})
+    checkpoints.load("s", {})
     checkpoints.want({shard("p"): LeaseInfo(), ShardKey("t", "p"): LeaseInfo()})
-    checkpoints.note(ShardKey("t", "p"), Position.after(80))
+    checkpoints.update(ShardKey("t", "p"), Position.after(80))
     await asyncio.sleep(20)
     assert run.network.requests == {"create": 1, "update": 1}, "one was not there, and one was known"
 
@@ -704,7 +704,7 @@ async def test_each_outage_is_logged_once_and_retried_slowly(f: Fixture, caplog:
         before = Counter(run.network.requests)
         run.network.throttled = True
         for name in names:
-            checkpoints.note(shard(name), Position.after(number))
+            checkpoints.update(shard(name), Position.after(number))
         await asyncio.sleep(60)
         assert 10 <= (Counter(run.network.requests) - before)["update"] <= 61, "one call a second for all shards"
         run.network.throttled = False
@@ -721,7 +721,7 @@ async def test_row_changed_before_its_deletion_is_deleted_later(f: Fixture) -> N
     await asyncio.sleep(1)
     checkpoints.finish(shard("p"), {"c"})
     checkpoints.want(infos("c", c=frozenset("p")))
-    checkpoints.note(shard("c"), Position.after(5))
+    checkpoints.update(shard("c"), Position.after(5))
     await asyncio.sleep(20)
     f.put(replace(f.row("p"), counter=f.row("p").counter + 7))
     await asyncio.sleep(60)
@@ -737,7 +737,7 @@ async def test_shard_read_again_during_deletion_gets_a_new_row(f: Fixture) -> No
     await asyncio.sleep(1)
     checkpoints.finish(shard("p"), {"c"})
     checkpoints.want(infos("c", c=frozenset("p")))
-    checkpoints.note(shard("c"), Position.after(5))
+    checkpoints.update(shard("c"), Position.after(5))
     give_up_at = asyncio.get_running_loop().time() + 130
     while "delete" not in run.network.requests:
         assert asyncio.get_running_loop().time() < give_up_at

@@ -313,8 +313,8 @@ def test_notes_of_a_run_stay_in_its_row() -> None:
     notes = RunNotes(SystemClock())
     row = Lease(run_key("orders"), checkpoint=None).taken("a", "grpc://a", 1)
     assert notes.stored_in("orders", row) == row
-    notes.note_distributed("orders")
-    notes.note_mark(Mark("7c1f", 3))
+    notes.record_distributed("orders")
+    notes.record_mark(Mark("7c1f", 3))
     seen = notes.stored_in("orders", row)
     for later in (
         RunNotes(SystemClock()).stored_in("orders", seen),
@@ -331,7 +331,7 @@ def test_run_has_marks_of_all_its_queries() -> None:
     row = Lease(run_key("orders"), checkpoint=None)
     # A copy of a checkpoint may be behind, and a restored one is compared with what this run has noted, too.
     for mark in (Mark("7c1f", 3), Mark("ab12", 9), Mark("7c1f", 4), Mark("ab12", 10), Mark("7c1f", 2)):
-        notes.note_mark(mark)
+        notes.record_mark(mark)
     for marks in (notes.stored_in("orders", row).marks, notes.reached("orders")):
         assert {each.mark for each in marks} == {Mark("7c1f", 4), Mark("ab12", 10)}
 

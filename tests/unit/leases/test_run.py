@@ -368,9 +368,9 @@ async def test_waiting_run_begins_soon_after_a_stop(f: Fixture) -> None:
 async def test_distribution_by_kinesis_is_stored_for_later_runs(f: Fixture) -> None:
     first = await f.held("a", "pq")
     assert not first.notes.was_distributed("p")
-    first.notes.note_distributed("p")
+    first.notes.record_distributed("p")
     await until(lambda: f.row("p").distributed, TIMEOUT)
-    first.notes.note_distributed("q")
+    first.notes.record_distributed("q")
     await first.stop()
     assert (f.row("p").distributed, f.row("q").distributed) == (True, True), "also where the next renewal never came"
     second = await f.held("b", "pq")
@@ -388,19 +388,19 @@ async def test_marks_of_checkpoints_are_stored_without_extra_writes(f: Fixture) 
         before = len(f.store.writes)
         for _ in range(50):
             for moved in islice(steps, 20):
-                first.notes.note_mark(Mark("7c1f", moved))
+                first.notes.record_mark(Mark("7c1f", moved))
             await asyncio.sleep(TIMEOUT / 10)
         return len(f.store.writes) - before
 
     idle, busy = await writes_of_fifty(iter(())), await writes_of_fifty(count(1))
     assert abs(busy - idle) <= 2, "no more than renewals, which a run writes anyway"
     assert f.row("p").marks[0].mark.moved >= 900, "at most one renewal behind"
-    first.notes.note_mark(Mark("7c1f", 1001))
+    first.notes.record_mark(Mark("7c1f", 1001))
     await first.stop()
     assert [f.row(stream).marks[0].mark for stream in "pq"] == [Mark("7c1f", 1001)] * 2, "the release has the last"
     second = await f.held("b")
     assert second.notes.reached("p")[0].mark == Mark("7c1f", 1001)
-    second.notes.note_mark(Mark("beef", 1))
+    second.notes.record_mark(Mark("beef", 1))
     await second.stop()
     assert {each.mark for each in f.row("p").marks} == {Mark("7c1f", 1001), Mark("beef", 1)}
 

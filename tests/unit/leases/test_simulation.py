@@ -75,7 +75,7 @@ class Process(LeaseListener):
         await self.lease.stop()
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        self.checkpoints.found(stream, rows)
+        self.checkpoints.load(stream, rows)
         self._world.check(f"{self.name} took {stream}")
 
     def _check_failure(self) -> None:
@@ -156,7 +156,7 @@ class World:
             for process in self.processes:
                 for shard in SHARDS:
                     if process.lease.is_held(shard.stream):
-                        process.checkpoints.note(shard, Position.after(self.position))
+                        process.checkpoints.update(shard, Position.after(self.position))
             self.check("now")
             await asyncio.sleep(0.1)
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.planner.program import Program, RunEntry
 from kinesis_efo.processes import Process
-program = Program.found(Path(sys.argv[1]), Process(int(sys.argv[2]), sys.argv[3]), sys.argv[4])
+program = Program.locate(Path(sys.argv[1]), Process(int(sys.argv[2]), sys.argv[3]), sys.argv[4])
 with program.deciding(lambda: None):
     if sys.argv[5] == "host":
         file = program.begin(RunEntry(FetcherAddress("here", 1), "s", {"orders": "arn:orders"}))
@@ -56,7 +56,7 @@ def processes(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]
 
 
 def found(directory: Path, about: str = "lake", jvm: Process = JVM) -> Program:
-    return Program.found(directory / "notes", jvm, about)
+    return Program.locate(directory / "notes", jvm, about)
 
 
 def path(directory: Path) -> Path:

@@ -174,7 +174,7 @@ def test_start_that_waits_for_aws_is_logged(
     ref = StreamRef("orders", "orders", "arn:aws:kinesis:us-east-1:123456789012:stream/orders", None)
     manifest = Manifest("lake", "test", "us-east-1", "leases", {"orders": ref}, "manifest.json", {"orders": "orders"})
     options = SourceOptions.parse({"manifest": "manifest.json"})
-    program = Program.found(tmp_path, Process.of(os.getpid()), "test")
+    program = Program.locate(tmp_path, Process.of(os.getpid()), "test")
     process = run_process.RunProcess(run_process.RunOrder(manifest, options, Listening(), program, "secret"))
     said, give_up_at = [""], time.monotonic() + 60
 

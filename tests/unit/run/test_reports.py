@@ -17,14 +17,14 @@ KEY = ShardKey("orders", "shardId-000000000000")
 @pytest.mark.parametrize(("made_at", "since"), [(100.0, 98.0), (40.0, 38.0), (-inf, -inf)])
 def test_late_report_shows_nothing_that_came_after_it(made_at: float, since: float) -> None:
     row = Row(RowKey(None, KEY), TRIM_HORIZON, 1, 0.0)
-    row.note(ShardNews(KEY, 1, unseen=2.0), 100.0, made_at)
+    row.apply_report(ShardNews(KEY, 1, unseen=2.0), 100.0, made_at)
     assert row.has_all_since(since) and not row.has_all_since(since + 0.1 if made_at > 0 else 0.0)
 
 
 def test_first_report_of_a_fetcher_has_no_time() -> None:
     member = Member()
-    assert member.follows(1) and member.replied_at == -inf
+    assert member.accept_report(1) and member.replied_at == -inf
     member.replied_at = 50.0
-    assert member.follows(2) and member.replied_at == 50.0
+    assert member.accept_report(2) and member.replied_at == 50.0
     # It gave up waiting for the reply, so it may have made this report before that.
-    assert member.follows(1) and member.replied_at == -inf
+    assert member.accept_report(1) and member.replied_at == -inf

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.decisions.losses import Known
+from kinesis_efo.decisions.losses import Facts
 from kinesis_efo.decisions.planning import ShardProgress
 from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import DataLossError, FetcherError
@@ -147,9 +147,9 @@ async def test_row_is_read_again_after_a_late_renewal(centre: Centre) -> None:
     table, reached = Table(centre.run.fetcher, centre.run.clock, lambda _: held, lambda _: None), Progress()
     table.join("query", reached, None, lambda: None)
     reached.begin(ONE)
-    table.settle(ONE)
+    table.update_orders(ONE)
     held = False
-    table.settle(ONE)
+    table.update_orders(ONE)
     assert not table.shared
     held = True
     table.tick()
@@ -163,7 +163,7 @@ async def test_order_without_the_lease_is_carried_out_later(centre: Centre) -> N
     centre.network.cut = True
     await asyncio.sleep(30.0)
     assert not centre.run.may_read(FIRST)
-    fetcher.obey({row: Order(1, TRIM_HORIZON, TRIM_HORIZON, [])})
+    fetcher.apply_orders({row: Order(1, TRIM_HORIZON, TRIM_HORIZON, [])})
     centre.network.cut = False
     await asyncio.sleep(60.0)
     assert (feed := fetcher.feed(row)) is not None
@@ -180,7 +180,7 @@ async def test_losses_are_checked_at_new_shards_and_listings(centre: Centre) -> 
     async def look(positions: Mapping[str, Position], *_: object) -> None:
         looked.append(sorted(positions))
 
-    async def enter(shard: str, _position: Position, _known: Known, *, planned: bool) -> None:
+    async def enter(shard: str, _position: Position, _known: Facts, *, planned: bool) -> None:
         assert not planned
         entered.append(shard)
 
@@ -227,7 +227,7 @@ async def warned(centre: Centre, caplog: pytest.LogCaptureFixture, *others: Call
             await doing
     with caplog.at_level(logging.WARNING):
         for query in (centre.query, Query(centre.run, name="second")):
-            query.begins(["orders"], from_leases=False)
+            query.mark_new(["orders"], from_leases=False)
             for number in (20, 21):
                 finish(query, Offset(dict.fromkeys(SHARDS[:2], Position.after(number))))
     return sum("this query is new, without a checkpoint" in message for message in caplog.messages)
@@ -238,8 +238,8 @@ async def warned(centre: Centre, caplog: pytest.LogCaptureFixture, *others: Call
     [
         ([], 1),
         ([lambda centre: Query(centre.run, name="old").resume(Offset({FIRST: Position.after(10)}))], 0),
-        ([lambda centre: Query(centre.run, name="leases").begins(["orders"], from_leases=True)], 0),
-        ([lambda centre: Query(centre.run, name="clicks").begins(["clicks"], from_leases=True)], 1),
+        ([lambda centre: Query(centre.run, name="leases").mark_new(["orders"], from_leases=True)], 0),
+        ([lambda centre: Query(centre.run, name="clicks").mark_new(["clicks"], from_leases=True)], 1),
     ],
 )
 def test_new_query_warns_once_unless_another_continues(

@@ -117,7 +117,7 @@ def test_a_task_reads_its_ranges_and_counts_omissions(monkeypatch: pytest.Monkey
     assert list(KinesisBatchReader(options, manifest("orders"), 0.0).read(StretchPartition(ranges))) == ["rows"]
     ((stretches, streams, given, left_out),) = made
     assert (stretches, streams, given) == (ranges, manifest("orders"), options.source)
-    assert (left_out.func, left_out.keywords) == (LEFT_OUT.note, {"settings": options.source.metrics})
+    assert (left_out.func, left_out.keywords) == (LEFT_OUT.add, {"settings": options.source.metrics})
 
 
 @pytest.mark.usefixtures("planned")

@@ -38,23 +38,23 @@ def pool(now: list[float] | None = None, **limits: Any) -> ProducerPool:
 def test_an_old_producer_is_replaced() -> None:
     now = [100.0]
     producers = pool(now, seconds=300.0)
-    first: Any = producers.take("orders", OPTIONS)
-    producers.keep(first)
+    first: Any = producers.acquire("orders", OPTIONS)
+    producers.release(first)
     now[0] += 299.0
-    assert producers.take("orders", OPTIONS) is first
-    producers.keep(first)
+    assert producers.acquire("orders", OPTIONS) is first
+    producers.release(first)
     now[0] += 1.0
-    assert producers.take("orders", OPTIONS) is not first
+    assert producers.acquire("orders", OPTIONS) is not first
     assert first.producer.aborted
 
 
 def test_the_oldest_producer_makes_room() -> None:
     producers = pool(most=2)
-    taken: list[Any] = [producers.take(name, OPTIONS) for name in ("a", "b", "c")]
+    taken: list[Any] = [producers.acquire(name, OPTIONS) for name in ("a", "b", "c")]
     for each in taken:
-        producers.keep(each)
+        producers.release(each)
     assert [each.producer.aborted for each in taken] == [True, False, False]
-    assert producers.take("c", OPTIONS) is taken[2]
+    assert producers.acquire("c", OPTIONS) is taken[2]
 
 
 @pytest.mark.parametrize(("answers", "fail_on_error"), [(3, False), (4, False), (1, True)])
@@ -70,16 +70,16 @@ def test_left_out_stream_is_asked_for_several_times(answers: int, fail_on_error:
     producers = ProducerPool(producer=NotFoundYet, sleep=pauses.append)
     options = SinkOptions(producer=ProducerSettings(fail_on_error=fail_on_error))
     with nullcontext() if answers == 3 else pytest.raises(StreamNotFoundError):
-        producers.take("orders", options)
+        producers.acquire("orders", options)
     assert sum(pauses) == (0 if fail_on_error else 10)
 
 
 def test_a_forked_process_uses_no_inherited_producer() -> None:
     producers = pool()
-    kept: Any = producers.take("orders", OPTIONS)
-    producers.keep(kept)
+    kept: Any = producers.acquire("orders", OPTIONS)
+    producers.release(kept)
     producers.forget()
-    assert producers.take("orders", OPTIONS) is not kept
+    assert producers.acquire("orders", OPTIONS) is not kept
     assert not kept.producer.aborted
 
 

@@ -23,7 +23,7 @@ def test_each_stream_warns_once_a_minute_with_the_number(caplog: pytest.LogCaptu
         (0, "orders", 5),
     ):
         now[0] += seconds
-        left_out.note(ShardKey(stream, f"shardId-{number}"), number, SETTINGS)
+        left_out.add(ShardKey(stream, f"shardId-{number}"), number, SETTINGS)
     assert [message.partition(" KPL")[0] for message in caplog.messages] == [
         "stream orders: 2",
         "stream clicks: 1",
@@ -38,7 +38,7 @@ def test_metric_counts_each_stream_from_the_first() -> None:
     left_out = LeftOut(lambda: 0.0, lambda source, settings: reported.append((source, settings)) or (lambda: None))
     assert list(left_out()) == reported == []
     for stream, number in (("orders", 2), ("clicks", 1), ("orders", 5)):
-        left_out.note(ShardKey(stream, "s"), number, SETTINGS)
+        left_out.add(ShardKey(stream, "s"), number, SETTINGS)
     assert reported == [(left_out, SETTINGS)]
     assert list(left_out()) == [
         Sample(metrics.LEFT_OUT, 7, (("stream", "orders"),)),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import EventStreamError
 
-from .conftest import Bench, ShiftedClock, until
+from .conftest import Bench, until
 
 Run = Callable[..., Bench]
 
@@ -163,15 +163,3 @@ def test_slow_reshard_reaches_an_idle_reader(run: Run) -> None:
     (last,) = events
     assert len(last["ChildShards"]) == 2
     assert 0.25 < time.monotonic() - start < 10
-
-
-def test_expired_records_are_left_out(run: Run) -> None:
-    clock = ShiftedClock()
-    bench, consumer = reader(run, clock=clock, retention_seconds=60)
-    bench.put("old")
-    clock.offset += 61
-    bench.put("new")
-    events = bench.subscribe(consumer)
-    assert keys(next(events)) == ["new"]
-    bench.client.split_shard(StreamName="orders", ShardToSplit="shardId-000000000000", NewStartingHashKey="5")
-    assert [len(event.get("ChildShards", [])) for event in events if not event["Records"]][-1] == 2

@@ -293,7 +293,7 @@ def test_checkpoints_of_an_earlier_stream_are_not_exported(cli: Cli) -> None:
 
 def _read_all(here: World, records: int) -> list[Row]:
     """Read as a query does, and stop."""
-    with reading(here) as query:
+    with reading(here, leaseTimeout="8s") as query:
         rows = query.until(records)
         query.commit()
         return rows

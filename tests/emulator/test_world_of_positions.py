@@ -87,7 +87,7 @@ def test_start_from_leases_without_rows_is_an_error() -> None:
             query.reads(1)
 
 
-def test_start_from_leases_uses_only_imported_rows_of_the_kcl() -> None:
+def test_start_from_leases_uses_only_imported_kcl_rows() -> None:
     with world() as w:
         w.put(10)
         query = w.query()

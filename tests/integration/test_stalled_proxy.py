@@ -36,6 +36,10 @@ ROLE = "arn:aws:iam::123456789012:role/reader"
 COMMAND = [sys.executable, "-c", "from kinesis_efo_tools.cli import main; main()"]
 
 
+one_stall = pytest.mark.parametrize("proxy", STALLS[-1:], indirect=True)
+"""For what makes the calls that are tested with each way to stall."""
+
+
 @pytest.fixture(params=STALLS)
 def proxy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of a stalled proxy, through which all AWS calls of this process go."""
@@ -127,6 +131,7 @@ def batch_read(options: SourceOptions, file: Path) -> None:
     asyncio.run(plan(resolve_manifest(options, SyncClients(options.aws)), given, Position.at_timestamp(0)))
 
 
+@one_stall
 @pytest.mark.parametrize(
     ("start", "more"),
     [(manifest_from_ssm, {"manifest": "ssm:///app"}), (run, {}), (run, {"roleArn": ROLE}), (batch_read, {})],
@@ -142,6 +147,7 @@ def test_a_start_fails_after_the_retry_timeout(
     assert proxy in str(failed.value)
 
 
+@one_stall
 @pytest.mark.slow
 def test_doctor_names_the_proxy(proxy: str, manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
@@ -150,6 +156,7 @@ def test_doctor_names_the_proxy(proxy: str, manifest: Path, capsys: pytest.Captu
     assert (first["subject"], proxy in first["detail"]) == ("HTTP path", True)
 
 
+@one_stall
 @pytest.mark.slow
 def test_commands_fail_after_ten_seconds(proxy: str, manifest: Path) -> None:
     lines = [

@@ -37,19 +37,3 @@ def backlog(world: World, sizes: Sequence[int], seconds: int = 1200, stream: str
         puts += len(records)
     world.aws.backdate(name, 0)
     return puts
-
-
-def arrivals(world: World, stream: str = "orders") -> dict[tuple[str, int], float]:
-    """When each record of a stream arrived, epoch seconds, by shard and sequence number."""
-    found: dict[tuple[str, int], float] = {}
-    for shard in world.shards(stream):
-        iterator = world.kinesis.get_shard_iterator(
-            StreamName=world.streams[stream], ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
-        )["ShardIterator"]
-        while iterator:
-            answer = world.kinesis.get_records(ShardIterator=iterator)
-            for record in answer["Records"]:
-                arrived = record["ApproximateArrivalTimestamp"].timestamp()
-                found[shard["ShardId"], int(record["SequenceNumber"])] = arrived
-            iterator = answer.get("NextShardIterator") if answer["MillisBehindLatest"] else None
-    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -85,9 +85,6 @@ class QueryCalls:
 
         self._run(commit())
 
-    def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
-        self._run(self._query.check_replay(begin, ranges))
-
     def repeats(self, wanted: ShardRange) -> None:
         """Tell the run of a range that a micro-batch in Spark's log has, if it does not know the shard."""
 
@@ -99,9 +96,6 @@ class QueryCalls:
                 self._query.begin(Offset({**known, wanted.key: wanted.after}), end)
 
         self._run(begin())
-
-    def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
-        return self._run(self._query.tips(offset, timeout))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runtime.call(work)
@@ -141,10 +135,6 @@ class Reading:
     def commit(self) -> None:
         """Note that everything up to the offset is processed."""
         self.calls.commit(self.offset)
-
-    def tips(self) -> Offset | None:
-        """Where the streams end now; None where that is not known yet."""
-        return self.calls.tips(self.offset, timeout=0.2)
 
     def read(self, wanted: ShardRange, client: FetcherClient | None = None) -> list[Row]:
         """Read the rows of a range."""

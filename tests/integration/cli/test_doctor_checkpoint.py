@@ -86,6 +86,17 @@ def test_query_with_a_new_stream_continues(cli: Cli, tmp_path: Path) -> None:
     )
 
 
+def test_unfinished_or_missing_checkpoint_is_reported(cli: Cli, tmp_path: Path) -> None:
+    w = cli.world()
+    here = write(w, tmp_path / "c", {"orders": {FIRST: TRIM_HORIZON}}, finished=False)
+    status, detail, _ = said(w, here)["checkpoint"]
+    assert status == "passed"
+    assert "micro-batch 0 is not finished: the next start repeats it, from where the query began" in detail
+    status, detail, fix = said(w, tmp_path / "nothing")["checkpoint"]
+    assert (status, "checkpointLocation" in fix) == ("failed", True)
+    assert detail.startswith("there is nothing at ")
+
+
 def test_checkpoint_on_s3_is_read(cli: Cli, tmp_path: Path) -> None:
     w = cli.world()
     (number,) = numbers(w, "orders", 1)

@@ -243,6 +243,15 @@ def test_positions_of_kcl_are_imported(cli: Cli) -> None:
     assert "is the application's own lease table" in own.err
 
 
+def test_kcl_table_with_both_key_forms_is_refused(cli: Cli) -> None:
+    here = cli.world()
+    several = f"123456789012:{here.streams['orders']}:1700000000:shardId-000000000000"
+    table = kcl_table(here, Lease("shardId-000000000000", checkpoint=Position.after(5)), Lease(several))
+    command = ("leases", "import-kcl", "--from-table", table, "--manifest", here.manifest, *AT_ONCE, "--yes")
+    cli.run(*command).ends(1, f"{table} names the shards of stream orders in 2 ways: ", out="")
+    assert here.leases() == {}
+
+
 def _of_an_earlier_stream(here: Here, shard: str) -> Lease:
     return Lease(f"orders:{shard}", checkpoint=Position.after(7), stream=StreamIdentity(here.arn(), 1_500_000_000))
 
@@ -284,7 +293,7 @@ def test_checkpoints_of_an_earlier_stream_are_not_exported(cli: Cli) -> None:
 
 def _read_all(here: World, records: int) -> list[Row]:
     """Read as a query does, and stop."""
-    with reading(here) as query:
+    with reading(here, leaseTimeout="8s") as query:
         rows = query.until(records)
         query.commit()
         return rows

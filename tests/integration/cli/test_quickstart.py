@@ -85,7 +85,7 @@ def test_failure_of_a_program_is_reported(tmp_path: Path, scratch: Path, capfd: 
     assert running.tail(1) == "ValueError: no such field"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark43
 def test_the_first_minute_of_a_new_user(tmp_path: Path) -> None:
     """From an empty folder to rows on the screen, and Ctrl-C."""

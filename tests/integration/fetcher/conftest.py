@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kinesis_efo_local import LocalAws, NoFaults, Request, Settings
-from kinesis_efo_local.fault_injection import Step
+from kinesis_efo_local import LocalAws, Settings
 from tests.support.world import World, make_world
 
 QUICK: dict[str, Any] = {
@@ -50,36 +49,3 @@ def world(local_aws: LocalAws, tmp_path: Path) -> Callable[..., World]:
         return make_world(local_aws, tmp_path, streams, **create)
 
     return make
-
-
-class Switch(NoFaults):
-    """Misbehaves as the test that runs just now says."""
-
-    faults: Any = NoFaults()
-
-    async def before(self, request: Request) -> None:
-        await self.faults.before(request)
-
-    def frame(self, subscription: Any, frame: bytes) -> Iterable[Step]:
-        return self.faults.frame(subscription, frame)  # type: ignore[no-any-return]
-
-
-@pytest.fixture(scope="package")
-def faulty_aws() -> Iterator[tuple[LocalAws, Switch]]:
-    switch = Switch()
-    with LocalAws(settings=Settings(**QUICK, max_event_records=10), faults=switch) as aws:
-        yield aws, switch
-
-
-@pytest.fixture
-def faulty(faulty_aws: tuple[LocalAws, Switch], tmp_path: Path) -> Iterator[Callable[..., World]]:
-    """Makes a world on a local AWS that misbehaves; events carry 10 records."""
-    aws, switch = faulty_aws
-
-    def make(faults: Any, streams: Any = ("orders",), **create: Any) -> World:
-        world = make_world(aws, tmp_path, streams, **create)
-        switch.faults = faults
-        return world
-
-    yield make
-    switch.faults = NoFaults()

@@ -7,9 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from tests.support.fetching import beside, reading
+from tests.support.fetching import reading
 from tests.support.world import World, wait_until
 
 
@@ -34,24 +32,3 @@ def test_a_fetchers_metrics_are_those_of_what_was_read(world: Callable[..., Worl
     assert {(line["Application"], line["Environment"]) for line in lines} == {("lake", "test")}
     assert max(line.get("SecondsSinceEvent", 0) for line in lines) < 10
     assert all(line["BufferLimitBytes"] == 256 << 20 for line in lines if "BufferBytes" in line)
-
-
-@pytest.mark.slow
-def test_separate_reading_of_a_query_is_counted_separately(world: Callable[..., World], tmp_path: Path) -> None:
-    w = world({"orders": 2})
-    w.put([(f"k{n}", b"x" * 100) for n in range(500)])
-    path = tmp_path / "emf.log"
-    options = {"metricsExport": "emf", "metricsEmfTo": str(path), "metricsEmfInterval": "1s"}
-    with reading(w, leaseTimeout="60s", **options) as r:
-        begin = r.offset
-        r.until(500)
-        r.commit()
-        wait_until(lambda: path.exists() and '"Queries":1' in path.read_text().replace(" ", ""), 60)
-        with beside(r, "second", begin) as second:
-            second.until(500)
-            wait_until(lambda: '"Queries":2' in path.read_text().replace(" ", ""), 60)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    apart = [line for line in lines if line.get("BytesFetchedApart")]
-    assert sum(line["BytesFetchedApart"] for line in apart) > 500 * 100
-    assert sum(line.get("GetRecordsCallsApart", 0) for line in apart) >= 2
-    assert {line["Stream"] for line in apart} == {"orders"}

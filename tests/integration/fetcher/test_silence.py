@@ -8,23 +8,19 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Self
 
 import msgspec
 import pytest
 
-from kinesis_efo.calls.address import FetcherAddress, Listening
-from kinesis_efo.calls.connection import ConnectionCache
+from kinesis_efo.calls.address import Listening
 from kinesis_efo.calls.tls import fingerprint
 from kinesis_efo.calls.wire import Kind, Request, Wire
 from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.fetcher.service import WORD_SECONDS, FetcherService
-from kinesis_efo.fetcher.work import GET, GetTicket, WhereReply, WhereRequest
+from kinesis_efo.fetcher.work import GET, GetTicket
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 from kinesis_efo.records.events import read_head
 from kinesis_efo.tasks.client import CALL_SECONDS, SILENT_SECONDS, FetcherClient
-from kinesis_efo.tasks.ranges import RangeReader
 from tests.support.messages import raises
 from tests.support.world import wait_until
 
@@ -94,15 +90,6 @@ def serve() -> Iterator[Callable[..., Serving]]:
         each.stop()
 
 
-def numbers(reader: RangeReader, serving: Serving, pause: float = 0.0) -> list[tuple[ShardKey, int | None]]:
-    found = []
-    for wanted, payloads in reader.read(RANGES, serving.service.address):
-        for payload in payloads:
-            time.sleep(pause)
-            found.append((wanted.key, read_head(bytes(payload)).continuation))
-    return found
-
-
 @contextmanager
 def hanging(serving: Serving) -> Iterator[Callable[[], object]]:
     """Makes the loop hang when that is called, until the end."""
@@ -111,37 +98,6 @@ def hanging(serving: Serving) -> Iterator[Callable[[], object]]:
         yield lambda: serving.loop.call_soon_threadsafe(ended.wait, 60)
     finally:
         ended.set()
-
-
-EVERYTHING = [(key, number) for key in KEYS for number in range(1, 21)]
-
-
-@pytest.fixture
-def kept() -> Iterator[ConnectionCache]:
-    connections = ConnectionCache()
-    yield connections
-    connections.close()
-
-
-class OnlyOne:
-    """A planner of a program with one fetcher."""
-
-    def __init__(self, address: FetcherAddress) -> None:
-        self.address = address
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def where(self, request: WhereRequest) -> WhereReply:
-        return WhereReply([self.address] * len(request.shards), 1)
-
-
-def reader(kept: ConnectionCache, serving: Serving, **limits: float) -> RangeReader:
-    client = partial(FetcherClient, kept=kept, **limits)
-    address = serving.service.address
-    return RangeReader("secret", address, 60.0, fetcher_at=client, planner_at=lambda *_: OnlyOne(address))  # type: ignore[arg-type, return-value]
 
 
 def test_the_limits_leave_room_for_each_other() -> None:
@@ -188,24 +144,6 @@ def test_service_that_accepts_no_call_is_noticed(
         pytest.raises(FetcherUnreachableError, match="not said"),
     ):
         next(client.get(RANGES))
-
-
-def test_only_fetcher_is_called_again_after_a_pause(serve: Callable[..., Serving], kept: ConnectionCache) -> None:
-    fetcher = Slow(0.02)
-    serving = serve(fetcher)
-    hangs = threading.Event()
-    threading.Timer(0.2, lambda: serving.loop.call_soon_threadsafe(hangs.wait, 20)).start()
-    threading.Timer(2.5, hangs.set).start()
-    assert numbers(reader(kept, serving, silent_seconds=0.7), serving) == EVERYTHING
-    assert len(fetcher.reads) > 2
-
-
-def test_overlong_call_continues_as_a_new_one(serve: Callable[..., Serving], kept: ConnectionCache) -> None:
-    """The task takes its time, so that records wait for it on the way: each call is cut somewhere."""
-    fetcher = Slow(0, size=400_000)
-    serving = serve(fetcher)
-    assert numbers(reader(kept, serving, call_seconds=1.0), serving, pause=0.1) == EVERYTHING
-    assert len(fetcher.reads) > 2
 
 
 def test_overlong_call_announces_its_end(serve: Callable[..., Serving]) -> None:

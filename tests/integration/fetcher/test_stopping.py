@@ -75,15 +75,3 @@ def test_nothing_is_left_of_a_fetcher(world: MakeWorld, end: Callable[[World, Re
         once()
     wait_until(lambda: threading.active_count() <= threads, 60, f"{threading.enumerate()}")
     wait_until(lambda: open_files() <= files, 60, f"{open_files()} open files, {files} before")
-
-
-def test_later_task_gets_the_error_of_the_run(world: MakeWorld) -> None:
-    w = world()
-    w.put([("k", b"x")] * 5)
-    with reading(w) as r:
-        end = r.poll(timeout=20.0)
-        w.kinesis.deregister_stream_consumer(ConsumerARN=w.consumers["orders"])
-        # The sink still works on a micro-batch, so that nothing else learns of the failure before a task does.
-        wait_until(lambda: all("leaseOwner" not in row for row in w.leases().values()))
-        with pytest.raises(ConsumerNotFoundError):
-            r.read(r.offset.ranges_to(end)[0])

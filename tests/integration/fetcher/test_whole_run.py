@@ -15,7 +15,6 @@ from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.run_link import RunConnection, RunLink
 from kinesis_efo.processes import Process
-from kinesis_efo.run.access import Begin
 from kinesis_efo.run.thread import RunThread
 from tests.support.fetching import prepare
 from tests.support.world import World
@@ -52,16 +51,6 @@ def asking(world: World, runtime: RunThread, streams: str) -> Iterator[RunLink |
         yield link if joined.client else None
     finally:
         client.close()
-
-
-def test_client_that_adds_a_stream_receives_its_start(world: MakeWorld) -> None:
-    w = world({"orders": 1, "clicks": 2})
-    with hosting(w) as (runtime, told), asking(w, runtime, "orders,clicks") as client:
-        assert client is not None
-        assert [sorted(streams) for streams in told] == [["clicks", "orders"]]
-        begins = client.ask(Begin(new=True))
-        assert begins is not None
-        assert sorted(key.stream for key in begins) == ["clicks", "clicks", "orders"]
 
 
 def test_closed_run_accepts_no_client(world: MakeWorld) -> None:

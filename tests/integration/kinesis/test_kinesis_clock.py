@@ -46,7 +46,7 @@ async def get_records(client: Any, clock: KinesisClock, stream: StreamRef) -> No
 
 
 @pytest.mark.parametrize("call", [subscribe, be_refused, get_records])
-async def test_each_answer_tells_the_time(local: Callable[..., Bench], call: Call) -> None:
+async def test_each_answer_has_the_time(local: Callable[..., Bench], call: Call) -> None:
     bench = local(clock=Slow(), signature_seconds=300.0)
     stream = bench.stream()
     async with bench.client() as client:

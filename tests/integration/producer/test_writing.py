@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from base64 import b64encode
 from collections import Counter
@@ -316,3 +317,28 @@ def test_distributed_stream_is_written_without_listing_shards(target: Start, agg
     assert not any(
         record["Data"].startswith(b"\xf3\x89\x9a\xc2") and b"after" in record["Data"] for record in kinesis.records()
     )
+
+
+@pytest.mark.parametrize("aggregate", [False, True])
+def test_resharding_while_writing_loses_and_duplicates_nothing(target: Start, aggregate: bool) -> None:
+    kinesis = target(shards=2)
+    stop = threading.Event()
+    put = 0
+
+    def reshard() -> None:
+        kinesis.client.update_shard_count(StreamName="orders", TargetShardCount=4, ScalingType="UNIFORM_SCALING")
+        time.sleep(0.1)
+        kinesis.client.update_shard_count(StreamName="orders", TargetShardCount=3, ScalingType="UNIFORM_SCALING")
+        stop.set()
+
+    with Producer("orders", settings=ProducerSettings(aggregate=aggregate, linger=0.01)) as producer:
+        thread = threading.Thread(target=reshard)
+        thread.start()
+        while not stop.is_set() or put % 1_000:
+            producer.put(str(put), f"key-{put}")
+            put += 1
+        thread.join()
+        for _ in range(1_000):
+            producer.put(str(put), f"key-{put}")
+            put += 1
+    assert Counter(int(data) for _, data in users(kinesis)) == Counter(range(put))

@@ -24,7 +24,7 @@ def started_with(spark: SparkSession, setting: str, value: str) -> Iterator[None
     # The session copies what is set when it is first used, and would keep it.
     assert spark.conf.get(setting, None) is None
     java = gateway(spark).jvm
-    environment = java.org.apache.spark.SparkEnv.get()
+    environment = java.org.apache.spark.SparkContext.getOrCreate().env()
     # A field: methods of 4.3 have types that py4j cannot load.
     field = java.java.lang.Class.forName("org.apache.spark.SparkEnv").getDeclaredField("conf")
     field.setAccessible(True)

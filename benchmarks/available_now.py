@@ -24,7 +24,7 @@ RUNS: Final = 3
 APART_SECONDS: Final = 6.0
 """Kinesis allows the next subscription to a shard 5 s after the last one was opened."""
 MORE_WITH_RECORDS: Final = 4.0
-MORE_WITH_NOTHING: Final = 8.0
+MORE_WITH_NOTHING: Final = 1.0
 
 
 def run() -> list[Figure]:

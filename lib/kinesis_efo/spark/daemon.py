@@ -1,6 +1,6 @@
 """Loads the modules that tasks import, then runs Spark's daemon for Python workers. Workers are forks, so they need not import them again.
 
-It also tunes memory and import caches of all code in these workers (latency.py).
+It also changes how all code in these workers uses memory (latency.py).
 
 `--conf spark.python.daemon.module=kinesis_efo.spark.daemon` selects this daemon. Workers share the memory of the loaded modules.
 
@@ -46,7 +46,7 @@ def main() -> None:
     """Run the daemon."""
     if not preload():
         os.execv(sys.executable, [sys.executable, "-m", _SPARKS_OWN, *sys.argv[1:]])
-    import_module("kinesis_efo.tasks.latency").tune()
+    import_module("kinesis_efo.tasks.latency").keep_freed_memory()
     # Freeze the remaining objects: a later collection in a forked worker would write to the shared pages and so copy them.
     gc.collect()
     gc.freeze()

@@ -8,8 +8,8 @@
 4. glibc returns memory to the system as soon as a batch is done, and each page of the next batch costs a page fault: a tenth of a
    worker's CPU time under full load. With `mallopt`, glibc retains some (https://man7.org/linux/man-pages/man3/mallopt.3.html).
 
-The first and the third are applied in every worker, in the readers' `__setstate__`: a worker unpickles a reader between the two messages. The
-others change how a worker's whole code uses memory and imports, so they are only for workers of `kinesis_efo.spark.daemon`.
+The first three are applied in every worker, in the readers' `__setstate__`: a worker unpickles a reader between the two messages. The
+last changes how a worker's whole code uses memory, so it is only for workers of `kinesis_efo.spark.daemon`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 32 << 20
 """The largest value that glibc accepts for `_MMAP_THRESHOLD`."""
-_SWITCH: Final = "KINESIS_EFO_FREEZE"
+_SWITCH: Final = "KINESIS_EFO_TUNING"
 _frozen_in = 0
 """The process in which `leave_imports_alone` was called. `gc.get_freeze_count` would cost more than a small task."""
 
@@ -41,14 +41,10 @@ _frozen_in = 0
 def install() -> None:
     """Prepare this process for the task that is about to start."""
     acknowledge_quickly()
-    leave_imports_alone()
-
-
-def tune() -> None:
-    """Apply the optimizations of memory and imports to this process and its forks. Call it in Spark's daemon of Python workers."""
-    keep_freed_memory()
-    if SPARK_VERSION < (4, 2):
-        keep_zip_directories()
+    if os.environ.get(_SWITCH, "").lower() != "off":
+        leave_imports_alone()
+        if SPARK_VERSION < (4, 2):
+            keep_zip_directories()
 
 
 def acknowledge_quickly() -> int:
@@ -81,7 +77,7 @@ def leave_imports_alone() -> None:
     Garbage among them is never freed, but there is little: Spark has just collected it, or the process is new.
     """
     global _frozen_in  # noqa: PLW0603 - what the process's own collector is told
-    if _frozen_in != os.getpid() and os.environ.get(_SWITCH, "").lower() != "off":
+    if _frozen_in != os.getpid():
         gc.freeze()
         _frozen_in = os.getpid()
 

@@ -64,14 +64,6 @@ def test_garbage_collector_ignores_objects_before_the_first_task(monkeypatch: py
     del later
 
 
-def test_garbage_collector_keeps_all_objects_if_freezing_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    gc.unfreeze()
-    monkeypatch.setattr(latency, "_frozen_in", 0)
-    monkeypatch.setenv("KINESIS_EFO_FREEZE", "OFF")
-    leave_imports_alone()
-    assert gc.get_freeze_count() == 0
-
-
 @pytest.mark.parametrize("collects", [True, False])
 def test_imports_run_without_garbage_collection(collects: bool) -> None:
     before = gc.isenabled()
@@ -139,18 +131,16 @@ from kinesis_efo.tasks import compat, latency
 
 compat.SPARK_VERSION = latency.SPARK_VERSION = (4, 0)
 before = zipimport.zipimporter.invalidate_caches
-latency.keep_freed_memory = lambda: print("memory")
-if {tuned}:
-    latency.tune()
 latency.install()
 print(gc.get_freeze_count() > 10_000, zipimport.zipimporter.invalidate_caches is not before)
 """
 
 
-@pytest.mark.parametrize(("tuned", "printed"), [(False, "True False\n"), (True, "memory\nTrue True\n")])
-def test_workers_of_sparks_daemon_only_freeze_modules(tuned: bool, printed: str) -> None:
-    code = _INSTALLED.format(tuned=tuned)
-    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == printed
+@pytest.mark.parametrize(("tuning", "printed"), [("", "True True\n"), ("OFF", "False False\n")])
+def test_workers_freeze_modules_and_keep_directories_unless_off(tuning: str, printed: str) -> None:
+    given = {**os.environ, "KINESIS_EFO_TUNING": tuning}
+    command = [sys.executable, "-c", _INSTALLED]
+    assert subprocess.run(command, env=given, check=True, capture_output=True, text=True).stdout == printed
 
 
 _DAEMON = """
@@ -159,7 +149,7 @@ from types import SimpleNamespace
 from kinesis_efo.spark import daemon
 from kinesis_efo.tasks import latency
 
-latency.tune = lambda: print("tuned")
+latency.keep_freed_memory = lambda: print("tuned")
 sys.modules["pyspark.daemon"] = SimpleNamespace(manager=lambda: print("forks"))
 daemon.main()
 """

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
 from kinesis_efo.records import core
 from tests.support.missing import not_here
+
+DEEP: Final = 1_000_000
+"""Too many levels of JSON. From Python 3.14 on, the stack's size is the limit, and not their number."""
+TOO_DEEP: Final = "recursion|Stack overflow"
 
 
 @pytest.fixture(autouse=True, scope="module", params=["python", "core"])

@@ -244,9 +244,9 @@ OPTION = "kinesis-efo option"
             "Declare the consumer in infra/environments/<environment>.yaml and run `cdktf deploy`; got 'lazy'"),
         )),
         ({}, ("kinesis-efo needs option 'manifest' (a path, ssm:///name or s3://bucket/key), or 'streamArn' and 'consumerArn'",)),
-        ({"streamArn": STREAM}, ("kinesis-efo needs option 'manifest', or 'consumerArn' besides 'streamArn'",)),
+        ({"streamArn": STREAM}, ("kinesis-efo needs option 'manifest', or 'consumerArn' besides 'streamArn', or readMode=polling",)),
         ({"readMode": "polling", "leaseTable": "leases"}, ("kinesis-efo needs option 'manifest', or 'streamArn' besides 'leaseTable'",)),
-        ({"streamArn": STREAM, "leaseTable": "leases"}, ("kinesis-efo needs option 'manifest', or 'consumerArn' besides 'streamArn' and 'leaseTable'",)),
+        ({"streamArn": STREAM, "leaseTable": "leases"}, ("kinesis-efo needs option 'manifest', or 'consumerArn' besides 'streamArn' and 'leaseTable', or readMode=polling",)),
         ({"manifest": "m", "leaseTable": "t"}, (f"{OPTION} 'manifest' takes the place of 'leaseTable'; give one or the other",)),
         ({**DIRECT, "consumerArn": OTHERS_CONSUMER}, (
             f"{OPTION} 'consumerArn' must be a consumer of 'streamArn' {STREAM!r}; got a consumer of {OTHERS_CONSUMER.split('/consumer')[0]!r}",

@@ -249,7 +249,7 @@ def _contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]
     elif "manifest" not in names and (missing := [name for name in needed if name not in direct]):
         yield (
             "kinesis-efo needs option 'manifest'" + (f", or {_quoted(missing)} besides {_quoted(direct)}" if direct else
-            " (a path, ssm:///name or s3://bucket/key), or 'streamArn' and 'consumerArn'")
+            " (a path, ssm:///name or s3://bucket/key), or 'streamArn' and 'consumerArn'") + (", or readMode=polling" if "streamArn" in direct else "")
         )  # fmt: skip
     if "streams" in names and "manifest" not in names and direct:
         yield "kinesis-efo option 'streams' selects streams of a manifest; remove it, or give 'manifest'"

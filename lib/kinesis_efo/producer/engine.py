@@ -459,11 +459,12 @@ class Engine:
             return
         failure.__cause__ = cause
         self._failure = failure.about(self._stream)
+        # First, so that the futures of `send` have failed when a flush raises.
+        self._loop.call_soon_threadsafe(self._end_sent, self._sent, failure)
+        self._loop.call_soon_threadsafe(self._log_failure, failure, self._left.records)
+        self._sent = set()
         self._end_waits(failure)
         self._end_flushes(failure)
-        self._loop.call_soon_threadsafe(self._log_failure, failure, self._left.records)
-        self._loop.call_soon_threadsafe(self._end_sent, self._sent, failure)
-        self._sent = set()
 
     def _break(self, cause: BaseException) -> None:
         text = f"the producer for {self._stream} failed: {type(cause).__name__}: {cause}"

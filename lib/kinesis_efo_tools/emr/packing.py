@@ -292,8 +292,7 @@ def _left_out(target: Path) -> tuple[str, ...]:
 def _strip(target: Path) -> None:
     """Remove what is not for the cluster."""
     # Scripts contain the path of this machine's interpreter; these files contain its directories or the installer.
-    shutil.rmtree(target / "bin", ignore_errors=True)
-    for name in _left_out(target):
+    for name in ("bin", *_left_out(target)):
         shutil.rmtree(target / name, ignore_errors=True)
     (target / ".lock").unlink(missing_ok=True)
     for information in target.glob("*.dist-info"):

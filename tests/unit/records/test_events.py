@@ -27,6 +27,7 @@ from kinesis_efo.records.events import (
     read_answer,
     read_head,
 )
+from tests.support.decoders import DEEP, TOO_DEEP
 from tests.support.decoders import decoder as decoder
 
 CHILD = {
@@ -58,12 +59,12 @@ def test_the_end_of_a_shard(parents: list[str]) -> None:
         (b"", "an event of 0 bytes cannot be read"),
         (b"null", "Expected `object`"),
         (b"\xff\xfe", "cannot be read"),
-        (b'{"ContinuationSequenceNumber":"\xff"}', "utf-8"),
+        (b'{"ContinuationSequenceNumber":"\xff"}', "(?i:utf-8)"),
         (b'{"ContinuationSequenceNumber":"\\ud800"}', "cannot be read"),
         (event()[:-1], "truncated"),
         (event() + b"x", "trailing characters"),
         (b"[" * 100_000, "cannot be read"),
-        (b'{"ContinuationSequenceNumber":"1","x":' + b"[" * 100_000, "recursion"),
+        (b'{"ContinuationSequenceNumber":"1","x":' + b"[" * DEEP, TOO_DEEP),
         (event(ContinuationSequenceNumber="1" * 201), "a number of at most 200 digits; got '1111"),
         (event(ContinuationSequenceNumber="1" * 100_000), "at most 200 digits"),
         (event(ContinuationSequenceNumber="-1"), "got '-1'"),
@@ -74,9 +75,9 @@ def test_the_end_of_a_shard(parents: list[str]) -> None:
         (b'{"ContinuationSequenceNumber":"1","MillisBehindLatest":' + b"9" * 5000 + b"}", "out of range"),
         (event()[:-1] + b',"MillisBehindLatest":' + b"9" * (1 << 20) + b"}", "out of range"),
         (event()[:-1] + b',"MillisBehindLatest":1e999}', "cannot be read"),
-        (event()[:-1] + b',"Extra":' + b"[" * 200_000 + b"]" * 200_000 + b"}", "recursion"),
-        (event()[:-1] + b',"Records":[{"Extra":' + b"[" * 200_000 + b"]" * 200_000 + b"}]}", "recursion"),
-        (b'{"a":' * 200_000 + b"1" + b"}" * 200_000, "recursion"),
+        (event()[:-1] + b',"Extra":' + b"[" * DEEP + b"]" * DEEP + b"}", TOO_DEEP),
+        (event()[:-1] + b',"Records":[{"Extra":' + b"[" * DEEP + b"]" * DEEP + b"}]}", TOO_DEEP),
+        (b'{"a":' * DEEP + b"1" + b"}" * DEEP, TOO_DEEP),
         (event(Records={}), "Expected `array`"),
         (event(Records=[1]), "Expected `object`"),
         (event(ContinuationSequenceNumber=None, ChildShards=[{}]), "missing required field"),

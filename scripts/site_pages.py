@@ -29,6 +29,7 @@ OUTSIDE: Final = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
+    "examples/fault_injection/README.md": "how-to/fault-injection.md",
     "tests/SCENARIOS.md": "scenarios.md",
 }
 """Pages outside of docs/, and what they are called on the site."""

@@ -9,7 +9,12 @@ import pytest
 
 from scripts.docs import ROOT, pages
 
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "tests" / "SCENARIOS.md"]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *(ROOT / name for name in ("examples/fault_injection/README.md", "infra/real-provider.md", "lib/README.md")),
+    ROOT / "tests" / "SCENARIOS.md",
+]
 
 
 # Shows 82.

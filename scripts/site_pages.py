@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[1]
 OUTSIDE: Final = {
     "README.md": "index.md",
+    "AGENTS.md": "how-to/assistants.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",

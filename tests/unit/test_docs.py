@@ -82,7 +82,7 @@ def test_page_names_its_reader_and_is_short(page: Path) -> None:
         ("docs/how-to/orchestrators.md", ["EmrServerlessStartJobOperator", "GlueJobOperator", "## Step Functions"]),
         ("docs/how-to/declarative-pipelines.md", ["STREAM(orders)"]),
         ("docs/how-to/engines.md", ["**To move**", "**To move back**"]),
-        ("docs/release.md", ["make release-check", "attestations"]),
+        ("CONTRIBUTING.md", ["make release-check", "attestations"]),
     ],
 )
 def test_page_answers_where_people_run_it(page: str, named: list[str]) -> None:

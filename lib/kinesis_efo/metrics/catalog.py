@@ -47,7 +47,7 @@ _SHARD: Final = ("stream", "shard")
 
 LAG: Final = Metric(
     "kinesis_efo.lag", "MillisBehindLatest", Kind.WORST, "ms", _SHARD,
-    "age of the oldest unprocessed record; if none waits, how far reading is behind the tip (after 10 s of silence plus that)",
+    "age of the oldest unprocessed record; if none waits, how far reading is behind the tip, plus the time since the last event if over 10 s",
 )  # fmt: skip
 SILENCE: Final = Metric(
     "kinesis_efo.silence", "SecondsSinceEvent", Kind.WORST, "s", _SHARD,

@@ -207,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
         help="check and plan the examples with the AWS provider of its registry, and record what it said; "
         f"exit code {NOT_RUN} where that is out of reach",
     )
-    real.add_argument("--record", type=Path, default=Path("docs/real-provider.md"), help="default: %(default)s")
+    real.add_argument("--record", type=Path, default=Path("infra/real-provider.md"), help="default: %(default)s")
     return parser
 
 

@@ -87,7 +87,7 @@ wheels: dist
 check-wheels: $(VENV)/.full java
 	$(RUN) $(PYTHON) -m scripts.release_check dist
 
-# Before a version is tagged. The page docs/release.md says what is left to do then.
+# Before a version is tagged. CONTRIBUTING.md says what is left to do then.
 release-check: wheels
 	@$(MAKE) --no-print-directory check-wheels
 

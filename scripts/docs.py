@@ -17,7 +17,7 @@ from kinesis_efo.options.source import BATCHES, STREAMING
 from kinesis_efo.options.table import Option
 from kinesis_efo.spark.sink import SINK_OPTIONS
 from kinesis_efo_tools.manifest_schema import SCHEMA
-from scripts import status
+from scripts import diagrams, status
 from scripts.alerts import rules
 from scripts.grafana import dashboard
 from scripts.picture import picture, recorded
@@ -145,6 +145,10 @@ WHOLE: Final[Mapping[str, Callable[[], str]]] = {
     "docs/top.svg": picture,
     "docs/quickstart.svg": recorded,
     "docs/images/top-queries.svg": partial(picture, queries=3),
+    "docs/images/parts.svg": diagrams.parts,
+    "docs/images/cluster.svg": diagrams.cluster,
+    "docs/images/micro-batch.svg": diagrams.micro_batch,
+    "docs/images/reshard.svg": diagrams.reshard,
     "lib/kinesis_efo/options/keywords.py": keywords,
     "tests/SCENARIOS.md": scenarios,
 }

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[1]
 OUTSIDE: Final = {
     "README.md": "index.md",
+    "AGENTS.md": "how-to/assistants.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
+    "examples/fault_injection/README.md": "how-to/fault-injection.md",
     "tests/SCENARIOS.md": "scenarios.md",
 }
 """Pages outside of docs/, and what they are called on the site."""

@@ -27,7 +27,7 @@ from kinesis_efo_infra.pipeline.terraform import find_binary, missing_binary
 
 logger = logging.getLogger(__name__)
 
-RECORD = Path("docs/real-provider.md")
+RECORD = Path("infra/real-provider.md")
 """The page that has the records, one for each engine."""
 FILES = (Path("infra/example.yaml"), *(Path("examples/environments") / each for each in ("dev.yaml", "prod.yaml")))
 """Environment files: every setting there is, and two environments with jobs and a pipeline."""

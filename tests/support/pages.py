@@ -1,4 +1,4 @@
-"""The fenced blocks of README.md and the pages in docs/, each with what a comment above it says.
+"""The fenced blocks of the pages for users, each with what a comment above it says.
 
 A block is run or checked by a test (tests/unit/test_pages.py, tests/integration/spark/test_pages.py), or the comment says why not:
 `<!-- excerpt -->` for a part of something, `<!-- needs AWS -->` for what this machine does not have.
@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PAGES: Final = (ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md")))
+PAGES: Final = (
+    ROOT / "README.md",
+    ROOT / "AGENTS.md",
+    ROOT / "examples/fault_injection/README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+)
 MARKERS: Final = re.compile(r"excerpt|needs [A-Z][\w ]+")
 _BLOCK: Final = re.compile(
     r"^( *)(?:<!-- (?P<marker>.+?) -->\n\1)?```(?P<language>\w+)\n(?P<text>.*?)^\1```$", re.MULTILINE | re.DOTALL

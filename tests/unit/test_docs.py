@@ -9,7 +9,12 @@ import pytest
 
 from scripts.docs import ROOT, pages
 
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "tests" / "SCENARIOS.md"]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *(ROOT / name for name in ("examples/fault_injection/README.md", "infra/real-provider.md", "lib/README.md")),
+    ROOT / "tests" / "SCENARIOS.md",
+]
 
 
 # Shows 82.
@@ -77,7 +82,7 @@ def test_page_names_its_reader_and_is_short(page: Path) -> None:
         ("docs/how-to/orchestrators.md", ["EmrServerlessStartJobOperator", "GlueJobOperator", "## Step Functions"]),
         ("docs/how-to/declarative-pipelines.md", ["STREAM(orders)"]),
         ("docs/how-to/engines.md", ["**To move**", "**To move back**"]),
-        ("docs/release.md", ["make release-check", "attestations"]),
+        ("CONTRIBUTING.md", ["make release-check", "attestations"]),
     ],
 )
 def test_page_answers_where_people_run_it(page: str, named: list[str]) -> None:

@@ -51,11 +51,11 @@ LAG: Final = Metric(
 )  # fmt: skip
 SILENCE: Final = Metric(
     "kinesis_efo.silence", "SecondsSinceEvent", Kind.WORST, "s", _SHARD,
-    "time since Kinesis sent the last event; it sends one every 5 s to an idle shard, so more than 35 s is trouble",
+    "time since the last event; an idle shard gets one every 5 s, so more than 35 s is trouble",
 )  # fmt: skip
 WAITING: Final = Metric(
     "kinesis_efo.buffer.age", "SecondsUncommitted", Kind.WORST, "s", _SHARD,
-    "how long the oldest fetched records have waited for Spark to commit them",
+    "how long the oldest fetched records have waited for Spark's commit",
 )  # fmt: skip
 RECORDS: Final = Metric(
     "kinesis_efo.records", "RecordsFetched", Kind.COUNTER, "{record}", _SHARD, "Kinesis records fetched"
@@ -66,11 +66,11 @@ BYTES: Final = Metric(
 EVENTS: Final = Metric("kinesis_efo.events", "EventsFetched", Kind.COUNTER, "{event}", _SHARD, "events fetched")
 BACKPRESSURE: Final = Metric(
     "kinesis_efo.backpressure", "SecondsBackpressured", Kind.COUNTER, "s", _SHARD,
-    "time during which a shard was not fetched because the buffer was full",
+    "time in which a shard was not read because the buffer was full",
 )  # fmt: skip
 OPEN: Final = Metric(
     "kinesis_efo.subscriptions.open", "SubscriptionsOpen", Kind.AMOUNT, "{subscription}", ("stream",),
-    "subscriptions that are open now; one per shard that is read",
+    "open subscriptions; one per shard",
 )  # fmt: skip
 OPENED: Final = Metric(
     "kinesis_efo.subscriptions.opened", "SubscriptionsOpened", Kind.COUNTER, "{subscription}", ("stream",),
@@ -78,7 +78,7 @@ OPENED: Final = Metric(
 )  # fmt: skip
 RENEWED: Final = Metric(
     "kinesis_efo.subscriptions.renewed", "SubscriptionsRenewed", Kind.COUNTER, "{subscription}", ("stream",),
-    "subscriptions opened again after Kinesis ended them, as it does every 5 minutes",
+    "subscriptions renewed after Kinesis ended them, every 5 minutes",
 )  # fmt: skip
 PAUSED: Final = Metric(
     "kinesis_efo.subscriptions.paused", "SubscriptionsPaused", Kind.COUNTER, "{subscription}", ("stream",),
@@ -94,34 +94,32 @@ LOSSES: Final = Metric(
 )  # fmt: skip
 LEFT_OUT: Final = Metric(
     "kinesis_efo.aggregates.left_out", "AggregatesLeftOut", Kind.COUNTER, "{aggregate}", ("stream",),
-    "KPL aggregates left out with `deaggregate=strict`; counted in the tasks that unpack them",
+    "KPL aggregates left out with `deaggregate=strict`, counted in tasks",
 )  # fmt: skip
 BUFFERED: Final = Metric(
-    "kinesis_efo.buffer.used", "BufferBytes", Kind.AMOUNT, "By", (), "bytes of fetched events that wait for Spark"
+    "kinesis_efo.buffer.used", "BufferBytes", Kind.AMOUNT, "By", (), "bytes of events that wait for Spark"
 )
 BUFFER_LIMIT: Final = Metric(
     "kinesis_efo.buffer.limit", "BufferLimitBytes", Kind.AMOUNT, "By", (), "the option `bufferBytes`"
 )
-QUERIES: Final = Metric(
-    "kinesis_efo.queries", "Queries", Kind.AMOUNT, "{query}", (), "queries of one Spark program that share the run"
-)
+QUERIES: Final = Metric("kinesis_efo.queries", "Queries", Kind.AMOUNT, "{query}", (), "queries that share the run")
 QUERIES_APART: Final = Metric(
     "kinesis_efo.queries.apart", "QueriesApart", Kind.AMOUNT, "{query}", (),
-    "queries that are behind the others and catch up with GetRecords",
+    "queries that read apart",
 )  # fmt: skip
 APART_BYTES: Final = Metric(
     "kinesis_efo.apart.bytes", "BytesFetchedApart", Kind.COUNTER, "By", ("stream",),
-    "bytes that these queries fetched, as received; not part of `kinesis_efo.bytes`",
+    "bytes that queries fetched apart, not part of `kinesis_efo.bytes`",
 )  # fmt: skip
 APART_CALLS: Final = Metric(
     "kinesis_efo.apart.calls", "GetRecordsCallsApart", Kind.COUNTER, "{call}", ("stream",),
-    "successful GetRecords calls of these queries",
+    "successful GetRecords calls of queries that read apart",
 )  # fmt: skip
 LEASES_WANTED: Final = Metric(
-    "kinesis_efo.leases.wanted", "LeasesWanted", Kind.AMOUNT, "{lease}", (), "streams whose lease is to be held"
+    "kinesis_efo.leases.wanted", "LeasesWanted", Kind.AMOUNT, "{lease}", (), "streams that the run reads"
 )
 LEASES_HELD: Final = Metric(
-    "kinesis_efo.leases.held", "LeasesHeld", Kind.AMOUNT, "{lease}", (), "streams whose lease this run holds"
+    "kinesis_efo.leases.held", "LeasesHeld", Kind.AMOUNT, "{lease}", (), "streams whose lease it holds"
 )
 LEASES_TAKEN: Final = Metric("kinesis_efo.leases.taken", "LeasesTaken", Kind.COUNTER, "{lease}", (), "leases taken")
 LEASES_LOST: Final = Metric(
@@ -158,7 +156,7 @@ PUT_WAITS: Final = Metric(
 )  # fmt: skip
 LATENCY: Final = Metric(
     "kinesis_efo.producer.latency.p99", "PutLatencyP99", Kind.WORST, "s", ("stream",),
-    "99 % of the records were acknowledged within this time since the producer was opened",
+    "99 % of all records were acknowledged within this time",
 )  # fmt: skip
 
 METRICS: Final = tuple(metric for metric in list(globals().values()) if isinstance(metric, Metric))

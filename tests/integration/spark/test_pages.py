@@ -193,7 +193,7 @@ def test_glue_schema_registry(
     plain = f"0300{header}7b226964223a2231222c22616d6f756e74223a31322e357d"
     packed = f"0305{header}789cab56ca4c51b2523254d2514acccd2fcd2b51b23234d233ad0500536906bd"
     lake.put([(str(number), bytes.fromhex(each)) for number, each in enumerate((plain, packed, b"{}".hex()))])
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"spark": spark, "kinesis_efo": kinesis_efo}
     here = f'"{lake.manifest}", endpointUrl="{local_aws.endpoint_url}", startingPosition="TRIM_HORIZON"'
     for block in blocks("python"):
         if block.page == "docs/how-to/glue-schema-registry.md" and block.marker is None:

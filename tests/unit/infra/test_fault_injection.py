@@ -17,7 +17,7 @@ from tests.unit.infra.conftest import Synth
 ROOT = Path(__file__).resolve().parents[3]
 EXPERIMENT: dict[str, Any] = json.loads((ROOT / "examples" / "fault_injection" / "experiment.json").read_text())
 ROLE: dict[str, Any] = json.loads((ROOT / "examples" / "fault_injection" / "role.json").read_text())
-PAGE = (ROOT / "docs" / "how-to" / "fault-injection.md").read_text()
+PAGE = (ROOT / "examples" / "fault_injection" / "README.md").read_text()
 
 FIS_ACTIONS = {
     "aws:fis:inject-api-throttle-error": ("Roles", "aws:iam:role", "fis:InjectApiThrottleError", "ThrottlingException"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
@@ -53,6 +54,9 @@ class AwsSettings:
         region: AWS region; if None, the manifest's.
         endpoint_url: A single endpoint for all services, like `AWS_ENDPOINT_URL`.
         role_arn: Role to assume, with `external_id` and `role_session_name`.
+        profile: AWS profile, which each host has in its own files; it precedes keys in the environment.
+        credential_provider: Name of a function that returns credentials (`package.module:function`), or of an entry point of the group
+            `kinesis_efo.credentials`. Each process that calls AWS imports it.
     """
 
     region: str | None = None
@@ -60,12 +64,15 @@ class AwsSettings:
     role_arn: str | None = None
     external_id: str | None = field(default=None, repr=False)
     role_session_name: str | None = None
+    profile: str | None = None
+    credential_provider: str | None = None
 
     def of(self, application: str) -> AwsSettings:
         """Return these settings with a session name: the given one, or the default of an application."""
         return replace(self, role_session_name=self.role_session_name or f"kinesis-efo-{application}".rstrip("-")[:64])
 
 
+_PROVIDER: Final = re.compile(r"(?!__main__\b)[A-Za-z_][\w.-]*(:[A-Za-z_][\w.]*)?", re.ASCII)
 MANIFEST_OPTION: Final = Option("manifest", read.text, "a path, ssm:///name or s3://bucket/key", "-",
     "the application's manifest; without it, `streamArn` and `consumerArn`, or the sink's `stream`", "manifest")  # fmt: skip
 AWS_OPTIONS: Final = (
@@ -77,6 +84,10 @@ AWS_OPTIONS: Final = (
            "aws.external_id", needs="roleArn", of_run=True, also=("roleExternalId",)),
     Option("roleSessionName", read.text, "a name", "`kinesis-efo-` and the application", "goes with `roleArn`",
            "aws.role_session_name", needs="roleArn", of_run=True),
+    Option("awsProfile", read.text, "the name of an AWS profile", "the environment's `AWS_PROFILE`",
+           "profile in the files of each host that calls AWS", "aws.profile", of_run=True),
+    Option("credentialProvider", read.matching(_PROVIDER), "package.module:function, which other processes can import, or the name of an entry point", "-",
+           "function that returns credentials, called again before they expire", "aws.credential_provider", of_run=True),
 )  # fmt: skip
 
 METRICS_OPTIONS: Final = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -28,13 +29,13 @@ from aiobotocore.credentials import AioAssumeRoleCredentialFetcher, AioDeferredR
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
-from botocore.exceptions import BotoCoreError, HTTPClientError
+from botocore.exceptions import BotoCoreError, HTTPClientError, ProfileNotFound
 from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.httpsession import ProxyConfiguration, get_cert_path, mask_proxy_url
 from botocore.parsers import ResponseParserError
 from botocore.utils import get_environ_proxies
 
-from kinesis_efo.aws_errors import NoAnswerError
+from kinesis_efo.aws_errors import NoAnswerError, SignInError
 from kinesis_efo.clock import Clock, SystemClock, deadline, in_thread, seconds_left
 from kinesis_efo.credentials import SdkSession, borrow, profile_of, provide, setting_of, watch
 from kinesis_efo.errors import ConfigurationError
@@ -442,7 +443,11 @@ class AsyncClients:
 def _watched(session: SessionT, settings: AwsSettings, clock: Clock, seconds: float, region: str | None) -> SessionT:
     if settings.profile:
         session.set_config_variable("profile", settings.profile)
-    if region is not None and session.get_config_variable("region") is None:
+    try:
+        configured = session.get_config_variable("region")
+    except ProfileNotFound:
+        raise SignInError(reason=f"there is no {profile_of(session)} on host {socket.gethostname()}") from None
+    if region is not None and configured is None:
         session.set_config_variable("region", region)  # for sign-ins
     watch(prepared(session, seconds), clock, seconds, settings.credential_provider)
     return session

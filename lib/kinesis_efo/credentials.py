@@ -137,17 +137,15 @@ def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS, provider
         session_anew.set_config_variable("region", session.get_config_variable("region"))
         return _ending_helpers(session_anew).load_credentials()
 
-    renew = usual if provider else anew
-
     async def load_async() -> Any:
         with moment.signing_in():
             found = await _in_time(usual(), seconds)
-        return None if found is None else _AsyncCredentials(found, renew, moment, asyncio.Lock())
+        return None if found is None else _AsyncCredentials(found, usual if provider else anew, moment, asyncio.Lock())
 
     def load() -> Any:
         with moment.signing_in(), deadline(seconds):
             found = _in_time_here(usual)
-        return None if found is None else _Credentials(found, renew, moment, Lock())
+        return None if found is None else _Credentials(found, usual if provider else anew, moment, Lock())
 
     def again(response: tuple[Any, dict[str, Any]] | None, attempts: int, operation: Any, **_: Any) -> float | None:
         """Make the SDK sign and send a call once more if AWS rejected it for expired credentials."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,25 +14,6 @@ from tests.support.cutting_proxy import CuttingProxy
 from tests.support.world import World, wait_for_rows
 
 from .conftest import Queries
-
-PROVIDER = """
-import itertools, os
-from datetime import UTC, datetime, timedelta
-
-numbers = itertools.count()
-
-def keys():
-    soon = datetime.now(UTC) + timedelta(seconds=30)
-    return {"AccessKeyId": f"P{os.getpid()}N{next(numbers)}", "SecretAccessKey": "s", "SessionToken": "t", "Expiration": soon}
-"""
-
-
-@pytest.fixture
-def provider(spark: SparkSession, tmp_path: Path) -> str:
-    """A module that ships with the job."""
-    (tmp_path / "shipped_keys.py").write_text(PROVIDER)
-    spark.sparkContext.addPyFile(str(tmp_path / "shipped_keys.py"))
-    return "shipped_keys:keys"
 
 
 def keys_in(proxy: CuttingProxy) -> dict[int, set[str]]:
@@ -50,12 +30,15 @@ def keys_in(proxy: CuttingProxy) -> dict[int, set[str]]:
 
 @pytest.mark.spark
 def test_all_calls_are_signed_with_the_providers_keys(
-    spark: SparkSession, world: Callable[..., World], queries: Queries, provider: str
+    spark: SparkSession, world: Callable[..., World], queries: Queries
 ) -> None:
     w = world({"orders": 2, "copies": 1})
     w.put((f"k{n}", b"data") for n in range(20))
     with CuttingProxy(int(w.aws.endpoint_url.rpartition(":")[2]), lambda _: None) as proxy:
-        given = {"credentialProvider": provider, "endpointUrl": f"http://127.0.0.1:{proxy.port}"}
+        given = {
+            "credentialProvider": "tests.support.provided_keys:keys",
+            "endpointUrl": f"http://127.0.0.1:{proxy.port}",
+        }
         for mode in ("efo", "polling"):
             query = queries.start(queries.load(w, streams="orders", readMode=mode, **given), mode)
             wait_for_rows(query, 20)

@@ -14,7 +14,7 @@ import kinesis_efo
 if __name__ == "__main__":
     manifest, output = sys.argv[1:]
     spark = SparkSession.builder.appName("batch read").getOrCreate()
-    # No query reads beside it, so it takes all that GetRecords allows: three shards at a time in each of two tasks.
-    rows = kinesis_efo.read(spark, manifest=manifest, streams="*", maxShardRate="2m", shardsPerTask=3)
+    # No query reads beside it, so it takes all that GetRecords allows.
+    rows = kinesis_efo.read(spark, manifest=manifest, streams="*", maxShardRate="2m")
     rows.select("stream", "partitionKey", "data").write.partitionBy("stream").parquet(output)
     spark.stop()

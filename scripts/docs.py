@@ -13,7 +13,7 @@ from typing import Final
 from kinesis_efo.metrics import METRICS
 from kinesis_efo.options import SOURCE_OPTIONS
 from kinesis_efo.options.readers import hint_of
-from kinesis_efo.options.source import BATCHES, STREAMING
+from kinesis_efo.options.source import STREAMING
 from kinesis_efo.options.table import Option
 from kinesis_efo.spark.sink import SINK_OPTIONS
 from kinesis_efo_tools.manifest_schema import SCHEMA
@@ -36,7 +36,7 @@ def reference(title: str, names: Container[str]) -> str:
     """A Markdown table of options for reading and writing: the rule for their values, and their meaning, with who uses them unless streaming queries alone do."""
     uses: dict[Option, list[str]] = {}
     for option in SOURCE_OPTIONS:
-        uses[option] = ["streaming"] * (option.name not in BATCHES) + ["batch"] * (option.name not in STREAMING)
+        uses[option] = ["streaming"] if option.name in STREAMING else ["streaming", "batch"]
     for option in SINK_OPTIONS:
         uses.setdefault(option, []).append("writing")
     rows = []
@@ -84,9 +84,12 @@ def keywords() -> str:
         for name in (each.name, *each.also)
     }
     classes = {
-        "_Reading(TypedDict": ("The options of `read_stream` and `read`.", read.keys() - STREAMING - BATCHES, read),
-        "StreamKeywords(_Reading": ("The type of a dict of options for `read_stream`.", read.keys() & STREAMING, read),
-        "BatchKeywords(_Reading": ("The type of a dict of options for `read`.", read.keys() & BATCHES, read),
+        "BatchKeywords(TypedDict": ("The type of a dict of options for `read`.", read.keys() - STREAMING, read),
+        "StreamKeywords(BatchKeywords": (
+            "The type of a dict of options for `read_stream`.",
+            read.keys() & STREAMING,
+            read,
+        ),
         "SinkKeywords(TypedDict": (
             'The type of a dict of options for the sink, for `writeStream.format("kinesis-efo").options(**options)`.',
             written.keys(),
@@ -113,13 +116,13 @@ COMMON: Final = ("manifest", "streams", "readMode", "startingPosition", "maxByte
 
 EVERYONE: Final = {
     "manifest", "streamArn", "consumerArn", "leaseTable", "streams", "stream", "readMode", "startingPosition", "endingPosition",
-    "maxBytesPerTrigger", "maxRecordsPerTrigger", "failOnDataLoss", "deaggregate", "fetchers", "catchUp", "shardsPerTask", "ordered",
+    "maxBytesPerTrigger", "maxRecordsPerTrigger", "failOnDataLoss", "deaggregate", "fetchers", "catchUp", "ordered",
     "aggregate", "failOnError", "region", "roleArn",
 }  # fmt: skip
 OPERATORS: Final = {
     "newStreamPosition", "removedStreams", "acceptDataLoss", "maxShardSkew", "bufferBytes", "slowQueries", "maxShardRate",
-    "fetcherHost", "fetcherBindHost", "fetcherPort", "fetcherTls", "leaseTimeout", "retryTimeout", "stallWarning", "endpointUrl",
-    "externalId", "roleSessionName", "metricsExport", "metricsEmfTo", "metricsEmfInterval",
+    "fetcherHost", "fetcherPort", "leaseTimeout", "retryTimeout", "endpointUrl", "externalId", "awsProfile",
+    "credentialProvider", "metricsExport",
 }  # fmt: skip
 EXPERTS: Final = {option.name for option in (*SOURCE_OPTIONS, *SINK_OPTIONS)} - EVERYONE - OPERATORS
 

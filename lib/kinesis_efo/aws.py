@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -28,13 +29,13 @@ from aiobotocore.credentials import AioAssumeRoleCredentialFetcher, AioDeferredR
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
-from botocore.exceptions import BotoCoreError, HTTPClientError
+from botocore.exceptions import BotoCoreError, HTTPClientError, ProfileNotFound
 from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.httpsession import ProxyConfiguration, get_cert_path, mask_proxy_url
 from botocore.parsers import ResponseParserError
 from botocore.utils import get_environ_proxies
 
-from kinesis_efo.aws_errors import NoAnswerError
+from kinesis_efo.aws_errors import NoAnswerError, SignInError
 from kinesis_efo.clock import Clock, SystemClock, deadline, in_thread, seconds_left
 from kinesis_efo.credentials import SdkSession, borrow, profile_of, provide, setting_of, watch
 from kinesis_efo.errors import ConfigurationError
@@ -338,7 +339,7 @@ class SyncClients:
     @cached_property
     def _core(self) -> botocore.session.Session:
         region = self._given_region or os.environ.get("AWS_REGION")
-        return _watched(botocore.session.Session(), self._clock, self._seconds, region)
+        return _watched(botocore.session.Session(), self._settings, self._clock, self._seconds, region)
 
     def client(self, service_name: str, /) -> Any:
         """Create a client, which the caller must close. Raises `ConfigurationError` without a region."""
@@ -356,7 +357,7 @@ class SyncClients:
     def _session(self) -> botocore.session.Session:
         """The session, with the role's credentials if the settings have a role."""
         if self._settings.role_arn:
-            base = _watched(botocore.session.Session(), self._clock, self._seconds, self.region)
+            base = _watched(botocore.session.Session(), self._settings, self._clock, self._seconds, self.region)
             config = botocore.config.Config(**self._config)
             client = partial(base.create_client, region_name=self.region, config=config)
             fetcher = _assuming(AssumeRoleCredentialFetcher, client, base.get_credentials(), self._settings)
@@ -411,7 +412,7 @@ class AsyncClients:
 
     def _signed_in(self) -> AioSession:
         if self._given is None:
-            return _watched(AioSession(), self._clock, self._seconds, self._region)
+            return _watched(AioSession(), self._settings, self._clock, self._seconds, self._region)
         session = AioSession()
         # boto3 returns `default` if the profile is not set.
         if (profile := setting_of(self._given, "profile")) not in (None, "default"):
@@ -439,10 +440,16 @@ class AsyncClients:
         return client
 
 
-def _watched(session: SessionT, clock: Clock, seconds: float, region: str | None) -> SessionT:
-    if region is not None and session.get_config_variable("region") is None:
+def _watched(session: SessionT, settings: AwsSettings, clock: Clock, seconds: float, region: str | None) -> SessionT:
+    if settings.profile:
+        session.set_config_variable("profile", settings.profile)
+    try:
+        configured = session.get_config_variable("region")
+    except ProfileNotFound:
+        raise SignInError(reason=f"there is no {profile_of(session)} on host {socket.gethostname()}") from None
+    if region is not None and configured is None:
         session.set_config_variable("region", region)  # for sign-ins
-    watch(prepared(session, seconds), clock, seconds)
+    watch(prepared(session, seconds), clock, seconds, settings.credential_provider)
     return session
 
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
 from inspect import isawaitable
 from math import inf
 from pathlib import Path
@@ -70,13 +73,15 @@ def setting_of(session: Any, name: str) -> str | None:
 def borrow(session: AioSession, given: SdkSession, seconds: float) -> None:
     """Make a session load its credentials from the session `given`, which renews them. Loading is limited to `seconds`."""
 
-    async def load() -> Any:
-        found = await _in_time(asyncio.wrap_future(in_thread(given.get_credentials)), seconds)
-        if isawaitable(found):
-            return await _in_time(found, seconds)
-        return None if found is None else _Borrowed(found)
+    provide(session, lambda: _in_time(_borrowed(given.get_credentials), seconds))
 
-    provide(session, load)
+
+async def _borrowed(load: Callable[[], Any]) -> Any:
+    """Load credentials for aiobotocore, in a thread because `load` may block."""
+    found = await asyncio.wrap_future(in_thread(load))
+    if isawaitable(found):
+        return await found
+    return None if found is None else _Borrowed(found)
 
 
 class _Borrowed:
@@ -110,32 +115,37 @@ def profile_of(session: Any) -> str:
     return f"AWS profile {profile!r} ({f'of {there}' if there else 'without files'})"
 
 
-def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS) -> None:
+def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS, provider: str | None = None) -> None:
     """Make a session reload its credentials if their files changed (checked once a minute) or if AWS reports that they have expired.
 
-    If a sign-in fails and waiting does not help, the session's calls raise `SignInError`. A sign-in is limited to `seconds`.
+    With `provider`, the option `credentialProvider`, the credentials are those of its function instead, which is called again before they
+    expire. If a sign-in fails and waiting does not help, the session's calls raise `SignInError`. A sign-in is limited to `seconds`.
     """
     for name in ("botocore.credentials", "aiobotocore.credentials", "botocore.tokens", "aiobotocore.tokens"):
         logging.getLogger(name).addFilter(_without_traceback)
-    moment = _RefreshState(_files_of(session), session, clock)
-    usual = _ending_helpers(session).load_credentials
+    moment = _RefreshState([] if provider else _files_of(session), session, clock, provider)
+    usual = partial(_provided, provider) if provider else _ending_helpers(session).load_credentials
+    if provider and isinstance(session, AioSession):
+        usual = partial(_borrowed, usual)
 
     def anew() -> Any:
         # A session caches the contents of the files, so a new session is needed.
-        # Do not set its profile: an explicit profile would override keys in the environment.
         session_anew = type(session)()
+        # Only set a profile that was set: an explicit profile overrides keys in the environment.
+        if profile := session.instance_variables().get("profile"):
+            session_anew.set_config_variable("profile", profile)
         session_anew.set_config_variable("region", session.get_config_variable("region"))
         return _ending_helpers(session_anew).load_credentials()
 
     async def load_async() -> Any:
         with moment.signing_in():
             found = await _in_time(usual(), seconds)
-        return None if found is None else _AsyncCredentials(found, anew, moment, asyncio.Lock())
+        return None if found is None else _AsyncCredentials(found, usual if provider else anew, moment, asyncio.Lock())
 
     def load() -> Any:
         with moment.signing_in(), deadline(seconds):
             found = _in_time_here(usual)
-        return None if found is None else _Credentials(found, anew, moment, Lock())
+        return None if found is None else _Credentials(found, usual if provider else anew, moment, Lock())
 
     def again(response: tuple[Any, dict[str, Any]] | None, attempts: int, operation: Any, **_: Any) -> float | None:
         """Make the SDK sign and send a call once more if AWS rejected it for expired credentials."""
@@ -183,12 +193,47 @@ def _ending_helpers(session: Any) -> Any:
     return chain
 
 
+def _provided(name: str) -> Any:
+    """Return the credentials of the function, or the entry point, that the option `credentialProvider` names."""
+    group = "kinesis_efo.credentials"
+    entries = [EntryPoint("", name, group)] if ":" in name else [*entry_points(group=group, name=name)]
+    if not entries:
+        raise SignInError(reason=f"no installed package has such an entry point in the group '{group}'")
+    function = entries[0].load()
+    found = function()
+    if hasattr(found, "get_credentials"):  # a session
+        found = found.get_credentials()
+    if isinstance(found, botocore.credentials.Credentials):
+        return found
+    renewed = botocore.credentials.RefreshableCredentials.create_from_metadata
+    return renewed(_parsed(found), lambda: _parsed(function()), name)
+
+
+def _parsed(found: Any) -> dict[str, str]:
+    """Convert a dict as STS and a `credential_process` return it to the SDK's. Raises `SignInError` for any other value."""
+    try:
+        return {
+            "access_key": found["AccessKeyId"],
+            "secret_key": found["SecretAccessKey"],
+            "token": found.get("SessionToken"),
+            # Without an expiration, they are used until AWS refuses them.
+            "expiry_time": str(found.get("Expiration") or "9999-01-01T00:00:00Z"),
+        }
+    except (AttributeError, KeyError, TypeError):
+        # The value may have a secret.
+        raise SignInError(
+            reason=f"it returned a {type(found).__name__}; return a session or credentials of boto3 or botocore, or a dict with AccessKeyId, "
+            "SecretAccessKey and, if there are any, SessionToken and Expiration"
+        ) from None
+
+
 class _RefreshState:
     """Decides when to reload the credentials, and records whether a sign-in has succeeded."""
 
-    def __init__(self, files: list[Path], session: Any, clock: Clock) -> None:
+    def __init__(self, files: list[Path], session: Any, clock: Clock, provider: str | None) -> None:
         self._files = files
         self._session = session
+        self._provider = provider
         self._profile = session.get_config_variable("profile") or "default"
         self._worked = False
         self._clock = clock
@@ -207,6 +252,11 @@ class _RefreshState:
         try:
             yield
         except Exception as error:
+            if self._provider:
+                why = error.kwargs["error_msg"] if isinstance(error, CredentialRetrievalError) else describe(error)
+                if self._worked or cause_of(error) in _MAY_PASS:
+                    raise CredentialRetrievalError(provider=self._sign_in, error_msg=why) from None
+                raise SignInError(reason=f"{self._sign_in} fails: {why}") from error
             if self._worked and isinstance(
                 error, ValueError
             ):  # for example, a program prints an error about the network
@@ -218,6 +268,8 @@ class _RefreshState:
 
     @property
     def _sign_in(self) -> str:
+        if self._provider:
+            return f"kinesis-efo option 'credentialProvider' {self._provider!r} on host {socket.gethostname()}"
         return f"the sign-in with {profile_of(self._session)}"
 
     def _named_by(self, error: Exception) -> str:

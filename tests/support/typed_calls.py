@@ -16,7 +16,7 @@ from kinesis_efo import AsyncProducer, AwsSettings, MetricsSettings, Producer, P
 def right(spark: SparkSession, rows: DataFrame, from_file: dict[str, Any]) -> None:
     read_stream(spark, manifest="ssm:///kinesis-efo/dev/lake", streams=["orders"], bufferBytes="512m")
     read_stream(spark, manifest="m.json", streams="orders,payments", name="orders", fetchers=8)
-    read_stream(spark, manifest="m.json", fetchers="driver", fetcherPort="40000-40100", fetcherTls=True)
+    read_stream(spark, manifest="m.json", fetchers="driver", fetcherPort="40000-40100", awsProfile="dev")
     read_stream(spark, manifest="m.json", since=timedelta(minutes=15), readMode="polling", fetcherPort=40_000)
     read_stream(spark, startingPosition="LATEST", newStreamPosition=datetime.now(UTC), endingPosition=1704067200000)
     read_stream(spark, streamArn="arn", consumerArn="arn", leaseTable="leases", startingTimestamp="2026-11-20T08:00Z")
@@ -25,13 +25,13 @@ def right(spark: SparkSession, rows: DataFrame, from_file: dict[str, Any]) -> No
     read_stream(spark, maxShardSkew=timedelta(seconds=30), leaseTimeout="10 seconds", retryTimeout=timedelta(minutes=5))
     read_stream(spark, checkpointWritesPerSecond=25, pollTimeout="5s", idleCheckpointInterval="50s", transport="http2")
     read_stream(spark, checkpointWritesPerSecond=0.5 * 50, slowQueries="hold", maxShardRate="2m", metricsShards=0)
-    read_stream(spark, metricsExport="emf", metricsEmfTo="stderr", metricsEmfInterval=timedelta(minutes=1))
+    read_stream(spark, metricsExport="emf:stderr:60s", credentialProvider="acme.aws:credentials")
     read_stream(spark, region="eu-west-1", roleArn="arn", externalId="lake", endpointUrl="http://127.0.0.1:4566")
     read_stream(spark, **from_file)
     stream: kinesis_efo.StreamKeywords = {"readMode": "efo", "maxRecordsPerTrigger": 1_000}
     read_stream(spark, manifest="m.json", **stream)
-    read(spark, manifest="m.json", since=timedelta(hours=1), until="2026-11-20T09:00Z", shardsPerTask="auto")
-    read(spark, streamArn="arn", since=datetime.now(UTC), shardsPerTask=3, maxShardRate=1 << 21, deaggregate="false")
+    read(spark, manifest="m.json", since=timedelta(hours=1), until="2026-11-20T09:00Z", maxShardRate="2m")
+    read(spark, streamArn="arn", since=datetime.now(UTC), maxShardRate=1 << 21, deaggregate="false")
     batch: kinesis_efo.BatchKeywords = {"startingPosition": "EARLIEST", "failOnDataLoss": "false"}
     read(spark, streams=("orders", "payments"), **batch)
     sink: kinesis_efo.SinkKeywords = {"stream": "orders", "ordered": True, "linger": "50ms"}
@@ -61,12 +61,12 @@ def wrong(spark: SparkSession, rows: DataFrame, from_file: dict[str, str]) -> No
     read_stream(spark, fetchers="all")  # E: arg-type
     read_stream(spark, acceptDataLoss={"orders": {"shardId-0": "AFTER:5"}})  # E: arg-type
     read_stream(spark, maxBytesPerTriger="64m")  # E: call-arg
-    read_stream(spark, shardsPerTask=4)  # E: call-arg
+    read_stream(spark, credentialProvider=print)  # E: arg-type
     read_stream(spark, "ssm:///kinesis-efo/dev/lake")  # E: call-arg
     read_stream(spark, streams=3)  # E: arg-type
     read_stream(spark, **from_file)  # E: arg-type
     read_stream(spark, manifest="m.json", since=1704067200000)  # E: arg-type
-    read(spark, shardsPerTask="many")  # E: arg-type
+    read(spark, maxShardRate=1e6)  # E: arg-type
     read(spark, readMode="polling")  # E: call-arg
     read(spark, maxRecordsPerTrigger=5)  # E: call-arg
     stream: kinesis_efo.StreamKeywords = {"catchUp": "soon"}  # E: typeddict-item

@@ -6,6 +6,7 @@ A server of a few lines stands in for STS and for the services, because what mat
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import logging
 import os
@@ -32,14 +33,16 @@ import pytest
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore.credentials import RefreshableCredentials
-from botocore.exceptions import ClientError, SSLError
+from botocore.exceptions import ClientError, CredentialRetrievalError, SSLError
 
 from kinesis_efo.aws import AsyncClients, SyncClients
+from kinesis_efo.aws_errors import SignInError
 from kinesis_efo.errors import AccessRefusedError, ConfigurationError, TableUnavailableError
 from kinesis_efo.kinesis.faults import Verdict, classify, fatal
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import AwsSettings
+from kinesis_efo.patience import passes
 from kinesis_efo.producer.service import connect
 from tests.support.authority import Authority
 from tests.support.messages import raises
@@ -767,3 +770,151 @@ def test_old_sdk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         "the job",
     ):
         asyncio.run(AsyncClients(AwsSettings(region="eu-west-1"), "eu-west-1").credentials())
+
+
+# -- the options awsProfile and credentialProvider
+
+
+@both
+def test_profile_precedes_keys_of_the_environment(
+    aws: Aws, call: Calls, environment: pytest.MonkeyPatch, tmp_path: Path, clock: HandClock
+) -> None:
+    config = tmp_path / "config"
+    environment.setenv("AWS_CONFIG_FILE", str(config))
+
+    def write(key: str) -> None:
+        config.write_text(f"[profile lake]\naws_access_key_id = {key}\naws_secret_access_key = s\n")
+        clock.wait()
+
+    write("FIRST")
+    assert keys_of(aws, call, clock, lambda: write("SECOND"), profile="lake") == ["FIRST", "SECOND"]
+    call(AwsSettings(endpoint_url=aws.url, profile="lake", role_arn=ROLE), range(1))
+    assert (aws.assumed[-1]["key"], aws.signed[-1][0]) == ("SECOND", "ASSUMED1")
+
+
+@both
+def test_missing_profile_is_an_error(call: Calls) -> None:
+    with pytest.raises(SignInError, match=r"^there is no AWS profile 'gone' \(.*\) on host .+"):
+        call(AwsSettings(profile="gone"), range(1))
+
+
+PROVIDER = """
+import boto3, itertools
+from botocore.credentials import Credentials
+from datetime import UTC, datetime, timedelta
+
+numbers = itertools.count(1)
+
+def key(**more):
+    return {"AccessKeyId": f"KEY{next(numbers)}", "SecretAccessKey": "s", "SessionToken": "t", **more}
+
+def lasting():
+    return key(Expiration=datetime.now(UTC) + timedelta(hours=1))
+
+def expiring():
+    return key(Expiration=(datetime.now(UTC) + timedelta(seconds=30)).isoformat())
+
+def credentials():
+    return Credentials(f"KEY{next(numbers)}", "s", "t")
+
+def session():
+    return boto3.Session(f"KEY{next(numbers)}", "s", "t")
+
+class Vault:
+    failure = None
+
+    def keys():
+        if Vault.failure:
+            raise Vault.failure
+        return expiring()
+
+def past():
+    return key(Expiration="2020-01-01T00:00:00Z")
+
+def zoneless():
+    return key(Expiration="2030-01-01T00:00:00")
+"""
+
+
+@pytest.fixture
+def provider(environment: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """The module `acme_keys`, and the entry point `acme-keys`."""
+    (tmp_path / "acme_keys.py").write_text(PROVIDER)
+    about = tmp_path / "acme_keys-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-keys\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[kinesis_efo.credentials]\nacme-keys = acme_keys:lasting\n")
+    environment.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("acme_keys")
+    del sys.modules["acme_keys"]
+
+
+@pytest.mark.slow
+@both
+@pytest.mark.usefixtures("provider")
+@pytest.mark.parametrize("name", ["acme_keys:lasting", "acme_keys:credentials", "acme_keys:session", "acme-keys"])
+def test_provider_is_called_once_and_again_if_expired(aws: Aws, call: Calls, clock: HandClock, name: str) -> None:
+    def expire() -> None:
+        aws.expired.add("KEY1")
+        clock.wait(5)
+
+    kept = keys_of(aws, call, clock, clock.wait, expire, credential_provider=name)
+    assert kept == ["KEY1", "KEY1", "KEY1", "KEY2"]
+    assert {token for _, token, _ in aws.signed} == {"t"}
+    call(AwsSettings(endpoint_url=aws.url, credential_provider=name, role_arn=ROLE), range(1))
+    assert aws.assumed[0]["key"].startswith("KEY") and aws.signed[-1][0] == "ASSUMED1"
+
+
+@both
+@pytest.mark.usefixtures("provider")
+def test_provider_is_called_again_before_expiry(aws: Aws, call: Calls) -> None:
+    call(AwsSettings(endpoint_url=aws.url, credential_provider="acme_keys:expiring"), range(2))
+    keys = [key for key, _, _ in aws.signed]
+    assert len(set(keys)) == 3 and keys[0] != "KEY1", "none is signed with credentials that are about to expire"
+
+
+BAD_PROVIDERS = {
+    "no_such_keys:get": "ModuleNotFoundError: No module named 'no_such_keys'",
+    "acme_keys:gone": "AttributeError: module 'acme_keys' has no attribute 'gone'",
+    "no-such-entry": "no installed package has such an entry point in the group 'kinesis_efo.credentials'",
+    "acme_keys:Vault.keys": "KeyError: 'role'",
+    "acme_keys:numbers": "TypeError: 'itertools.count' object is not callable",
+    "acme_keys:past": "RuntimeError: Credentials were refreshed, but the refreshed credentials are still expired",
+    "acme_keys:zoneless": "TypeError: can't subtract offset-naive and offset-aware datetimes",
+    "acme_keys:PROVIDER.split": "AttributeError",
+    "builtins:dict": "it returned a dict; return a session or credentials",
+    "builtins:list": "it returned a list; return a session or credentials",
+}
+
+
+@both
+@pytest.mark.parametrize(("name", "why"), BAD_PROVIDERS.items())
+def test_broken_provider_fails_at_once(call: Calls, provider: Any, name: str, why: str) -> None:
+    provider.Vault.failure = KeyError("role")
+    told = f"option 'credentialProvider' '{name}' on host .+ fails: {re.escape(why)}"
+    with pytest.raises(SignInError, match=told) as caught:
+        call(AwsSettings(credential_provider=name), range(1))
+    assert not passes(caught.value)
+
+
+def test_provider_that_fails_for_a_time_is_called_again(aws: Aws, provider: Any) -> None:
+    async def main() -> None:
+        provider.Vault.failure = ConnectionRefusedError("vault")
+        settings = AwsSettings(endpoint_url=aws.url, credential_provider="acme_keys:Vault.keys")
+        clients = AsyncClients(settings, "eu-west-1")
+        for failure in (ConnectionRefusedError("vault"), None, KeyError("vault"), None):
+            provider.Vault.failure = failure
+            if failure is None:
+                assert (await clients.credentials()).access_key.startswith("KEY")
+                continue
+            told = f"'acme_keys:Vault.keys' on host .*: {type(failure).__name__}: '?vault"
+            with pytest.raises(CredentialRetrievalError, match=told) as caught:
+                await clients.credentials()
+            assert passes(caught.value), "a query waits for it"
+
+    asyncio.run(main())
+
+
+def test_session_and_provider_are_refused() -> None:
+    with raises(ConfigurationError, "give a session, or a profile or credential_provider in AwsSettings, and not both"):
+        list_shards(made_by_botocore(), AwsSettings(profile="lake"))

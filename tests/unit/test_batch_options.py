@@ -118,20 +118,13 @@ def test_options_of_streaming_queries_are_refused(name: str) -> None:
     )
 
 
-def test_options_of_batch_reads_are_refused_in_queries() -> None:
-    with pytest.raises(
-        OptionsError, match="'shardsPerTask' is for a batch read; a streaming query ignores it: leave it out"
-    ):
-        SourceOptions.parse({"manifest": "m.json", "shardsPerTask": "2"})
-
-
 def test_all_faults_are_reported_together() -> None:
     found = faults(
-        startingPosition="LATEST", shardsPerTask="some", endingPosition="TRIM_HORIZON", bufferBytes="lots", bogus="1"
+        startingPosition="LATEST", maxShardRate="some", endingPosition="TRIM_HORIZON", bufferBytes="lots", bogus="1"
     )
     assert [fault.split("'")[1] for fault in found] == [
         "startingPosition",
-        "shardsPerTask",
+        "maxShardRate",
         "endingPosition",
         "bufferBytes",
         "bogus",
@@ -142,5 +135,4 @@ def test_all_faults_are_reported_together() -> None:
 def test_batch_options_reveal_a_batch_read() -> None:
     assert are_for_batch(["manifest", "BATCH.maxrate"])
     assert are_for_batch(["session.batch"])
-    assert are_for_batch(["shardsPerTask"])
     assert not are_for_batch(["manifest", "startingPosition", "endingPosition"])

@@ -26,7 +26,7 @@ OF_QUERY = {
     "manifest", "streamArn", "consumerArn", "leaseTable", "streams", "registration",
     "startingPosition", "newStreamPosition", "removedStreams", "endingPosition", "catchUp", "maxBytesPerTrigger", "maxRecordsPerTrigger",
     "minBytesPerTrigger", "maxTriggerDelay", "deaggregate", "acceptDataLoss", "pollTimeout", "idleCheckpointInterval",
-    "shardsPerTask", BATCH, CLOCK, CORES, TIMES, LOADED,
+    BATCH, CLOCK, CORES, TIMES, LOADED,
     DRIVER_HOST, SUPERVISOR, PROGRAM, LISTENS,
 }  # fmt: skip
 
@@ -61,6 +61,9 @@ def test_options_of_the_query_alone_do_not_differ() -> None:
         ({"fetcherPort": "40000-40100"}, "'fetcherPort' is 40000-40100 here and not set in"),
         ({"fetcherPort": "40000"}, "'fetcherPort' is 40000 here and not set in"),
         ({"metricsExport": "none"}, "'metricsExport' is none here and otel in"),
+        ({"metricsExport": "emf:stderr"}, "'metricsExport' is emf:stderr:60s here and otel in"),
+        ({"awsProfile": "dev"}, "'awsProfile' is dev here and not set in"),
+        ({"fetcherBindHost": "::"}, "'fetcherBindHost' is :: here and not set in"),
         ({"endpointUrl": "http://127.0.0.1:1"}, "'endpointUrl' is http://127.0.0.1:1 here and not set in"),
     ],
 )

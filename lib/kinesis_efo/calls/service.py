@@ -138,7 +138,7 @@ class Service:
                     break
         raise FetcherError(
             f"the {self.what} cannot listen on {listening}: {reason}. Give ports that are free on host {socket.gethostname()}, one for "
-            "each query that runs there (kinesis-efo option 'fetcherPort'), and an address that the host has ('fetcherBindHost')"
+            "each query that runs there (kinesis-efo option 'fetcherPort'), and an address that the host has ('fetcherHost')"
         )
 
     def __enter__(self) -> Self:

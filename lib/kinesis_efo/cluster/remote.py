@@ -65,7 +65,7 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
             options.fail_on_data_loss, _TASK_PATIENCE, options.arrival_step, options.retry.timeout
         )
         fetcher = Fetcher(streams, budget, settings, clock)
-        certificate = certificate_for(options, listening, clock)
+        certificate = certificate_for(listening, clock)
         service = FetcherService(
             partial(FetcherSource, fetcher, clock), asyncio.get_running_loop(), plan.secret, listening, certificate
         )

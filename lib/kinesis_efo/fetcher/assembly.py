@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -26,8 +25,6 @@ from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, OpenedLater, Transport, subscription_config
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import SourceOptions
-
-logger = logging.getLogger(__name__)
 
 _MOST_SUBSCRIPTIONS: Final = 20_000
 
@@ -114,13 +111,6 @@ def _separate_rate(options: SourceOptions) -> int:
     return min(options.shard_rate, 2 << 20)
 
 
-def certificate_for(options: SourceOptions, listening: Listening, clock: Clock) -> Certificate | None:
-    """Create the TLS certificate of a service, dated by `clock`; None if the service does not use TLS."""
-    if not options.fetcher_tls:
-        logger.warning(
-            "kinesis-efo option 'fetcherTls' is false: records pass between tasks and fetcher in the clear, where other hosts on the "
-            "network may read and change them"
-        )
-    elif not listening.loopback_only:
-        return make_certificate(datetime.fromtimestamp(clock.time(), UTC))
-    return None
+def certificate_for(listening: Listening, clock: Clock) -> Certificate | None:
+    """Create the TLS certificate of a service, dated by `clock`; None if all of its connections stay within the host."""
+    return None if listening.loopback_only else make_certificate(datetime.fromtimestamp(clock.time(), UTC))

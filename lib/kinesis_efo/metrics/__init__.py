@@ -8,10 +8,9 @@ from __future__ import annotations
 from kinesis_efo.metrics.catalog import METRICS, Kind, Metric
 from kinesis_efo.metrics.labels import Labels
 from kinesis_efo.metrics.registry import Attributes, MetricsRegistry, Sample, Source
-from kinesis_efo.metrics.report import EXPORTS, MetricsSettings, report
+from kinesis_efo.metrics.report import MetricsSettings, report
 
 __all__ = [
-    "EXPORTS",
     "METRICS",
     "Attributes",
     "Kind",

@@ -119,7 +119,7 @@ class EmfWriter:
                 self._write(lines)
         except (OSError, ValueError) as error:
             if not self._failed:
-                logger.warning("metrics cannot be written as EMF lines: %s; check option 'metricsEmfTo'", error)
+                logger.warning("metrics cannot be written as EMF lines: %s; check option 'metricsExport'", error)
             self._failed = True
         else:
             # Update these only after success, so that the next lines include the growth that could not be written.

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from kinesis_efo.metrics.emf import EmfWriter, emf_sink
 from kinesis_efo.metrics.registry import MetricsRegistry, Source
-
-EXPORTS: Final = ("otel", "emf", "none")
-"""The values of the option `metricsExport`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +21,10 @@ class MetricsSettings:
     emf_interval: float = 60.0  # Seconds between two sets of EMF lines
     # Maximum number of shards with separate metrics; the others share `other`. 0: no metrics by shard
     shards: int = 100
+
+    def __str__(self) -> str:
+        """Return the value of the option `metricsExport`."""
+        return f"emf:{self.emf_to}:{self.emf_interval:g}s" if self.export == "emf" else self.export
 
 
 def report(source: Source, settings: MetricsSettings) -> Callable[[], None]:

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from typing import Literal, TypedDict
 
 
-class _Reading(TypedDict, total=False):
-    """The options of `read_stream` and `read`."""
+class BatchKeywords(TypedDict, total=False):
+    """The type of a dict of options for `read`."""
 
     streamArn: str
     startingPosition: datetime | int | str
@@ -22,15 +22,14 @@ class _Reading(TypedDict, total=False):
     roleArn: str
     externalId: str
     roleExternalId: str
-    roleSessionName: str
+    awsProfile: str
+    credentialProvider: str
     retryTimeout: str | timedelta
-    metricsExport: Literal["otel", "emf", "none"]
-    metricsEmfTo: str
-    metricsEmfInterval: str | timedelta
+    metricsExport: str
     metricsShards: int
 
 
-class StreamKeywords(_Reading, total=False):
+class StreamKeywords(BatchKeywords, total=False):
     """The type of a dict of options for `read_stream`."""
 
     consumerArn: str
@@ -50,20 +49,12 @@ class StreamKeywords(_Reading, total=False):
     acceptDataLoss: str
     fetchers: int | Literal["driver"]
     fetcherHost: str
-    fetcherBindHost: str
     fetcherPort: int | str
-    fetcherTls: bool | Literal["true", "false"]
     catchUp: bool | Literal["true", "false"]
     leaseTimeout: str | timedelta
     checkpointWritesPerSecond: float
     pollTimeout: str | timedelta
     idleCheckpointInterval: str | timedelta
-
-
-class BatchKeywords(_Reading, total=False):
-    """The type of a dict of options for `read`."""
-
-    shardsPerTask: int | Literal["auto"]
 
 
 class SinkKeywords(TypedDict, total=False):
@@ -80,15 +71,11 @@ class SinkKeywords(TypedDict, total=False):
     aggregateBytes: int | str
     failOnError: bool | Literal["true", "false"]
     retryTimeout: str
-    stallWarning: str
-    backoffBase: str
-    backoffMax: str
     region: str
     endpointUrl: str
     roleArn: str
     externalId: str
     roleExternalId: str
-    roleSessionName: str
-    metricsExport: Literal["otel", "emf", "none"]
-    metricsEmfTo: str
-    metricsEmfInterval: str
+    awsProfile: str
+    credentialProvider: str
+    metricsExport: str

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from kinesis_efo.arns import ROLE_ARN
-from kinesis_efo.metrics import EXPORTS
+from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import readers as read
 from kinesis_efo.options.readers import Bounds
 from kinesis_efo.options.table import Option
@@ -53,6 +54,9 @@ class AwsSettings:
         region: AWS region; if None, the manifest's.
         endpoint_url: A single endpoint for all services, like `AWS_ENDPOINT_URL`.
         role_arn: Role to assume, with `external_id` and `role_session_name`.
+        profile: AWS profile, which each host has in its own files; it precedes keys in the environment.
+        credential_provider: Name of a function that returns credentials (`package.module:function`), or of an entry point of the group
+            `kinesis_efo.credentials`. Each process that calls AWS imports it.
     """
 
     region: str | None = None
@@ -60,12 +64,15 @@ class AwsSettings:
     role_arn: str | None = None
     external_id: str | None = field(default=None, repr=False)
     role_session_name: str | None = None
+    profile: str | None = None
+    credential_provider: str | None = None
 
     def of(self, application: str) -> AwsSettings:
         """Return these settings with a session name: the given one, or the default of an application."""
         return replace(self, role_session_name=self.role_session_name or f"kinesis-efo-{application}".rstrip("-")[:64])
 
 
+_PROVIDER: Final = re.compile(r"(?!__main__\b)[A-Za-z_][\w.-]*(:[A-Za-z_][\w.]*)?", re.ASCII)
 MANIFEST_OPTION: Final = Option("manifest", read.text, "a path, ssm:///name or s3://bucket/key", "-",
     "the application's manifest; without it, `streamArn` and `consumerArn`, or the sink's `stream`", "manifest")  # fmt: skip
 AWS_OPTIONS: Final = (
@@ -75,16 +82,36 @@ AWS_OPTIONS: Final = (
     Option("roleArn", read.matching(ROLE_ARN), "the ARN of a role", "-", "role to assume", "aws.role_arn", of_run=True),
     Option("externalId", read.text, "the external id of the role's trust policy", "-", "goes with `roleArn`",
            "aws.external_id", needs="roleArn", of_run=True, also=("roleExternalId",)),
-    Option("roleSessionName", read.text, "a name", "`kinesis-efo-` and the application", "goes with `roleArn`",
-           "aws.role_session_name", needs="roleArn", of_run=True),
+    Option("awsProfile", read.text, "the name of an AWS profile", "the environment's `AWS_PROFILE`",
+           "profile in the files of each host that calls AWS", "aws.profile", of_run=True),
+    Option("credentialProvider", read.matching(_PROVIDER), "package.module:function, which other processes can import, or the name of an entry point", "-",
+           "function that returns credentials, called again before they expire", "aws.credential_provider", of_run=True),
 )  # fmt: skip
 
+
+_EXPORT: Final = re.compile(r"(otel|none|emf)|emf:(.*?\S)(?::(\d\w*))?", re.IGNORECASE)
+
+
+def _metrics(text: str) -> MetricsSettings:
+    if not (found := _EXPORT.fullmatch(text.strip())):
+        raise ValueError(text)
+    word, to, period = found.groups()
+    export: Any = (word or "emf").lower()
+    return MetricsSettings(export, to or "stdout", read.duration(1, 3600)(period or "60s"))
+
+
 METRICS_OPTIONS: Final = (
-    Option("metricsExport", read.one_of(*EXPORTS), "otel, emf or none", "`otel`",
-           "`otel`: OpenTelemetry; `emf`: CloudWatch EMF lines",
-           "metrics.export", of_run=True, formerly=("metrics.export",)),
-    Option("metricsEmfTo", read.text, "stdout, stderr or a path", "`stdout`",
-           "where EMF lines go; a file is appended to, and may be rotated", "metrics.emf_to", needs="metricsExport=emf", of_run=True, formerly=("metrics.emf.to",)),
-    Option("metricsEmfInterval", read.duration(1, 3600), "a duration such as 60s, from 1s to 1h", "`60s`",
-           "time between EMF lines", "metrics.emf_interval", needs="metricsExport=emf", of_run=True, formerly=("metrics.emf.interval",)),
+    Option("metricsExport", _metrics, "otel, none, emf, or emf with a place and a period such as emf:stderr or emf:/var/log/m.log:60s", "`otel`",
+           "`otel`: OpenTelemetry; `emf`: CloudWatch EMF lines, every 60 s to `stdout` by default; a file is appended to, and may be rotated",
+           "metrics", of_run=True, formerly=("metrics.export",)),
 )  # fmt: skip
+_PART: Final = "give it with 'metricsExport', such as emf:stderr:60s"
+OBSOLETE_OPTIONS: Final = (
+    Option("roleSessionName", read.text, "a name", "-", "goes with `roleArn`", "aws.role_session_name", needs="roleArn", of_run=True,
+           instead="give 'awsProfile' a profile with role_arn and role_session_name"),
+    Option("metricsEmfTo", read.text, "stdout, stderr or a path", "-", "where EMF lines go", "metrics.emf_to",
+           formerly=("metrics.emf.to",), instead=_PART),
+    Option("metricsEmfInterval", read.duration(1, 3600), "a duration such as 60s, from 1s to 1h", "-", "time between EMF lines",
+           "metrics.emf_interval", formerly=("metrics.emf.interval",), instead=_PART),
+)  # fmt: skip
+"""Options that source and sink still accept, without a place in the documentation."""

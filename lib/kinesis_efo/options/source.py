@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from kinesis_efo.arns import CONSUMER_ARN, STREAM_ARN
-from kinesis_efo.hosts import is_every_address, is_loopback, parse_host
+from kinesis_efo.hosts import parse_host
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import readers as read
 from kinesis_efo.options.readers import Bounds, ends, query_starts
@@ -18,6 +18,7 @@ from kinesis_efo.options.settings import (
     AWS_OPTIONS,
     MANIFEST_OPTION,
     METRICS_OPTIONS,
+    OBSOLETE_OPTIONS,
     AwsSettings,
     Deaggregation,
     RetrySettings,
@@ -55,7 +56,6 @@ class SourceOptions:
     times: tuple[str, ...] = ()
     loaded: int | None = None
     clock: bool = False
-    shards_per_task: int | None = None
     cores: int | None = None
     max_bytes_per_trigger: int | None = None
     max_records_per_trigger: int | None = None
@@ -71,7 +71,6 @@ class SourceOptions:
     fetcher_host: str | None = None
     fetcher_bind_host: str | None = None
     fetcher_ports: range = range(1)
-    fetcher_tls: bool = True
     driver_host: str | None = None
     fetchers: int | None = None
     supervisor: str | None = None
@@ -147,8 +146,6 @@ SOURCE_OPTIONS: Final = (
            "where a batch read ends, or a query with `Trigger.AvailableNow` or `Trigger.Once`; exclusive; `LATEST` is the tip at the start", "ends", also=("endingTimestamp",)),
     Option("maxShardRate", read.bounded(read.size, 64 << 10), "a size such as 1m, at least 64k", "`1m`",
            "most bytes per second that a batch read, or a query that reads apart (up to 2m), takes from a shard", "shard_rate", of_run=True, formerly=("apartRate", "batch.maxRate")),
-    Option("shardsPerTask", read.unless("auto", read.bounded(read.integer, 1, 100)), "auto, or a whole number from 1 to 100", "`auto`",
-           "how many shards each task reads at a time; `auto`: shards divided by cores, at most 16", "shards_per_task", formerly=("batch.shardsPerTask",)),
     Option("maxBytesPerTrigger", read.bounded(read.size, 1), "a size such as 64m, at least 1 byte", "-",
            "most data in one micro-batch, estimated; whole events, at least one", "max_bytes_per_trigger"),
     Option("maxRecordsPerTrigger", read.bounded(read.integer, 1), "a whole number of records, at least 1", "-",
@@ -173,14 +170,11 @@ SOURCE_OPTIONS: Final = (
     Option("fetchers", read.unless("driver", read.bounded(read.integer, 1, 1_000)), "driver, or a number of tasks from 1 to 1000", "`driver`",
            "where events are fetched: on the driver's host, or in this many Spark tasks", "fetchers", of_run=True),
     Option("fetcherHost", read.peer, "a host name or address that tasks can connect to, without a port",
-           "the address of Spark's driver, then the host's addresses", "address at which tasks on other hosts reach the fetcher",
+           "the address of Spark's driver, then the host's addresses",
+           "address at which tasks on other hosts reach the fetcher; it binds to no other if this is an IP address of the host",
            "fetcher_host", of_run=True),
-    Option("fetcherBindHost", parse_host, "a host name or address, without a port",
-           "loopback in local mode, else every address", "address that the fetcher binds to", "fetcher_bind_host", of_run=True),
     Option("fetcherPort", read.ports, "a port or a range such as 40000-40100", "any free port",
            "port that the fetcher listens on, the first free one of a range", "fetcher_ports", of_run=True),
-    Option("fetcherTls", read.flag, "true or false", "`true`",
-           "encrypt all connections except those on the loopback address; `false` logs a warning", "fetcher_tls", of_run=True),
     Option("catchUp", read.flag, "true or false", "`false`",
            "the first micro-batch reads up to the tip: for `Trigger.AvailableNow` and `Trigger.Once` before Spark 4.2", "catch_up"),
     Option("leaseTimeout", read.duration(1, 3600), "a duration such as 10s, at least 1s", "`10s`",
@@ -199,9 +193,7 @@ SOURCE_OPTIONS: Final = (
     Option("metricsShards", read.bounded(read.integer, 0, 10_000), "a whole number up to 10000", "`100`",
            "most shards with metrics of their own, the rest shares `other`; 0: by stream only", "metrics.shards", of_run=True, formerly=("metrics.shards",)),
 )  # fmt: skip
-BATCHES: Final = frozenset({"shardsPerTask"})
-"""The options that only batch reads use."""
-STREAMING: Final = {option.name for option in SOURCE_OPTIONS} - BATCHES - {
+STREAMING: Final = {option.name for option in SOURCE_OPTIONS} - {
     "manifest", "streamArn", "streams", "startingPosition", "endingPosition", "maxShardRate", "failOnDataLoss", "deaggregate",
     "retryTimeout", "metricsShards", *(option.name for option in (*AWS_OPTIONS, *METRICS_OPTIONS)),
 }  # fmt: skip
@@ -232,16 +224,21 @@ HINTS: Final = (
 _SECRET: Final = frozenset({"externalId"})
 REMOVED: Final = (
     "latencyHooks", "subscribe.maxRetries", "subscribe.backoff.baseMs", "subscribe.backoff.maxMs", "subscribe.backoff.factor",
+    "shardsPerTask", "batch.shardsPerTask", "fetcherTls",
 )  # fmt: skip
-_TABLE: Final = OptionTable("kinesis-efo", SourceOptions, (*SOURCE_OPTIONS, *HINTS), removed=REMOVED)
+OBSOLETE: Final = (
+    *OBSOLETE_OPTIONS,
+    Option("fetcherBindHost", parse_host, "a host name or address, without a port", "-", "address that the fetcher binds to",
+           "fetcher_bind_host", of_run=True, instead="an address of the host in 'fetcherHost' is the only one that the fetcher binds to"),
+)  # fmt: skip
+_TABLE: Final = OptionTable("kinesis-efo", SourceOptions, (*SOURCE_OPTIONS, *HINTS, *OBSOLETE), removed=REMOVED)
 
 
 def _contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]:
     needed = ["streamArn", "consumerArn"]
     direct = [name for name in (*needed, "leaseTable") if name in names]
-    mine, other = ("a streaming query", "a batch read")[:: -1 if values.get(BATCH) else 1]
-    for name in sorted(names & (STREAMING if values.get(BATCH) else BATCHES)):
-        yield f"kinesis-efo option '{name}' is for {other}; {mine} ignores it: leave it out"
+    for name in sorted(names & STREAMING if values.get(BATCH) else ()):
+        yield f"kinesis-efo option '{name}' is for a streaming query; a batch read ignores it: leave it out"
     if values.get(BATCH) or values.get("readMode") == "polling":
         needed.remove("consumerArn")
     if "manifest" in names and direct:
@@ -257,12 +254,6 @@ def _contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]
         yield (
             f"kinesis-efo option 'fetchers' is {values['fetchers']}, but `spark.readStream.format(...)` cannot start Spark tasks: use "
             f"kinesis_efo.read_stream(spark, ..., fetchers={values['fetchers']})"
-        )
-    host, bind = values.get("fetcherHost"), values.get("fetcherBindHost")
-    if host and bind and is_loopback(host) and not (is_loopback(bind) or is_every_address(bind)):
-        yield (
-            f"kinesis-efo option 'fetcherHost' is {host!r}, which 'fetcherBindHost' {bind!r} does not serve; "
-            "give an address by which tasks reach the one that is bound to"
         )
     if "streamArn" in values and "manifest" not in names:
         yield from _arn_faults(values["streamArn"], values.get("consumerArn", ()), needed)
@@ -314,7 +305,7 @@ _BATCH_START: Final = Option("startingPosition", lambda text: Start(bounds=read.
     "EARLIEST (TRIM_HORIZON), a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard",
     "-", "where a batch read starts", "start", also=("startingTimestamp",))  # fmt: skip
 _BATCH_TABLE: Final = OptionTable(
-    "kinesis-efo", SourceOptions, (*SOURCE_OPTIONS, *HINTS, _BATCH_START), removed=REMOVED
+    "kinesis-efo", SourceOptions, (*SOURCE_OPTIONS, *HINTS, *OBSOLETE, _BATCH_START), removed=REMOVED
 )
 
 
@@ -356,7 +347,9 @@ def _quoted(names: list[str]) -> str:
 def of_run(options: SourceOptions) -> dict[str, str]:
     """Return the options that apply to a whole run, by name, as texts to compare and show. Secrets are replaced with hashes."""
     return {
-        option.name: _text(option.name, attrgetter(option.field)(options)) for option in SOURCE_OPTIONS if option.of_run
+        option.name: _text(option.name, attrgetter(option.field)(options))
+        for option in (*SOURCE_OPTIONS, *OBSOLETE)
+        if option.of_run
     }
 
 

@@ -30,10 +30,11 @@ class Option:
     default: str  # As documented, in backticks if it is a valid value
     meaning: str
     field: str = ""  # Of the settings, such as `aws.region`; empty if the value is only checked
-    needs: str = ""  # An option that this one requires, or `name=value`
+    needs: str = ""  # An option that this one requires
     of_run: bool = False  # Whether queries that share a run must give the same value
     formerly: tuple[str, ...] = ()  # Old names, which cause a warning
     also: tuple[str, ...] = ()  # Names of the same option in other sources
+    instead: str = ""  # What to use instead of an obsolete option, which still works
 
 
 class OptionTable(Generic[Settings]):
@@ -53,12 +54,15 @@ class OptionTable(Generic[Settings]):
         self._subject = subject
         self._settings = settings
         self._by_name = {option.name: option for option in options}
-        self._by_lower_name = {name.lower(): option for option in options for name in (option.name, *option.also)}
+        current = [option for option in options if not option.instead]
+        self._by_lower_name = {name.lower(): option for option in current for name in (option.name, *option.also)}
         renamed = "is now '{}'; the next minor version refuses the old name"
         gone = "has no effect any more; remove it, because the next minor version refuses it"
         self._old: dict[str, tuple[str, Option | None, str]] = {name.lower(): (name, None, gone) for name in removed}
         for option in options:
-            self._old |= {name.lower(): (name, option, renamed.format(option.name)) for name in option.formerly}
+            obsolete = option.instead and f"is obsolete: {option.instead}; the next minor version refuses it"
+            old = (option.name, *option.formerly) if obsolete else option.formerly
+            self._old |= {name.lower(): (name, option, obsolete or renamed.format(option.name)) for name in old}
         self._ignored = ignored
         self._warned: set[str] = set()
 
@@ -75,8 +79,8 @@ class OptionTable(Generic[Settings]):
         faults: list[str] = []
         names: set[str] = set()
         values: dict[str, Any] = {}
-        for name, given in texts.items():
-            option, text = self._current(name, given)
+        for name, text in texts.items():
+            option = self._current(name)
             if option is None:
                 if name.lower() not in {*self._ignored, *self._old}:
                     faults.append(self._unknown(name))
@@ -88,21 +92,20 @@ class OptionTable(Generic[Settings]):
                 values[option.name] = option.read(text)
             except ValueError as error:
                 faults.append(f"{self._label(option)} {refusal(error, option.rule, text)}")
-        faults += [*contradictions(values, names), *self._broken_rules(values, names)]
+        faults += [*contradictions(values, names), *self._broken_rules(names)]
         if faults:
             raise OptionsError(faults)
         return self._filled(values)
 
-    def _current(self, name: str, text: str) -> tuple[Option | None, str]:
-        """Return the option with a name, and its text. Log a warning, once per process, if the name is obsolete."""
+    def _current(self, name: str) -> Option | None:
+        """Return the option with a name. Log a warning, once per process, if the name is obsolete."""
         if not (old := self._old.get(name.lower())):
-            return self._by_lower_name.get(name.lower()), text
+            return self._by_lower_name.get(name.lower())
         spelling, option, what = old
         if spelling not in self._warned:
             self._warned.add(spelling)
             logger.warning("%s option '%s' %s", self._subject, spelling, what)
-        # Options in milliseconds became durations.
-        return option, f"{text}ms" if spelling.endswith("Ms") and text.strip().isdigit() else text
+        return option
 
     def _label(self, option: Option) -> str:
         return f"{self._subject} option '{option.name}'"
@@ -114,11 +117,10 @@ class OptionTable(Generic[Settings]):
         hint = f"; did you mean '{self._by_lower_name[near[0]].name}'?" if near else ""
         return f"{self._subject} has no option {name!r}{hint}"
 
-    def _broken_rules(self, values: Mapping[str, Any], names: Set[str]) -> Iterator[str]:
+    def _broken_rules(self, names: Set[str]) -> Iterator[str]:
         for option in self._by_name.values():
-            other, _, wanted = option.needs.partition("=")
-            if option.name in names and other and (values.get(other) != wanted if wanted else other not in names):
-                yield f"{self._label(option)} needs option '{other}'" + (wanted and f" to be {wanted}")
+            if option.name in names and option.needs and option.needs not in names:
+                yield f"{self._label(option)} needs option '{option.needs}'"
 
     def _filled(self, values: Mapping[str, Any]) -> Settings:
         groups: defaultdict[str, dict[str, Any]] = defaultdict(dict)
@@ -128,8 +130,9 @@ class OptionTable(Generic[Settings]):
                 groups[group][field] = value
         defaults = self._settings()
         own = groups.pop("", {})
-        nested = {group: replace(getattr(defaults, group), **fields) for group, fields in groups.items()}
-        return replace(defaults, **own, **nested)  # type: ignore[type-var]
+        for group, fields in groups.items():
+            own[group] = replace(own.get(group, getattr(defaults, group)), **fields)
+        return replace(defaults, **own)  # type: ignore[type-var]
 
 
 class Foreign(NamedTuple):

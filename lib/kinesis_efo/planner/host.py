@@ -44,9 +44,12 @@ class SparkJvm(NamedTuple):
 def where_to_listen(
     options: SourceOptions, spark: SparkJvm | None = None, own: Callable[[], Iterable[str]] | None = None
 ) -> Listening:
-    """Choose where the fetcher of this process listens. The options `fetcherHost` and `fetcherBindHost` have precedence."""
+    """Choose where the fetcher of this process listens. The option `fetcherHost` has precedence."""
     spark = spark_jvm(os.getpid()) if spark is None else spark
     bind, ports = options.fetcher_bind_host, options.fetcher_ports
+    own = own or own_addresses
+    if bind is None and options.fetcher_host and options.fetcher_host in own():
+        bind = options.fetcher_host
     told = (options.driver_host,) if options.driver_host else spark.hosts
     # If the driver's address is a loopback address, all executors are in its network namespace.
     local = spark.local or (options.driver_host is not None and is_loopback(options.driver_host))
@@ -58,7 +61,7 @@ def where_to_listen(
     elif local and not bind:
         hosts = ()
     else:
-        hosts = (*told, *(own or own_addresses)())
+        hosts = (*told, *own())
     if bind in (None, LOOPBACK) or is_every_address(bind):
         # Leave out loopback: a client in this network namespace tries it anyway, and for other clients it leads elsewhere.
         hosts = tuple(dict.fromkeys(host for host in hosts if not is_loopback(host)))

@@ -128,6 +128,8 @@ async def connect(
     stream: str, aws: AwsSettings, connections: int, session: SdkSession | None = None
 ) -> AsyncIterator[Service]:
     """Connect to Kinesis for one stream. `connections` is the maximum number of requests in flight."""
+    if session is not None and (aws.profile or aws.credential_provider):
+        raise ConfigurationError("give a session, or a profile or credential_provider in AwsSettings, and not both")
     clients = AsyncClients(aws, region_of(stream, aws, session), given=session)
     once = AioConfig(
         retries={"total_max_attempts": 1},

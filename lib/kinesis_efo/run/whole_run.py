@@ -147,7 +147,7 @@ class WholeRun:
     def _serve(self) -> PlannerService:
         """Create the service for tasks and for fetchers in other processes."""
         setup, loop = self._setup, asyncio.get_running_loop()
-        certificate = self.certificate = certificate_for(self.options, setup.listening, self.clock)
+        certificate = self.certificate = certificate_for(setup.listening, self.clock)
         more = self._clients.answer
         serving = self.run.serving
         service = PlannerService(serving, loop, setup.secret, setup.listening, certificate, self._desk, more)

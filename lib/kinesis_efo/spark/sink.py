@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Self
@@ -30,7 +30,7 @@ from kinesis_efo.manifest import load_manifest
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import AwsSettings, RetrySettings
 from kinesis_efo.options import readers as read
-from kinesis_efo.options.settings import AWS_OPTIONS, MANIFEST_OPTION, METRICS_OPTIONS
+from kinesis_efo.options.settings import AWS_OPTIONS, MANIFEST_OPTION, METRICS_OPTIONS, OBSOLETE_OPTIONS
 from kinesis_efo.options.table import Option, OptionTable
 from kinesis_efo.patience import Patience
 from kinesis_efo.producer import Producer, ProducerMetrics, ProducerSettings, PutArguments
@@ -66,12 +66,7 @@ class SinkOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
         """Parse the options that Spark passes. Names are case-insensitive."""
-        return _TABLE.parse(options, _contradictions)
-
-
-def _contradictions(values: Mapping[str, Any], _names: Set[str]) -> Iterator[str]:
-    if values.get("backoffBase", 0.1) > values.get("backoffMax", 2.0):
-        yield "kinesis-efo sink option 'backoffBase' must not exceed 'backoffMax'"
+        return _TABLE.parse(options)
 
 
 _RANGES: Final = {name: (least, most) for name, (least, most, _) in BOUNDS.items()}
@@ -99,21 +94,16 @@ SINK_OPTIONS: Final = (
            "fail on a record that can never be written; else log and skip it", "producer.fail_on_error"),
     Option("retryTimeout", read.duration(*_RANGES["retry_timeout"], 999), "a duration such as 5m, 100ms to 1d", "`5m`",
            "how long every attempt for a shard may fail before the task fails", "producer.retry_timeout"),
-    Option("stallWarning", read.duration(*_RANGES["stall_warning"], 999), "a duration such as 30s, 100ms to 1d", "`30s`",
-           "how long nothing may be acknowledged before a warning", "producer.stall_warning"),
-    Option("backoffBase", read.duration(*_RANGES["backoff_base"]), "a duration such as 100ms, 1ms to 60s", "`100ms`",
-           "first backoff", "producer.backoff_base", formerly=("backoff.baseMs",)),
-    Option("backoffMax", read.duration(*_RANGES["backoff_max"]), "a duration such as 2s, 1ms to 10m", "`2s`",
-           "longest backoff", "producer.backoff_max", formerly=("backoff.maxMs",)),
     *AWS_OPTIONS,
     *METRICS_OPTIONS,
 )  # fmt: skip
 _TABLE: Final = OptionTable(
     "kinesis-efo sink",
     SinkOptions,
-    SINK_OPTIONS,
+    (*SINK_OPTIONS, *OBSOLETE_OPTIONS),
     # Spark passes these options of streaming queries to sinks.
     ignored=("checkpointlocation", "queryname"),
+    removed=("stallWarning", "backoffBase", "backoffMax", "backoff.baseMs", "backoff.maxMs"),
 )
 
 

@@ -143,7 +143,7 @@ class KinesisBatchReader(DataSourceReader):
         planned = asyncio.run(plan(self._manifest, self._options, tip_at(self._loaded), here=self._here))
         # At least one task; otherwise, Spark would create one with its own kind of partition.
         cores, shards = self._options.source.cores or os.cpu_count() or 1, len(planned)
-        each = self._options.source.shards_per_task or min(16, math.ceil(shards / cores)) or 1
+        each = min(16, math.ceil(shards / cores)) or 1
         tasks = max(1, math.ceil(shards / each))
         # `planned` starts with the closed shards; distribute them over the tasks.
         return [StretchPartition(tuple(planned[task::tasks])) for task in range(tasks)]

@@ -25,14 +25,14 @@ MARKER = b"card-4111-1111-1111-1111"
 NETWORK = Listening("0.0.0.0", hosts=("127.0.0.1",))
 
 
-def read_through_a_proxy(world: World, **options: str) -> tuple[bytes, bytes]:
+def read_through_a_proxy(world: World, listening: Listening) -> tuple[bytes, bytes]:
     """Read with every call going through a proxy; returns what the proxy has seen, and the secret of the run."""
     world.put((f"k{n}", MARKER) for n in range(20))
     with (
-        reading(world, listening=NETWORK, **options) as r,
+        reading(world, listening=listening) as r,
         CuttingProxy(r.runtime.address.port, lambda _: None) as proxy,
     ):
-        there = replace(r.runtime.address, namespace="elsewhere", port=proxy.port)
+        there = replace(r.runtime.address, namespace="elsewhere", port=proxy.port, hosts=NETWORK.hosts)
         with FetcherClient(there, r.runtime.secret) as client:
             r.client = client
             assert [row.data for row in r.until(20)] == [MARKER] * 20
@@ -40,7 +40,7 @@ def read_through_a_proxy(world: World, **options: str) -> tuple[bytes, bytes]:
 
 
 def test_neither_a_record_nor_the_secret_is_seen(world: Callable[..., World]) -> None:
-    seen, secret = read_through_a_proxy(world())
+    seen, secret = read_through_a_proxy(world(), NETWORK)
     assert len(seen) > 20 * len(MARKER)
     assert not [told for told in (MARKER, base64.b64encode(MARKER), secret, b"orders", b"shardId-") if told in seen]
 
@@ -67,14 +67,10 @@ def test_fetcher_killed_before_the_handshake_does_not_answer(monkeypatch: pytest
             next(client.get([ShardRange(ShardKey("orders", "shardId-1"), Position(PositionKind.AFTER, 1), SHARD_END)]))
 
 
-def test_without_tls_records_are_visible_and_the_secret_hidden(
-    world: Callable[..., World], caplog: pytest.LogCaptureFixture
-) -> None:
-    seen, secret = read_through_a_proxy(world(), fetcherTls="false")
+def test_on_loopback_records_are_visible_and_the_secret_hidden(world: Callable[..., World]) -> None:
+    seen, secret = read_through_a_proxy(world(), Listening())
     assert base64.b64encode(MARKER) in seen
     assert secret not in seen
-    (warning,) = [line.getMessage() for line in caplog.records if "fetcherTls" in line.getMessage()]
-    assert "kinesis-efo option 'fetcherTls' is false: records pass between tasks and fetcher in the clear" in warning
 
 
 def test_nothing_is_encrypted_on_loopback_alone(world: Callable[..., World]) -> None:

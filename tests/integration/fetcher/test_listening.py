@@ -148,7 +148,7 @@ def test_another_port_is_tried_only_if_one_is_taken(stack: ExitStack, monkeypatc
         FetcherError,
         "the fetcher cannot listen on nobody, ports 4000-4999: ...not known. Give ports that are free on host ..., one for "
         "each query that runs there (kinesis-efo option 'fetcherPort'), and an address that the host has "
-        "('fetcherBindHost')",
+        "('fetcherHost')",
     ):
         serve(stack, Listening("nobody", range(4000, 5000)))
     assert tried == [4000]

@@ -15,7 +15,7 @@ def test_a_fetchers_metrics_are_those_of_what_was_read(world: Callable[..., Worl
     w = world({"orders": 2})
     w.put([(f"k{n}", b"x" * 100) for n in range(500)])
     path = tmp_path / "emf.log"
-    options = {"metricsExport": "emf", "metricsEmfTo": str(path), "metricsEmfInterval": "1s"}
+    options = {"metricsExport": f"emf:{path}:1s"}
     options["leaseTimeout"] = "60s"  # a lease that a busy machine loses counts, too
     with reading(w, **options) as r:
         r.until(500)

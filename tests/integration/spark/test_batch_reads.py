@@ -84,11 +84,11 @@ def test_batch_rows_equal_streaming_rows_over_reshards(spark: SparkSession, worl
     assert not [call for call in calls(w) if call.operation == "SubscribeToShard" and call.time > stopped]
 
     at = {"maxShardRate": "2m", "endpointUrl": w.aws.endpoint_url}
-    before = kinesis_efo.read(spark, manifest=str(w.manifest), streams="orders", until=middle, shardsPerTask=2, **at)
+    before = kinesis_efo.read(spark, manifest=str(w.manifest), streams="orders", until=middle, **at)
     behind = kinesis_efo.read(spark, manifest=str(w.manifest), streams=["orders"], since=middle.isoformat(), **at)
     rows = before.selectExpr("*", "spark_partition_id() as task").collect(), behind.collect()
     assert [numbers(some) for some in rows] == [list(range(610)), list(range(610, 910))]
-    assert len({row["task"] for row in rows[0]}) in (2, 3), "five shards, two for each task"
+    assert len({row["task"] for row in rows[0]}) > 1, "the shards are shared out over the cores"
     assert alike(rows[0]) + alike(rows[1]) == streamed
 
 

@@ -26,9 +26,8 @@ def test_a_query_reports_its_lag_and_metrics(
     listener = LagListener(seen.append)
     spark.streams.addListener(listener)
     lines = tmp_path / "emf.log"
-    emf = {"metricsExport": "emf", "metricsEmfTo": str(lines), "metricsEmfInterval": "1s"}
     try:
-        queries.start(queries.load(w, **emf), "lagging")
+        queries.start(queries.load(w, metricsExport=f"emf:{lines}:1s"), "lagging")
         wait_until(lambda: sum(batch.rows for batch in seen) == 100, 60)
     finally:
         spark.streams.removeListener(listener)

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import secrets
+import socket
 import urllib.request
 from collections.abc import Callable
 from random import Random
@@ -56,7 +57,7 @@ def test_no_secret_is_shown(queries: Queries, world: Callable[..., World]) -> No
     w = world({"orders": 2})
     w.put((f"k{n % 7}", b"payload of a customer") for n in range(100))
     # With the certificate in every partition, too.
-    query = queries.start(queries.load(w, fetcherBindHost="0.0.0.0"), "secretive")
+    query = queries.start(queries.load(w, fetcherHost=socket.gethostname()), "secretive")
     wait_for_rows(query, 100)
     told: dict[str, Any] = {
         "plan": query._jsq.explainInternal(True),

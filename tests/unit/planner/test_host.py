@@ -30,7 +30,9 @@ def test_executors_on_loopback_reach_the_fetcher_at_loopback(host: str) -> None:
 
 def test_service_bound_to_one_address_announces_it() -> None:
     for spark in (LOCAL, CLUSTER):
-        assert chosen(spark, fetcherBindHost="10.0.0.7") == Listening("10.0.0.7", range(1), ("10.0.0.7",))
+        for option in ("fetcherHost", "fetcherBindHost"):
+            assert chosen(spark, **{option: "10.0.0.7"}) == Listening("10.0.0.7", range(1), ("10.0.0.7",))
+        assert chosen(spark, fetcherHost="10.0.0.8") == Listening("0.0.0.0", range(1), ("10.0.0.8",)), "of a gateway"
         assert chosen(spark, fetcherBindHost="::1") == Listening("::1", range(1), ("::1",))
         assert chosen(spark, fetcherBindHost="127.0.0.1") == Listening()
         behind_nat = chosen(spark, fetcherBindHost="10.0.0.7", fetcherHost="gateway")

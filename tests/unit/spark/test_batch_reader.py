@@ -44,23 +44,21 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Planned:
 
 
 @pytest.mark.parametrize(
-    ("ranges", "each", "tasks"),
+    ("ranges", "cores", "tasks"),
     [
-        (0, 1, [()]),
-        (3, 1, [(0,), (1,), (2,)]),
-        (5, 2, [(0, 3), (1, 4), (2,)]),
-        (2, 16, [(0, 1)]),
-        (0, "auto", [()]),
-        (3, "auto", [(0,), (1,), (2,)]),
-        (10, "auto", [(0, 4, 8), (1, 5, 9), (2, 6), (3, 7)]),
-        (100, "auto", [tuple(range(task, 100, 7)) for task in range(7)]),
+        (0, 4, [()]),
+        (3, 4, [(0,), (1,), (2,)]),
+        (5, 3, [(0, 3), (1, 4), (2,)]),
+        (2, 1, [(0, 1)]),
+        (10, 4, [(0, 4, 8), (1, 5, 9), (2, 6), (3, 7)]),
+        (100, 4, [tuple(range(task, 100, 7)) for task in range(7)]),
     ],
 )
 def test_ranges_are_dealt_to_at_least_one_task(
-    ranges: int, each: int | str, tasks: list[tuple[int, ...]], planned: Planned
+    ranges: int, cores: int, tasks: list[tuple[int, ...]], planned: Planned
 ) -> None:
     planned.ranges = ranges
-    options = BatchOptions.parse({"manifest": "m.json", "shardsPerTask": str(each), CORES: "4"})
+    options = BatchOptions.parse({"manifest": "m.json", CORES: str(cores)})
     reader = KinesisBatchReader(options, manifest("orders"), 1_700_000_000.0, here=False)
     partitions: list[Any] = pickle.loads(pickle.dumps(reader.partitions()))
     assert [partition.stretches for partition in partitions] == tasks

@@ -156,14 +156,19 @@ def read(
     hints = {BATCH: "true"} | ({TIMES: ",".join(times)} if times else {})
     ends = BatchOptions.parse({**given, **hints}).source.ends
     if not in_pipeline():
+        at_tips = None in (ends.everywhere, *ends.streams.values(), *ends.shards.values())
+        # Spark Connect loads the source again for each action, and Spark 4.0 plans each anew: all must end at the same tips, whatever becomes
+        # of this machine's clock. So Kinesis' time is requested once.
         if _is_driver(spark):
             hints[CORES] = str(spark.sparkContext.defaultParallelism)
-            KinesisEfoSource({**given, **hints}).schema()
+            source = KinesisEfoSource({**given, **hints})
+            if at_tips:
+                hints[LOADED] = str(source.kinesis_time())
+            else:
+                source.schema()
         else:
             register(spark)
-            if None in (ends.everywhere, *ends.streams.values(), *ends.shards.values()):
-                # Spark Connect loads the source again for each action, and all actions must end at the same tips. The server returns
-                # Kinesis' time: this machine's clock may be off.
+            if at_tips:
                 told = spark.read.format(NAME).options(**given, **hints, **{CLOCK: "true"}).load().first()
                 assert told is not None, "the source returns one row"
                 hints[LOADED] = str(told["subSequenceNumber"])

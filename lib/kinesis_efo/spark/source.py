@@ -59,7 +59,7 @@ class KinesisEfoSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         # Spark creates this object at `load()` and plans every action on the DataFrame with it, so all actions have the same time.
-        self._loaded = time.time()
+        self._loaded, self._offset = time.time(), _clock_offset()
 
     @classmethod
     def name(cls) -> str:
@@ -80,8 +80,13 @@ class KinesisEfoSource(DataSource):
         if options.source.clock:
             return KinesisTimeReader(options, manifest)
         if told is None:
-            return KinesisBatchReader(options, manifest, self._loaded)
+            return KinesisBatchReader(options, manifest, self._loaded, offset=self._offset)
         return KinesisBatchReader(options, manifest, told / 1000, here=False)
+
+    def kinesis_time(self) -> int:
+        """Return Kinesis' time in epoch milliseconds, never too early."""
+        options = BatchOptions.parse(self.options)
+        return _kinesis_time(options, _manifest(options.source))
 
     def streamReader(self, schema: StructType) -> KinesisStreamReader:
         """Return the reader of a streaming query."""
@@ -117,13 +122,16 @@ class KinesisBatchReader(DataSourceReader):
     """Reads streams as a batch. `manifest` contains only the streams to read.
 
     Without an end, the read ends at the tips at `loaded`, when `load()` was called. `loaded` is in epoch seconds, by this machine's clock if
-    `here`, else by Kinesis'.
+    `here`, else by Kinesis'. `offset` is the `_clock_offset` at that time.
     """
 
-    def __init__(self, options: BatchOptions, manifest: Manifest, loaded: float, *, here: bool = True) -> None:
+    def __init__(
+        self, options: BatchOptions, manifest: Manifest, loaded: float, *, offset: float = 0.0, here: bool = True
+    ) -> None:
         self._options = options
         self._manifest = manifest
         self._loaded = loaded
+        self._offset = offset
         self._here = here
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -137,10 +145,11 @@ class KinesisBatchReader(DataSourceReader):
         """Plan the tasks of the read, each with one or more ranges."""
         import asyncio
 
-        from kinesis_efo.batch.planning import plan, tip_at
+        from kinesis_efo.batch.planning import plan, reset_by, tip_at
 
         log_to_stderr()
-        planned = asyncio.run(plan(self._manifest, self._options, tip_at(self._loaded), here=self._here))
+        loaded = self._loaded + (reset_by(self._offset, _clock_offset()) if self._here else 0.0)
+        planned = asyncio.run(plan(self._manifest, self._options, tip_at(loaded), here=self._here))
         # At least one task; otherwise, Spark would create one with its own kind of partition.
         cores, shards = self._options.source.cores or os.cpu_count() or 1, len(planned)
         each = self._options.source.shards_per_task or min(16, math.ceil(shards / cores)) or 1
@@ -182,16 +191,27 @@ class KinesisTimeReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Request Kinesis' time."""
-        import asyncio
-
-        from kinesis_efo.batch.planning import kinesis_time
-
-        return [_Moment(asyncio.run(kinesis_time(self._manifest, self._options)))]
+        return [_Moment(_kinesis_time(self._options, self._manifest))]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Return the row."""
         assert isinstance(partition, _Moment)
         yield None, None, None, partition.millis, None, None, None
+
+
+def _clock_offset() -> float:
+    """Return the difference between this machine's time and a clock that nobody sets, in seconds."""
+    return time.time() - time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def _kinesis_time(options: BatchOptions, manifest: Manifest) -> int:
+    import asyncio
+
+    from kinesis_efo.batch.planning import kinesis_time
+    from kinesis_efo.clock import in_thread
+
+    # In a thread: that of a notebook runs an event loop.
+    return in_thread(asyncio.run, kinesis_time(manifest, options)).result()
 
 
 def _check_columns(schema: StructType) -> None:

@@ -26,8 +26,9 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import AwsSettings, RetrySettings, Start
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo_local import Settings
-from kinesis_efo_tools.cli.change_mode import ChangeMode
+from kinesis_efo_tools.cli.change_mode import ChangeMode, change_mode
 from kinesis_efo_tools.cli.commands.leases import ExportKcl, ImportKcl, Reset
+from kinesis_efo_tools.cli.failing import CommandExit
 from kinesis_efo_tools.cli.lag import _ApplicationLag
 from kinesis_efo_tools.cli.lease_transfer import export_from, import_into
 from kinesis_efo_tools.cli.leases import reset_of
@@ -151,6 +152,30 @@ async def test_import_refuses_the_end_of_an_open_shard() -> None:
     with raises(ConfigurationError, text):
         await import_into(application(stage), given)
     assert (await stage.ours.scan()).leases == {}
+
+
+@virtual
+@pytest.mark.parametrize("command", ["import", "export"])
+async def test_slow_worker_is_found_by_default(command: str) -> None:
+    """A KCL whose failover time is a minute renews every 20 s."""
+    stage = await staged(1)
+    await stage.kcls.create(replace(Lease.new(FIRST, LeaseInfo(TRIM_HORIZON)), owner="worker"))
+    await stage.ours.create(Lease.new(f"orders:{FIRST}", LeaseInfo(TRIM_HORIZON)))
+
+    async def renew() -> None:
+        while True:
+            await stage.clock.sleep(20)
+            (row,) = (await stage.kcls.scan()).leases.values()
+            await stage.kcls.update(row, replace(row, counter=row.counter + 1))
+
+    renewing = asyncio.create_task(renew())
+    given = {**GIVEN, "mode": change_mode(yes=True, as_json=True)}
+    with pytest.raises(CommandExit, match="is in use: worker renews"):
+        if command == "import":
+            await import_into(application(stage), ImportKcl(**given, from_table="OrdersKcl"))
+        else:
+            await export_from(application(stage), ExportKcl(**given, table="OrdersKcl"))
+    renewing.cancel()
 
 
 @virtual

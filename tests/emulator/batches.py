@@ -408,6 +408,8 @@ class BatchScenario:
         refused = self.kind == "named" and self.listing_age and isinstance(error, SubscriptionError)
         if error is not None and not refused and not isinstance(error, DataLossError):
             self._fail(f"{stretch} fails: {error!r}")
+        if "acceptDataLoss" in f"{error} {warned}":
+            self._fail(f"{stretch} names an option that batch reads refuse: {error or warned}")
         return Read(stretch, began, rows, error, warned)
 
     # -- what must hold

@@ -230,6 +230,17 @@ async def test_doctor_finds_losses_of_an_unfinished_first_batch() -> None:
 
 
 @virtual
+async def test_doctor_uses_a_row_behind_the_checkpoint() -> None:
+    stage = await staged(1)
+    row, end = (Position.after(stage.records[FIRST][at].number) for at in (0, -1))
+    await stage.clock.sleep(48 * 3600)
+    lease = replace(Lease.new(f"orders:{FIRST}", LeaseInfo(row)), read_until=stage.clock.time() - 60)
+    offset = Offset({ShardKey("orders", FIRST): end})
+    found = await _goes_on(stream_of(stage), "orders", SourceEnd(offset, offset, {}), {FIRST: lease}, stage.clock)
+    assert found.startswith("goes on with 1 shard")
+
+
+@virtual
 async def test_lag_that_watches_follows_a_stream_created_again() -> None:
     stage = await staged(1, records=0)
     here, looks = application(stage), _ApplicationLag(AwsSettings(), "m.json", None, 6.0, 0)

@@ -170,11 +170,13 @@ async def test_slow_worker_is_found_by_default(command: str) -> None:
 
     renewing = asyncio.create_task(renew())
     given = {**GIVEN, "mode": change_mode(yes=True, as_json=True)}
+    changing = (
+        import_into(application(stage), ImportKcl(**given, from_table="OrdersKcl"))
+        if command == "import"
+        else export_from(application(stage), ExportKcl(**given, table="OrdersKcl"))
+    )
     with pytest.raises(CommandExit, match="is in use: worker renews"):
-        if command == "import":
-            await import_into(application(stage), ImportKcl(**given, from_table="OrdersKcl"))
-        else:
-            await export_from(application(stage), ExportKcl(**given, table="OrdersKcl"))
+        await changing
     renewing.cancel()
 
 

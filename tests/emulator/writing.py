@@ -100,7 +100,7 @@ class Run:
         self.ended = self.aborted = False
         self.ends = random.random() < 0.5
         self.workers = random.randint(1, 4)
-        self.pauses = (0.0, 0.05, 1.0, 8.0, 20.0)
+        self.pauses: tuple[float, ...] = (0.0, 0.05, 1.0, 8.0, 20.0)
         self.rests_until: float | None = None
         self.interrupted_in: str | None = None
         keys = Random(f"keys of {seed}")

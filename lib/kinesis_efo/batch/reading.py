@@ -140,7 +140,9 @@ class _StretchSink:
             raise _Complete
 
 
-_REMEDY: Final = "Read from a later start (`since`), or set kinesis-efo option 'failOnDataLoss' to false to go on without them"
+_REMEDY: Final = (
+    "Read from a later start (`since`), or set kinesis-efo option 'failOnDataLoss' to false to go on without them"
+)
 
 
 async def read_stretch(

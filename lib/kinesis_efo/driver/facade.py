@@ -157,8 +157,7 @@ def read(
     ends = BatchOptions.parse({**given, **hints}).source.ends
     if not in_pipeline():
         at_tips = None in (ends.everywhere, *ends.streams.values(), *ends.shards.values())
-        # Spark Connect loads the source again for each action, and Spark 4.0 plans each anew: all must end at the same tips, whatever becomes
-        # of this machine's clock. So Kinesis' time is requested once.
+        # All actions must end at the same tips, although Spark Connect loads the source again for each, and Spark 4.0 plans each anew.
         if _is_driver(spark):
             hints[CORES] = str(spark.sparkContext.defaultParallelism)
             source = KinesisEfoSource({**given, **hints})

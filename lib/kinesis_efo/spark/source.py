@@ -78,15 +78,24 @@ class KinesisEfoSource(DataSource):
         options = BatchOptions.parse(self.options)
         manifest, told = _manifest(options.source), options.source.loaded
         if options.source.clock:
-            return KinesisTimeReader(options, manifest)
+            return KinesisTimeReader(self)
         if told is None:
-            return KinesisBatchReader(options, manifest, self._loaded, offset=self._offset)
+            from kinesis_efo.batch.planning import reset_by
+
+            loaded = self._loaded + reset_by(self._offset, _clock_offset())
+            return KinesisBatchReader(options, manifest, loaded)
         return KinesisBatchReader(options, manifest, told / 1000, here=False)
 
     def kinesis_time(self) -> int:
         """Return Kinesis' time in epoch milliseconds, never too early."""
+        import asyncio
+
+        from kinesis_efo.batch.planning import kinesis_time
+        from kinesis_efo.clock import in_thread
+
         options = BatchOptions.parse(self.options)
-        return _kinesis_time(options, _manifest(options.source))
+        # In a thread: that of a notebook runs an event loop.
+        return in_thread(asyncio.run, kinesis_time(_manifest(options.source), options)).result()
 
     def streamReader(self, schema: StructType) -> KinesisStreamReader:
         """Return the reader of a streaming query."""
@@ -122,16 +131,13 @@ class KinesisBatchReader(DataSourceReader):
     """Reads streams as a batch. `manifest` contains only the streams to read.
 
     Without an end, the read ends at the tips at `loaded`, when `load()` was called. `loaded` is in epoch seconds, by this machine's clock if
-    `here`, else by Kinesis'. `offset` is the `_clock_offset` at that time.
+    `here`, else by Kinesis'.
     """
 
-    def __init__(
-        self, options: BatchOptions, manifest: Manifest, loaded: float, *, offset: float = 0.0, here: bool = True
-    ) -> None:
+    def __init__(self, options: BatchOptions, manifest: Manifest, loaded: float, *, here: bool = True) -> None:
         self._options = options
         self._manifest = manifest
         self._loaded = loaded
-        self._offset = offset
         self._here = here
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -145,11 +151,10 @@ class KinesisBatchReader(DataSourceReader):
         """Plan the tasks of the read, each with one or more ranges."""
         import asyncio
 
-        from kinesis_efo.batch.planning import plan, reset_by, tip_at
+        from kinesis_efo.batch.planning import plan, tip_at
 
         log_to_stderr()
-        loaded = self._loaded + (reset_by(self._offset, _clock_offset()) if self._here else 0.0)
-        planned = asyncio.run(plan(self._manifest, self._options, tip_at(loaded), here=self._here))
+        planned = asyncio.run(plan(self._manifest, self._options, tip_at(self._loaded), here=self._here))
         # At least one task; otherwise, Spark would create one with its own kind of partition.
         cores, shards = self._options.source.cores or os.cpu_count() or 1, len(planned)
         each = self._options.source.shards_per_task or min(16, math.ceil(shards / cores)) or 1
@@ -175,43 +180,24 @@ class KinesisBatchReader(DataSourceReader):
         yield from Reading(partition.stretches, self._manifest, options, left_out=left_out, again=again).batches()
 
 
-@dataclass(frozen=True)
-class _Moment(InputPartition):
-    """Kinesis' time in epoch milliseconds."""
-
-    millis: int
-
-
 class KinesisTimeReader(DataSourceReader):
     """Reads one row with Kinesis' time in `subSequenceNumber`, for Spark Connect clients, which cannot call Kinesis."""
 
-    def __init__(self, options: BatchOptions, manifest: Manifest) -> None:
-        self._options = options
-        self._manifest = manifest
+    def __init__(self, source: KinesisEfoSource) -> None:
+        self._source = source
 
     def partitions(self) -> list[InputPartition]:
         """Request Kinesis' time."""
-        return [_Moment(_kinesis_time(self._options, self._manifest))]
+        return [InputPartition(self._source.kinesis_time())]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Return the row."""
-        assert isinstance(partition, _Moment)
-        yield None, None, None, partition.millis, None, None, None
+        yield None, None, None, partition.value, None, None, None
 
 
 def _clock_offset() -> float:
     """Return the difference between this machine's time and a clock that nobody sets, in seconds."""
     return time.time() - time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-def _kinesis_time(options: BatchOptions, manifest: Manifest) -> int:
-    import asyncio
-
-    from kinesis_efo.batch.planning import kinesis_time
-    from kinesis_efo.clock import in_thread
-
-    # In a thread: that of a notebook runs an event loop.
-    return in_thread(asyncio.run, kinesis_time(manifest, options)).result()
 
 
 def _check_columns(schema: StructType) -> None:

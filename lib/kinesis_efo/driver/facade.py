@@ -139,6 +139,7 @@ def read(
     Raises:
         OptionsError: Options are invalid; the message lists all of them.
         ManifestError: In a classic session: the manifest cannot be loaded, or lacks something that the options refer to.
+        StreamError: In a classic session, for a read to the tips: a stream is missing, or Kinesis denies the call or does not answer.
         ConfigurationError: A time cannot be parsed, lacks a time zone, or is given twice.
         AnalysisException: In a session of Spark Connect: the manifest is wrong; `kinesis_efo.cause` returns the original error.
 

@@ -126,6 +126,11 @@ def forget_that_answers_have_whole_seconds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KinesisClock, "latest", property(KinesisClock.time))
 
 
+def forget_that_the_clock_is_set(patch: pytest.MonkeyPatch) -> None:
+    """A batch read takes the error of this machine's clock at the action for that at `load()`."""
+    patch.setattr(planning, "_READ_APART_SECONDS", inf)
+
+
 def reset_without_a_look_at_other_rows(patch: pytest.MonkeyPatch) -> None:
     """`leases reset --shard` does not check what a query makes of the rows."""
     patch.setattr(leases, "read_to_end", lambda *_: {})
@@ -157,6 +162,7 @@ def end_before_unlisted_children(patch: pytest.MonkeyPatch) -> None:
         (trust_an_old_filtered_list, play_batches, 103),
         (forget_children_of_a_shard_that_is_gone, play_batches, 0),
         (forget_that_answers_have_whole_seconds, play_batches, 0),
+        (forget_that_the_clock_is_set, play_batches, 28),
         (reset_without_a_look_at_other_rows, play_tools, 54),
         (end_before_unlisted_children, play_ends, 8),
     ],

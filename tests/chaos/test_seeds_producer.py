@@ -50,6 +50,10 @@ REVERTED: dict[str, tuple[int, list[Edit]]] = {
     "an outage of requests and one of their shard are counted apart": (16, [
         (QUEUE, "                self._fails(lane, fault.text, now, settled)\n", "                pass\n"),
     ]),
+    "each request in flight counts as a try with expired keys": (0, [(QUEUE, "        elif self._backoff.counts(request.sent_at):\n", "        else:\n")]),
+    "credentials out of reach end it": (21, [(
+        "producer/faults.py", "Retry.YES, AccessRefusedError, \"check", "Retry.BRIEFLY, AccessRefusedError, \"check"
+    )]),
     "progress does not end an outage": (22, [(QUEUE, "        if outcome.taken or not outcome.again:\n", "        if False:\n")]),
     "an aggregate that readers drop counts as written": (27, [
         (QUEUE, "not request.keyed or self._is_readable(parcel, result.shard, shard if is_current else None):", "True:"),

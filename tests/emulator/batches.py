@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 from kinesis_efo.batch import planning
 from kinesis_efo.batch.ending import rows_of
-from kinesis_efo.batch.planning import kinesis_time, plan, tip_at
+from kinesis_efo.batch.planning import kinesis_time, plan, reset_by, tip_at
 from kinesis_efo.batch.reading import StretchEvent, StretchProgress, check_planned, read_stretch
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.errors import DataLossError, KinesisEfoError, StreamReplacedError, SubscriptionError
@@ -118,6 +118,7 @@ class BatchScenario:
         self.recreate = False
         self.listing_age = random.choice((0.0, 0.0, 60.0))
         self.way_back = 0.0
+        self.set_to = Random(f"{seed}: set").choice((None, None, 0.0, 30.0))
         self.disorder = Random(f"{seed}: disorder").choice((0.0, 0.0, 1.5))
         # Cases that the draws above seldom make.
         match Random(f"{seed}: rarely").randrange(20):
@@ -142,6 +143,7 @@ class BatchScenario:
         clock = JumpingClock()
         clock.jump = self.skew
         self.clock = clock
+        self.offset = self._offset()
         ref = replace(self.world.deployed(), consumer_arn=None)
         self.manifest = Manifest("lake", "dev", "us-east-1", "leases", {"orders": ref}, "m.json", {"orders": STREAM})
         await self._write_history()
@@ -235,12 +237,14 @@ class BatchScenario:
             await asyncio.sleep(0.01)
         loaded, here = await self._load(options)
         acknowledged = self.now
+        if self.set_to is not None:
+            self.clock.jump = self.set_to
         first = await self._action(options, loaded, here, since)
         if first is None:
             return
         self._check(first, acknowledged, since)
-        # Each action measures the error of this machine's clock, to a second.
-        if self.twice and (self.connect or not self.skew):
+        # With `spark.read`, each action measures the error of this machine's clock, to a second.
+        if self.twice and (self.connect or not (self.skew or self.set_to)):
             await asyncio.sleep(random.choice((0.0, 30.0)))
             again = await self._action(options, loaded, here, since)
             if again is None:
@@ -252,11 +256,15 @@ class BatchScenario:
                     self._fail(f"two actions have {rows[0].total()} and {rows[1].total()} rows")
 
     async def _load(self, options: dict[str, str]) -> tuple[float, bool]:
-        """When the read is loaded: by this machine's clock, or by what the server says to a client of Spark Connect."""
+        """When the read is loaded: by this machine's clock (`spark.read`), or by Kinesis' (`kinesis_efo.read`)."""
+        self.offset = self._offset()
         if not self.connect:
             return self.clock.time(), True
         parsed = BatchOptions.parse({"manifest": "m.json", **options})
         return await kinesis_time(self.manifest, parsed, self.clock) / 1000, False
+
+    def _offset(self) -> float:
+        return self.clock.time() - self.clock.monotonic()
 
     async def _read_named(self) -> None:
         """Read from a record of one shard on, and its descendants."""
@@ -306,6 +314,8 @@ class BatchScenario:
         self, options: dict[str, str], loaded: float, here: bool, since: float | None = None
     ) -> list[Read] | None:
         """Plan a read, and do what its tasks do. None: it must not be checked further."""
+        if here:
+            loaded += reset_by(self.offset, self._offset())
         given = {"manifest": "m.json", "failOnDataLoss": str(self.fail).lower(), **options}
         try:
             planned = await plan(self.manifest, BatchOptions.parse(given), tip_at(loaded), self.clock, here=here)
@@ -398,6 +408,8 @@ class BatchScenario:
         refused = self.kind == "named" and self.listing_age and isinstance(error, SubscriptionError)
         if error is not None and not refused and not isinstance(error, DataLossError):
             self._fail(f"{stretch} fails: {error!r}")
+        if "acceptDataLoss" in f"{error} {warned}":
+            self._fail(f"{stretch} names an option that batch reads refuse: {error or warned}")
         return Read(stretch, began, rows, error, warned)
 
     # -- what must hold

@@ -26,8 +26,9 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import AwsSettings, RetrySettings, Start
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo_local import Settings
-from kinesis_efo_tools.cli.change_mode import ChangeMode
+from kinesis_efo_tools.cli.change_mode import ChangeMode, change_mode
 from kinesis_efo_tools.cli.commands.leases import ExportKcl, ImportKcl, Reset
+from kinesis_efo_tools.cli.failing import CommandExit
 from kinesis_efo_tools.cli.lag import _ApplicationLag
 from kinesis_efo_tools.cli.lease_transfer import export_from, import_into
 from kinesis_efo_tools.cli.leases import reset_of
@@ -154,6 +155,32 @@ async def test_import_refuses_the_end_of_an_open_shard() -> None:
 
 
 @virtual
+@pytest.mark.parametrize("command", ["import", "export"])
+async def test_slow_worker_is_found_by_default(command: str) -> None:
+    """A KCL whose failover time is a minute renews every 20 s."""
+    stage = await staged(1)
+    await stage.kcls.create(replace(Lease.new(FIRST, LeaseInfo(TRIM_HORIZON)), owner="worker"))
+    await stage.ours.create(Lease.new(f"orders:{FIRST}", LeaseInfo(TRIM_HORIZON)))
+
+    async def renew() -> None:
+        while True:
+            await stage.clock.sleep(20)
+            (row,) = (await stage.kcls.scan()).leases.values()
+            await stage.kcls.update(row, replace(row, counter=row.counter + 1))
+
+    renewing = asyncio.create_task(renew())
+    given = {**GIVEN, "mode": change_mode(yes=True, as_json=True)}
+    changing = (
+        import_into(application(stage), ImportKcl(**given, from_table="OrdersKcl"))
+        if command == "import"
+        else export_from(application(stage), ExportKcl(**given, table="OrdersKcl"))
+    )
+    with pytest.raises(CommandExit, match="is in use: worker renews"):
+        await changing
+    renewing.cancel()
+
+
+@virtual
 async def test_imported_and_exported_rows_have_the_current_parents() -> None:
     stage = await staged(3)
     for shard in (FIRST, SECOND, THIRD):
@@ -202,6 +229,17 @@ async def test_doctor_finds_losses_of_an_unfinished_first_batch() -> None:
     await stage.clock.sleep(48 * 3600)
     with pytest.raises(CheckFailed, match="the next start fails for 1 shards"):
         await _goes_on(stream_of(stage), "orders", found.ends[0], {}, stage.clock)
+
+
+@virtual
+async def test_doctor_uses_a_row_behind_the_checkpoint() -> None:
+    stage = await staged(1)
+    row, end = (Position.after(stage.records[FIRST][at].number) for at in (0, -1))
+    await stage.clock.sleep(48 * 3600)
+    lease = replace(Lease.new(f"orders:{FIRST}", LeaseInfo(row)), read_until=stage.clock.time() - 60)
+    offset = Offset({ShardKey("orders", FIRST): end})
+    found = await _goes_on(stream_of(stage), "orders", SourceEnd(offset, offset, {}), {FIRST: lease}, stage.clock)
+    assert found.startswith("goes on with 1 shard")
 
 
 @virtual

@@ -252,6 +252,7 @@ class Kcl:
             return False
         self.live = True
         if not rows:
+            self.began = int(self.stage.clock.time() * 1000)  # LATEST is when it lists the shards
             for shard in [each for each in self.stage.shards.values() if self._begins_with(each)]:
                 await self._create(shard, self._start)
         for row in (await self.table.scan()).leases.values():

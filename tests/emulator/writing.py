@@ -34,7 +34,7 @@ from kinesis_efo.errors import (
 from kinesis_efo.producer import AsyncProducer, Producer, ProducerSettings
 from kinesis_efo.producer.service import KinesisService, Service
 from tests.emulator.strands import BEGIN, Loop, World, fork, threads_of
-from tests.emulator.written_stream import WrittenStream
+from tests.emulator.written_stream import Outage, WrittenStream
 from tests.support.producers import with_parts
 
 TRACED = ("producer/blocking.py", "producer/queue.py", "producer/engine.py")
@@ -100,9 +100,21 @@ class Run:
         self.ended = self.aborted = False
         self.ends = random.random() < 0.5
         self.workers = random.randint(1, 4)
-        self.pauses = (0.0, 0.05, 1.0, 8.0, 20.0)
+        self.pauses: tuple[float, ...] = (0.0, 0.05, 1.0, 8.0, 20.0)
         self.rests_until: float | None = None
         self.interrupted_in: str | None = None
+        keys = Random(f"keys of {seed}")
+        match keys.randrange(12):
+            case 0 | 1:
+                start = BEGIN + keys.uniform(0, 5)
+                self.stream.outages.append(Outage(start, start + keys.choice([1.0, 10.0, 60.0]), "credentials"))
+            case 2 | 3:
+                # Many requests are in flight when the first one is refused.
+                self.stream.outages, self.ends = [Outage(BEGIN, BEGIN + 60, "expired")], False
+                self.workers, self.pauses = 4, (0.05, 0.1)
+                self.settings = replace(
+                    self.settings, ordered=False, linger=0.0, max_in_flight=8, max_outstanding_records=1_000
+                )
         # Cases that random faults seldom make.
         match random.randrange(12):
             case 0:

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from aws_kinesis_agg.aggregator import messages_pb2
-from botocore.exceptions import ClientError, EndpointConnectionError
+from botocore.exceptions import ClientError, CredentialRetrievalError, EndpointConnectionError
 
 from kinesis_efo.raw_bodies import RAW_BODY
 
@@ -94,6 +94,8 @@ class WrittenStream:
         if random.random() < 0.2:
             start = begin + random.uniform(1, 12)
             self.gone = start, start + random.uniform(10, 15)
+        self.renewed = False
+        """Whether the SDK has new credentials in the place of expired ones."""
         self.created = 1
         self.resharded_at = inf
         self.lists_failed = False
@@ -121,9 +123,22 @@ class WrittenStream:
                 self.first_sent.setdefault(data, (self.now(), hash_of(key, hash_key)))
         self.requests.append(times := [self.now(), inf])
         try:
+            await self._sign(entries)
             return await self._answer(entries)
         finally:
             times[1] = self.now()
+
+    async def _sign(self, entries: list[dict[str, str]]) -> None:
+        """Fail if the credentials cannot be had, or have expired and no answer said so yet."""
+        if self._now_in("credentials") is not None:
+            await asyncio.sleep(0.02)
+            self._fails(entries)
+            raise CredentialRetrievalError(provider="iam-role", error_msg="x")
+        if not self.renewed and self._now_in("expired") is not None:
+            await asyncio.sleep(3.0)
+            self._fails(entries)
+            self.renewed = True
+            raise refusal("ExpiredTokenException", 400)
 
     async def _answer(self, entries: list[dict[str, str]]) -> dict[str, Any]:
         await asyncio.sleep(self.random.choice([0.001, 0.02, 0.3]))

@@ -40,7 +40,7 @@ POLICIES: list[tuple[Cause, Exception, Verdict, Retry, type[Exception]]] = [
         Cause.CREDENTIALS_UNREACHABLE,
         boto.CredentialRetrievalError(provider="x", error_msg="y"),
         Verdict.RETRY,
-        Retry.BRIEFLY,
+        Retry.YES,
         TableUnavailableError,
     ),
     (Cause.EXPIRED, refused("ExpiredTokenException"), Verdict.EXPIRED, Retry.BRIEFLY, LeaseTableError),

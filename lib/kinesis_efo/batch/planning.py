@@ -36,6 +36,7 @@ _MARGIN_SECONDS: Final = 10.0
 
 _TIP_MS: Final = 1_000
 _AGAIN_SECONDS: Final = 0.25
+_READ_APART_SECONDS: Final = 0.01
 
 _LONGEST_WAIT_SECONDS: Final = FUTURE_SECONDS + 5.0
 
@@ -43,6 +44,12 @@ _LONGEST_WAIT_SECONDS: Final = FUTURE_SECONDS + 5.0
 def tip_at(loaded: float) -> Position:
     """Return the tip for a read: one second after `loaded` (epoch seconds), so that it includes every record acknowledged by then."""
     return Position.at_timestamp(round(loaded * 1000) + _TIP_MS)
+
+
+def reset_by(before: float, now: float) -> float:
+    """Return by how many seconds this machine's clock was set, given its differences from a clock that nobody sets."""
+    # The clocks are read one after the other; every action must compute the same end.
+    return now - before if abs(now - before) > _READ_APART_SECONDS else 0.0
 
 
 def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Position:
@@ -71,7 +78,7 @@ async def kinesis_time(manifest: Manifest, options: BatchOptions, clock: Clock |
     async with await clients.open("kinesis") as client:
         known.watch(client)
         lister = Topology(client, known, Patience(options.source.retry, known))
-        await explained(lister.summary(ref.stream_arn), ref, manifest.source)
+        await explained(lister.shards(ref.stream_arn), ref, manifest.source)
     return round(known.latest * 1000)
 
 

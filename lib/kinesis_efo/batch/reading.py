@@ -140,6 +140,11 @@ class _StretchSink:
             raise _Complete
 
 
+_REMEDY: Final = (
+    "Read from a later start (`since`), or set kinesis-efo option 'failOnDataLoss' to false to go on without them"
+)
+
+
 async def read_stretch(
     stream: Stream,
     progress: StretchProgress,
@@ -184,9 +189,12 @@ async def read_stretch(
     except _Complete:
         pass
     except KinesisEfoError as error:
-        if fail_on_data_loss or not isinstance(error, DataLossError):
+        if not isinstance(error, DataLossError) or not error.causes:
             raise error.about(*stretch.key)  # noqa: B904 - the same error
-        logger.warning("%s; going on without it, as option failOnDataLoss=false asks", error)
+        if fail_on_data_loss:
+            # A streaming query's remedies are options that batch reads refuse.
+            raise DataLossError(error.causes[0], remedy=_REMEDY).about(*stretch.key) from error.__cause__
+        logger.warning("%s; going on without it, as option failOnDataLoss=false asks", error.causes[0])
         return await children_of_gone(stream, stretch, server_time())
     return unlisted(stretch, sink.children)
 

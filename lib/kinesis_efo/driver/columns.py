@@ -18,7 +18,7 @@ from kinesis_efo.errors import ConfigurationError
 _DATE: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TIME: Final = rf"{_DATE}[T ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}([.][0-9]{{1,6}})?"
 _NUMBER: Final = "-?[0-9]+([.][0-9]+)?"
-_ROUNDED: Final = r"[:\[,]\s*-?(?=[0-9.]{17})[0-9]+([.][0-9]|[eE])"
+_ROUNDED: Final = r"[:\[,]\s*-?(?=[0-9.]{17}|[0-9]{16}[eE])[0-9]+([.][0-9]|[eE])"
 """A JSON number of more than 15 digits."""
 # The accepted texts of each type. Spark's conversions accept more and change values: "1,50" to 150.00, a date to midnight.
 _FORMS: Final[tuple[tuple[type[DataType], str], ...]] = (
@@ -111,12 +111,12 @@ def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
                 raise ConfigurationError(
                     f"from_json: the type {kind.simpleString()} is not possible; read it as a string"
                 )
-            good = text.rlike(f"^({form})$")
+            good = text.rlike(rf"^({form})\z")  # `$` also matches before a last line break
             if isinstance(kind, T.DecimalType):
                 # Further decimal places would be rounded, unless they are 0.
                 wide = T.DecimalType(38, min(37, 38 - kind.precision + kind.scale))
                 exact = text.rlike("E") & (text.try_cast(wide) == text.try_cast(kind))
-                good &= exact | text.rlike(rf"^-?[0-9]+([.][0-9]{{0,{kind.scale}}}0*)?$")
+                good &= exact | text.rlike(rf"^-?[0-9]+([.][0-9]{{0,{kind.scale}}}0*)?\z")
             elif isinstance(kind, T.FractionalType):
                 good &= F.abs(text.try_cast(kind)) < F.lit(inf)
             value = F.when(good, text.try_cast(kind))

@@ -139,6 +139,7 @@ def read(
     Raises:
         OptionsError: Options are invalid; the message lists all of them.
         ManifestError: In a classic session: the manifest cannot be loaded, or lacks something that the options refer to.
+        StreamError: In a classic session, for a read to the tips: a stream is missing, or Kinesis denies the call or does not answer.
         ConfigurationError: A time cannot be parsed, lacks a time zone, or is given twice.
         AnalysisException: In a session of Spark Connect: the manifest is wrong; `kinesis_efo.cause` returns the original error.
 
@@ -156,14 +157,18 @@ def read(
     hints = {BATCH: "true"} | ({TIMES: ",".join(times)} if times else {})
     ends = BatchOptions.parse({**given, **hints}).source.ends
     if not in_pipeline():
+        at_tips = None in (ends.everywhere, *ends.streams.values(), *ends.shards.values())
+        # All actions must end at the same tips, although Spark Connect loads the source again for each, and Spark 4.0 plans each anew.
         if _is_driver(spark):
             hints[CORES] = str(spark.sparkContext.defaultParallelism)
-            KinesisEfoSource({**given, **hints}).schema()
+            source = KinesisEfoSource({**given, **hints})
+            if at_tips:
+                hints[LOADED] = str(source.kinesis_time())
+            else:
+                source.schema()
         else:
             register(spark)
-            if None in (ends.everywhere, *ends.streams.values(), *ends.shards.values()):
-                # Spark Connect loads the source again for each action, and all actions must end at the same tips. The server returns
-                # Kinesis' time: this machine's clock may be off.
+            if at_tips:
                 told = spark.read.format(NAME).options(**given, **hints, **{CLOCK: "true"}).load().first()
                 assert told is not None, "the source returns one row"
                 hints[LOADED] = str(told["subSequenceNumber"])

@@ -159,12 +159,7 @@ class Checkpoints:
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
         """Return the `read_until` of a shard's row, in epoch seconds; None if missing, or if it may not apply to `position`."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
-        at = None if row is None else row.position
-        if row is None or at is None:
-            return None
-        # A start time does not compare with a sequence number: another query may have started much later.
-        comparable = position.sequence_number is not None and at.sequence_number is not None
-        return row.read_until if position == at or (comparable and position.reaches(at)) else None
+        return None if row is None else row.read_until_at(position)
 
     def read_since(self, shard: ShardKey) -> float | None:
         """Return the `read_since` of a shard's row."""

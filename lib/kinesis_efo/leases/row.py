@@ -197,6 +197,15 @@ class Lease:
         """How far the shard was read, as tools show it. An aggregate that a KCL application has read partly counts as read."""
         return self.checkpoint if self.continuation is None else Position.after(self.continuation)
 
+    def read_until_at(self, position: Position) -> float | None:
+        """Return `read_until` for a position; None if it may not apply there."""
+        at = self.position
+        if at is None:
+            return None
+        # A start time does not compare with a sequence number: another query may have started much later.
+        comparable = position.sequence_number is not None and at.sequence_number is not None
+        return self.read_until if position == at or (comparable and position.reaches(at)) else None
+
     @property
     def record(self) -> int | None:
         """Sequence number of the last record that was read; None if unknown, or if there was none."""

@@ -72,7 +72,7 @@ def _fault(cause: Cause, code: str, text: str, action: str) -> WriteFault:
         case Cause.EXPIRED:
             return WriteFault(code, text, Retry.BRIEFLY, AccessRefusedError, "renew the AWS credentials of the process")
         case Cause.CREDENTIALS_UNREACHABLE:
-            return WriteFault(code, text, Retry.BRIEFLY, AccessRefusedError, "check the process's AWS credentials")
+            return WriteFault(code, text, Retry.YES, AccessRefusedError, "check the process's AWS credentials")
         case Cause.DENIED:
             return WriteFault(code, text, Retry.NO, AccessRefusedError, f"the role needs {action} on the stream")
         case Cause.UNRECOGNIZED:

@@ -59,11 +59,15 @@ class Backoff:
         """
         if progress:
             self.faults = 1
-        elif not self.faults or sent_at >= self._began:
+        elif self.counts(sent_at):
             self.faults += 1
         self._began = now
         bound = min(self._max, self._base * 2.0 ** min(self.faults - 1, 30))
         self.until = max(self.until, now + self._random.uniform(0, bound))
+
+    def counts(self, sent_at: float) -> bool:
+        """Whether a fault of a request counts: others were not in flight with it."""
+        return not self.faults or sent_at >= self._began
 
     def end(self, sent_at: float) -> None:
         """End the backoff after a request that succeeded as a whole, unless it was sent before the last fault."""
@@ -270,7 +274,10 @@ class RecordQueue:
             self._most_records = max(1, min(self._most_records, len(request.records)) // 2)
             settled.retried[fault.code] = len(request.parcels)
             return settled
-        self._expired = self._expired + 1 if fault.retry is Retry.BRIEFLY else 0
+        if fault.retry is not Retry.BRIEFLY:
+            self._expired = 0
+        elif self._backoff.counts(request.sent_at):
+            self._expired += 1
         if fault.retry is Retry.NO or self._expired >= _MOST_EXPIRED_IN_A_ROW:
             settled.failure = self._error(fault)
             return settled

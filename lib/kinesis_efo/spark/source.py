@@ -59,7 +59,7 @@ class KinesisEfoSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         # Spark creates this object at `load()` and plans every action on the DataFrame with it, so all actions have the same time.
-        self._loaded = time.time()
+        self._loaded, self._offset = time.time(), _clock_offset()
 
     @classmethod
     def name(cls) -> str:
@@ -78,10 +78,24 @@ class KinesisEfoSource(DataSource):
         options = BatchOptions.parse(self.options)
         manifest, told = _manifest(options.source), options.source.loaded
         if options.source.clock:
-            return KinesisTimeReader(options, manifest)
+            return KinesisTimeReader(self)
         if told is None:
-            return KinesisBatchReader(options, manifest, self._loaded)
+            from kinesis_efo.batch.planning import reset_by
+
+            loaded = self._loaded + reset_by(self._offset, _clock_offset())
+            return KinesisBatchReader(options, manifest, loaded)
         return KinesisBatchReader(options, manifest, told / 1000, here=False)
+
+    def kinesis_time(self) -> int:
+        """Return Kinesis' time in epoch milliseconds, never too early."""
+        import asyncio
+
+        from kinesis_efo.batch.planning import kinesis_time
+        from kinesis_efo.clock import in_thread
+
+        options = BatchOptions.parse(self.options)
+        # In a thread: that of a notebook runs an event loop.
+        return in_thread(asyncio.run, kinesis_time(_manifest(options.source), options)).result()
 
     def streamReader(self, schema: StructType) -> KinesisStreamReader:
         """Return the reader of a streaming query."""
@@ -166,32 +180,24 @@ class KinesisBatchReader(DataSourceReader):
         yield from Reading(partition.stretches, self._manifest, options, left_out=left_out, again=again).batches()
 
 
-@dataclass(frozen=True)
-class _Moment(InputPartition):
-    """Kinesis' time in epoch milliseconds."""
-
-    millis: int
-
-
 class KinesisTimeReader(DataSourceReader):
     """Reads one row with Kinesis' time in `subSequenceNumber`, for Spark Connect clients, which cannot call Kinesis."""
 
-    def __init__(self, options: BatchOptions, manifest: Manifest) -> None:
-        self._options = options
-        self._manifest = manifest
+    def __init__(self, source: KinesisEfoSource) -> None:
+        self._source = source
 
     def partitions(self) -> list[InputPartition]:
         """Request Kinesis' time."""
-        import asyncio
-
-        from kinesis_efo.batch.planning import kinesis_time
-
-        return [_Moment(asyncio.run(kinesis_time(self._manifest, self._options)))]
+        return [InputPartition(self._source.kinesis_time())]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Return the row."""
-        assert isinstance(partition, _Moment)
-        yield None, None, None, partition.millis, None, None, None
+        yield None, None, None, partition.value, None, None, None
+
+
+def _clock_offset() -> float:
+    """Return the difference between this machine's time and a clock that nobody sets, in seconds."""
+    return time.time() - time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _check_columns(schema: StructType) -> None:

@@ -28,7 +28,8 @@ class ChangeMode:
 
 def change_mode(
     *,
-    lease_timeout: arguments.TimeoutOption = "10s",
+    # A KCL with a failover time of a minute renews every 20 s.
+    lease_timeout: arguments.TimeoutOption = "30s",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Change leases even if a live worker holds them: it loses them.")

@@ -61,7 +61,7 @@ def lag(
     *,
     streams: list[str] | None = None,
     count: int = 100,
-    lease_timeout: float = 10.0,
+    lease_timeout: float = 15.0,
     aws: AwsSettings | None = None,
 ) -> dict[str, Any]:
     """How far an application is behind, shard by shard: what `kinesis-efo lag --json` prints of it. Not for use in an event loop.

@@ -40,7 +40,7 @@ def measuring(
         bool,
         typer.Option("--take-over", help="With --subscribe: do it even while a run reads the stream: it is cut off."),
     ] = False,
-    lease_timeout: arguments.TimeoutOption = "10s",
+    lease_timeout: arguments.TimeoutOption = "15s",  # A run renews at least every 10 s
 ) -> Measuring | None:
     """Make the options for measuring; None without `--subscribe`.
 

@@ -139,10 +139,9 @@ async def _check_losses(
     """Check what a start checks. Raises CheckFailed with the value of 'acceptDataLoss' that covers the losses of all shards."""
 
     def known(shard: str, position: Position) -> Facts:
-        row = rows.get(shard)
-        if row is None or row.reached != position:
+        if (row := rows.get(shard)) is None:
             return Facts(horizon=horizon)
-        return Facts(row.read_until, horizon, read_since=row.read_since)
+        return Facts(row.read_until_at(position), horizon, read_since=row.read_since)
 
     losses = LossErrors()
     with losses.collect():

@@ -30,6 +30,7 @@ MALFORMED = [
     b'{"amount": "1,50"}', b'{"amount": 1.505}', b'{"amount": "12345678901"}', b'{"amount": "much"}', b'{"n": 1.5}', b'{"n": 3000000000}',
     b'{"x": "1,5"}', b'{"ok": "yes"}', b'{"at": "2027-01-31"}', b'{"at": "2027-01-31T12:00:00"}', b'{"at": 1700000000}', b'{"day": "2027-02-30"}',
     b'{"lines": [{"count": "2x"}]}', b'{"lines": {"count": 2}}', b'{"lines": ["x"]}', b'{"id": "1"},{"id": "2"}',
+    b'{"n": "12\\n"}', b'{"amount": "1.50\\n"}', b'{"ok": "true\\n"}', b'{"day": "2027-01-31\\n"}',
 ]  # fmt: skip
 
 
@@ -78,12 +79,13 @@ def test_rounded_json_numbers_are_malformed(spark: SparkSession) -> None:
         b'{"a": 0.1234567890123456789}',
         b'{"a": 12345678.901234567891}',
         b'{"a": 100000000000000001e-2}',
+        b'{"a": 9999999999999999e0}',
         b'{"a": "0.1234567890123456789"}',
         b'{"a": 0.125}',
     )
     found = kinesis_efo.from_json(given(spark, *data), "a decimal(38, 19)").collect()
-    assert [row.a for row in found[3:]] == [Decimal("0.1234567890123456789"), Decimal("0.1250000000000000000")]
-    assert [row.malformed for row in found] == [*data[:3], None, None]
+    assert [row.a for row in found[4:]] == [Decimal("0.1234567890123456789"), Decimal("0.1250000000000000000")]
+    assert [row.malformed for row in found] == [*data[:4], None, None]
 
 
 def test_impossible_schemas_are_refused(spark: SparkSession) -> None:

@@ -19,6 +19,7 @@ from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 from kinesis_efo_local.sequence import Numbering
 from tests.support import virtual_time
+from tests.support.messages import raises
 from tests.support.transports import ScriptedTopology, ScriptedTransport, Wait, payload, refused
 from tests.support.virtual_time import LoopClock
 
@@ -188,7 +189,11 @@ def test_a_margin_before_the_start_is_no_loss() -> None:
 def test_a_shard_that_is_gone_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
     gone = refused("ResourceNotFoundException", operation="GetRecords")
     others = ScriptedTopology(["shardId-000000000002"])
-    with pytest.raises(DataLossError, match="the shard does not exist any more"):
+    text = (
+        "stream 'orders', shard ...: the shard does not exist any more and was read up to AFTER:10 only: its later records are gone "
+        "(retention). Read from a later start (`since`), or set kinesis-efo option 'failOnDataLoss' to false to go on without them"
+    )
+    with raises(DataLossError, text):
         read([payload(10, 1, behind=5), gone], gone, topology=others)
     assert read([payload(10, 1, behind=5), gone], gone, topology=others, fail=False)[0] == [10]
     assert "going on without it, as option failOnDataLoss=false asks" in caplog.text

@@ -99,8 +99,9 @@ class Driver(Client, SparkSession):
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> str:
-    """A manifest that can be loaded."""
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A manifest that can be loaded, and a Kinesis that tells its time."""
+    monkeypatch.setattr(KinesisEfoSource, "kinesis_time", lambda _: SERVER_MILLIS)
     path = tmp_path / "manifest.json"
     path.write_text(json.dumps(manifest("orders").document("leases")))
     return str(path)
@@ -296,9 +297,10 @@ def test_two_starts_are_refused(name: str) -> None:
         batch(since="2023-11-15T08:00Z", **{name: "TRIM_HORIZON"})
 
 
-def test_classic_session_passes_on_its_cores(there: str) -> None:
+def test_classic_session_passes_on_cores_and_kinesis_time(there: str) -> None:
     found: Any = read(Driver(), manifest=there)
-    assert BatchOptions.parse(found).source.cores == 2
+    options = BatchOptions.parse(found).source
+    assert (options.cores, options.loaded) == (2, SERVER_MILLIS)
 
 
 def test_connect_clients_ask_the_server_for_the_tip() -> None:

@@ -18,6 +18,7 @@ from kinesis_efo.spark.source import SCHEMA, KinesisBatchReader, KinesisEfoSourc
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from kinesis_efo.tasks import latency
 from kinesis_efo.tasks.left_out import LEFT_OUT
+from tests.support.answers import FixedClock
 from tests.support.shared_runs import manifest
 
 pytestmark = pytest.mark.spark
@@ -83,8 +84,11 @@ def test_worker_installs_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_read_ends_at_its_load(
     loaded: dict[str, str], here: bool, planned: Planned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time, "time", lambda: 1_700_000_123.0)
+    clock = FixedClock(1_700_000_063.0)
+    monkeypatch.setattr(time, "time", clock.time)
+    monkeypatch.setattr(time, "clock_gettime", lambda _: 5.0)
     made = KinesisEfoSource({"manifest": "m.json", "maxShardRate": "1m", **loaded})
+    clock.now += 60  # it was slow, and is set before the first action
     made.reader(SCHEMA).partitions()
     ((*_, tip, asked_here),) = planned.asked
     assert (tip, asked_here) == (planning.tip_at(1_700_000_123.0 if here else 1_700_000_000.0), here)

@@ -41,7 +41,7 @@ class Lag:
             "readers. 0 makes no calls: the seconds are then an upper bound.",
         ),
     ] = 100
-    lease_timeout: TimeoutOption = "10s"
+    lease_timeout: TimeoutOption = "15s"  # A run renews at least every 10 s
     above: Annotated[
         str | None,
         typer.Option(

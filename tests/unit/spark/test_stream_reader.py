@@ -70,6 +70,8 @@ class Query:
 
     def pause(self, *, yes: bool) -> None: ...
 
+    def continues(self, offset: Offset) -> None: ...
+
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
         self.at_poll()
         self.polls.append((offset, max_bytes, max_records))

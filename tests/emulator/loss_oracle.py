@@ -419,10 +419,10 @@ class QueryOracle:
             member.read_at += [(at, *each) for each in member.read_untold]
             member.read_untold.clear()
 
-    def has_ended(self, begun: float, at: float) -> None:
+    def has_ended(self, streams: Collection[str], begun: float, at: float) -> None:
         """The query has ended, and so has read whatever came before it began, but for what was lost."""
         lost = {shard for report in self.reports if report.is_loss for shard in _SHARD.findall(report.text)}
-        for member in self.streams.values():
+        for member in (self.streams[name] for name in self.streams.keys() & streams):
             member.read_at += [(at, shard, begun - MORE_SECONDS) for shard in member.facts.shards.keys() - lost]
 
     def has_gap(self, report: Report) -> bool:
@@ -430,7 +430,7 @@ class QueryOracle:
         return not self.streams or any(
             begin <= end <= report.at - member.facts.retention + TRIM_SECONDS
             and not any(
-                at < report.at and each == shard and arrival > end + TRIM_SECONDS
+                at < report.at - MORE_SECONDS and each == shard and arrival > end + TRIM_SECONDS
                 for at, each, arrival in member.read_at
             )
             for stream, member in self.streams.items()

@@ -517,7 +517,7 @@ class SparkQuery:
         self.ends_before = inf
         self.ends_after: dict[tuple[str, str], int] = {}
         self.ends_early = False
-        self.busy_until = -inf
+        self.busy_until = self.ended_at = -inf
         self.tell: Callable[[str], None] = lambda _: None
         self.beside_others: Callable[[], bool] = lambda: False
         self.report: Callable[[Mark], None] = lambda _: None
@@ -613,7 +613,10 @@ class SparkQuery:
                         f"which came {self.begun_at - record.arrival:.0f} s before it began"
                     )
         if not self.beside_others():  # the row of an idle shard has the position of one query
-            self.oracle.has_ended(self.begun_at, now)
+            # Without the driver's reports, only the next run writes what this one has read.
+            proven = self.begun_at if "session.listens" in self.given else self.ended_at
+            self.oracle.has_ended(self.names, proven, now)
+            self.ended_at = self.begun_at
 
     def _plan(
         self, planner: StreamPlanner, committed: dict[str, Any] | None, batch: int, *, old: bool
@@ -1113,6 +1116,7 @@ class Scenario:
         self.ends_resharded = drawn("ends after a reshard", 0.05)
         world.silent = drawn("subscriptions go silent", 0.1)
         self.losing = drawn("answers are lost", 0.1)
+        self.kin = drawn("named with parents", 0.08)
         self.jobs = drawn("jobs beside idle shards", 0.06)
         if self.jobs is not None:
             self.keys, self.live = self.keys[:1], 2.2 * self.retention
@@ -1220,6 +1224,9 @@ class Scenario:
             for shard in random.sample(there, random.randint(1, min(2, len(there)))):
                 if not any(shard in facts.ancestors(each) or each in facts.ancestors(shard) for each in named):
                     named.append(shard)
+            if self.kin is not None:
+                # A start may name a shard and its parents, too.
+                named += [shard for shard in there if shard not in named and self.kin.random() < 0.5]
             given[name] = {shard: self._position(facts.shards[shard]) for shard in named}
             if random.random() < 0.7:
                 given[name][ALL] = random.choice(("TRIM_HORIZON", "LATEST", self._timestamp()))
@@ -1345,7 +1352,8 @@ class Scenario:
         """Count a loss that was reported although nothing was lost, if failures.md allows for it."""
         kind = "warning" if report.query is None else "error"
         if "between" in report.text:
-            if not any(each.has_gap(report) for each in oracles):
+            # The lease table proves what was read of idle shards, unless somebody has changed it.
+            if not self.touched and not any(each.has_gap(report) for each in oracles):
                 raise Broken(f"there is no such gap at {self._at(report.at)}: {report.text}")
             self.outcome.exceptions[f"{kind}: nothing in the gap"] += 1
         elif "has not come again" in report.text and any(query.repeats_what_it_wrote for query in self.queries):

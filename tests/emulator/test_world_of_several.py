@@ -512,3 +512,55 @@ def test_accepted_loss_is_an_error_for_another_query(splits: bool, joins: bool, 
             w.later(60)
         other.start()
         assert "acceptDataLoss" in other.fails(DataLossError)
+
+
+# The rows of the children had the start of the query that began there, although another one still read their parent.
+def test_start_from_leases_skips_no_record_of_a_child_that_one_query_has_begun() -> None:
+    with world(max_event_records=1) as w:
+        w.warns("neither it nor", "LEASES", "shards count as read")
+        w.later(100)
+        w.put(40, key="k")
+        w.later(3)
+        slow = w.query(trigger=20.0, maxRecordsPerTrigger="2")
+        w.until(lambda: slow.rows >= 2, 200, "nothing is read")
+        w.split()
+        w.put(5, key="k")
+        w.later(15)
+        fast = w.query(startingPosition="LATEST")
+        w.later(70)
+        slow.stop()
+        fast.stop()
+        third = w.query(startingPosition="LEASES")
+        w.put(2, key="k")
+        w.later(200)
+        numbers = [row.number for rows in third.spark.checkpoint.rows.values() for row in rows]
+        assert numbers == list(range(numbers[0], 47)), "in order, and none is missing"
+
+
+# The search for the end of a query with an accepted loss wrote a row that covered everything.
+def test_accepted_loss_of_an_ending_query_hides_no_other() -> None:
+    with world(options={"failOnDataLoss": "true"}) as w:
+        w.later(108_000)
+        w.put(5)
+        accepting, other = w.query(), w.query()
+        for query in (accepting, other):
+            query.reads(5)
+        w.split()
+        for query in (accepting, other):
+            offsets = query.spark.checkpoint.offsets
+            w.until(lambda: "TRIM_HORIZON" in str(offsets[max(offsets)]["streams"]), 120, "no child begins")  # noqa: B023
+            w.until(lambda: not query.spark.is_unfinished, 120, "it does not end")  # noqa: B023
+        for query in (accepting, other):
+            query.stop()
+        w.put(8)
+        w.later(94_000)
+        w.warns("are gone")
+        accepting.spark.ends_at_tips = True
+        accepting.start()
+        accepting.fails(DataLossError)
+        for _ in range(4):
+            if accepting.spark.error is not None:
+                accepting.accepts_one_loss()
+            w.later(60)
+        other.start()
+        other.fails(DataLossError)

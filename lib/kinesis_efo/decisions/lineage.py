@@ -252,8 +252,10 @@ def begins(lineage: Lineage, start: Side) -> dict[str, Position]:
     behind = dict(start.named)
     for shard in lineage.shards:
         name = shard.shard_id
-        if name not in start.named and (inherited := [behind[parent] for parent in shard.parents if parent in behind]):
-            behind[name] = _earliest(inherited)
+        if name not in start.named and not behind.keys().isdisjoint(shard.parents):
+            # The other parent of a merge may start earlier.
+            starts = [behind.get(parent, found.get(parent)) for parent in shard.parents]
+            behind[name] = _earliest([each for each in starts if each is not None])
         if name in behind:
             found[name] = behind[name]
         elif name not in passed and (reachable is None or name in reachable):

@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 _FRESH_SECONDS: Final = 60.0
 
+_CONFIRM_SECONDS: Final = 300.0
+"""How often the retention is read for a reader that depends on it, in case it was shortened."""
+
 _MOST_IDLE: Final = 100_000
 
 _AGAIN_SECONDS: Final = 60.0
@@ -182,8 +185,8 @@ class Retention:
             shard = await self._shard(shard_id)
             since = self._low_watermark(shard_id, shard, position, known)
         is_recent = since is None or now - since <= self._shortest
-        if passed is not None and (gone := await self._shortened(shard_id, passed, is_last=is_recent)) is not None:
-            return gone
+        if passed is not None:
+            await self._check_passed(shard_id, passed, is_last=is_recent)
         if since is None or is_recent:
             return None
         start = start_horizon(shard or await self._shard(shard_id), known) if begins else None
@@ -191,11 +194,13 @@ class Retention:
         if found is not None and not self._covers(shard_id, found):
             # The retention may have been raised since it was last read.
             found = gap(since, await self.horizon(self._clock.monotonic()), start, least)
+        if is_whole(await self._shard(shard_id), position):
+            return None
         if found is None:
-            self._passed.setdefault(
-                shard_id, _Passed(since, now, (await self._summary.get()).retention, position, known)
-            )
-        if found is None or is_whole(await self._shard(shard_id), position):
+            passed = self._passed.get(shard_id)
+            if passed is None or since < passed.since:
+                retention = (await self._summary.get()).retention
+                self._passed[shard_id] = _Passed(since, now, retention, position, known)
             return None
         parents = shard.parents if shard is not None and position.kind is PositionKind.AT_TIMESTAMP else ()
         # The start may be before this shard, in parents that are no longer listed.
@@ -205,16 +210,14 @@ class Retention:
         self._report(shard_id, position, known, found, older=older)
         return found
 
-    async def _shortened(self, shard_id: str, passed: _Passed, *, is_last: bool) -> Gap | None:
-        """Return what was gone at an earlier check, whose retention period was out of date. `is_last`: later checks do not need it."""
-        if not is_last and self._clock.time() - passed.at < _FRESH_SECONDS:
-            return None
-        retention = (await self._summary.get(self._clock.monotonic() if is_last else -inf)).retention
+    async def _check_passed(self, shard_id: str, passed: _Passed, *, is_last: bool) -> None:
+        """Report what was gone at an earlier check, if the retention period was shortened. `is_last`: later checks do not need it."""
+        if not is_last and self._clock.time() - passed.at < _CONFIRM_SECONDS:
+            return
+        retention = (await self._summary.get(self._clock.monotonic())).retention
         self._passed.pop(shard_id, None)
-        found = gap(passed.since, passed.at - retention, None) if retention < passed.retention else None
-        if found is not None:
+        if retention < passed.retention and (found := gap(passed.since, passed.at - retention, None)) is not None:
             self._report(shard_id, passed.position, passed.known, found, older=False)
-        return found
 
     def is_recent(self, shard_id: str, position: Position, shard: Shard | None) -> bool:
         """Whether all records after a position are certainly still in the stream, being younger than `shortest`. `shard` is as listed."""
@@ -239,9 +242,9 @@ class Retention:
             read_until = max(before[0], read_until)
         self._idle[shard_id, position] = read_until, since
 
-    def idle_until(self, shard_id: str, position: Position) -> float | None:
-        """Return the latest `read_until` passed to `was_idle` for a position; None if unknown."""
-        return self._idle.get((shard_id, position), (None, None))[0]
+    def idle(self, shard_id: str, position: Position) -> tuple[float, float | None] | None:
+        """Return `read_until` and `since` of what `was_idle` recorded for a position; None if nothing."""
+        return self._idle.get((shard_id, position))
 
     async def is_past(self, shard_id: str, number: int) -> bool:
         """Whether the record with this sequence number is older than the stream's retention."""

@@ -326,9 +326,9 @@ class Stream:
         self._retention.was_idle(shard_id, end.position, read_until, since)
         return end
 
-    def idle_until(self, shard_id: str, position: Position) -> float | None:
-        """Return the low watermark of an idle shard at a position, epoch seconds; None if unknown."""
-        return self._retention.idle_until(shard_id, position)
+    def idle(self, shard_id: str, position: Position) -> tuple[float, float | None] | None:
+        """Return the low watermark of an idle shard at a position, and since when it counts (None: always), epoch seconds; None if unknown."""
+        return self._retention.idle(shard_id, position)
 
     async def _tip(self, shard_id: str, position: Position, now: int, *, separate: bool) -> End:
         by = self._by(separate)

@@ -48,7 +48,7 @@ class Backoff:
     def __init__(self, settings: ProducerSettings, random: Random) -> None:
         self._base, self._max = settings.backoff_base, settings.backoff_max
         self._random = random
-        self._began = 0.0
+        self._counted = self._last = 0.0  # When the last fault that counts, and the last fault, came
         self.faults = 0
         self.until = 0.0
 
@@ -57,21 +57,20 @@ class Backoff:
 
         Faults of requests that were in flight together count as one. Times are in monotonic seconds.
         """
-        if progress:
-            self.faults = 1
-        elif self.counts(sent_at):
-            self.faults += 1
-        self._began = now
+        if progress or self.counts(sent_at):
+            self.faults = 1 if progress else self.faults + 1
+            self._counted = now
+        self._last = now
         bound = min(self._max, self._base * 2.0 ** min(self.faults - 1, 30))
         self.until = max(self.until, now + self._random.uniform(0, bound))
 
     def counts(self, sent_at: float) -> bool:
-        """Whether a fault of a request counts: others were not in flight with it."""
-        return not self.faults or sent_at >= self._began
+        """Whether a fault of a request counts: the last one that did was known when the request was sent."""
+        return not self.faults or sent_at >= self._counted
 
     def end(self, sent_at: float) -> None:
         """End the backoff after a request that succeeded as a whole, unless it was sent before the last fault."""
-        if sent_at >= self._began:
+        if sent_at >= self._last:
             self.faults = 0
             self.until = 0.0
 
@@ -91,7 +90,8 @@ class Lane:
         self.shard = shard
         self.backoff = backoff
         self.records: deque[Record] = deque()
-        self.most = MAX_REQUEST_RECORDS  # Maximum parcels in a request; lower while the shard throttles
+        self.most = MAX_REQUEST_RECORDS  # Maximum parcels in a request; lower while the shard throttles, or to find a refused record
+        self.is_suspect = False  # Whether a record made Kinesis refuse a request as a whole: the lane's requests have no other records
         self.in_flight = 0
         self.failing: Outage | None = None
 
@@ -114,6 +114,14 @@ class PutRecordsRequest:
     def aggregated(self) -> bool:
         """Whether it has aggregates, whose records readers compare with the hash range of their shard."""
         return any(len(parcel.records) > 1 for parcel in self.parcels)
+
+    @property
+    def by_shard(self) -> Counter[str]:
+        """The number of records by shard."""
+        found = Counter[str]()
+        for parcel, shard in zip(self.parcels, self.shards, strict=True):
+            found[shard] += len(parcel.records)
+        return found
 
     @property
     def records(self) -> list[Record]:
@@ -172,7 +180,6 @@ class RecordQueue:
         self._lanes = {shard: self._lane(shard) for shard in shards.open_shards}
         self._backoff = Backoff(settings, random)
         self._expired = 0
-        self._most_records = MAX_REQUEST_RECORDS
         self._turn = 0
         self._warned_at = -inf
         self.in_flight = 0
@@ -205,8 +212,10 @@ class RecordQueue:
         # Start with a different lane each time: the first lanes may fill the request.
         self._turn = (self._turn + 1) % len(ready)
         for lane in ready[self._turn :] + ready[: self._turn]:
-            if not (most := self._most_records - len(request.parcels)):
+            if not (most := MAX_REQUEST_RECORDS - len(request.parcels)):
                 break
+            if lane.is_suspect and request.parcels:
+                continue
             # With `ordered`, a single aggregate, which Kinesis writes as a whole or not at all.
             parcels = self._take(lane, 1 if self._ordered and self._aggregate else min(most, lane.most), bytes_left)
             if parcels:
@@ -214,6 +223,8 @@ class RecordQueue:
                 request.shards += [lane.shard] * len(parcels)
                 bytes_left -= sum([parcel.size for parcel in parcels])
                 lane.in_flight += 1
+            if lane.is_suspect:
+                break
         self.in_flight += 1
         return request
 
@@ -233,7 +244,6 @@ class RecordQueue:
         """Process the response to a request: one result for each of its parcels."""
         outcomes = self._ended(request)
         self._expired = 0
-        self._most_records = min(2 * self._most_records, MAX_REQUEST_RECORDS)
         self._backoff.end(request.sent_at)
         settled = RequestOutcome()
         # A re-created stream has shards with the same ids but other ranges. With AUTO, ranges do not apply.
@@ -270,8 +280,10 @@ class RecordQueue:
         for parcel in reversed(request.parcels):
             self._give_back(parcel.records)
         if fault.kind is RecordRefusedError:
-            # One record makes Kinesis reject all of them. Halve the next request until it contains only that record.
-            self._most_records = max(1, min(self._most_records, len(request.records)) // 2)
+            # One record makes Kinesis refuse all of them. Halve the requests of its lane until one contains only that record.
+            for shard, records in request.by_shard.items():
+                if (lane := self._lanes.get(shard)) is not None:
+                    lane.most, lane.is_suspect = max(1, min(lane.most, records) // 2), True
             settled.retried[fault.code] = len(request.parcels)
             return settled
         if fault.retry is not Retry.BRIEFLY:
@@ -323,7 +335,7 @@ class RecordQueue:
         parcels: list[Parcel] = []
         skipped: list[Record] = []
         keys: set[str] = set()
-        records, aggregate = lane.records, self._aggregate and self._most_records == MAX_REQUEST_RECORDS
+        records, aggregate = lane.records, self._aggregate and not lane.is_suspect
         one_per_key = self._ordered
         while records and len(parcels) < most:
             if one_per_key and records[0].key in keys:
@@ -414,6 +426,7 @@ class RecordQueue:
         # A throttled shard will accept about as much next time; sending more is useless. Other faults must not narrow the lane:
         # a record that fails each time would block the records behind it.
         lane.most = min(max(1, 2 * (outcome.taken if outcome.throttled else lane.most)), MAX_REQUEST_RECORDS)
+        lane.is_suspect = lane.is_suspect and lane.most < MAX_REQUEST_RECORDS
         if not outcome.again:
             lane.backoff.end(sent_at)
             return

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.decisions.losses import Facts
+from kinesis_efo.decisions.losses import START_SECONDS, Facts
 from kinesis_efo.decisions.progress import lease_positions
 from kinesis_efo.errors import AccessRefusedError, FetcherError, KinesisEfoError, LeaseLostError
 from kinesis_efo.fetcher.background import all_of, in_background
@@ -265,8 +265,13 @@ class Run(LeaseListener):
 
     def _read_until(self, key: ShardKey, position: Position) -> float | None:
         row = self.table.read_until(key, position, lost=False)
-        known = row, self.streams.stream(key.stream).idle_until(key.shard, position)
-        return max((each for each in known if each is not None), default=None)
+        idle, since = self.streams.stream(key.stream).idle(key.shard, position) or (None, None)
+        if since is not None:
+            # What was trimmed before `since` is unread. The lease row must not hide that from other queries.
+            begun, stored = self._horizon(key), self._checkpoints.read_until(key, position)
+            follows = stored is not None and stored >= since
+            idle = idle if follows or (begun is not None and since <= begun + START_SECONDS) else None
+        return max((each for each in (row, idle) if each is not None), default=None)
 
     # -- for the run's lease
 

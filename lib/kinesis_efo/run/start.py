@@ -199,7 +199,9 @@ async def _from_leases(
             f", and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "",
         )
     positions |= dict.fromkeys(passed, SHARD_END)
-    for shard in _before(positions, streams, parents)[0]:
+    waiting, too_far = _before(positions, streams, parents)
+    for shard in waiting | too_far:
+        # A shard at a time of another query, although the slowest one still reads its parent, is read from its beginning, too.
         del positions[shard]
     for name, rows in by_stream(positions).items():
         found = await _beginning(streams[name], Side(TRIM_HORIZON, rows, ()), clock)

@@ -165,6 +165,11 @@ def test_children_begin_at_their_parents_time() -> None:
     assert found == {"l": (at["l"], TIP), "r": (at["r"], TIP), "m": (at["l"], TIP)}
 
 
+def test_child_of_a_merge_begins_at_the_earlier_parent() -> None:
+    found = planned(Side(Position.at_timestamp(3), {"r": Position.at_timestamp(9)}), Side(TIP, {}))
+    assert found["m"] == (Position.at_timestamp(3), TIP)
+
+
 def test_children_end_at_their_parents_time() -> None:
     at = {"l": Position.at_timestamp(7), "r": Position.at_timestamp(9)}
     found = planned(Side(TRIM_HORIZON, {}), Side(TIP, at))

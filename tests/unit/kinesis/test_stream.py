@@ -349,7 +349,7 @@ async def test_search_without_a_tip_shows_idle_time() -> None:
     made = stream(Lister(), ScriptedTransport(LoopClock(), idle(position)), ref=POLLED)
     began = LoopClock().time()
     assert await made.tip(name(0), position) == End(position)
-    assert made.idle_until(name(0), position) == began
+    assert made.idle(name(0), position) == (began, None)
 
 
 async def test_search_without_a_tip_hides_no_loss() -> None:
@@ -366,7 +366,7 @@ async def test_each_search_records_an_idle_shard() -> None:
     began = LoopClock().time()
     await made.check_position(name(0), position, Facts(began - HOUR))
     assert await made.tip(name(0), position) == End(position)
-    assert made.idle_until(name(0), position) == began
+    assert made.idle(name(0), position) == (began, None)
 
 
 @pytest.mark.parametrize("ref", [REF, POLLED], ids=["efo", "polling"])

@@ -343,6 +343,37 @@ def test_refused_request_is_halved_until_the_record_is_found(aggregate: bool) ->
     assert requests < 60
 
 
+# The bound of a request grew again with each request of another shard, so the record was never alone.
+def test_refused_record_is_found_beside_busy_shards() -> None:
+    queue = queue_of(stream := ModelStream(even_shards(6)))
+    queue.add([record(0, data=b"bad", hash_key=0)])
+    for _ in range(50):
+        queue.add([record(1, f"key-{number}") for number in range(600)])
+        request = send(queue)
+        if any(made.data == b"bad" for made in request.records):
+            settled = queue.fault(request, REFUSAL, 0.0)
+        else:
+            settled = queue.settle(request, [stream.store(parcel) for parcel in request.parcels], 0.0)
+        if settled.refused:
+            return
+    pytest.fail("the record is not named after 50 requests")
+
+
+def test_expired_credentials_count_once_per_round_of_requests() -> None:
+    queue, now, flight = queue_of(1), 0.0, list[PutRecordsRequest]()
+    fault = judge(refused("ExpiredTokenException", "expired", 400))
+    for position in range(100):
+        # Eight requests are in flight, and one is answered every second.
+        while len(flight) < 8:
+            queue.add([record(position, now=now)])
+            now = max(now, due(queue))
+            flight.append(send(queue, now))
+        if queue.fault(flight.pop(0), fault, now := now + 1).failure is not None:
+            assert 16 < now < 60
+            return
+    pytest.fail("the producer never fails")
+
+
 # Shows 89.
 def test_expired_credentials_get_five_tries_in_a_row() -> None:
     queue, now = queue_of(1), 0.0

@@ -1,4 +1,4 @@
-"""Decides which rows belong to a stretch (a part of a shard), and when all of them were read. Does no I/O."""
+"""Decides which rows belong to a stretch (the part of a shard that is read), and when all of them were read. Does no I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kinesis_efo.records.arrivals import last_arrival
 from kinesis_efo.records.events import Event
 
 DISORDER_MS: Final = 2_000
-"""Reading begins this many milliseconds before a start time and ends this many after an end time, since arrival times need not ascend."""
+"""Reading begins this many milliseconds before a start time and ends this many after an end time: records may arrive out of order."""
 
 
 def first_position(stretch: Stretch) -> Position:
@@ -50,7 +50,7 @@ class Completion:
     def _is_settled(self, server_time: float) -> bool:
         """Whether no more records of the stretch can arrive after a response of this time."""
         until = self._stretch.until
-        # An end that is not a time is settled: it existed when the read was planned, and newer records have higher sequence numbers.
+        # An end that is not a time is settled: it existed when the read was planned, and later records have higher sequence numbers.
         return until is None or server_time >= until / 1000 + SETTLED_SECONDS
 
     def _is_reached(self, event: Event) -> bool:
@@ -64,7 +64,7 @@ class Completion:
 
     @property
     def _has_nothing_more(self) -> bool:
-        # A closed shard ends where Kinesis reports its end, and not when records stop coming.
+        # Do not end a closed shard when records stop coming: it ends where Kinesis reports its end.
         return self._stretch.last is None and not self._stretch.end.is_end and self._quiet.is_at_tip()
 
 
@@ -97,7 +97,7 @@ def _within(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
     extremes = pc.min_max(times).as_py()
     if not len(times) or (extremes["min"] >= since and extremes["max"] < until):
         return batch
-    # pa.scalar() would import an installed pandas.
+    # Avoid pa.scalar(), which would import an installed pandas.
     first, end = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(array("q", [since, until]))])
     return batch.filter(pc.and_(pc.greater_equal(times, first), pc.less(times, end)))
 

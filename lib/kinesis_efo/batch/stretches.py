@@ -1,7 +1,7 @@
 """Decides which part of each shard (its stretch) a batch read covers. Does no I/O.
 
-A stretch of time is half open, and the arrival time of a row decides whether it belongs to the stretch. So reads of `[8:00, 9:00)` and `[9:00,
-10:00)` together have each row of the two hours once, even if Kinesis finds a time inexactly, or parents and children overlap.
+A time range is half open, and a row's arrival time decides whether the row belongs to it. So reads of `[8:00, 9:00)` and `[9:00, 10:00)`
+together have each row of the two hours once, even if Kinesis finds a time inexactly, or parents and children overlap.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Stretch:
     """The part of one shard that is read."""
 
     key: ShardKey
-    hash_range: tuple[int, int] | None  # Of the shard, to drop aggregates with records of others; None: drop none
+    hash_range: tuple[int, int] | None  # The shard's, to drop aggregates with records of other shards; None: drop none
     start: Position  # `TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`
     end: Position  # `AT_TIMESTAMP` (exclusive), `AFTER` or `SHARD_END`
     last: int | None = None  # Last sequence number, if the shard was closed when planned
-    horizon: float | None = None  # The trim horizon when planned, if the stretch starts there; epoch seconds
-    created: float = 0.0  # When the shard was created, in the same case
+    horizon: float | None = None  # The trim horizon when planned, if the stretch starts at it; epoch seconds
+    created: float = 0.0  # When the shard was created, if the stretch starts at the trim horizon; epoch seconds
     newest: str | None = None  # The newest shard listed when planned; None if later ones do not matter
     partly: bool = False  # Some shards are not read
     refused: bool = False  # Another stretch may read the same rows

@@ -215,7 +215,7 @@ class Wire:
     def cut(self) -> None:
         """End the connection for both sides, even if another thread uses it; that thread gets an error."""
         with contextlib.suppress(OSError):
-            # Do not call a TLS socket's own `shutdown`: the connection would continue without TLS.
+            # Bypass a TLS socket's own `shutdown`, after which the connection would continue without TLS.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:

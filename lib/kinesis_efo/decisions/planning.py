@@ -87,7 +87,7 @@ def plan(
     share_bytes, share_records = max_bytes // len(by_age), max_records // len(by_age)
     portions = {first: buffers[first].portion(positions[first], share_bytes, share_records, some=True)}
     if others:
-        # The first event of the first shard may be larger than its share.
+        # Reduce the other shares if the first shard's first event is larger than its share.
         share_bytes = min(share_bytes, max(0, max_bytes - portions[first].bytes) // len(others))
         share_records = min(share_records, max(0, max_records - portions[first].records) // len(others))
     for key in others:

@@ -1,4 +1,4 @@
-"""Ensures that ranges neither wait forever nor end early: warns while a range waits for records, and finally gives it up."""
+"""Ensures that ranges neither wait forever nor end early: warns while a range waits for records, and eventually gives the range up."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class EventIndex:
         return self._records_through[-1] - self._records_through[self.index_after(position)]
 
     def extend_coverage(self, number: int) -> None:
-        """Record that an index without a start sequence number covers all events after `number`, so that a reader there can share the buffer.
+        """Record that an index starting at a time or the trim horizon covers all events after `number`, so that a reader there can use it.
 
         Otherwise two readers at different positions would endlessly move the subscription back and forth.
         """

@@ -36,7 +36,7 @@ class Needs(NamedTuple):
 
     @property
     def restart_at(self) -> Position:
-        """Where fetching restarts if no buffer covers the needs: at `lowest`, where tasks repeat a micro-batch, unless one has requested."""
+        """Where fetching restarts if no buffer covers the needs: at the request, else at `lowest`, where a repeated micro-batch begins."""
         return self.lowest if self.requested is None else self.requested
 
     @property

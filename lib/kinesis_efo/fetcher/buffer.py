@@ -127,7 +127,7 @@ class ShardBuffer(EventIndex):
     # -- filling
 
     async def admit(self, event: Event, now: float) -> None:
-        """Add the next event, received at `now` (monotonic seconds). A small event was received without reserved space, and may wait for it."""
+        """Add the next event, received at `now` (monotonic seconds). A small event, received without reserved space, may wait for it."""
         self.quiet.observe(event.head, now)
         if event.head.still:
             self.room.release()
@@ -372,9 +372,9 @@ class Cursor:
     def done(self) -> bool:
         """Whether the reader has received all of its range.
 
-        A range with a known last record is complete once that record was read. Any other range is complete once its end position was reached
-        or, since the end is in the past, once reading seems to be at the tip: an event with exactly that position may never come. GetRecords
-        returns positions only with records, and SubscribeToShard may choose others.
+        A range with a known last record is complete once that record was read. Any other range is complete once its end position was
+        reached or, since the end is in the past, once reading seems to be at the tip: an event with exactly that position may never come.
+        GetRecords returns positions only with records, and SubscribeToShard may choose others.
         """
         if self._last is not None:
             return self._found

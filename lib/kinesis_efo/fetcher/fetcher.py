@@ -87,8 +87,8 @@ class Coordinator(Protocol):
 class Fetcher:
     """Fills buffers as the run requests and serves ranges of them.
 
-    The buffers of all queries use `budget`. Those of queries that catch up, if any, use a part of it (`separate`). `counts` has the received
-    events and bytes, by query name.
+    The buffers of all queries use `budget`. Those of queries that catch up, if any, use a part of it (`separate`). `counts` has the
+    received events and bytes, by query name.
     """
 
     def __init__(self, streams: Streams, budget: Budget, settings: FetcherSettings, clock: Clock) -> None:

@@ -142,7 +142,7 @@ class Retention:
         self._fail = fail
         self._shortest = shortest
         self._summary = SharedCall(lambda: lister.summary(stream.stream_arn), clock, _FRESH_SECONDS)
-        # The low watermarks of positions at which shards were idle, and since when. A reader that restarts there has lost nothing meanwhile.
+        # The low watermarks of positions at which shards were idle, and since when. A reader that restarts there has lost nothing.
         self._idle: dict[tuple[str, Position], tuple[float, float | None]] = {}
         # The span of arrival times that warnings cover, by shard. Queries of one run may lose different records.
         self._covered: dict[str, tuple[float, float]] = {}

@@ -193,7 +193,7 @@ class ShardSubscription:
             try:
                 event = await events.next()
                 if event is not None:
-                    # Check before every event: the trim horizon may overtake a slow reader. Then even an event without records follows a gap.
+                    # Check before each event: the trim horizon may overtake a slow reader. Even an event without records may follow a gap.
                     await delivery.is_passed()
             except DataLossError:
                 raise

@@ -318,7 +318,7 @@ class SyncClients:
     def __init__(
         self,
         settings: AwsSettings,
-        region: str | None = None,  # If not in the settings; by default, the region in the SDK's configuration
+        region: str | None = None,  # The region if the settings lack one; by default, that of the SDK's configuration
         config: Mapping[str, Any] | None = None,  # Timeouts and retries
         clock: Clock | None = None,
         seconds: float = CONTROL_SECONDS,  # Maximum duration of a call

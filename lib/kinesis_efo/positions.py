@@ -25,7 +25,7 @@ class ShardKey(NamedTuple):
 
 
 class PositionKind(Enum):
-    """The kinds of position. `LATEST` becomes `AT_TIMESTAMP` before it is stored.
+    """The kinds of positions. `LATEST` becomes `AT_TIMESTAMP` before it is stored.
 
     `INSIDE` is only a start: where a KCL application stopped in the middle of a KPL aggregate. Ranges end after whole records.
     """
@@ -209,7 +209,7 @@ class OffsetDocument(msgspec.Struct):
     mark: str = ""  # The checkpoint's mark; empty from earlier versions
     # Only in the end of micro-batch 0: where it begins, which Spark's log lacks. In the form of `streams`; empty if it begins at `streams`.
     begin: dict[str, dict[str, str]] | None = None
-    horizons: dict[str, int] = {}  # Trim horizons (epoch milliseconds) of the streams that the query starts at `TRIM_HORIZON`
+    horizons: dict[str, int] = {}  # Trim horizons (epoch milliseconds) of streams that start at `TRIM_HORIZON`
     created: dict[str, int] = {}  # When each stream was created, epoch seconds, if available when the query started it
 
 

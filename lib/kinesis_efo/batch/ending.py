@@ -1,4 +1,4 @@
-"""Decides which rows belong to a stretch (the part of a shard that is read), and when all of them were read. Does no I/O."""
+"""Decides which rows belong to the part of a shard that is read (a `Stretch`), and when all of them were read. Does no I/O."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ DISORDER_MS: Final = 2_000
 
 
 def first_position(stretch: Stretch) -> Position:
-    """Return where reading begins: at the start of the stretch, or `DISORDER_MS` earlier if that is a time."""
+    """Return where reading begins: at the start of the part or, if that is a time, `DISORDER_MS` earlier."""
     return stretch.start if stretch.since is None else Position.at_timestamp(max(0, stretch.since - DISORDER_MS))
 
 
 class Completion:
-    """Detects when all rows of a stretch were read. Without progress for `timeout` seconds (`retryTimeout`), the read fails."""
+    """Detects when all rows of a shard's part were read. Without progress for `timeout` seconds (`retryTimeout`), the read fails."""
 
     def __init__(self, stretch: Stretch, timeout: float) -> None:
         self._stretch = stretch
@@ -48,7 +48,7 @@ class Completion:
         return False
 
     def _is_settled(self, server_time: float) -> bool:
-        """Whether no more records of the stretch can arrive after a response of this time."""
+        """Whether no more records of the part can arrive after a response of this time."""
         until = self._stretch.until
         # An end that is not a time is settled: it existed when the read was planned, and later records have higher sequence numbers.
         return until is None or server_time >= until / 1000 + SETTLED_SECONDS
@@ -69,9 +69,9 @@ class Completion:
 
 
 def rows_of(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows of a batch that belong to a stretch.
+    """Return the rows of a batch that belong to the part of the shard that is read.
 
-    Raises `FrameError` if that depends on an arrival time that a row lacks, `SubscriptionError` if the stretch is `refused` and has rows.
+    Raises `FrameError` if that depends on an arrival time that a row lacks, `SubscriptionError` if the part is `refused` and has rows.
     """
     rows = _within(stretch, batch)
     if stretch.refused and rows.num_rows:

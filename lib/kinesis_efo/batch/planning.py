@@ -183,7 +183,7 @@ class StretchPlanner:
         ]
 
     async def _with_horizon(self, found: list[Stretch], shards: Mapping[str, Shard]) -> list[Stretch]:
-        """Record the trim horizon in the stretches that begin at it: it moves while they wait to be read."""
+        """Record the trim horizon in the parts that begin at it: the horizon moves while they wait to be read."""
         if all(stretch.start != TRIM_HORIZON for stretch in found):
             return found
         created = {shard.shard_id: written_at(shard.first, shard.shard_id, self._now) for shard in shards.values()}

@@ -27,11 +27,11 @@ from kinesis_efo.hosts import LOOPBACK
 
 T = TypeVar("T")
 AT_MOST: Final = 4
-"""Maximum number of cached connections: several, as a Python worker runs tasks of all queries. The oldest are closed first."""
+"""Maximum number of cached connections: several, since a Python worker runs tasks of all queries. The oldest are closed first."""
 
 _CONNECT_SECONDS: Final = 5.0
 _LAST_CONNECT_SECONDS: Final = 20.0
-"""Seconds to connect to the last address: more, as a busy machine answers late and there is no alternative."""
+"""Seconds to connect to the last address: more, since a busy machine answers late and there is no alternative."""
 _SEND_SECONDS: Final = 20.0
 
 _reached: dict[tuple[str, ...], str] = {}

@@ -21,7 +21,7 @@ class Member:
     """A fetcher of the run, and what was sent to it."""
 
     def __init__(self) -> None:
-        self.request: WorkRequest  # Its last request
+        self.request: WorkRequest  # The fetcher's last request
         self.requested_at: float  # When this request was received, monotonic seconds
         self.shards: frozenset[ShardKey] = frozenset()  # The shards that it may read
         self.revision = 1  # Grows whenever `shards` changes

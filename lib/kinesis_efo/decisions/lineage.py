@@ -290,7 +290,7 @@ def beginning(lineage: Lineage, start: Side) -> Beginning:
     }
     offset |= start.named
     unread = lineage.with_descendants(shard for shard, position in start.named.items() if not position.is_end)
-    # A query skips the ancestors of its shards, and so the shards between two named ones.
+    # Leave out the shards between two named ones: a query skips the ancestors of its shards.
     left = (lineage.ancestors(start.named) & unread) - start.named.keys()
     passed = lineage.ancestors(offset)
     for shard in reversed(shards):

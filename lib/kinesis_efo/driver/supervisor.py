@@ -47,10 +47,10 @@ _making: Final = threading.Lock()
 class Times(NamedTuple):
     """Times of a supervisor in seconds."""
 
-    look: float = 2.0  # between checks whether Spark was stopped, of which Spark does not notify a supervisor
-    first_pause: float = 1.0  # before a failed job is restarted
+    look: float = 2.0  # Between checks whether Spark was stopped, of which Spark does not notify a supervisor
+    first_pause: float = 1.0  # Before a failed job is restarted for the first time
     longest_pause: float = 30.0
-    no_core: float = 30.0  # for which tasks wait before a warning
+    no_core: float = 30.0  # Until a warning that no task of a micro-batch runs
 
 
 def supervisor_of(spark: SparkSession, fetchers: int, times: Times | None = None) -> Supervisor:

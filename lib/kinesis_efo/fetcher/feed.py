@@ -44,10 +44,10 @@ class RowListener(Protocol):
     """Receives notifications about changed buffer rows, in the fetcher's event loop: the run's table, or a remote fetcher's `Reporter`."""
 
     def touch(self, rows: Iterable[RowKey]) -> None:
-        """Mark these rows as changed, so that they are processed next time."""
+        """Mark these buffer rows as changed, so that they are processed next time."""
 
     def wake(self) -> None:
-        """Process the changed rows now."""
+        """Process the changed buffer rows now."""
 
 
 class ShardFeed:

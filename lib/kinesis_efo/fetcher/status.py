@@ -1,4 +1,4 @@
-"""The status of shards and queries, as fetchers report it to the run, and as the run reports it to tools."""
+"""The status of shards and queries, which fetchers report to the run, and the run to tools."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
         waiting: Seconds for which the oldest of these records has waited; None if all were processed.
         behind: Milliseconds by which the last event was behind the tip, plus the silence since if that is longer than usual; None before the
             first event.
-        fetcher: Its fetcher, as `<number> on <host>`; None in a run with a single one.
+        fetcher: The shard's fetcher, as `<number> on <host>`; None in a run with a single fetcher.
         subscription: The counts of its subscriptions; None if unknown.
         done: The position up to which the slowest query has processed it; None if unknown.
         query: The number of that query; None in a run with a single one.
@@ -107,7 +107,7 @@ class QueryStatus(msgspec.Struct, frozen=True):
     """The status of one query of a run.
 
     Attributes:
-        number: Its number in the run, in the order of joining.
+        number: The query's number in the run, in the order of joining.
         streams: Logical names of its streams.
         checkpoint: The id of Spark's checkpoint, from the marks of the query's offsets; None before the query has begun.
         millis: Milliseconds by which it is behind the tip in its worst shard, `shard` of `stream`; None if unknown for all shards.

@@ -64,7 +64,7 @@ class WorkRequest(msgspec.Struct, frozen=True):
     """A fetcher requests work."""
 
     name: str  # A unique name, chosen by the fetcher
-    place: int  # Its number in the run; equal for all attempts of a Spark task
+    place: int  # The fetcher's number in the run; equal for all attempts of a Spark task
     host: str  # The host's name, for messages
     address: FetcherAddress
     budget: int  # Bytes that it may buffer

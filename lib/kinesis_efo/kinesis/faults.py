@@ -169,7 +169,7 @@ class Backoff:
 def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, row: Backoff | None = None) -> StreamError:
     """Create the exception for a shard that can no longer be read.
 
-    `row` has counted the successive failures up to this error; None if the error is fatal by itself. `source` is where the ARNs came from.
+    `row` counts the successive failures up to this error; None if the error is fatal by itself. `source` is where the ARNs came from.
     """
     error = fault.error
     where = f"stream {stream.name!r}, shard {shard_id}, {stream.reader} (from {source})"

@@ -111,7 +111,7 @@ class Pace:
 
 
 def separate_pace(rate: int) -> Pace:
-    """Create the pace of a query that catches up: `rate` bytes per second, at one call per second if possible, as other programs may poll too.
+    """Create the pace of a query that catches up: `rate` bytes per second, at one call per second if possible: other programs may poll.
 
     >>> separate_pace(1 << 20).call_seconds, separate_pace(64 << 10).call_seconds, separate_pace(2 << 20).call_seconds
     (1.0, 1.0, 0.5)

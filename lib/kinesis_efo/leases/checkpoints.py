@@ -85,14 +85,14 @@ class Checkpoints:
         self,
         table: LeaseStore,
         keys: LeaseKeys,
-        epoch: Callable[[str], int | None],  # Looks up the epoch of a stream's lease; None while the run does not have the lease
+        epoch: Callable[[str], int | None],  # Looks up the epoch of a stream's lease; None without the lease
         identity: Callable[[str], StreamIdentity],  # Looks up a stream by logical name
         rate: float,  # Maximum writes per second, for all shards together
         clock: Clock,
         *,
-        read_until: Callable[[ShardKey, Position], float | None],  # Returns a low watermark in epoch seconds; None if unknown
+        read_until: Callable[[ShardKey, Position], float | None],  # Low watermark in epoch seconds; None if unknown
         failure: Failure,  # Receives the error that ends the run
-        fetcher: Callable[[ShardKey], str | None] = lambda _shard: None,  # Returns a shard's fetcher, which is written for tools
+        fetcher: Callable[[ShardKey], str | None] = lambda _shard: None,  # A shard's fetcher, written for tools
         horizon: Callable[[ShardKey], float | None] = lambda _shard: None,  # See `ShardRow.change`
     ) -> None:
         self._table = table

@@ -94,7 +94,7 @@ def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
 
 
 _ahead: Final[list[subprocess.Popen[bytes]]] = []
-"""A process that was started in case a run will be needed; empty if there is none."""
+"""The process that was started early in case a run will be needed; empty if there is none."""
 
 
 def start_ahead() -> None:

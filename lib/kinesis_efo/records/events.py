@@ -41,7 +41,7 @@ class EventHead(NamedTuple):
     children: tuple[ChildShard, ...] = ()  # The shard's children, at its end
     still: bool = False  # The position stays: an empty GetRecords response lacks one
     last: int | None = None  # The sequence number of the last record; None if unreadable or without records
-    stuck: bool = False  # GetRecords returned the request's iterator
+    stuck: bool = False  # GetRecords returned the request's own iterator again
 
     @property
     def brings_nothing(self) -> bool:

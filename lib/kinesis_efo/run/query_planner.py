@@ -114,7 +114,7 @@ class Advance:
         return [ShardRange(key, position[key], end[key]) for key in self.sizes if key not in self._empty]
 
     def has_records(self, wanted: ShardRange) -> bool:
-        """Whether a range of the micro-batch needs a task. False only for ranges planned without records, which is unknown after a restart."""
+        """Whether a range of the micro-batch needs a task: unless planned without records, as far as known (not after a restart)."""
         return self._empty.get(wanted.key) != wanted
 
 
@@ -169,7 +169,7 @@ class QueryPlanner:
                 self._moved.set()
 
     async def _logged(self, call: Logged) -> bool:
-        # Record it even if it is never finished: the sink may have its number.
+        # Record the mark even if the micro-batch is never finished: the sink may have its number.
         self.query.planned(call.mark)
         give_up_at = self._run.clock.monotonic() + call.wait
         while not self.query.progress.has_finished(call.mark):
@@ -215,7 +215,7 @@ class QueryPlanner:
         self.query.begin(position)
         if ending.over:
             return self._step()
-        # Wait even without records: with an offset of each source, Spark would commit the other sources' rows before this query is rejected.
+        # Wait even without records: otherwise, Spark would commit other sources' rows before this query is rejected.
         if not await self._has_leases(call.wait):
             return self._step(again=True)
         self.query.continues(position)

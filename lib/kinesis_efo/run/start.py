@@ -245,7 +245,7 @@ def _before(
 ) -> tuple[set[ShardKey], set[ShardKey]]:
     """Return the shards that begin only after their ancestors, and those whose position lies behind records of an ancestor.
 
-    The positions of the first are their beginning: a KCL application has rows of children before it reads them.
+    The positions of the former are their beginning: a KCL application has lease rows of children before it reads these.
     """
     waiting: set[ShardKey] = set()
     too_far: set[ShardKey] = set()

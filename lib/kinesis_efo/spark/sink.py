@@ -252,7 +252,7 @@ _MISSING_PAUSES: Final = (1.0, 3.0, 6.0)
 class ProducerPool:
     """Reuses up to `most` open producers in later tasks of a Python worker: opening one needs calls that AWS limits per account.
 
-    A producer that is older than `seconds` is not reused, as its stream's limits may have changed.
+    A producer that is older than `seconds` is not reused: its stream's limits may have changed.
     """
 
     seconds: float = 300.0

@@ -203,7 +203,7 @@ class Wire:
 
     @property
     def unheard(self) -> bool:
-        """Whether the other host has not acknowledged sent data for `UNHEARD_SECONDS`. A busy host does acknowledge data."""
+        """Whether the other host has not acknowledged sent data for `UNHEARD_SECONDS`. Even a busy host acknowledges data."""
         if not self._is_tcp or not hasattr(socket, "TCP_INFO"):
             return False
         told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)

@@ -25,7 +25,7 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
     bytes: int  # Their bytes in the buffer
     millis_behind: int | None  # The lag reported by the last event; None before the first event
     last: int | None = None  # The sequence number of the last record; None if unknown or without records
-    # For how many seconds reading seems to be at the tip; 0 if the shard may have more records, or if unknown
+    # For how many seconds the shard has apparently been read to its tip; 0 if it may have more records, or if unknown
     quiet: float = 0.0
     data: int = 0  # Estimated bytes of the records' data
     more: bool = False  # The limits exclude buffered events

@@ -52,7 +52,7 @@ class RowView(NamedTuple):
     silent: float  # Time since the buffer's last event
     age: float  # Time since the buffer began or moved
     waits: bool = False  # There is no space for the next event
-    quiet: bool = False  # The shard seems to be at the tip: the event that shows where it begins may never come
+    quiet: bool = False  # The shard seems to be at the tip: the event that shows the buffer's start may never come
     retained_from: Position | None = None  # Events before this position are about to be dropped
 
     def has(self, position: Position) -> bool:

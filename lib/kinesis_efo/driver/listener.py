@@ -215,7 +215,7 @@ def progress(query: StreamingQuery | StreamingQueryProgress) -> list[BatchProgre
 
 
 class _MarkedOffset(msgspec.Struct):
-    """An offset of which only the mark is parsed. It may have thousands of shards."""
+    """An offset of which only the mark is parsed, since it may have thousands of shards."""
 
     streams: msgspec.Raw
     mark: str

@@ -165,7 +165,7 @@ class ShardBuffer(EventIndex):
 
     def covers(self, position: Position) -> bool | None:
         covered = not self._closed and super().covers(position)
-        # If reading seems to be at the tip, do not wait for a first event, which may never come.
+        # Do not wait for a first event, which may never come, if the shard seems to be at the tip.
         return False if covered is None and self.quiet.is_at_tip() else covered
 
     def entries_since(self, reported: int) -> tuple[list[BufferedEvent], int]:
@@ -373,7 +373,7 @@ class Cursor:
         """Whether the reader has received all of its range.
 
         A range with a known last record is complete once that record was read. Any other range is complete once its end position was
-        reached or, since the end is in the past, once reading seems to be at the tip: an event with exactly that position may never come.
+        reached or, since the end is in the past, once the reader seems to be at the tip: an event with just that position may never come.
         GetRecords returns positions only with records, and SubscribeToShard may choose others.
         """
         if self._last is not None:

@@ -37,7 +37,7 @@ class Streams:
     def stream(self, name: str) -> Stream:
         """Return a stream by its logical name.
 
-        Raises `FetcherError` if only the checkpoint has it, and `FetcherUnreachableError` if it may still be added.
+        Raises `FetcherError` if only the checkpoint has the stream, and `FetcherUnreachableError` if a client may still add it.
         """
         try:
             return self.streams[name]

@@ -111,7 +111,7 @@ class ShardNews(msgspec.Struct, frozen=True):
         read_until: The low watermark after the last event, epoch seconds; None if unknown.
         lost: Records after the last event were lost, as options allow. Then `read_until` is valid for this reader only.
         children: The shard's children, if the shard has ended.
-        quiet: Seconds for which reading seems to be at the tip; 0 if the shard may have more records.
+        quiet: Seconds for which the shard has apparently been at the tip; 0 if it may have more records.
         lowest: The buffer covers everything after this sequence number, if it starts at a time or at the trim horizon.
         before_end: The query's end in the shard, and the sequence number of the last record up to that end; None if unknown.
     """

@@ -128,9 +128,9 @@ def passed_parents(
 ) -> list[tuple[Lease, frozenset[str]]]:
     """Return rows of shards that were read to their end although their checkpoint is earlier, each with the ids of its children.
 
-    A crash after the children were planned, but before the parent's last checkpoint was written, leaves such a row. The parent is done if
-    a query reads a child (its key is in `wanted`) but not the parent (in `candidates`): an offset contains children only after their
-    parents. It is not done if another query still reads an ancestor.
+    Such a row remains if the run crashes after planning the children, but before writing the parent's last checkpoint. The parent is
+    done if a query reads a child (its key is in `wanted`) but not the parent (in `candidates`): an offset contains children only after
+    their parents. The parent is not done if another query still reads an ancestor.
     """
 
     def is_ahead(key: str) -> bool:

@@ -58,7 +58,7 @@ class SharedRun:
     """The run of one query, whichever process it is in. Thread-safe.
 
     `start_process` starts the process of a run and waits until the run can be joined. Its arguments are the secret, and a function that is
-    called meanwhile and raises to give up. It returns a function that describes how the process ended, or returns "".
+    called meanwhile and raises to give up. It returns a function that describes how the process ended, or returns "" while it runs.
 
     The attribute `secret`, for tasks, is empty before there is a run. `query_name` is the same in each run: tasks outlive a run.
     """

@@ -31,7 +31,7 @@ class CoreBatch(Protocol):
         """Begin a shard's range: the records after `floor`, up to `ceiling`. Return whether the core can decode it."""
 
     def add(self, payload: bytes | memoryview) -> tuple[int, int, bool] | None:
-        """Decode a payload. Return its number of records in the range, its number of records, and whether the range has ended; None if
+        """Decode a payload. Return how many of its records are in the range, how many it has, and whether the range has ended; None if
         declined."""
 
     def clear(self) -> None:

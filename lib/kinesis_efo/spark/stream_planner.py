@@ -37,8 +37,8 @@ from kinesis_efo.tasks.compat import SPARK_VERSION
 logger = logging.getLogger(__name__)
 
 START: Final[dict[str, Any]] = {"streams": {}, "version": 1}
-"""Placeholder for the start of a new query. The actual start is chosen when Spark requests the end of micro-batch 0, which then contains it.
-Spark does not log the placeholder, and requests it again to repeat micro-batch 0."""
+"""Placeholder for the start of a new query. The actual start is chosen when Spark requests the end of micro-batch 0, which then contains
+the start, too. Spark does not log the placeholder, and requests it again to repeat micro-batch 0."""
 
 _REPORT_SECONDS = 2.0
 """Maximum seconds for which a stopping query waits for the driver's report of its last micro-batch. The report arrives within milliseconds,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 _NAME: Final = "[a-zA-Z0-9_.-]{1,128}"
-# Without \w and \d, whose meaning depends on the language: the JSON schema of manifests also contains these patterns.
+# Avoid \w and \d: the JSON schema of manifests also contains these patterns, and other languages define \w and \d differently.
 _WORD: Final = "[a-zA-Z0-9_-]+"
 _ACCOUNT: Final = "[0-9]{12}"
 

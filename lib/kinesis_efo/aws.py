@@ -146,7 +146,7 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
 def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
     """Raise an error for another service's request to a Kinesis endpoint, whose own error would be misleading."""
     host, service = urlsplit(request.url).hostname or "", event_name.split(".")[1]
-    # Match only a name that is followed by a region: a bucket may also be named kinesis.
+    # Match `kinesis` only before a region: a bucket may have this name, too.
     its = re.search(r"(^|[.-])kinesis(-fips)?\.[a-z-]+-\d+\.", host)
     if service != "kinesis" and its and host.endswith(domains_of_aws()):
         raise ConfigurationError(
@@ -156,9 +156,9 @@ def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
 
 
 def _require_authorities(session: botocore.session.Session, request: Any, **_: Any) -> None:
-    """Raise an error for a TLS request if the file of certificate authorities is unusable; the SDK would only retry."""
+    """Raise an error for a TLS request if the CA bundle is unusable; the SDK would only retry."""
     source, path = _authorities(session)
-    # Checked again after a change: the file may be replaced while a query runs.
+    # Check the bundle again after a change: it may be replaced while a query runs.
     if source and request.url.startswith("https") and (fault := _fault_of(path, _stamp(path))):
         raise ConfigurationError(
             f"{source} names {path!r}: {fault}; give a file of certificates in PEM format, or remove the setting"
@@ -166,7 +166,7 @@ def _require_authorities(session: botocore.session.Session, request: Any, **_: A
 
 
 def _authorities(session: botocore.session.Session) -> tuple[str, str]:
-    """Return the setting that selects the file of certificate authorities (empty if it is the SDK's file), and the file."""
+    """Return the setting that selects the CA bundle (empty for the SDK's own), and the bundle's path."""
     if path := session.get_config_variable("ca_bundle"):
         return "AWS_CA_BUNDLE" if "AWS_CA_BUNDLE" in os.environ else f"ca_bundle of {profile_of(session)}", path
     if path := os.environ.get("REQUESTS_CA_BUNDLE"):
@@ -184,7 +184,7 @@ def _stamp(path: str) -> tuple[int, int] | None:
 
 @lru_cache(maxsize=8)
 def _fault_of(path: str, stamp: tuple[int, int] | None) -> str | None:  # noqa: ARG001
-    """Describe why the SDK cannot use a file or directory of certificate authorities; None if it can."""
+    """Describe why the SDK cannot use a CA bundle; None if it can."""
     try:
         if Path(path).is_dir():
             return "it is a directory, not a file"
@@ -197,11 +197,11 @@ def _fault_of(path: str, stamp: tuple[int, int] | None) -> str | None:  # noqa: 
 
 
 _OWN_LIMITS: Final = ("GetRecords", "PutRecords")
-"""Operations with large bodies, which the HTTP session limits."""
+"""Operations with large bodies, whose duration the HTTP session limits."""
 
 
 class _Limit:
-    """Limits the duration of clients' calls, and adds the proxy or the file of authorities to their errors.
+    """Limits the duration of clients' calls, and adds the proxy or the CA bundle to their errors.
 
     The SDK's timeouts cover neither a proxy that does not respond to CONNECT nor a response that arrives byte by byte.
     """
@@ -211,7 +211,7 @@ class _Limit:
         self._session = session
 
     def on_class(self, class_attributes: dict[str, Any], base_classes: list[type], **_: Any) -> None:
-        """Limit all operations of a client class that the SDK creates."""
+        """Limit the duration of all calls of a client class that the SDK creates."""
         limited = self._awaited if issubclass(base_classes[-1], AioBaseClient) else self._blocking
         for name, method in class_attributes.items():
             if isinstance(method, FunctionType):
@@ -255,7 +255,7 @@ class _Limit:
         return call
 
     def _of(self, client: Any, name: str) -> tuple[str, float | None]:
-        """Return the operation of a client's method (empty for other methods), and its limit in seconds (None: unlimited)."""
+        """Return the operation of a client's method (empty for other methods), and its time limit in seconds (None: unlimited)."""
         operation = client.meta.method_to_api_mapping.get(name, "")
         model = client.meta.service_model
         if not operation or operation in _OWN_LIMITS or model.operation_model(operation).has_streaming_input:
@@ -318,7 +318,7 @@ class SyncClients:
     def __init__(
         self,
         settings: AwsSettings,
-        region: str | None = None,  # If not in the settings; by default, the region in the SDK's configuration
+        region: str | None = None,  # The region if the settings lack one; by default, that of the SDK's configuration
         config: Mapping[str, Any] | None = None,  # Timeouts and retries
         clock: Clock | None = None,
         seconds: float = CONTROL_SECONDS,  # Maximum duration of a call

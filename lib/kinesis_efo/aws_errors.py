@@ -45,7 +45,7 @@ class SignInError(BotoCoreError):  # type: ignore[misc]  # botocore has no types
 
 
 class NoAnswerError(HTTPClientError):  # type: ignore[misc]  # botocore has no types
-    """A call did not receive a response within its deadline, although a connection may be open."""
+    """A call did not receive a response before its deadline, although a connection may be open."""
 
     fmt = "{operation}: no answer from {endpoint_url} within {seconds:.3g} s"
 
@@ -191,7 +191,7 @@ def cause_of(error: Exception) -> Cause:
     'PASSING'
     """
     if skew_of(error) is not None:
-        return Cause.PASSING  # the credentials are valid, and the clock may be corrected
+        return Cause.PASSING  # waiting may help: the credentials are valid, and the clock may be corrected
     if isinstance(error, ClientError):
         return cause_of_code(code_of(error), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     return next((cause for kinds, cause in _BY_TYPE if isinstance(error, kinds)), Cause.UNKNOWN)

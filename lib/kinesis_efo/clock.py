@@ -53,14 +53,14 @@ async def within(
 ) -> T | None:
     """Await `work` for at most `seconds`. Return its result, or cancel it and return None.
 
-    `discard` receives a result that came just when the time was over or the caller was cancelled.
+    `discard` receives a result that arrives just as the time runs out or the caller is cancelled.
     """
     task = asyncio.ensure_future(work)
     alarm = asyncio.ensure_future(clock.sleep(max(0.0, seconds)))
     taken = False
     try:
         await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
-        # Do not await after this: if the caller were cancelled there, the result would be lost.
+        # Do not await after this line: if the caller were cancelled meanwhile, the result would be lost.
         taken = task.done()
     finally:
         alarm.cancel()

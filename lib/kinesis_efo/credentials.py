@@ -129,7 +129,7 @@ def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS, provider
         usual = partial(_borrowed, usual)
 
     def anew() -> Any:
-        # A session caches the contents of the files, so a new session is needed.
+        # Create a new session: a session caches the contents of the files.
         session_anew = type(session)()
         # Only set a profile that was set: an explicit profile overrides keys in the environment.
         if profile := session.instance_variables().get("profile"):
@@ -189,7 +189,7 @@ def _ending_helpers(session: Any) -> Any:
     )  # fmt: skip
     for provider in (roles, process(profile)):
         chain.insert_after(provider.METHOD, provider)
-        chain.remove(provider.METHOD)  # removes the first of the two
+        chain.remove(provider.METHOD)  # two providers share this METHOD; removes the first, the SDK's
     return chain
 
 
@@ -216,11 +216,11 @@ def _parsed(found: Any) -> dict[str, str]:
             "access_key": found["AccessKeyId"],
             "secret_key": found["SecretAccessKey"],
             "token": found.get("SessionToken"),
-            # Without an expiration, they are used until AWS refuses them.
+            # Use credentials without an expiration until AWS rejects them.
             "expiry_time": str(found.get("Expiration") or "9999-01-01T00:00:00Z"),
         }
     except (AttributeError, KeyError, TypeError):
-        # The value may have a secret.
+        # Name only the type: the value may contain a secret.
         raise SignInError(
             reason=f"it returned a {type(found).__name__}; return a session or credentials of boto3 or botocore, or a dict with AccessKeyId, "
             "SecretAccessKey and, if there are any, SessionToken and Expiration"
@@ -305,7 +305,7 @@ class _RefreshState:
         return found
 
     def missed(self, error: Exception) -> None:
-        """Log that the credentials could not be reloaded. The current ones stay in use."""
+        """Log that the credentials could not be reloaded. The current credentials stay in use."""
         self._expired = False
         logger.warning("credentials cannot be read again, and stay as they are: %s", describe(error))
 
@@ -401,7 +401,7 @@ async def _process(*command: str, **options: Any) -> Any:
 
 
 def _blocking_process(command: list[str], **options: Any) -> Any:
-    """Start a `credential_process` that is killed shortly before the waiting call times out, after which this program may end."""
+    """Start a `credential_process` that is killed shortly before the waiting call times out: this program may end right after that."""
     process = subprocess.Popen(command, **options)
     ended = process.communicate
 

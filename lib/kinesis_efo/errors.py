@@ -101,7 +101,7 @@ class ConfigurationError(KinesisEfoError):
 
 
 class OptionsError(ConfigurationError):
-    """One or more options are invalid. All faults are reported together.
+    """One or more options are invalid. All errors are reported together.
 
     Args:
         faults: One sentence per invalid option.
@@ -148,9 +148,9 @@ class KeyUnusableError(StreamError):
 
 
 class RetriesExhaustedError(StreamError):
-    """Transient faults persisted: there were too many in a row (reading), or they lasted longer than the retry timeout.
+    """Transient errors persisted: there were too many in a row (reading), or they lasted longer than the retry timeout.
 
-    The message contains the first fault.
+    The message contains the first error.
     """
 
     retriable = True

@@ -119,12 +119,12 @@ class Session(Protocol):
 def parse_manifest(text: str | bytes, source: str) -> Manifest:
     """Parse and validate the JSON text of a manifest. Unknown keys are ignored.
 
-    Raises `ManifestError` with all faults, such as missing keys or ARNs that contradict each other.
+    Raises `ManifestError` listing all errors, such as missing keys or ARNs that contradict each other.
     """
     try:
         data = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        # The message does not quote the text, which may be a secret whose location was given by mistake.
+        # Do not quote the text, which may be a secret whose location was given by mistake.
         raise ManifestError(f"manifest {source} is not valid JSON (truncated?): {error}") from None
     if not isinstance(data, dict):
         raise ManifestError(f"manifest {source} must be a JSON object; got {type(data).__name__}")
@@ -164,7 +164,7 @@ def _kind(value: object) -> str:
 
 
 class _Reader:
-    """Gets values from a manifest document, and collects faults."""
+    """Gets values from a manifest document, and collects errors."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -217,7 +217,7 @@ class _Reader:
         return ref
 
     def finish(self) -> None:
-        # Report a missing lease table once, without the fault that follows from it.
+        # Report a missing lease table once, without the error that follows from it.
         if self._faults:
             faults = list(dict.fromkeys(self._faults))
             if "key 'leaseTable' is missing" in faults:
@@ -334,7 +334,7 @@ def manifest_of_arns(options: SourceOptions) -> Manifest:
     *most, last = [name for name, value in given.items() if value]
     consumer = "".join(options.consumer_arns[:1]).rpartition("/")[2].partition(":")[0]
     return Manifest(
-        # Used only in messages and metrics.
+        # Name the application, for messages and metrics only.
         application=consumer or options.lease_table or ("" if options.batch else next(iter(refs))),
         environment="",
         region=options.stream_arns[0].split(":")[3],

@@ -1,4 +1,4 @@
-"""Retries calls that fail with transient errors, logs what it waits for, and raises the first error if it gives up."""
+"""Retries calls that fail with transient errors, logs what each wait is for, and raises the first error in the end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def jitter(settings: RetrySettings, failures: int, random: Callable[[], float]) 
     >>> [jitter(RetrySettings(), failures, lambda: 1.0) for failures in (1, 2, 3, 10**6)]
     [1.0, 1.5, 2.25, 10.0]
     """
-    # Without a limit, the power would eventually overflow.
+    # Limit the exponent: the power would eventually overflow.
     growth: float = settings.factor ** min(failures - 1, 200)
     return random() * min(settings.max_ms, settings.base_ms * growth) / 1000
 
@@ -65,7 +65,7 @@ class Patience:
         self._random = random or Random().random
 
     async def call(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Call `ask` until it succeeds or fails for good. After expired credentials, retry once, as files may have newer ones.
+        """Call `ask` until it succeeds or fails for good. After expired credentials, retry once: files may have newer ones.
 
         Raises an error of `ask` that is not transient, or the first of the transient ones if they last too long.
         """
@@ -97,7 +97,7 @@ class Patience:
             except BaseException as error:
                 done.set_exception(error)
 
-        # Run the loop in a separate thread, as a notebook's thread already has a loop; a daemon thread, so that Ctrl-C ends the wait.
+        # Run the loop in a separate thread: a notebook's thread already has a loop. It is a daemon thread, so that Ctrl-C ends the wait.
         Thread(target=run, name="kinesis-efo manifest", daemon=True).start()
         return done.result()
 

@@ -25,7 +25,7 @@ class ShardKey(NamedTuple):
 
 
 class PositionKind(Enum):
-    """The kinds of position. `LATEST` becomes `AT_TIMESTAMP` before it is stored.
+    """The kinds of positions. `LATEST` becomes `AT_TIMESTAMP` before it is stored.
 
     `INSIDE` is only a start: where a KCL application stopped in the middle of a KPL aggregate. Ranges end after whole records.
     """
@@ -97,8 +97,8 @@ class Position(NamedTuple):
     def reaches(self, other: Position) -> bool:
         """Whether reading up to here includes everything up to `other`.
 
-        Times and sequence numbers cannot be compared. Records may be read again but not skipped, so a number counts as reaching a time, and a
-        time reaches only itself.
+        Times and sequence numbers cannot be compared. Records may be read again but not skipped, so a sequence number counts as reaching a
+        time, and a time reaches only itself.
 
         >>> Position.after(12).reaches(Position.after(9)), Position.after(9).reaches(Position.after(12))
         (True, False)
@@ -144,12 +144,12 @@ _RANKS: Final = {
 
 
 def _is_number(text: str) -> bool:
-    # int() also accepts signs, blanks, underscores and digits of other scripts, which str() would not restore.
+    # Accept only ASCII digits: int() also accepts signs, blanks, underscores and digits of other scripts, which str() would not restore.
     return text.isascii() and text.isdigit() and len(text) <= 200
 
 
 def lowest(positions: Iterable[Position]) -> Position:
-    """Return the lowest of some positions. A time counts as lower than any number, as the two cannot be compared.
+    """Return the lowest of some positions. A time counts as lower than any sequence number: the two cannot be compared.
 
     >>> str(lowest([Position.after(12), Position.parse("SHARD_END"), Position.after(9)]))
     'AFTER:9'
@@ -184,8 +184,8 @@ class LastRecord(NamedTuple):
 class ShardRange(NamedTuple):
     """The records of one shard in `(after, through]`; with `SHARD_END`, everything up to the shard's end.
 
-    `last` is the number of the last record in the range when it was planned; the range is over after that record. If None (unknown, or no
-    record), the range is over at `through`.
+    `last` is the sequence number of the last record in the range when it was planned; the range is over after that record. If None
+    (unknown, or no record), the range is over at `through`.
     """
 
     key: ShardKey
@@ -207,9 +207,9 @@ class OffsetDocument(msgspec.Struct):
     sources: dict[str, str] = {}  # The ARN of each stream
     lasts: dict[str, dict[str, str]] = {}  # Distance from the last record to the position, by stream and shard id
     mark: str = ""  # The checkpoint's mark; empty from earlier versions
-    # Only in the end of micro-batch 0: where it begins, since Spark's log lacks that. Has the form of `streams`; empty if it begins at `streams`.
+    # Only in the end of micro-batch 0: where it begins, which Spark's log lacks. In the form of `streams`; empty if it begins at `streams`.
     begin: dict[str, dict[str, str]] | None = None
-    horizons: dict[str, int] = {}  # Trim horizons (epoch milliseconds) of the streams that the query starts there
+    horizons: dict[str, int] = {}  # Trim horizons (epoch milliseconds) of streams that start at `TRIM_HORIZON`
     created: dict[str, int] = {}  # When each stream was created, epoch seconds, if available when the query started it
 
 
@@ -260,7 +260,7 @@ class Offset(Mapping[ShardKey, Position]):
     def __len__(self) -> int:
         return len(self._positions)
 
-    # `Mapping`'s own methods call Python code for each shard. With thousands of shards, that would cost more than all planning.
+    # Replace `Mapping`'s methods, which call Python code for each shard: with thousands of shards, they would cost more than all planning.
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Offset):
@@ -337,7 +337,7 @@ class Offset(Mapping[ShardKey, Position]):
         """Convert the offset to plain data, with the ARNs of its streams if given. Equal offsets give equal data in the same order."""
         streams: dict[str, dict[str, str]] = {}
         lasts: dict[str, dict[str, str]] = {}
-        # Spark compares offsets as texts, so the order of keys matters.
+        # Sort the keys: Spark compares offsets as texts.
         for key in sorted(self._positions):
             position = self._positions[key]
             streams.setdefault(key.stream, {})[key.shard] = str(position)
@@ -426,7 +426,7 @@ def sources_of(data: Mapping[str, object]) -> dict[str, str]:
 
 
 def _needed(horizons: Mapping[str, float], positions: Mapping[ShardKey, Position]) -> Mapping[str, float]:
-    """Return the horizons of the streams with a shard that is still at its beginning."""
+    """Return the trim horizons of streams with a shard that is still at `TRIM_HORIZON`."""
     if not horizons:  # the usual case, with thousands of shards
         return horizons
     begin = {key.stream for key, position in positions.items() if position == TRIM_HORIZON}

@@ -114,7 +114,7 @@ class PrivateDirectory:
             with contextlib.suppress(FileExistsError):
                 path.mkdir(mode=0o700)
         try:
-            # Do not follow links: another user may have created this name in the directory for temporary files.
+            # Do not follow links: another user may have created one with this name in the directory for temporary files.
             self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except NotADirectoryError:
             raise _refused(path, "it is a link or a file") from None
@@ -131,7 +131,7 @@ class PrivateDirectory:
 
     def open(self, name: str, flags: int) -> int:
         """Open a file of the directory, like `os.open`. Raises FileNotFoundError if the name is not a regular file."""
-        # Without O_NONBLOCK, opening a pipe would wait for its other end.
+        # Open without blocking: opening a pipe would wait for its other end.
         try:
             file = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=self._handle)
         except OSError as error:
@@ -151,7 +151,7 @@ class PrivateDirectory:
         sock.connect(self._socket(name))
 
     def bind(self, sock: socket.socket, name: str) -> None:
-        """Bind a Unix socket to a name in the directory. The directory's path may be longer than the address of a Unix socket."""
+        """Bind a Unix socket to a name in the directory, whose path may exceed the length limit of socket addresses."""
         sock.bind(self._socket(name))
 
     def _socket(self, name: str) -> str:

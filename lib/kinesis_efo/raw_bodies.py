@@ -58,7 +58,7 @@ class HttpSession:
             connector = arguments.get("connector_args") or {}
             arguments["connector_args"] = {**connector, "socket_factory": socket_factory}
         self._http1: Any = AIOHTTPSession(**arguments)
-        # The SDK limits only the time between two bytes, which a slowly dripping response never exceeds.
+        # Limit the whole response: the SDK limits only the time between two bytes, which a slowly dripping response never exceeds.
         self._whole_seconds = _TIMES_READ * arguments["timeout"][1]
         self._closing = AsyncExitStack()
 

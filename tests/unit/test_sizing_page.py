@@ -55,7 +55,7 @@ def test_the_factors_are_those_of_an_event(size: int) -> None:
 
 
 def test_limits_count_data_to_some_bytes() -> None:
-    off = int(re.findall(r"at most (\d+) bytes per record\s+off", PAGE)[0])
+    off = int(re.findall(r"off by\s+at\s+most\s+(\d+)\s+bytes\s+per\s+record", PAGE)[0])
     for key, encrypted, records in product(("k", "{:036}"), (True, False), (1, 500)):
         payload = event(100, records, key, encrypted=encrypted)
         assert data_in(len(payload), records, 1) == pytest.approx(100 * records, abs=off * records)

@@ -1,4 +1,4 @@
-"""Decides which rows belong to a stretch (a part of a shard), and when all of them were read. Does no I/O."""
+"""Decides which rows belong to the part of a shard that is read (a `Stretch`), and when all of them were read. Does no I/O."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from kinesis_efo.records.arrivals import last_arrival
 from kinesis_efo.records.events import Event
 
 DISORDER_MS: Final = 2_000
-"""Reading begins this many milliseconds before a start time and ends this many after an end time, since arrival times need not ascend."""
+"""Reading begins this many milliseconds before a start time and ends this many after an end time: records may arrive out of order."""
 
 
 def first_position(stretch: Stretch) -> Position:
-    """Return where reading begins: at the start of the stretch, or `DISORDER_MS` earlier if that is a time."""
+    """Return where reading begins: at the start of the part or, if that is a time, `DISORDER_MS` earlier."""
     return stretch.start if stretch.since is None else Position.at_timestamp(max(0, stretch.since - DISORDER_MS))
 
 
 class Completion:
-    """Detects when all rows of a stretch were read. Without progress for `timeout` seconds (`retryTimeout`), the read fails."""
+    """Detects when all rows of a shard's part were read. Without progress for `timeout` seconds (`retryTimeout`), the read fails."""
 
     def __init__(self, stretch: Stretch, timeout: float) -> None:
         self._stretch = stretch
@@ -48,9 +48,9 @@ class Completion:
         return False
 
     def _is_settled(self, server_time: float) -> bool:
-        """Whether no more records of the stretch can arrive after a response of this time."""
+        """Whether no more records of the part can arrive after a response of this time."""
         until = self._stretch.until
-        # An end that is not a time is settled: it existed when the read was planned, and newer records have higher sequence numbers.
+        # An end that is not a time is settled: it existed when the read was planned, and later records have higher sequence numbers.
         return until is None or server_time >= until / 1000 + SETTLED_SECONDS
 
     def _is_reached(self, event: Event) -> bool:
@@ -64,14 +64,14 @@ class Completion:
 
     @property
     def _has_nothing_more(self) -> bool:
-        # A closed shard ends where Kinesis reports its end, and not when records stop coming.
+        # Do not end a closed shard when records stop coming: it ends where Kinesis reports its end.
         return self._stretch.last is None and not self._stretch.end.is_end and self._quiet.is_at_tip()
 
 
 def rows_of(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows of a batch that belong to a stretch.
+    """Return the rows of a batch that belong to the part of the shard that is read.
 
-    Raises `FrameError` if that depends on an arrival time that a row lacks, `SubscriptionError` if the stretch is `refused` and has rows.
+    Raises `FrameError` if that depends on an arrival time that a row lacks, `SubscriptionError` if the part is `refused` and has rows.
     """
     rows = _within(stretch, batch)
     if stretch.refused and rows.num_rows:
@@ -97,7 +97,7 @@ def _within(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
     extremes = pc.min_max(times).as_py()
     if not len(times) or (extremes["min"] >= since and extremes["max"] < until):
         return batch
-    # pa.scalar() would import an installed pandas.
+    # Avoid pa.scalar(), which would import an installed pandas.
     first, end = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(array("q", [since, until]))])
     return batch.filter(pc.and_(pc.greater_equal(times, first), pc.less(times, end)))
 

@@ -48,7 +48,7 @@ def tip_at(loaded: float) -> Position:
 
 def reset_by(before: float, now: float) -> float:
     """Return by how many seconds this machine's clock was set, given its differences from a clock that nobody sets."""
-    # The clocks are read one after the other; every action must compute the same end.
+    # Ignore the delay between the two clock readings; every action must compute the same end.
     return now - before if abs(now - before) > _READ_APART_SECONDS else 0.0
 
 
@@ -107,11 +107,11 @@ async def plan(
                 *(explained(lister.shards(ref.stream_arn), ref, manifest.source) for ref in refs)
             )
 
-        # Identify the streams first, so that shards of a stream that is created again meanwhile do not pass for those of its successor.
+        # Identify the streams first: if a stream is created again during planning, its earlier shards must not be taken for the new ones.
         identities = await asyncio.gather(*(identified(lister, ref.stream_arn) for ref in refs))
         listed = await listings()  # the response also has Kinesis' time
         if here and clock.skew == 0 and clock.latest - clock.here > _TIP_MS / 1000:
-            # A response from the beginning of a second makes this machine seem slow. Another one usually shows that it is not.
+            # Ask again: a response from the beginning of a second makes this machine's clock seem slow; a second response usually does not.
             await clock.sleep(_AGAIN_SECONDS)
             listed = await listings()
         tip = tip_for_kinesis(tip, clock, here=here)
@@ -128,7 +128,7 @@ async def plan(
             for identity, stretches in zip(identities, planned, strict=True)
             for stretch in stretches
         ]
-        # Kinesis would reject a start in its future.
+        # Wait for the newest start: Kinesis rejects a start in its future.
         newest = max((stretch.since or 0 for stretch in found), default=0)
         await clock.sleep(min(FUTURE_SECONDS, max(0.0, newest / 1000 - clock.time())))
     return found
@@ -183,7 +183,7 @@ class StretchPlanner:
         ]
 
     async def _with_horizon(self, found: list[Stretch], shards: Mapping[str, Shard]) -> list[Stretch]:
-        """Record the trim horizon in the stretches that begin there: it moves while they wait to be read."""
+        """Record the trim horizon in the parts that begin at it: the horizon moves while they wait to be read."""
         if all(stretch.start != TRIM_HORIZON for stretch in found):
             return found
         created = {shard.shard_id: written_at(shard.first, shard.shard_id, self._now) for shard in shards.values()}
@@ -216,7 +216,7 @@ class StretchPlanner:
         return f"stream {self._ref.name!r}: {self._ref.stream_arn} (from {self._source})"
 
     def _check_starts(self, shards: Mapping[str, Shard]) -> None:
-        # Shard ids grow and are never reused. A missing id below the newest is that of a trimmed shard.
+        # A missing id below the newest is that of a trimmed shard: shard ids grow and are never reused.
         newest = max(shards, default="")
         for shard_id in self._starts:
             if shard_id not in shards:

@@ -1,6 +1,6 @@
-"""Reads the stretches of a task concurrently, with GetRecords, paced for each shard.
+"""Reads the parts of shards that a task has to read concurrently, with GetRecords, paced for each shard.
 
-Fetching runs in a separate thread, so that records arrive while others are decoded.
+Fetching runs in a separate thread, so that records are fetched while others are decoded.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _LARGEST_ANSWER: Final = 4 << 20
 _AT_TIP_SECONDS: Final = 0.5
 _WAITING_EVENTS: Final = 2
 _REPLACED_SECONDS: Final = 10.0
-"""Kinesis needs longer than this to delete and recreate a stream. So tasks that begin at once can skip the call, which AWS limits."""
+"""Kinesis needs longer than this to delete and recreate a stream. So tasks that begin sooner skip the check, whose call AWS limits."""
 _CERTAIN_SECONDS: Final = KINESIS_LIMITS.shortest_retention - 600.0
 """A shard that is younger than this has all its records, even if this machine's clock is off as far as AWS allows."""
 
 
 class StretchEvent(NamedTuple):
-    """An event with records of a stretch, and how far the shard was read before it."""
+    """An event with records of a shard's part, and how far the shard was read before it."""
 
     stretch: Stretch
     after: Position
@@ -67,11 +67,11 @@ class StretchEvent(NamedTuple):
 
 @dataclass(slots=True)
 class StretchProgress:
-    """How far a stretch was read, for the log."""
+    """How far a shard's part was read, for the log."""
 
     stretch: Stretch
     rows: int = 0  # Delivered rows
-    records: int = 0  # Fetched Kinesis records, including those before and after the stretch
+    records: int = 0  # Fetched Kinesis records, including those before and after the part
     bytes: int = 0  # Bytes of their JSON
     arrived: float | None = None  # When the last of them arrived in the stream, epoch milliseconds
     behind: int | None = None  # Milliseconds from the last response to the shard's tip
@@ -106,12 +106,12 @@ def pace_of(rate: int) -> Pace:
 
 
 class _Complete(Exception):
-    """All rows of a stretch were read."""
+    """All rows of a shard's part were read."""
 
 
 @dataclass
 class _StretchSink:
-    """Receives the events of one shard until its stretch is complete; implements `EventSink`. `after` is how far the shard was read."""
+    """Receives the events of one shard until its part is complete; implements `EventSink`. `after` is how far the shard was read."""
 
     room = Unlimited()
     committed = None
@@ -125,7 +125,7 @@ class _StretchSink:
     children: tuple[ChildShard, ...] = ()
 
     async def admit(self, event: Event) -> None:
-        # Check this before any await, so that the server's time belongs to this event.
+        # Check completeness before any await, so that the server's time belongs to this event.
         complete = self.completion.after(event, self.server_time(), self.clock.monotonic())
         self.progress.add(event)
         self.children = event.head.children
@@ -156,14 +156,14 @@ async def read_stretch(
     fail_on_data_loss: bool,
     begins: Callable[[], Awaitable[None]] | None = None,
 ) -> list[Stretch]:
-    """Read one stretch to its end. Return the stretches of children that are missing from the plan, to be read next.
+    """Read one shard's part to its end. Return the parts of children that are missing from the plan, to be read next.
 
     Args:
         stream: Its client reads only this shard.
         progress: Updated during the read.
         server_time: Returns the time of Kinesis' last response, epoch seconds.
-        take: Receives the records, and may wait.
-        patience: Fail after this many seconds without progress, although Kinesis responds.
+        take: Receives the records; it may wait.
+        patience: Seconds without progress after which the read fails, although Kinesis responds.
         fail_on_data_loss: Raise an error for lost records; otherwise log a warning.
         begins: Awaited after the first response, before its records are passed to `take`.
     """
@@ -178,7 +178,7 @@ async def read_stretch(
         nonlocal calls
         calls += 1
         if calls > 1 and sink.begins is not None:
-            # If the stream was recreated without this shard, it would never answer.
+            # Check the stream now: if it was recreated without this shard, no response would ever come.
             await sink.begins()
 
     try:
@@ -192,7 +192,7 @@ async def read_stretch(
         if not isinstance(error, DataLossError) or not error.causes:
             raise error.about(*stretch.key)  # noqa: B904 - the same error
         if fail_on_data_loss:
-            # A streaming query's remedies are options that batch reads refuse.
+            # Replace the remedy: that of a streaming query names options that batch reads reject.
             raise DataLossError(error.causes[0], remedy=_REMEDY).about(*stretch.key) from error.__cause__
         logger.warning("%s; going on without it, as option failOnDataLoss=false asks", error.causes[0])
         return await children_of_gone(stream, stretch, server_time())
@@ -200,7 +200,7 @@ async def read_stretch(
 
 
 async def children_of_gone(stream: Stream, stretch: Stretch, now: float) -> list[Stretch]:
-    """Return the stretches to which the last event of a lost shard would have led. Their first records may be gone too."""
+    """Return the parts of the children that a lost shard's last event would have announced. Their first records may be gone too."""
     await stream.refresh(patient=True)
     found = unlisted(stretch, stream.children(stretch.key.shard))
     times = [written_at(stream.lineage[each.key.shard].first, each.key.shard, now) for each in found]
@@ -217,7 +217,7 @@ async def check_planned(
     again: bool,
     fail: bool,
 ) -> None:
-    """Report what was deleted between the planning of a stretch and its first response. `clock` follows the client of `lister`.
+    """Report what was deleted between the planning of a shard's part and its first response. `clock` follows the client of `lister`.
 
     Raises `StreamReplacedError` if the stream was recreated. Raises `DataLossError` if the trim horizon has moved too far, or, for a later
     attempt of a task (`again`), if it may have moved at all.
@@ -246,7 +246,7 @@ async def check_planned(
 
 
 class Reading:
-    """Reads the rows of stretches, at most one per shard. `again`: this is a later attempt of a task.
+    """Reads the rows of parts, at most one per shard. `again`: this is a later attempt of a task.
 
     `word_every` is the time in seconds between two log lines for each shard. `left_out` is called with a shard and its number of dropped KPL
     aggregates; if None, they are only logged.
@@ -272,7 +272,7 @@ class Reading:
         self._left_out = left_out
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the stretches. The rows of each shard come in order; shards may interleave."""
+        """Read the parts. The rows of each shard come in order; shards may interleave."""
         began = self._clock.monotonic()
         loop = asyncio.new_event_loop()
         portions: asyncio.Queue[StretchEvent | None] = asyncio.Queue(_WAITING_EVENTS)
@@ -317,10 +317,10 @@ class Reading:
                     group.create_task(self._read_one(clients, each, portions.put)) for each in self._progress.values()
                 ]
             for task in tasks:
-                # A task group ignores a task that was cancelled from within, although that task's rows are missing.
+                # Raise the task's cancellation: a task group ignores a task that was cancelled from within, although its rows are missing.
                 task.result()
         except asyncio.CancelledError:
-            # The consumer has stopped. Free a place for the None at the end of the queue.
+            # Free a place for the final None: the consumer has stopped.
             if portions.full():
                 portions.get_nowait()
             raise
@@ -359,9 +359,9 @@ class Reading:
     async def _access(
         self, clients: AsyncClients, stretch: Stretch
     ) -> AsyncIterator[tuple[Stream, KinesisClock, Callable[[], Awaitable[None]]]]:
-        """Open the stream of a stretch with a client that reads only this shard, so that the clock has the time of this shard's responses.
+        """Open the stream of one shard's part with a separate client, so that the clock follows this shard's responses only.
 
-        The third element is `check_planned` for this stretch.
+        The third element is `check_planned` for this part.
         """
         options = self._options
         clock = KinesisClock(self._clock, warns=False)  # the planning has already warned

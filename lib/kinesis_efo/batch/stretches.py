@@ -1,7 +1,7 @@
-"""Decides which part of each shard (its stretch) a batch read covers. Does no I/O.
+"""Decides which part of each shard (a `Stretch`) a batch read covers. Does no I/O.
 
-A stretch of time is half open, and the arrival time of a row decides whether it belongs to the stretch. So reads of `[8:00, 9:00)` and `[9:00,
-10:00)` together have each row of the two hours once, even if Kinesis finds a time inexactly, or parents and children overlap.
+A time range is half open, and a row's arrival time decides whether the row belongs to it. So reads of `[8:00, 9:00)` and `[9:00, 10:00)`
+together have each row of the two hours once, even if Kinesis finds a time inexactly, or parents and children overlap.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class Stretch:
     """The part of one shard that is read."""
 
     key: ShardKey
-    hash_range: tuple[int, int] | None  # Of the shard, to drop aggregates with records of others; None: drop none
+    hash_range: tuple[int, int] | None  # The shard's, to drop aggregates with records of other shards; None: drop none
     start: Position  # `TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`
     end: Position  # `AT_TIMESTAMP` (exclusive), `AFTER` or `SHARD_END`
     last: int | None = None  # Last sequence number, if the shard was closed when planned
-    horizon: float | None = None  # The trim horizon when planned, if the stretch starts there; epoch seconds
-    created: float = 0.0  # When the shard was created, in the same case
+    horizon: float | None = None  # The trim horizon when planned, if the part starts at it; epoch seconds
+    created: float = 0.0  # When the shard was created, if the part starts at the trim horizon; epoch seconds
     newest: str | None = None  # The newest shard listed when planned; None if later ones do not matter
     partly: bool = False  # Some shards are not read
-    refused: bool = False  # Another stretch may read the same rows
+    refused: bool = False  # Another part may have the same rows
     planned: float = 0.0  # When the read was planned, epoch seconds by Kinesis' clock
     stream_created: int | None = None  # Epoch seconds; None if unknown
 
@@ -37,17 +37,17 @@ class Stretch:
 
     @property
     def since(self) -> int | None:
-        """Epoch milliseconds; rows that arrived earlier do not belong to the stretch. None if the start is not a time."""
+        """Epoch milliseconds; rows that arrived earlier do not belong to the part. None if the start is not a time."""
         return self.start.value if self.start.kind is PositionKind.AT_TIMESTAMP else None
 
     @property
     def until(self) -> int | None:
-        """Epoch milliseconds; rows that arrived then or later do not belong to the stretch. None if the end is not a time."""
+        """Epoch milliseconds; rows that arrived then or later do not belong to the part. None if the end is not a time."""
         return self.end.value if self.end.kind is PositionKind.AT_TIMESTAMP else None
 
 
 def trimmed(stretch: Stretch, earliest: float, latest: float, *, again: bool) -> Gap | None:
-    """Return what was trimmed from a stretch between planning and reading; None if nothing was.
+    """Return what was trimmed from a shard's part between planning and reading; None if nothing was.
 
     `earliest` and `latest` are the bounds of the trim horizon when the read begins, epoch seconds. `again`: this is a later attempt of a task,
     which has to read the rows of the first one.
@@ -68,7 +68,7 @@ def trimmed(stretch: Stretch, earliest: float, latest: float, *, again: bool) ->
 
 
 def unlisted(stretch: Stretch, children: Iterable[ChildShard]) -> list[Stretch]:
-    """Return the stretches of a shard's children that were not listed when the read was planned: ListShards may be a minute old.
+    """Return the parts of a shard's children that were not listed when the read was planned: ListShards may be a minute old.
 
     The child of a merge is read after its oldest parent, which is read as well, unless the read is `partly`.
 
@@ -95,7 +95,7 @@ def unlisted(stretch: Stretch, children: Iterable[ChildShard]) -> list[Stretch]:
 
 
 def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> list[Stretch]:
-    """Return the stretches of a stream, parents before children, given all `shards` that Kinesis lists. The tip is given as a time.
+    """Return the parts of a stream's shards, parents before children, given all `shards` that Kinesis lists. The tip is given as a time.
 
     Naming a shard as start skips its ancestors. Naming it as end with a sequence number skips its descendants.
 

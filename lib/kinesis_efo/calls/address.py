@@ -30,11 +30,11 @@ _NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 class FetcherAddress(msgspec.Struct, frozen=True):
     """The address of a service."""
 
-    namespace: str  # The network namespace in which it listens on loopback; empty if it does not
+    namespace: str  # The network namespace in which the service listens on loopback; empty if it does not
     port: int  # The TCP port
     hosts: tuple[str, ...] = ()  # Names and addresses, in the order to try
     certificate: str | None = None  # The PEM of its TLS certificate; None without TLS
-    nearby: str = ""  # Its Unix socket in `namespace`; empty if there is none
+    nearby: str = ""  # The service's Unix socket in `namespace`; empty if there is none
 
     def hosts_from(self, namespace: str) -> tuple[str, ...]:
         """Return the hosts that a caller in a network namespace should try, in order: loopback only in the namespace of the service."""
@@ -89,7 +89,7 @@ class Listening:
                 if error.errno not in _NO_IPV6:
                     raise
             return _server(EVERY_ADDRESS, port, socket.AF_INET)
-        # A name may have several addresses. Use only the first: with port 0, each would get another port.
+        # Use only the first address of a name: with port 0, each address would get another port.
         family, *_, (address, *_) = socket.getaddrinfo(self.bind, port, type=socket.SOCK_STREAM)[0]
         return _server(str(address), port, family)
 

@@ -27,15 +27,15 @@ from kinesis_efo.hosts import LOOPBACK
 
 T = TypeVar("T")
 AT_MOST: Final = 4
-"""Maximum number of cached connections: several, as a Python worker runs tasks of all queries. The oldest are closed first."""
+"""Maximum number of cached connections: several, since a Python worker runs tasks of all queries. The oldest are closed first."""
 
 _CONNECT_SECONDS: Final = 5.0
 _LAST_CONNECT_SECONDS: Final = 20.0
-"""Seconds to connect to the last address: more, as a busy machine answers late and there is no alternative."""
+"""Seconds to connect to the last address: more, since a busy machine answers late and there is no alternative."""
 _SEND_SECONDS: Final = 20.0
 
 _reached: dict[tuple[str, ...], str] = {}
-"""By the hosts of a service: the host that has answered, which the next task in this process tries first."""
+"""The host of each service that has answered, by the service's hosts. The next task in this process tries this host first."""
 
 
 class ConnectionCache:
@@ -72,7 +72,7 @@ class ConnectionCache:
 
     def forked(self) -> None:
         """Close the connections in this process, which was just forked. They stay open in the parent process."""
-        # Another thread of the parent may have owned the old lock during the fork.
+        # Replace the lock: another thread of the parent may have owned the old one during the fork.
         self._lock = threading.Lock()
         self.close()
 
@@ -85,7 +85,7 @@ if hasattr(os, "register_at_fork"):  # missing on Windows, which does not fork
 
 
 class Connection:
-    """One connection to one service, for one thread. The first call connects; after a break, the next call connects again.
+    """One connection to one service, for one thread. The first call connects; if the connection was lost, the next call reconnects.
 
     Args:
         address: The service's address, whose hosts are tried in order.
@@ -112,7 +112,7 @@ class Connection:
     ) -> None:
         self._address = address
         self._secret = secret
-        # The cache key includes the secret, since a cached connection has authenticated with that secret only.
+        # Include the secret in the cache key: a cached connection has authenticated with that secret only.
         self._place = (address, secret)
         self._namespace = network_namespace() if namespace is None else namespace
         self._connect_seconds = connect_seconds
@@ -168,7 +168,7 @@ class Connection:
             try:
                 return ask(self._wire)
             except LostError:
-                # The service may have closed the connection long ago, so connect again.
+                # Connect again: the service may have closed the connection long ago.
                 self.drop()
         return ask(self._connected())
 
@@ -199,7 +199,7 @@ class Connection:
 
     def _connect(self, host: str, seconds: float) -> Wire:
         if host == LOOPBACK and self._namespace == self._address.namespace and self._address.nearby:
-            # The Unix socket costs half as much as TCP, without TLS.
+            # Use the Unix socket: it needs half the CPU of TCP, and no TLS.
             try:
                 return self._proven(connect_nearby(self._address.nearby, seconds), seconds)
             except OSError as error:

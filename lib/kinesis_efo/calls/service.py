@@ -47,7 +47,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """The only call allowed for tools: their token, the call's name, its message's type, and what creates the reply."""
+    """The only call allowed for tools: their token, the call's name, its message's type, and the function that creates the reply."""
 
     token: str
     name: str
@@ -56,7 +56,7 @@ class Desk:
 
 
 class Call:
-    """A call in progress. `is_tool`: the caller has authenticated with the tools' token only. `seconds` limits the whole call; None for no limit."""
+    """A call in progress. `is_tool`: the caller has only the tools' token. `seconds` limits the whole call; None for no limit."""
 
     def __init__(self, wire: Wire, is_tool: bool, seconds: float | None) -> None:
         self._wire = wire
@@ -65,11 +65,11 @@ class Call:
 
     @property
     def gone(self) -> bool:
-        """Whether the caller has gone. Callers stay silent until the reply, so any unread input is the end of the connection."""
+        """Whether the caller has gone. Callers send nothing until the reply, so any unread input is the end of the connection."""
         return self._wire.speaks or self._wire.unheard
 
     def send(self, kind: Kind, head: bytes = b"", parts: Iterable[Data] = ()) -> None:
-        """Send the reply, or a part of it. Raises `LostError` if the caller has gone, `TimeoutError` if the call's time is over."""
+        """Send the reply, or a part of it. Raises `LostError` if the caller has gone, `TimeoutError` if the call has timed out."""
         self._wire.send(kind, head, parts, self._give_up_at)
 
 
@@ -82,7 +82,7 @@ class Service:
         listening: Where to listen.
         certificate: For TLS on TCP connections; None for cleartext.
         desk: The call that tools may make; None to reject tools.
-        more: Replies to calls that the service cannot handle; returns None if it cannot either.
+        more: Replies to calls that the service itself cannot handle; returns None for unknown calls.
     """
 
     what = "fetcher"
@@ -154,7 +154,7 @@ class Service:
             idle = [*self._idle, *self._strangers]
         for sock in filter(None, (self._socket, self._nearby)):
             with contextlib.suppress(OSError):
-                # This wakes the accepting thread.
+                # Wake the accepting thread.
                 sock.shutdown(socket.SHUT_RDWR)
             sock.close()
         for wire in idle:
@@ -212,7 +212,7 @@ class Service:
             if len(self._strangers) < self.most_strangers:
                 return True
             for wire, since in self._strangers.items():
-                # A caller whose proof has arrived but was not read yet may stay.
+                # Do not disconnect a caller whose proof has arrived but was not read yet.
                 if since <= late and not wire.speaks:
                     wire.cut()
         return False
@@ -294,7 +294,7 @@ class Service:
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:  # noqa: ARG002
         """Handle the call `name` of a task or a fetcher. Return the reply, or None if it was sent in parts."""
         if self._more is not None:
-            # Do not cancel this if the caller has gone: it may repeat the call.
+            # Do not cancel this if the caller has gone: the caller may repeat the call.
             answer = self.run(None, self._more(name, body))
             if answer is not None:
                 return answer
@@ -317,7 +317,7 @@ class Service:
         """Wait for a coroutine. Return False after `seconds`. If the caller has gone, cancel it and raise `CallerGone`."""
         give_up_at = time.monotonic() + seconds
         while not concurrent.futures.wait((future,), min(_CANCEL_CHECK_SECONDS, seconds)).done:
-            # The caller has gone if its task was killed, or its query has stopped.
+            # Cancel the coroutine if the caller has gone: its task was killed, or its query has stopped.
             if call is not None and call.gone:
                 future.cancel()
                 raise CallerGone

@@ -16,9 +16,9 @@ CERTIFICATE_NAME: Final = "fetcher.kinesis-efo.invalid"
 """The name in every certificate, whatever the address of the service."""
 
 _BEFORE: Final = timedelta(days=2)
-"""The validity of a certificate begins this long before its creation, as clocks of hosts differ."""
+"""The validity of a certificate begins this long before its creation: the clocks of hosts differ."""
 _AFTER: Final = timedelta(days=30 * 365)
-"""How long a certificate is valid: longer than any run, as it cannot be renewed."""
+"""How long a certificate is valid: longer than any run, since it cannot be renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def trusting(pem: str) -> ssl.SSLContext:
 
 
 def fingerprint(certificate: str | bytes | None) -> bytes:
-    """Return the hash of a certificate, PEM or DER. Proofs are bound to it, as Python lacks another channel binding for TLS 1.3."""
+    """Return the hash of a certificate, PEM or DER. Proofs are bound to it: Python lacks another channel binding for TLS 1.3."""
     der = ssl.PEM_cert_to_DER_cert(certificate) if isinstance(certificate, str) else certificate
     return hashlib.sha256(der or b"").digest()
 
@@ -82,7 +82,7 @@ def _readable(text: str) -> Iterator[str]:
     """Yield a path from which a text can be read once. Python loads keys only from files, but this key must not be on disk."""
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb"), os.fdopen(writing, "wb") as file:
-        # This does not block, since the text fits into the pipe.
+        # Write without blocking: the text fits into the pipe.
         file.write(text.encode())
         file.close()
         yield f"/dev/fd/{reading}"

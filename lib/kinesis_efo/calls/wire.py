@@ -203,7 +203,7 @@ class Wire:
 
     @property
     def unheard(self) -> bool:
-        """Whether the other host has not acknowledged sent data for `UNHEARD_SECONDS`. A busy host does acknowledge data."""
+        """Whether the other host has not acknowledged sent data for `UNHEARD_SECONDS`. Even a busy host acknowledges data."""
         if not self._is_tcp or not hasattr(socket, "TCP_INFO"):
             return False
         told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
@@ -215,7 +215,7 @@ class Wire:
     def cut(self) -> None:
         """End the connection for both sides, even if another thread uses it; that thread gets an error."""
         with contextlib.suppress(OSError):
-            # Do not call a TLS socket's own `shutdown`: the connection would continue without TLS.
+            # Bypass a TLS socket's own `shutdown`, after which the connection would continue without TLS.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:

@@ -21,14 +21,14 @@ class Member:
     """A fetcher of the run, and what was sent to it."""
 
     def __init__(self) -> None:
-        self.request: WorkRequest  # Its last request
-        self.requested_at: float  # When that was received, monotonic seconds
+        self.request: WorkRequest  # The fetcher's last request
+        self.requested_at: float  # When this request was received, monotonic seconds
         self.shards: frozenset[ShardKey] = frozenset()  # The shards that it may read
         self.revision = 1  # Grows whenever `shards` changes
         self.changed = Signal()  # Notified when there is something to send
         self.number = 0  # The number of the last reply; 0 before the first
         self._sent: dict[ShardKey, Order] = {}
-        # Its next report was made after this time (monotonic seconds): it waits for the reply to the previous report first
+        # The fetcher creates its next report after this time (monotonic seconds): it first waits for the reply to the previous report
         self.replied_at = -inf
         self._reports = 0
 
@@ -36,19 +36,19 @@ class Member:
         return f"{self.request.place} on {self.request.host}"
 
     def record_request(self, request: WorkRequest, now: float) -> None:
-        """Record a request. If the fetcher missed a reply or was disconnected and restarts, all orders are sent again."""
+        """Record a request. If the fetcher missed a reply or was disconnected and restarts, every `Order` is sent again."""
         self.request, self.requested_at = request, now
         if request.done != self.number or not request.revision:
             self._sent.clear()
 
     def unsent(self, orders: Mapping[ShardKey, Order]) -> dict[ShardKey, Order]:
-        """Return the orders for its shards that were not in a reply yet."""
+        """Return each `Order` for its shards that was not in a reply yet."""
         return {
             key: order for key in self.shards if (order := orders.get(key)) is not None and self._sent.get(key) != order
         }
 
     def send(self, orders: Mapping[ShardKey, Order]) -> list[tuple[ShardKey, Order]]:
-        """Return the unsent orders, for the next reply, and count them as sent."""
+        """Return the unsent `Order` messages for the next reply, and count them as sent."""
         news, sent = self.unsent(orders), self._sent
         self._sent = {key: order for key, order in {**sent, **news}.items() if key in self.shards}
         self.number += 1
@@ -68,12 +68,12 @@ class Member:
             return False
         self._reports = number
         if number == 1:
-            self.replied_at = -inf  # it did not wait for a reply
+            self.replied_at = -inf  # the fetcher was not waiting for a reply
         return True
 
 
 class Members:
-    """The fetchers of a run. A fetcher without requests for `timeout` seconds counts as dead; it must have stopped reading by then."""
+    """The fetchers of a run. One that sends no request for `timeout` seconds counts as dead; it must have stopped reading by then."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -119,12 +119,12 @@ class Members:
         return member
 
     def silent(self, now: float, seconds: float | None = None) -> list[Member]:
-        """Return the fetchers without requests for `seconds`; by default, those that count as dead."""
+        """Return the fetchers that have sent no request for `seconds` (default: those considered dead)."""
         limit = self._timeout if seconds is None else seconds
         return [member for member in self._members.values() if now - member.requested_at >= limit]
 
     def distribute(self, weights: Mapping[ShardKey, float], *, withheld: Collection[ShardKey] = ()) -> None:
-        """Distribute the shards in `weights` by their cost, moving as few as possible. Shards in `withheld` stay unassigned."""
+        """Distribute the shards by their cost in `weights`, moving as few as possible. Shards in `withheld` stay unassigned."""
         self._wanted = {
             shard: name
             for shard, name in share_out(weights, self._members.keys(), self._wanted).items()

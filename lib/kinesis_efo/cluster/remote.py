@@ -108,7 +108,7 @@ class PlannerLink:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads[number], call, client)
         except FetcherRefusedError as error:
-            # Another run now has this port, so the fetcher's run does not answer.
+            # Report the run as unreachable: another run now has its port.
             raise FetcherUnreachableError(str(error)) from error
         except FetcherUnreachableError:
             client.close()

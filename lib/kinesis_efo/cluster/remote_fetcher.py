@@ -90,11 +90,11 @@ class Assignment:
         return before - self._shards
 
     def orders(self, shards: Iterable[ShardKey]) -> dict[RowKey, Order | None]:
-        """Return the orders for those of the given shards that still belong to this fetcher."""
+        """Return the `Order` of each given shard that still belongs to this fetcher."""
         return {RowKey(None, key): self._orders[key] for key in shards if key in self._orders}
 
     def renew(self, asked_at: float) -> None:
-        """Record that after `asked_at`, the run counted this fetcher as alive and the fetcher had the newest list of its shards."""
+        """Record that at `asked_at` or later, the run considered this fetcher alive and its shard list was current."""
         self._renewed_at = max(self._renewed_at, asked_at)
         self._renewed.notify()
 
@@ -105,7 +105,7 @@ class Assignment:
         return shards
 
     def expired(self) -> frozenset[ShardKey]:
-        """Return the shards whose time is over, as the run has not replied for too long."""
+        """Return the shards that may no longer be read, because the run has not replied for too long."""
         return frozenset(key for key in self._shards if not self.may_read(key))
 
     @property
@@ -240,12 +240,12 @@ class RemoteFetcher:
                 case _ if request.revision == self._assignment.revision:
                     await self._follow(work, asked_at)
                     done = work.number
-                # Otherwise, the shards were dropped meanwhile, and the reply is void.
+                # Ignore the reply if the shards were dropped meanwhile.
 
     async def _follow(self, work: Work, asked_at: float) -> None:
         end = self._assignment.follow(work, asked_at)
         self._following.notify()
-        # The next request reports these shards as closed, so wait until their connections are closed.
+        # Wait until the connections are closed: the next request reports these shards as closed.
         await self._fetcher.close(RowKey(None, key) for key in end)
         known = {key for key, _ in work.orders if key.stream in self._streams.streams}
         self._fetcher.apply_orders(self._assignment.orders(known))
@@ -289,7 +289,7 @@ class RemoteFetcher:
                 await self._clock.sleep(early)
             asked = self._reporter.waits
             shards = self._reporter.collect()
-            # Every report has the error, as an earlier report may not have arrived.
+            # Add the error to every report: an earlier report may not have arrived.
             failure = pack_error(error) if (error := self._assignment.failure.error) is not None else b""
             if not (shards or asked or failure):
                 continue

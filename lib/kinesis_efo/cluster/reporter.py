@@ -78,7 +78,7 @@ class Reporter:
     def _of(self, feed: ShardFeed, buffer: ShardBuffer) -> ShardNews:
         start = None
         view = self._views.get(feed.row)
-        # Events may be dropped before they are reported. The reports then have a gap, so they start over after it.
+        # Start over after a gap: events may have been dropped before they were reported.
         if view is None or view.buffer is not buffer or view.entries < buffer.compacted:
             view = self._views[feed.row] = _PlannerView(buffer)
             start = buffer.start

@@ -123,7 +123,7 @@ class Rates:
         return True
 
     def weights(self, shards: Iterable[ShardKey]) -> dict[ShardKey, float]:
-        """Return the cost of each shard: its bytes per second plus a part of the mean, as idle shards have a cost too. Drops other shards."""
+        """Return the cost of each shard: its bytes per second plus a part of the mean, since idle shards cost, too. Drops other shards."""
         self._rates = {shard: self._rates[shard] for shard in shards if shard in self._rates}
         found = {shard: self._rates.get(shard, 0.0) for shard in shards}
         floor = max(1.0, _FLOOR * sum(found.values()) / max(1, len(found)))

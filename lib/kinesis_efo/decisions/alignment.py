@@ -19,7 +19,7 @@ from kinesis_efo.positions import Position, PositionKind, ShardKey
 logger = logging.getLogger(__name__)
 
 CLOCK_SECONDS: Final = 5.0
-"""Assumed clock error in seconds: without a server time, this machine's clock decides up to when a shard was read."""
+"""Assumed clock error in seconds: without a server time, the low watermark of a shard is computed from this machine's clock."""
 
 SILENT_SECONDS: Final = 60.0
 """The other shards wait at most this many seconds for a shard that receives no events."""
@@ -129,13 +129,13 @@ class Alignment:
         return min([others, *left]) + self._most
 
     def _front(self, key: ShardKey, buffer: EventIndex, position: Position) -> float:
-        """Return the low watermark of a position, epoch milliseconds. Records that arrived out of order may be older."""
+        """Return the low watermark of a position, epoch milliseconds. Later records that arrived out of order may be older."""
         known = front.at if (front := self._fronts.get(key)) else -inf
         waiting = buffer.arrival_after(position)
         if waiting is not None:
             return max(known, waiting)
         if position.is_end:
-            # Only records of the shard's children are left, and these arrived after the shard's newest record.
+            # Use the newest arrival: only the children have unread records, which arrived later.
             return max(known, buffer.newest)
         read_until = self._read_until(key, buffer.end)
         return max(known, buffer.newest, -inf if read_until is None else (read_until - CLOCK_SECONDS) * 1000)
@@ -191,7 +191,7 @@ class _UpTo:
     def news_since(self, after: Position) -> float | None:
         """Return the arrival time of the first record after `after`, so that the shard with the oldest record is planned first."""
         arrived = self._buffer.arrival_after(after)
-        # If only the end of a shard is unread, the shard delays all others, so it comes first, regardless of the limits.
+        # Plan a shard first, regardless of the limits, if only its end is unread: it delays all others.
         return -inf if arrived is None and self._buffer.news_since(after) is not None else arrived
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:

@@ -30,9 +30,9 @@ class Ending:
     """The positions at which one query ends (its targets), and whether it has reached them.
 
     Args:
-        catch_up: Read up to all targets in the first micro-batch, as Spark before 4.2 ends the query after it.
+        catch_up: Read up to all targets in the first micro-batch: before 4.2, Spark ends the query after it.
         ends: The option `endingPosition`.
-        patience: Seconds to wait for a target that a shard has to reach.
+        patience: Seconds to wait for a shard to reach its target.
     """
 
     def __init__(self, *, catch_up: bool, ends: Bounds, patience: float = inf) -> None:

@@ -35,7 +35,7 @@ class EventIndex:
     def __init__(self, start: Position, compact_after: int = COMPACT_AFTER) -> None:
         self.start = start
         self.end = start
-        # The index still has everything after its first position until a record is dropped.
+        # The first position, until a record is dropped: the index then lacks records after it
         self._origin: Position | None = start
         # When the oldest buffered records were received, monotonic seconds; None without records
         self.waiting_since: float | None = None
@@ -50,14 +50,14 @@ class EventIndex:
         self._arrivals: list[Sequence[Arrivals]] = []
         self._newest_through: list[float] = []
         self._last_through: list[int] = []
-        # The index has everything after this sequence number; None if unknown
+        # The index has all events after this sequence number; None if unknown
         self.lowest = _BEHIND_ALL if start.is_end else start.sequence_number
         self.gone = 0  # Dropped events that still have a slot
         self.compacted = 0  # Dropped events whose slots were removed
         self._compact_after = compact_after
 
     def __len__(self) -> int:
-        """Return the number of events, including dropped ones that still have a slot."""
+        """Return the number of events, including dropped events that still have a slot."""
         return len(self._ends)
 
     @property
@@ -107,14 +107,14 @@ class EventIndex:
         end = _BEHIND_ALL if continuation is None else continuation
         if self.starts_unnumbered and not self._ends:
             self.extend_coverage(end if first is None else first)
-        # An event without records may have a lower position. Ignore it, so that an offset never goes back.
+        # Ignore an event without records that has a lower position, so that an offset never moves back.
         if self.end.kind is PositionKind.AFTER:
             end = max(end, self.end.value)
         elif self.end.kind is PositionKind.INSIDE and end < self.end.value and not records:
             return False
         self.end = _position(end)
         if not size and self.idle:
-            # An idle shard sends an empty event every few seconds: retain only the newest position.
+            # Retain only the newest position of an idle shard, which sends an empty event every few seconds.
             self._ends[-1] = end
             return False
         self._ends.append(end)
@@ -135,11 +135,11 @@ class EventIndex:
 
     @property
     def starts_unnumbered(self) -> bool:
-        """Whether the index starts at a time or the trim horizon. Only its first event then shows which sequence numbers it covers."""
+        """Whether the index starts at a time or the trim horizon. Only the first event then shows which sequence numbers it covers."""
         return self.start.kind in (PositionKind.AT_TIMESTAMP, PositionKind.TRIM_HORIZON)
 
     def covers(self, position: Position) -> bool | None:
-        """Whether the buffer has, or will receive, everything after a position, without gaps; None if only the first event will show that."""
+        """Whether the buffer has, or will receive, all events after a position without gaps; None if only the first event will show."""
         numbered = position.kind is PositionKind.AFTER
         if numbered and self.lowest is not None and position.value >= self.lowest:
             return True
@@ -161,7 +161,7 @@ class EventIndex:
         return self._records_through[-1] - self._records_through[self.index_after(position)]
 
     def extend_coverage(self, number: int) -> None:
-        """Record that an index without a start number covers everything after `number`, so that a reader at `number` can share the buffer.
+        """Record that an index starting at a time or the trim horizon covers all events after `number`, so that a reader there can use it.
 
         Otherwise two readers at different positions would endlessly move the subscription back and forth.
         """
@@ -294,7 +294,7 @@ class EventIndex:
     def _stop_before(self, horizon: float, first: int, last: int) -> int:
         """Return the index of the first event from `first` on with a record that arrived after `horizon`; `last` without such an event."""
         index = bisect_right(self._newest_through, horizon, first, last)
-        # Records may have arrived out of order, so each event has to be checked.
+        # Check each event: records may have arrived out of order.
         while index < last and _newest(self._arrivals[index]) <= horizon:
             index += 1
         return index

@@ -70,7 +70,7 @@ class Lineage:
     def merge(self, children: Iterable[ChildShard], parent: str) -> None:
         """Add the children that the last event of `parent` announced; ListShards may not list them yet."""
         for child in children:
-            # The event does not contain the child's first sequence number; 0 stands in until ListShards returns the child.
+            # Use 0 as first sequence number, which the event lacks, until ListShards returns the child.
             if child.shard_id not in self._shards:
                 self._announced.add(child.shard_id)
             hashes = (child.starting_hash, child.ending_hash)
@@ -102,7 +102,7 @@ class Lineage:
         offset, or is an ancestor of such a shard, does not start again. Some emulators reshard without naming parents; then the new shards are
         roots.
         """
-        # If the list is older than the offset, finished shards look unread unless their parents are still in the offset.
+        # With an outdated list, start only shards whose parents are in the offset: other shards may look unread although they are finished.
         is_old = self.outdated or bool(self.too_new(positions))
         passed = self.ancestors(positions)
         return sorted(
@@ -143,7 +143,7 @@ class Lineage:
 
     def vanished(self, positions: Mapping[str, Position]) -> list[str]:
         """Return shards of the offset that were not read to their end and are no longer listed."""
-        # Shard ids grow and are never reused. An id above all listed ones has not vanished but is too new for ListShards.
+        # Skip ids above all listed ones: shard ids grow and are never reused, so these shards are too new for ListShards.
         return sorted(
             shard_id
             for shard_id, position in positions.items()
@@ -187,7 +187,7 @@ class Lineage:
             return position.is_end
         if parent in passed:
             return True
-        # The second parent of an announced merge may be too new to be listed; then it has not been read at all.
+        # Do not count the parent as trimmed if the child is only announced: a merge's second parent may be too new to be listed.
         return parent not in self._shards and child.shard_id not in self._announced
 
     def is_whole(self, shard_ids: Iterable[str]) -> bool:
@@ -271,7 +271,7 @@ class Beginning(NamedTuple):
 
 
 def beginning(lineage: Lineage, start: Side) -> Beginning:
-    """Return what a query begins with. Other shards begin only after shards of the offset have ended.
+    """Return a query's first offset and the shards it leaves out. Other shards begin only after shards of the offset have ended.
 
     A closed shard that is neither read nor an ancestor of the offset counts as read to its end; otherwise, the child of a merge would wait for
     it.
@@ -283,7 +283,7 @@ def beginning(lineage: Lineage, start: Side) -> Beginning:
     {'l': 'AFTER:7', 'r': 'TRIM_HORIZON'}
     """
     read, shards = begins(lineage, start), lineage.shards
-    # Shards that were opened after the lineage was listed are not in it.
+    # Add shards that were opened after the lineage was listed.
     offset = {shard: start.everywhere for shard in start.open_then or () if shard not in lineage}
     offset |= {
         shard.shard_id: read[shard.shard_id]
@@ -292,12 +292,12 @@ def beginning(lineage: Lineage, start: Side) -> Beginning:
     }
     offset |= start.named
     unread = lineage.with_descendants(shard for shard, position in start.named.items() if not position.is_end)
-    # A query skips the ancestors of its shards, and so the shards between two named ones.
+    # Leave out the shards between two named ones: a query skips the ancestors of its shards.
     left = (lineage.ancestors(start.named) & unread) - start.named.keys()
     passed = lineage.ancestors(offset)
     for shard in reversed(shards):
         if shard.shard_id not in read and shard.shard_id not in passed:
-            # A closed shard ended before the start, unless only named shards have a start.
+            # Leave out open shards, and closed ones if only named shards have a start: otherwise, these ended before the start.
             if shard.last is None or not start.open_then:
                 left.add(shard.shard_id)
             offset[shard.shard_id] = SHARD_END
@@ -315,14 +315,14 @@ def _earliest(positions: Collection[Position]) -> Position:
 def read_to_end(
     positions: Mapping[ShardKey, Position], lineages: Mapping[str, Lineage], parents: Mapping[ShardKey, Collection[str]]
 ) -> dict[ShardKey, list[str]]:
-    """Return shards that count as read to their end although their rows do not show it, each with its descendants that have begun.
+    """Return shards that count as read to their end although their lease rows do not show it, each with its descendants that have begun.
 
-    A crash leaves such a row if the children were planned before the parent's last checkpoint was written.
+    A crash leaves such a lease row if the children were planned before the parent's last checkpoint was written.
 
     Args:
-        positions: The positions in the lease table's rows.
+        positions: The positions in the lease rows.
         lineages: The lineages of their streams.
-        parents: The parents in the rows.
+        parents: The parents in the lease rows.
     """
     found: dict[ShardKey, list[str]] = {}
     for key, position in positions.items():

@@ -2,7 +2,7 @@
 
 If the trim horizon has passed a position, Kinesis silently continues at the horizon. A sequence number contains the second in which it was
 assigned and the second in which its shard was created. AWS does not promise this layout, but the KCL relies on it too (SequenceNumberValidator).
-Numbers with another layout have an unknown time. All times are epoch seconds by Kinesis' clock.
+Sequence numbers with another layout have an unknown time. All times are epoch seconds by Kinesis' clock.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
 
     # The low watermark: every record that arrived earlier lies at or before the position; None if unknown
     read_until: float | None = None
-    # The trim horizon when a query chose `TRIM_HORIZON` as its start in this stream; None if no query did
+    # The trim horizon when a query chose `TRIM_HORIZON` as its start in this stream; None if no query starts there
     horizon: float | None = None
     # A loss after this or an earlier position is accepted (option `acceptDataLoss`); None if none is
     accepted: Position | None = None
@@ -72,7 +72,7 @@ class ReadUntil:
         self._since = 0.0
 
     def observe(self, claim: float, now: float) -> None:
-        """Process a response at `now` (monotonic seconds): all records that arrived before `claim` are read."""
+        """Process a response received at `now` (monotonic seconds), with `claim` as its low watermark."""
         if not self._answers:
             self._since, self._least = now, inf
         self._answers += 1
@@ -141,7 +141,7 @@ def start_horizon(shard: Shard | None, known: Facts) -> float | None:
 
 
 def written_at(number: int, shard_id: str, latest: float) -> float | None:
-    """Return the time at which a sequence number of a shard was assigned; None if the number has another layout, or a time after `latest`.
+    """Return the time at which a sequence number of a shard was assigned; None if it has another layout, or a time after `latest`.
 
     >>> written_at(49590338271490256608559692538361571095921575989136588898, "shardId-000000000006", 2e9)
     1545084650.0
@@ -154,12 +154,12 @@ def written_at(number: int, shard_id: str, latest: float) -> float | None:
 
 
 def created_at(shard: Shard) -> float | None:
-    """Return when a shard was created, from its first sequence number; None if that number has another layout."""
+    """Return when a shard was created, from its first sequence number; None if that has another layout."""
     return float(shard.first >> 148 & _36_BITS) if _is_version_2(shard.first) else None
 
 
 def time_of(shard_id: str, position: Position, latest: float) -> float | None:
-    """Return the time in a position; None for kinds or number layouts without a time."""
+    """Return the time in a position; None for kinds of positions, or layouts of sequence numbers, without a time."""
     if position.sequence_number is not None:
         return written_at(position.sequence_number, shard_id, latest)
     return position.value / 1000 if position.kind is PositionKind.AT_TIMESTAMP else None
@@ -177,7 +177,7 @@ def names_another(position: Position, shard: Shard) -> bool:
     if number is None or not (_is_version_2(number) and _is_version_2(shard.first)):
         return False
     own = _index(shard.first)
-    # Only if the shard's first number contains its index does this server encode indexes at all.
+    # Compare indexes only if the shard's first sequence number contains the shard's index: other servers do not encode indexes.
     return index.isdecimal() and own == int(index) and _index(number) != own
 
 
@@ -186,6 +186,6 @@ def _index(number: int) -> int:
 
 
 def _is_version_2(number: int) -> bool:
-    """Whether a number consists of, from the highest of its 186 bits: the value 2 (2 bits), the time of the shard's creation (36), the
+    """Whether a sequence number consists of, from the highest of its 186 bits: the value 2 (2 bits), the shard's creation time (36), the
     shard's index modulo 16 (4), a counter (64), a byte, the time of assignment (36), the shard's index (32), and the value 2 (4)."""
     return number.bit_length() == 186 and number & 0xF == 2

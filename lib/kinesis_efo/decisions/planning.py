@@ -25,7 +25,7 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
     bytes: int  # Their bytes in the buffer
     millis_behind: int | None  # The lag reported by the last event; None before the first event
     last: int | None = None  # The sequence number of the last record; None if unknown or without records
-    # For how many seconds reading seems to be at the tip; 0 if the shard may have more records, or if unknown
+    # For how many seconds the shard has apparently been read to its tip; 0 if it may have more records, or if unknown
     quiet: float = 0.0
     data: int = 0  # Estimated bytes of the records' data
     more: bool = False  # The limits exclude buffered events
@@ -87,7 +87,7 @@ def plan(
     share_bytes, share_records = max_bytes // len(by_age), max_records // len(by_age)
     portions = {first: buffers[first].portion(positions[first], share_bytes, share_records, some=True)}
     if others:
-        # The first event of the first shard may be larger than its share.
+        # Reduce the other shares if the first shard's first event is larger than its share.
         share_bytes = min(share_bytes, max(0, max_bytes - portions[first].bytes) // len(others))
         share_records = min(share_records, max(0, max_records - portions[first].records) // len(others))
     for key in others:

@@ -82,20 +82,20 @@ def lease_positions(
     stored: Callable[[ShardKey], Position | None],
     ancestors: Callable[[ShardKey], Collection[ShardKey]],
 ) -> dict[ShardKey, Position]:
-    """Return the positions that lease rows should have: for each shard, that of the slowest query that has reached the row.
+    """Return the positions that lease rows should have: for each shard, that of the slowest query that has reached the row's position.
 
-    A row must not go back, so queries behind it are ignored. A query that reads an ancestor of a shard is at the shard's beginning.
+    A lease row must not move back, so queries behind it are ignored. A query that reads an ancestor of a shard is at the shard's beginning.
 
     Args:
-        shards: The rows to compute.
+        shards: The shards whose positions to compute.
         queries: The finished offsets of all queries.
-        stored: Returns a row's position; None if the row does not exist.
+        stored: Returns the position in a shard's lease row; None if the row does not exist.
         ancestors: Returns the ancestors of a shard.
     """
 
     def reaches_row(key: ShardKey, position: Position) -> bool:
         row = stored(key)
-        # `lowest` also compares two times; `reaches` is faster for the usual kinds.
+        # `lowest` can also compare two timestamps; `reaches` is faster for the usual positions.
         return row is None or position.reaches(row) or lowest((row, position)) == row
 
     found = {}

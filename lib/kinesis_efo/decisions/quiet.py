@@ -85,7 +85,7 @@ class Quiet:
         return len(counted) >= self._needed and counted[-1] - counted[0] >= QUIET_SECONDS
 
     def seconds_at_tip(self, now: float) -> float:
-        """Return for how many seconds reading seems to be at the tip; 0 if the shard may have more records.
+        """Return for how many seconds the shard has apparently been read to its tip; 0 if it may have more records.
 
         Also 0 without a recent response, for example while the buffer is full.
         """

@@ -1,7 +1,7 @@
 """Decides for one shard what is retained, which queries catch up with GetRecords, and where the subscription stands.
 
-A row is an index of events in the run's table. All queries share one row of a shard, which a subscription fills. A query that is behind has a
-separate row, filled with GetRecords. `decide` is a pure function; the only history in its input is when each row last moved.
+A buffer row is an index of events in the run's table. All queries share one buffer of a shard, which a subscription fills. A query that is
+behind has a separate buffer, filled with GetRecords. `decide` is pure; the only history in its input is when each buffer last moved.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.positions import Position, lowest, rank
 
-# Kinesis limits how often a subscription can be reopened, so it moves at most this often; a separate row has its own limit.
+# Seconds between two moves of a subscription, which Kinesis allows to reopen only so often; separate buffers have another limit.
 MOVE_SECONDS: Final = 5.0
 SEPARATE_SECONDS: Final = 1.0
-# In an idle shard, a query can join a shared row only if that row stays this long. Its task needs one event.
+# In an idle shard, a query can join a shared buffer only if that stays this long: the query's task needs one event.
 IDLE_SECONDS: Final = 60.0
-# A row with at most this lag will soon reach each query that is ahead of it.
+# A buffer with at most this lag will soon reach each query that is ahead of it.
 NEAR_SECONDS: Final = 10.0
 # After this long without space for the next event, the query that retains the most catches up with GetRecords.
 STARVING_SECONDS: Final = 2.0
@@ -26,8 +26,8 @@ STARVING_SECONDS: Final = 2.0
 class Needs(NamedTuple):
     """What a query needs of a shard.
 
-    It has finished everything up to `lowest` and planned up to `reach`. `requested` is the position of a task's request that waits for a row to
-    serve it.
+    The query has finished everything up to `lowest` and planned up to `reach`. `requested` is the position of a task's request that waits
+    for a buffer to serve it.
     """
 
     lowest: Position
@@ -36,7 +36,7 @@ class Needs(NamedTuple):
 
     @property
     def restart_at(self) -> Position:
-        """Where reading restarts if no row has what is needed: tasks read an unfinished micro-batch from `lowest` on."""
+        """Where fetching restarts if no buffer covers the needs: at the request, else at `lowest`, where a repeated micro-batch begins."""
         return self.lowest if self.requested is None else self.requested
 
     @property
@@ -45,18 +45,18 @@ class Needs(NamedTuple):
 
 
 class RowView(NamedTuple):
-    """A row as `decide` sees it. Times are in seconds."""
+    """A buffer row as `decide` sees it. Times are in seconds."""
 
     events: EventIndex
-    lag: float | None  # How far its end is behind the tip; None if unknown
-    silent: float  # Time since its last event
-    age: float  # Time since it began or moved
-    waits: bool = False  # There is no space for its next event
-    quiet: bool = False  # It seems to be at the tip, so a first event that shows where it begins may never come
+    lag: float | None  # How far the buffer's end is behind the tip; None if unknown
+    silent: float  # Time since the buffer's last event
+    age: float  # Time since the buffer began or moved
+    waits: bool = False  # There is no space for the next event
+    quiet: bool = False  # The shard seems to be at the tip: the event that shows the buffer's start may never come
     retained_from: Position | None = None  # Events before this position are about to be dropped
 
     def has(self, position: Position) -> bool:
-        """Whether the row has, or will receive, everything after a position."""
+        """Whether the buffer has, or will receive, everything after a position."""
         if self.retained_from is not None and rank(position) < rank(self.retained_from):
             return False
         covered = self.events.covers(position)
@@ -68,17 +68,17 @@ class RowView(NamedTuple):
         return near and self.has(position)
 
     def is_within(self, needs: Needs) -> bool:
-        """Whether the row begins within or before what a query has planned."""
+        """Whether the buffer begins within or before what a query has planned."""
         return self.has(needs.reach) or self.has(needs.lowest)
 
 
 class Decision(NamedTuple):
-    """What to do with the rows of a shard."""
+    """What to do with the buffers of a shard."""
 
-    restart_at: Position | None  # Where the subscription restarts; None if it stays
+    restart_at: Position | None  # Where the subscription restarts; None if it continues
     retain_from: Position  # The lowest position in `retained`; everything before it is dropped
-    retained: Mapping[str, Position]  # For each query, the position from which the shared row is retained
-    separate: Mapping[str, Position]  # Where each separate row begins or restarts
+    retained: Mapping[str, Position]  # For each query, the position from which the shared buffer is retained
+    separate: Mapping[str, Position]  # Where each separate buffer begins or restarts
     rules: tuple[str, ...] = ()  # The rules that applied
 
 
@@ -149,24 +149,24 @@ def _is_at_tip(needs: Needs, row: RowView | None) -> bool:
 
 
 def _floor(needs: Needs, shared: RowView, own: RowView | None) -> Position | None:
-    """Return the position from which the shared row is retained for a query; None if it is not."""
+    """Return the position from which the shared buffer is retained for a query; None if it is not retained for this query."""
     if shared.has(needs.lowest):
         return needs.lowest
     if not shared.has(needs.reach):
         return None
-    # The shared row begins within the (at most two) planned micro-batches. The separate row may have their first part.
+    # The shared buffer begins within the (at most two) planned micro-batches. The separate buffer may have their first part.
     first = lowest((needs.reach, own.events.end)) if own is not None and own.has(needs.lowest) else shared.events.start
     return max(shared.events.start, first, key=rank)
 
 
 def _starves(queries: Mapping[str, Needs], shared: RowView) -> bool:
-    """Whether a query has read all of a row that is full."""
+    """Whether a query has read all of a full buffer."""
     front = max((each.reach for each in queries.values()), key=rank)
     return shared.waits and shared.silent >= STARVING_SECONDS and shared.events.news_since(front) is None
 
 
 def _own_row(needs: Needs, shared: RowView, row: RowView | None) -> Position | None:
-    """Return where a query's separate row begins; None if the shared row serves it."""
+    """Return where a query's separate buffer begins; None if the shared buffer serves the query."""
     served = shared.serves(needs.current) or (needs.requested is None and shared.serves(needs.lowest))
     if row is None:
         return None if served else needs.restart_at

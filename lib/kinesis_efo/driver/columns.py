@@ -113,7 +113,7 @@ def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
                 )
             good = text.rlike(rf"^({form})\z")  # `$` also matches before a last line break
             if isinstance(kind, T.DecimalType):
-                # Further decimal places would be rounded, unless they are 0.
+                # Reject further decimal places, which would be rounded, unless they are 0.
                 wide = T.DecimalType(38, min(37, 38 - kind.precision + kind.scale))
                 exact = text.rlike("E") & (text.try_cast(wide) == text.try_cast(kind))
                 good &= exact | text.rlike(rf"^-?[0-9]+([.][0-9]{{0,{kind.scale}}}0*)?\z")
@@ -158,7 +158,7 @@ def write_once(rows: DataFrame, batch_id: int, name: str = "") -> DataFrameWrite
     """
     context = getattr(rows.sparkSession, "sparkContext", None)
     query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
-    # In a thread pool, a thread may still have another query's properties.
+    # Also compare the micro-batch: in a thread pool, a thread may still have another query's properties.
     if context is None or query is None or context.getLocalProperty("streaming.sql.batchId") != str(batch_id):
         raise ConfigurationError(
             "write_once: the query is not known here; call it in foreachBatch of a classic session, or set Delta's options txnAppId and "

@@ -74,7 +74,7 @@ def read_stream(
             f"kinesis_efo.read_stream got name={name!r}: Spark has names of sources since 4.2; leave it out on this version"
         )
     given, _ = _with_times("kinesis_efo.read_stream", dict(_texts(manifest, streams, options)), since=since)
-    # The supervisor is started only after the options were validated, so validate them with a placeholder for its path.
+    # Validate the options with a placeholder for the path of the supervisor, which is started only after that.
     checked = {**given, SUPERVISOR: "not yet"}
     fetchers = SourceOptions.parse(checked).fetchers
     if fetchers is not None and (in_pipeline() or not _is_driver(spark)):
@@ -88,7 +88,7 @@ def read_stream(
             KinesisEfoSource(checked).schema()
         else:
             register(spark)
-            # Identify this program: the JVM of a Spark Connect server has sessions of several programs.
+            # Identify this program by its session: the JVM of a Spark Connect server has sessions of several programs.
             if session := getattr(spark, "session_id", None):
                 given[PROGRAM] = session
             if session is not None and session not in _alive:
@@ -158,7 +158,7 @@ def read(
     ends = BatchOptions.parse({**given, **hints}).source.ends
     if not in_pipeline():
         at_tips = None in (ends.everywhere, *ends.streams.values(), *ends.shards.values())
-        # All actions must end at the same tips, although Spark Connect loads the source again for each, and Spark 4.0 plans each anew.
+        # Fix the tips now, for all actions: Spark Connect loads the source again for each action, and Spark 4.0 plans each action again.
         if _is_driver(spark):
             hints[CORES] = str(spark.sparkContext.defaultParallelism)
             source = KinesisEfoSource({**given, **hints})
@@ -283,7 +283,7 @@ def _is_driver(spark: SparkSession) -> bool:
 def _driver_host(spark: SparkSession) -> str | None:
     """Return the host name or address at which executors reach the driver; None if unknown."""
     master = spark.conf.get("spark.master", None) or ""
-    # With `local-cluster`, executors are separate processes, which may use another address.
+    # Exclude `local-cluster`, whose executors are separate processes, which may use another address.
     if master.startswith("local") and not master.startswith("local-cluster"):
         return "localhost"
     return spark.conf.get("spark.driver.host", None)

@@ -63,7 +63,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     """
     stopping = threading.Event()
     process = os.getpid()
-    # Its `put` is reentrant, which a signal handler requires, and a forked child has a separate copy.
+    # Use a SimpleQueue: its `put` is reentrant, as a signal handler requires, and a forked child has a separate copy.
     requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def handle(number: int, _frame: FrameType | None) -> None:
@@ -81,7 +81,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
 
     threading.Thread(target=pass_on, name="kinesis-efo stop", daemon=True).start()
 
-    # `signal` returns None for a handler that was not installed from Python. Restore the default instead.
+    # Restore the default instead of a handler that was not installed from Python, for which `signal` returns None.
     before = {number: signal.signal(number, handle) or signal.SIG_DFL for number in SIGNALS}
     _restores.append(restore)
     ends: list[Callable[[], None]] = []
@@ -90,7 +90,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     try:
         yield stopping
     finally:
-        # In a forked child, the handlers are already restored, and the session belongs to the parent.
+        # Do nothing in a forked child: its handlers are already restored, and the session belongs to the parent.
         if os.getpid() == process:
             for end in reversed(ends):
                 end()
@@ -193,7 +193,7 @@ def is_stop(error: Exception, stopping: threading.Event) -> bool:
 
 
 def _killed_by_signal(error: object) -> bool:
-    # Hadoop's exception lacks a message, so also search the stack traces.
+    # Also search the stack traces: Hadoop's exception lacks a message.
     while error is not None:
         if _KILLED_BY_SIGNAL.search(f"{error}\n{getattr(error, '_stackTrace', '')}"):
             return True
@@ -244,7 +244,7 @@ def _handle_in_jvm(spark: SparkSession, notify: Callable[[], None]) -> Callable[
         try:
             before.append((named, jvm_signal.handle(named, _JvmHandler(notify))))
         except Py4JJavaError as error:
-            # A JVM with the option -Xrs rejects this; JVMs of other vendors may have similar options.
+            # Continue without the JVM's signals: with the option -Xrs, or a similar one of another vendor, the JVM rejects the handler.
             logger.warning(
                 "the JVM does not let this library handle %s: %s; remove -Xrs from its options, or signal the Python process",
                 number.name,

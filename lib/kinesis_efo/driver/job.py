@@ -175,10 +175,10 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
             try:
                 stop_after_batch(query)
             except Exception as error:
-                # Only logged: the body receives this error when it awaits the query.
+                # Only log the error: the body receives it when it awaits the query.
                 logger.info("query %s failed while it was stopped: %s", query.runId, error)
         if not queries:
-            # Only stopping Spark ends an action that the body waits for.
+            # Stop Spark: nothing else ends an action that the body waits for.
             early.set()
             spark.stop()
 
@@ -194,13 +194,13 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
         if os.getpid() == process:  # in a forked child, the events' locks may stay locked forever
             left.set()
             stopping.set()
-    # Another query may still be in its micro-batch.
+    # Wait for the other queries, which may still be in their micro-batches.
     thread.join()
 
 
 def _end(spark: SparkSession, restores: Sequence[Callable[[], object]], *, quietly: bool) -> None:
     try:
-        # Otherwise, the JVM would log after the reason, which must be the last line.
+        # Silence the JVM, which would log after the reason: the reason must be the last line.
         if quietly and isinstance(spark, SparkSession) and spark.sparkContext._jsc is not None:
             spark.sparkContext.setLogLevel("ERROR")
         spark.stop()
@@ -209,5 +209,5 @@ def _end(spark: SparkSession, restores: Sequence[Callable[[], object]], *, quiet
             restore()
     # OSError: the JVM is gone.
     except (Py4JError, OSError) as error:
-        # For a failed job, the reason was already printed.
+        # Log quietly after a failed job, whose reason was already printed.
         logger.log(logging.DEBUG if quietly else logging.WARNING, "Spark did not stop in good order: %s", error)

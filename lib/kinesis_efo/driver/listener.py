@@ -192,7 +192,7 @@ def progress(query: StreamingQuery | StreamingQueryProgress) -> list[BatchProgre
             end = Offset.from_json(offset_json(source.endOffset))
         except ValueError:
             continue
-        # On Spark 4.0, `latestOffset` is an offset, not a report.
+        # Ignore Spark 4.0's `latestOffset`, which is an offset and not a report.
         report = Report.parse(source.latestOffset)
         if report == Report():
             report = read_note(notes_directory(), end)
@@ -215,7 +215,7 @@ def progress(query: StreamingQuery | StreamingQueryProgress) -> list[BatchProgre
 
 
 class _MarkedOffset(msgspec.Struct):
-    """An offset of which only the mark is parsed. It may have thousands of shards."""
+    """An offset of which only the mark is parsed, since it may have thousands of shards."""
 
     streams: msgspec.Raw
     mark: str

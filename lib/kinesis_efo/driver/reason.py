@@ -64,7 +64,7 @@ def own_message(error: BaseException | str) -> str | None:
 
 
 def _found(error: BaseException | str) -> re.Match[str] | None:
-    # The text of an error that did not come through Spark lacks a traceback, so add the name of its class.
+    # Add the name of the class: the text of an error that did not come through Spark lacks a traceback.
     text = error if isinstance(error, str) else f"{type(error).__module__}.{type(error).__qualname__}: {error}"
     found = list(_OURS.finditer(text))
     return found[-1] if found else None

@@ -47,10 +47,10 @@ _making: Final = threading.Lock()
 class Times(NamedTuple):
     """Times of a supervisor in seconds."""
 
-    look: float = 2.0  # between checks whether Spark was stopped, of which Spark does not notify a supervisor
-    first_pause: float = 1.0  # before a failed job is restarted
+    look: float = 2.0  # Between checks whether Spark was stopped, of which Spark does not notify a supervisor
+    first_pause: float = 1.0  # Before a failed job is restarted for the first time
     longest_pause: float = 30.0
-    no_core: float = 30.0  # for which tasks wait before a warning
+    no_core: float = 30.0  # Until a warning that no task of a micro-batch runs
 
 
 def supervisor_of(spark: SparkSession, fetchers: int, times: Times | None = None) -> Supervisor:
@@ -94,8 +94,8 @@ def _is_running(spark: SparkSession) -> bool:
 class Supervisor:
     """Starts and ends the fetchers for one session, until Spark is stopped. Use `supervisor_of` to get it.
 
-    Runs connect to the supervisor through a Unix socket at `path`, in a directory that only this user can enter. It lives as long as Spark:
-    any number of queries may be started from a DataFrame.
+    Runs connect to the supervisor through a Unix socket at `path`, in a directory that only this user can enter. The socket exists as long
+    as Spark: any number of queries may be started from a DataFrame.
     """
 
     def __init__(self, spark: SparkSession, times: Times) -> None:
@@ -141,7 +141,7 @@ class Supervisor:
                     target=self._serve, args=(connection,), name="kinesis-efo fetchers", daemon=True
                 ).start()
         finally:
-            # Also after an error, such as too many open files; the next DataFrame then gets a new supervisor.
+            # Stop accepting runs, even after an error such as too many open files: the next DataFrame then gets a new supervisor.
             self.ended = True
             self._socket.close()
             self._remove()

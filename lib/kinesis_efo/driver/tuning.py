@@ -48,8 +48,8 @@ class LowLatency:
 def low_latency(spark: SparkSession | SparkSession.Builder, *, checkpoint: str | os.PathLike[str]) -> LowLatency:
     """Shorten the micro-batches of a session's queries. Call it before queries are started. Calling it again is harmless.
 
-    Settings that already have a value are not changed. Neither are those that would make checkpoints less safe or not help; the result
-    contains the reason.
+    Settings that already have a value are not changed. Settings that would make checkpoints less safe or would not help are not changed
+    either; the result contains the reason.
 
     Args:
         spark: The builder of a classic session, before it creates the session. Later settings of the builder override these. Or a running

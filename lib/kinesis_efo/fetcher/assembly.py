@@ -31,7 +31,7 @@ _MOST_SUBSCRIPTIONS: Final = 20_000
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """Return an event loop for a fetcher: uvloop's if installed, which needs a fifth less CPU, otherwise asyncio's."""
-    # uvloop may be installed only for another program.
+    # Let users turn uvloop off: it may be installed only for another program.
     if os.environ.get("KINESIS_EFO_UVLOOP", "").lower() == "off":
         return asyncio.new_event_loop()
     try:
@@ -58,7 +58,7 @@ async def stream_opener(
     control = await stack.enter_async_context(await clients.open("kinesis"))
     clock.watch(control)
     transport = await _open_transport(stack, clients, options, budget, clock)
-    # This stack is entered before the run starts, so that clients that are opened later are closed only after the run has ended.
+    # Enter this stack before the run starts: clients that are opened later are then closed only after the run has ended.
     later = await stack.enter_async_context(AsyncExitStack())
     apart = OpenedLater(partial(_open_separate, later, clients, options, clock))
     apart_limits = polling_limits(limits, _separate_rate(options))
@@ -101,7 +101,7 @@ async def _open_separate(
 ) -> Transport:
     """Open the transport for queries that catch up; see `Stream.separate`."""
     config = AioConfig(**POLLING_CONFIG, max_pool_connections=_MOST_SUBSCRIPTIONS)
-    # The clock already watches the client that lists the shards every minute.
+    # Do not watch this client: the clock already watches the client that lists the shards every minute.
     client = await stack.enter_async_context(await clients.open("kinesis", config))
     return PollingTransport(client, clock, options.polling_interval, partial(separate_pace, _separate_rate(options)))
 

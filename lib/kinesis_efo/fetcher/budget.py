@@ -249,7 +249,7 @@ class ShardRoom:
         reader is behind and another one has waited for `STARVING_SECONDS`, the event gets space and earlier events stay, one event at a time. A
         reader that is behind and does not move for `CLAIM_SECONDS` does not count.
         """
-        # Release reservations before waiting, or two shards could deadlock.
+        # Release reservations before waiting: otherwise, two shards could deadlock.
         self.release()
         waiting = self._account.reserve(size + EVENT_OVERHEAD)
         if self._waits is not None:

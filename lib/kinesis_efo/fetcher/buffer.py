@@ -31,7 +31,7 @@ CLAIM_SECONDS: Final = 30.0
 
 
 class NotCovered(Exception):
-    """A row does not contain `left`, the rest of a range. The run decides where to read it."""
+    """A buffer does not contain `left`, the rest of a range. The run decides where to read the rest."""
 
     def __init__(self, left: ShardRange) -> None:
         super().__init__(str(left))
@@ -47,7 +47,7 @@ class BufferedEvent(NamedTuple):
     through: Position  # The position at its end
     size: int  # Bytes in the buffer
     records: int  # Number of Kinesis records
-    # The last record. The number 0 stands for a last record at `through`, as most events have: this makes reports 10% smaller. The index in
+    # The last record. The sequence number 0 means that it is at `through`, as in most events: this makes reports 10% smaller. Its index in
     # an aggregate is missing once the payload was dropped.
     last: LastRecord | None
     arrivals: Sequence[Arrivals]  # When the records arrived in the stream, if recorded
@@ -127,12 +127,12 @@ class ShardBuffer(EventIndex):
     # -- filling
 
     async def admit(self, event: Event, now: float) -> None:
-        """Add the subscription's next event, received at `now` (monotonic seconds), in its reserved space. A small event may have to wait."""
+        """Add the next event, received at `now` (monotonic seconds). A small event, received without reserved space, may wait for it."""
         self.quiet.observe(event.head, now)
         if event.head.still:
             self.room.release()
             return
-        # An event without records moves the offset of an idle shard, so it must not wait for space.
+        # Do not make an event without records wait for space: it moves the offset of an idle shard.
         idle = not event.head.records and event.head.continuation is not None
         size = 0 if idle else EVENT_OVERHEAD + (len(event.payload) if event.head.records else 0)
         await self.room.occupy(size)
@@ -150,7 +150,7 @@ class ShardBuffer(EventIndex):
             self._payloads.append(event.payload if head.records else None)
             self.touched_at = self._budget.now()
         if size and self.end == self.committed:
-            self._evict(len(self))  # a repeated event, which would never be dropped, as no position moves
+            self._evict(len(self))  # a repeated event, which would never be dropped: no position moves
         self._drop_what_exceeds(self.end)
         self._arrived()
 
@@ -165,19 +165,19 @@ class ShardBuffer(EventIndex):
 
     def covers(self, position: Position) -> bool | None:
         covered = not self._closed and super().covers(position)
-        # If reading seems to be at the tip, do not wait for a first event, which may never come.
+        # Do not wait for a first event, which may never come, if the shard seems to be at the tip.
         return False if covered is None and self.quiet.is_at_tip() else covered
 
     def entries_since(self, reported: int) -> tuple[list[BufferedEvent], int]:
         """Return the events since the last call, and the number of all events so far.
 
-        `reported` is the number returned by the last call, or 0. An idle last event is returned again, as its position may have grown.
+        `reported` is the number returned by the last call, or 0. An idle last event is returned again: its position may have grown.
         """
         first = max(0, min(reported - self.compacted, len(self) - int(self.idle)))
         entries, now = [], self._budget.now()
         for slot in range(first, len(self)):
             payload, number = self._payloads[slot], self.last_of(slot)
-            # The event may have been read and dropped already, but a range must not end before the event's last record.
+            # Report the last record even if the event was read and dropped: a range must not end before it.
             last = last_record(payload) if payload is not None else None if number is None else LastRecord(number)
             entries.append(
                 BufferedEvent.of(self.end_of(slot), *self.sizes(slot), last, self.arrivals(slot), self.age(slot, now))
@@ -263,7 +263,7 @@ class ShardBuffer(EventIndex):
     def _exceed_if_starving(self) -> None:
         if (waited := self.waits) is None:
             return
-        # A finished reader does not count, although its cursor may still be open.
+        # Ignore finished readers, whose cursors may still be open.
         unfinished = [cursor for cursor in self._cursors if not cursor.done]
         waiting = [cursor for cursor in unfinished if self._is_at_end(cursor.position)]
         if not waiting:
@@ -271,7 +271,7 @@ class ShardBuffer(EventIndex):
         now = self._budget.now()
         passed = [cursor.position for cursor in unfinished if cursor not in waiting and not cursor.lags(now)]
         if waited < YIELD_SECONDS:
-            # Events that all readers have passed stay if they are retained for a query without a reader here.
+            # Retain events that all readers have passed for queries without a reader here.
             readers = {cursor.query for cursor in self._cursors}
             passed += [at for query, at in self._retained.items() if query not in readers and self.covers(at)]
         self.drop_unread(min((self.index_after(at) for at in passed), default=len(self)))
@@ -290,7 +290,7 @@ class ShardBuffer(EventIndex):
         return self.gone <= self._extra - self.compacted < len(self)
 
     def _drop_what_exceeds(self, read: Position) -> None:
-        # Events that exceeded the budget may block the next reader, so they are dropped once read.
+        # Drop events that exceeded the budget once they are read: they may block the next reader.
         if self._exceeded and all(cursor.given_up for cursor in self._cursors):
             self._exceeded = False
             self.drop_unread(self.index_after(read))
@@ -303,7 +303,7 @@ class ShardBuffer(EventIndex):
         if last is not None:
             self.last_record = last_record(last) or self.last_record
         self._account.release(self.drop(stop))
-        # Free the payloads now, but remove slots only in large groups, as that moves all later ones.
+        # Free the payloads now, but remove slots only in large groups: each removal moves all later slots.
         self._payloads[gone:stop] = [None] * (stop - gone)
         del self._payloads[: self.compact()]
 
@@ -346,7 +346,7 @@ class Cursor:
         self.position = self.settled = position  # `settled`: the end of the last event with records
         # If the next event is past the range's last record but lacks it: its payload, or [] if empty
         self.beyond: list[bytes] | None = None
-        # The reader stood still while another one waited, so events are no longer retained for it
+        # The reader made no progress while another one waited, so events are no longer retained for it
         self.given_up = False
 
     def waited(self, now: float) -> float:
@@ -354,7 +354,7 @@ class Cursor:
         return 0.0 if self._waits_since is None else now - self._waits_since
 
     def lags(self, now: float) -> bool:
-        """Whether the reader has stood still for `CLAIM_SECONDS` while another one waits. Call it only while another one waits."""
+        """Whether the reader has made no progress for `CLAIM_SECONDS` while another one waits. Call this only while another one waits."""
         if self._holds_up_since is None:
             self._holds_up_since = now
         if not self.given_up and now - self._holds_up_since >= CLAIM_SECONDS:
@@ -372,15 +372,15 @@ class Cursor:
     def done(self) -> bool:
         """Whether the reader has received all of its range.
 
-        A range with a known last record is complete once that record was read. Any other range is complete once its end position was reached, or
-        once reading seems to be at the tip, as the end is in the past: an event with exactly that position may never come. GetRecords
-        returns positions only with records, and SubscribeToShard may choose others.
+        A range with a known last record is complete once that record was read. Any other range is complete once its end position was
+        reached or, since the end is in the past, once the reader seems to be at the tip: an event with just that position may never come.
+        GetRecords returns positions only with records, and SubscribeToShard may choose others.
         """
         if self._last is not None:
             return self._found
         if self.position.reaches(self._through):
             return True
-        # Only Kinesis decides that a shard has ended. A buffer that may begin after the reader proves nothing about the records in between.
+        # Continue until Kinesis ends the shard, and if the buffer may begin after the reader: records in between would be skipped.
         buffer = self._buffer
         believed = not self._through.is_end and buffer.quiet.is_at_tip(self._asked_at)
         return believed and buffer._is_at_end(self.position) and bool(buffer.covers(self.position))

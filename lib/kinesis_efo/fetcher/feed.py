@@ -1,4 +1,4 @@
-"""Fetches one row of the run's table: a subscription, or GetRecords, fills a buffer. Only the run restarts it."""
+"""Fetches one buffer row of the run's table: a subscription, or GetRecords, fills a buffer. Only the run restarts the row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _STEP_SECONDS: Final = 1.0
 _STILL_SECONDS: Final = 4.0
-"""How often an event without records or a new position is reported, to show how far the shard was read."""
+"""Minimum seconds between reports of events without records and without a new position, which show how far the shard was read."""
 _LAGS: Final = 3
 """The lags of this many events, at least `_STEP_SECONDS` apart, prove how far the shard was read. A single lag may be wrong."""
 
@@ -41,21 +41,21 @@ class FetchCounts:
 
 
 class RowListener(Protocol):
-    """Receives notifications about changed rows, in the fetcher's event loop. Either the run's table, or a remote fetcher's `Reporter`."""
+    """Receives notifications about changed buffer rows, in the fetcher's event loop: the run's table, or a remote fetcher's `Reporter`."""
 
     def touch(self, rows: Iterable[RowKey]) -> None:
-        """Mark these rows as changed, so that they are processed next time."""
+        """Mark these buffer rows as changed, so that they are processed next time."""
 
     def wake(self) -> None:
-        """Process the changed rows now."""
+        """Process the changed buffer rows now."""
 
 
 class ShardFeed:
-    """Fills a buffer with the events of one row, as its `order` demands.
+    """Fills a buffer with the events of one buffer row, as its `Order` requires.
 
     Args:
         subscribe: Creates a subscription.
-        listener: Receives notifications about the row.
+        listener: Receives notifications about the buffer row.
         ended: Called with the shard's children when the last event of the shard has arrived.
         failed: Called with the error if the shard can no longer be read.
         counts: Counts what is received.
@@ -112,7 +112,7 @@ class ShardFeed:
         self._read_until: deque[float] = deque(maxlen=_LAGS)
 
     def apply_order(self, order: Order) -> None:
-        """Apply an order: restart if its version has changed, and drop what it no longer retains."""
+        """Apply an `Order`: restart if its version has changed, and drop the events that it no longer retains."""
         before, self.order = self.order, order
         if self.buffer is None or before is None or before.version != order.version:
             assert order.start is not None
@@ -149,7 +149,7 @@ class ShardFeed:
 
     def _record_lag(self, event: Event, came: float) -> None:
         self.millis_behind = event.head.millis_behind
-        # One event per second, so that they cover the time for which a server may be wrong.
+        # Use one event per second, so that the events cover the time for which a server may be wrong.
         if not self._read_until or came - self._lag_at >= _STEP_SECONDS:
             self._lag_at = came
             self._read_until.append(came - event.head.millis_behind / 1000)
@@ -160,7 +160,7 @@ class ShardFeed:
         """Stop fetching and drop the buffer. Return a task that is done once the connection is closed."""
         task, self._task = self._task, None
         buffer, self.buffer = self.buffer, None
-        # The subscription references the buffer, whose payloads would stay in memory as long as the feed exists.
+        # Drop the reference to the subscription, which would keep the buffer's payloads in memory as long as the feed exists.
         self._subscription = None
         self.millis_behind = None
         self._read_until.clear()
@@ -178,7 +178,7 @@ class ShardFeed:
 
     async def _fill(self, buffer: ShardBuffer, before: asyncio.Task[None] | None) -> None:
         if before is not None:
-            # Kinesis allows one subscription per shard and consumer, so close the old connection first.
+            # Close the old connection first: Kinesis allows one subscription per shard and consumer.
             await asyncio.gather(before, return_exceptions=True)
         try:
             subscription = self._subscription = self._subscribe(buffer.end, _Filling(self, buffer))
@@ -205,7 +205,7 @@ class ShardFeed:
 
     def _announce(self) -> None:
         self.signal.notify()
-        # Readers need every new position. But one without records must not wake a poll: 256 idle shards have 50 of these a second.
+        # Report every new position to readers, but do not wake a poll for one without records: 256 idle shards have 50 of these a second.
         self._listener.touch((self.row,))
         if self.buffer is None or not self.buffer.idle:
             self._listener.wake()

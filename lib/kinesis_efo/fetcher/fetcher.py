@@ -1,6 +1,6 @@
-"""The fetcher: fills the rows that the run orders, and serves ranges of shards to tasks.
+"""The fetcher: fetches the events that the run requests, and serves ranges of shards to tasks.
 
-It lives in one event loop and is not thread-safe. Only the run decides what is fetched from where.
+It runs in one event loop and is not thread-safe. Only the run decides which events are fetched from where.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ READ_CHUNK_BYTES: Final = 1 << 20
 
 _AGAIN_SECONDS: Final = 1.0
 _SEPARATE_PART: Final = 4
-"""While queries catch up, their rows together get the budget divided by this number."""
+"""While queries catch up, their separate buffers together get the budget divided by this number."""
 _STALE_SECONDS: Final = 7.0
-"""An empty row that waits this long for space gets that of a row that was not read for as long."""
+"""An empty buffer that waits this long for space gets the space of a buffer that was not read for as long."""
 _PAST_SECONDS: Final = 10.0
 """Maximum wait of a range whose last record is older than the retention, if `failOnDataLoss` is false."""
 
@@ -81,14 +81,14 @@ class Coordinator(Protocol):
         """Return further facts about a position of a shard."""
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
-        """Report that a row can no longer be filled, or that a query cannot read what it has planned."""
+        """Report that a buffer row can no longer be filled, or that a query cannot read what it has planned."""
 
 
 class Fetcher:
-    """Fills rows as ordered and serves ranges of them.
+    """Fills buffers as the run requests and serves ranges of them.
 
-    The rows of all queries share `budget`. While there are rows of queries that catch up, these use a part of it (`separate`). `counts` has what
-    was received, by query name.
+    The buffers of all queries use `budget`. Those of queries that catch up, if any, use a part of it (`separate`). `counts` has the
+    received events and bytes, by query name.
     """
 
     def __init__(self, streams: Streams, budget: Budget, settings: FetcherSettings, clock: Clock) -> None:
@@ -109,7 +109,7 @@ class Fetcher:
         self._orders_changed = Signal()
 
     def start(self, coordinator: Coordinator, listener: RowListener) -> None:
-        """Watch the streams, and follow orders as far as the coordinator allows. The listener receives notifications about changed rows."""
+        """Watch the streams, and apply orders as far as the coordinator allows. The listener is notified of changed buffer rows."""
         self._coordinator, self._listener = coordinator, listener
         coordinator.failure.on_set(self._wake_all)
         self._tasks = [
@@ -132,7 +132,7 @@ class Fetcher:
     # -- what the run orders
 
     def apply_orders(self, orders: Mapping[RowKey, Order | None]) -> None:
-        """Fill these rows as ordered. None ends a row once all tasks have finished reading it."""
+        """Fill these buffer rows as requested. None ends a row once all tasks have finished reading it."""
         for row, order in orders.items():
             feed = self._feeds.get(row)
             if order is None:
@@ -140,7 +140,7 @@ class Fetcher:
                     feed.order = None
                     self._close_unneeded(row)
             else:
-                # Obey even if the shard may not be read right now: its subscription waits for that, and the order is not sent again.
+                # Apply the order even if the shard may not be read yet: its subscription waits for that, and the order is not sent again.
                 if feed is None:
                     feed = self._feeds[row] = self._feed(row)
                     self._share_room()
@@ -148,7 +148,7 @@ class Fetcher:
         self._orders_changed.notify()
 
     async def close(self, rows: Iterable[RowKey]) -> None:
-        """Stop filling rows now, and wait until their connections are closed."""
+        """Stop filling these buffer rows now, and wait until their connections are closed."""
         feeds = [feed for row in list(rows) if (feed := self._feeds.pop(row, None)) is not None]
         closing = [task for feed in feeds if (task := feed.close()) is not None]
         self._share_room()
@@ -159,7 +159,7 @@ class Fetcher:
         return iter(list(self._feeds.values()))
 
     def feed(self, row: RowKey) -> ShardFeed | None:
-        """Return the feed of a row, if the row is ordered and may be read."""
+        """Return the feed of a buffer row, if the row is requested and may be read."""
         return self._feeds.get(row) if self._coordinator.may_read(row.shard) else None
 
     def _close_unneeded(self, row: RowKey) -> None:
@@ -174,7 +174,7 @@ class Fetcher:
         self.separate.limit, self.budget.limit = max(1, part), self.room - part
 
     async def _make_room(self) -> None:
-        """Free the space of unread rows for rows that would otherwise wait forever."""
+        """Free the space of unread buffers for buffers that would otherwise wait forever."""
         while True:
             await self._clock.sleep(1.0)
             for budget in (self.budget, self.separate):
@@ -218,11 +218,11 @@ class Fetcher:
     def read(
         self, row: RowKey, wanted: ShardRange, asked_at: float | None = None, query: str = ""
     ) -> AsyncGenerator[list[bytes], None]:
-        """Yield the payloads that cover a range, some at a time, from a row.
+        """Yield the payloads that cover a range, some at a time, from a buffer row.
 
         `asked_at` is when the range was requested, monotonic seconds; None for now. Raises:
 
-        - `NotCovered` if the row lacks the rest of the range or does not get there.
+        - `NotCovered` if the row lacks the rest of the range or does not reach it.
         - `DataLossError` if the last record of the range is lost and losses fail the query.
         - `RetriesExhaustedError` if the end is not reached in time.
         """
@@ -232,7 +232,7 @@ class Fetcher:
         """Return the seconds without progress after which a range fails."""
         settings, stream, last = self.settings, self._streams.stream(wanted.key.stream), wanted.last
         if last is not None and not self._loss_is_fatal(wanted) and await stream.is_past(wanted.key.shard, last):
-            # The record was trimmed, so give it up soon: otherwise each range would wait long, while more records expire.
+            # Give up soon, since the record was trimmed: otherwise each range would wait long, while more records expire.
             return min(settings.timeout, _PAST_SECONDS)
         return settings.timeout
 
@@ -299,7 +299,7 @@ class Fetcher:
 
     @contextmanager
     def _retained(self, row: RowKey) -> Iterator[None]:
-        """Retain a row that is no longer ordered while a task reads it."""
+        """Retain a buffer row that is no longer requested while a task reads it."""
         self._readers[row] += 1
         try:
             yield
@@ -311,7 +311,7 @@ class Fetcher:
 
 
 class FetcherSource:
-    """Serves the tasks of one query from the rows that all queries share; implements `RangeSource`."""
+    """Serves the tasks of one query from the buffers that all queries share; implements `RangeSource`."""
 
     def __init__(self, fetcher: Fetcher, clock: Clock, query: str) -> None:
         self._fetcher = fetcher
@@ -326,7 +326,7 @@ class FetcherSource:
 
 
 class _RangeReading:
-    """Reads one range for a task from a row.
+    """Reads one range for a task from a buffer row.
 
     `handed_at` is when the task received its current payloads, monotonic seconds; None while it waits.
     """
@@ -369,13 +369,13 @@ class _RangeReading:
                             self.handed_at = self._clock.monotonic()
                             yield payloads
                             self.handed_at = None
-                            # Record this after the yield, since a task may need long for its payloads.
+                            # Record the progress after the yield: a task may need long for its payloads.
                             self._shortfall.progressed(self._clock.monotonic())
                             fetcher._beyond.pop((self._row, wanted.through), None)
                 if self._shortfall.lost:
                     await fetcher._lost(wanted.key, self._shortfall.lost)
         except (DataLossError, RetriesExhaustedError) as error:
-            # Another attempt would wait as long.
+            # Fail the query: another attempt would wait as long.
             fetcher._coordinator.failed(RowKey(self._query, self._row.shard), error)
             raise
         finally:
@@ -392,7 +392,7 @@ class _RangeReading:
             self._shortfall.check_progress(self._left.after, now)
             allowed_at = min(allowed_at, now) if fetcher._coordinator.may_read(self._row.shard) else inf
             if now - allowed_at >= _AGAIN_SECONDS:
-                raise NotCovered(self._left)  # the row is not ordered, or no longer
+                raise NotCovered(self._left)  # the buffer row is not requested, or no longer
             if now >= give_up_at:
                 raise fetcher._coordinator.refusal(self._row.shard, patience)
             await fetcher._orders_changed.within(min(give_up_at - now, _AGAIN_SECONDS))
@@ -425,12 +425,12 @@ class _RangeReading:
         self._fetcher._beyond.setdefault((self._row, through), now)
         await self._clock.sleep(_AGAIN_SECONDS)
         if feed.buffer is buffer:
-            # Dropping the event shows the run that the record must be fetched again.
+            # Drop the event, which shows the run that the record must be fetched again.
             buffer.drop_unread(min(buffer.index_after(cursor.position) + 1, len(buffer)))
         raise NotCovered(self._left)
 
     async def _waited(self, feed: ShardFeed, buffer: ShardBuffer, cursor: Cursor) -> bool:
-        """Wait for a change in the row. Return whether to check the buffer again."""
+        """Wait for a change in the buffer. Return whether to check it again."""
         await feed.signal.within(1.0)
         self._fetcher._coordinator.failure.raise_if_set()
         now = self._clock.monotonic()
@@ -440,7 +440,7 @@ class _RangeReading:
             self._ahead_since = None
         elif self._ahead_since is None:
             self._ahead_since = now
-        # Do not wait for a row that other queries read far before this range.
+        # Do not wait for a buffer that other queries read far before this range.
         waits_for_others = self._ahead_since is not None and now - self._ahead_since >= MOVE_SECONDS
         if waits_for_others or (feed.has_failed and not self._over):
             raise NotCovered(ShardRange(self._left.key, cursor.settled, self._left.through, self._left.last))

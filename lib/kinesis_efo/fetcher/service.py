@@ -71,7 +71,7 @@ class FetcherService(Service):
                         return
                     coming = None
                 else:
-                    # A heartbeat for the waiting client. It goes through the event loop, so it also shows that the loop runs.
+                    # Send a heartbeat to the waiting client through the event loop, which also shows that the loop runs.
                     some = self.run(call, getting.so_far())
                 if some:
                     head = [(index, [len(payload) for payload in payloads]) for index, payloads in some]
@@ -106,7 +106,7 @@ class _Getting:
         return self._taken()
 
     async def so_far(self) -> Chunks:
-        """Return what a running `some` has found so far, in order; if nothing, an empty part for the range that it waits for."""
+        """Return the payloads that a running `some` has found so far, in order; if none, an empty part for the range that it waits for."""
         if self._reading is None or self._reading.done():
             return []
         return self._taken() or [(self._index, [])]

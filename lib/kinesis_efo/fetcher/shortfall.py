@@ -1,4 +1,4 @@
-"""Ensures that ranges neither wait forever nor end early: warns while a range waits for records, and finally gives it up."""
+"""Ensures that ranges neither wait forever nor end early: warns while a range waits for records, and eventually gives the range up."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class Shortfall:
     def check_quiet(self, position: Position, quiet: Quiet) -> bool:
         """Check for how long the newest events have been empty.
 
-        Returns whether the range ends here, as `failOnDataLoss=false` allows. If that lasts too long, raises DataLossError for a range with a
-        known last record, else RetriesExhaustedError.
+        Returns whether the range ends here, as `failOnDataLoss=false` allows. After too long, raises DataLossError for a range with a known
+        last record, else RetriesExhaustedError.
         """
         seconds = quiet.seconds_empty(self._progress_at)
         if seconds < self._timeout:

@@ -1,4 +1,4 @@
-"""The status of shards and queries, as fetchers report it to the run, and as the run reports it to tools."""
+"""The status of shards and queries, which fetchers report to the run, and the run to tools."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
         fetched: The position up to which it was fetched.
         buffered: Bytes fetched and not yet processed.
         records: Kinesis records in them.
-        waiting: Seconds for which the oldest of these records has waited; None if everything was processed.
+        waiting: Seconds for which the oldest of these records has waited; None if all were processed.
         behind: Milliseconds by which the last event was behind the tip, plus the silence since if that is longer than usual; None before the
             first event.
-        fetcher: Its fetcher, as `<number> on <host>`; None in a run with a single one.
+        fetcher: The shard's fetcher, as `<number> on <host>`; None in a run with a single fetcher.
         subscription: The counts of its subscriptions; None if unknown.
         done: The position up to which the slowest query has processed it; None if unknown.
         query: The number of that query; None in a run with a single one.
@@ -95,24 +95,24 @@ class QueryShard(msgspec.Struct, frozen=True, array_like=True):
 
     stream: str
     shard: str
-    done: str  # It has processed everything up to here
+    done: str  # The query has processed everything up to here
     records: int  # Kinesis records fetched after `done`; while the query catches up, the shard may have more
     bytes: int  # Bytes of their events
     millis: int | None  # Its lag behind the tip; None if unknown
     held: int = 0  # Bytes in the shared buffer that are retained only for this query
-    apart: bool = False  # It catches up in this shard
+    apart: bool = False  # The query catches up in this shard
 
 
 class QueryStatus(msgspec.Struct, frozen=True):
     """The status of one query of a run.
 
     Attributes:
-        number: Its number in the run, in the order of joining.
+        number: The query's number in the run, in the order of joining.
         streams: Logical names of its streams.
         checkpoint: The id of Spark's checkpoint, from the marks of the query's offsets; None before the query has begun.
         millis: Milliseconds by which it is behind the tip in its worst shard, `shard` of `stream`; None if unknown for all shards.
         records: Kinesis records fetched for it and not yet processed; `bytes` are those of their events.
-        records_done: The same for those processed in micro-batches that were planned since it joined.
+        records_done: Kinesis records processed in micro-batches that were planned since the query joined; `bytes_done` likewise.
         held: Bytes in shared buffers that are retained only for this query.
         apart: The number of shards in which it catches up with GetRecords.
         calls: The number of its GetRecords responses, of `arrived` bytes.
@@ -152,7 +152,7 @@ class QueryStatus(msgspec.Struct, frozen=True):
 
 
 class StatusRequest(msgspec.Struct, frozen=True):
-    """Requests the status of a run; with `query_shards`, also for the shards of each of several queries."""
+    """Requests the status of a run; with `query_shards`, also each query's shards if there are several queries."""
 
     query_shards: bool = False
 
@@ -168,20 +168,20 @@ class RunStatus(msgspec.Struct, frozen=True):
 
 
 _MOST_ACCESS: Final = 64 << 10
-"""Maximum bytes of a row's access, unpacked: anyone with write access to the table may have written it."""
+"""Maximum bytes of a lease row's access, unpacked: anyone with write access to the table may have written it."""
 
 
 class StatusAccess(msgspec.Struct, frozen=True):
     """How tools reach a run: the address of its service, and a secret for status requests only.
 
-    It is in the run's lease rows, so access to the table gives access to the status, but not to data.
+    This is stored in the run's lease rows, so access to the table gives access to the status, but not to data.
     """
 
     address: FetcherAddress
     token: str
 
     def to_text(self) -> str:
-        """Return the text for the row, compressed: a row of over 1 KB costs twice as much to renew."""
+        """Return the text for the lease row, compressed: a row of over 1 KB costs twice as much to renew."""
         address, pem = self.address, self.address.certificate
         der = None if pem is None else ssl.PEM_cert_to_DER_cert(pem)
         packed = (address.namespace, address.port, address.hosts, der, self.token)
@@ -189,7 +189,7 @@ class StatusAccess(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> StatusAccess:
-        """Parse the text of a row. Raises `ValueError` if it is invalid."""
+        """Parse the text in a lease row. Raises `ValueError` if it is invalid."""
         try:
             inflating = zlib.decompressobj()
             packed = inflating.decompress(base64.b64decode(text, validate=True), _MOST_ACCESS)

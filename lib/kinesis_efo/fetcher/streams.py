@@ -37,7 +37,7 @@ class Streams:
     def stream(self, name: str) -> Stream:
         """Return a stream by its logical name.
 
-        Raises `FetcherError` if only the checkpoint has it, and `FetcherUnreachableError` if it may still be added.
+        Raises `FetcherError` if only the checkpoint has the stream, and `FetcherUnreachableError` if a client may still add it.
         """
         try:
             return self.streams[name]
@@ -140,8 +140,8 @@ class Streams:
         return [ShardKey(key.stream, shard) for shard in self.stream(key.stream).lineage.ancestors((key.shard,))]
 
     def lease_info(self, key: ShardKey, position: Position) -> LeaseInfo:
-        """Return the content of a shard's new row in the lease table."""
-        # The lineage already contains announced children that ListShards may not return yet.
+        """Return the content of a shard's new lease row."""
+        # Use the lineage, which already contains announced children that ListShards may not return yet.
         lineage = self.stream(key.stream).lineage
         if key.shard not in lineage:
             return LeaseInfo(position)

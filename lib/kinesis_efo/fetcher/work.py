@@ -1,6 +1,6 @@
-"""The messages of calls to fetchers and to a run with fetchers in other processes, and a client for such a run.
+"""Messages between tasks, fetchers and a run with remote fetchers, and such a fetcher's client for the run.
 
-Such a fetcher makes up to two calls to the run at a time: `work` waits for work, `report` sends what has arrived.
+A remote fetcher makes up to two calls to the run at a time: `work` waits for work, `report` sends what has arrived.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class GetTicket(msgspec.Struct, frozen=True):
 
 
 class RowKey(NamedTuple):
-    """A row of the run's table: the events of a shard for all queries, or (if `query` is set) for one query that catches up."""
+    """The key of a buffer row: the events of a shard for all queries, or (if `query` is set) for one query that catches up."""
 
     query: str | None
     shard: ShardKey
@@ -51,12 +51,12 @@ class RowKey(NamedTuple):
 
 
 class Order(msgspec.Struct, frozen=True, array_like=True):
-    """What the run orders for a row."""
+    """The run's instruction to a fetcher: which events a buffer row has."""
 
-    version: int  # Changes whenever the row restarts
-    start: Position | None  # Where its events begin; None in a message if an order of this version was sent before
-    keep: Position  # Drop everything before this position
-    kept: list[tuple[str, Position]] = []  # From where on the row is retained for each query, if there are several
+    version: int  # Changes whenever the buffer row restarts
+    start: Position | None  # Where its events begin; None in a message if an earlier one with this version had it
+    keep: Position  # Drop all events before this position
+    kept: list[tuple[str, Position]] = []  # From where on the buffer is retained for each query, if there are several
     known: Facts = NO_FACTS  # Further facts about `start`
 
 
@@ -64,15 +64,15 @@ class WorkRequest(msgspec.Struct, frozen=True):
     """A fetcher requests work."""
 
     name: str  # A unique name, chosen by the fetcher
-    place: int  # Its number in the run; equal for all attempts of a Spark task
+    place: int  # The fetcher's number in the run; equal for all attempts of a Spark task
     host: str  # The host's name, for messages
     address: FetcherAddress
     budget: int  # Bytes that it may buffer
-    revision: int  # The last revision of its shards that it has applied; 0 before the first
-    done: int  # The number of the last reply whose orders it has applied
+    revision: int  # The last revision of `Work.shards` that the fetcher has applied; 0 before the first
+    done: int  # The number of the last reply whose orders the fetcher has applied
     wait: float  # Seconds to wait for changes
-    reading: bool = False  # A task reads from it
-    version: str = ""  # The version of its library
+    reading: bool = False  # A task is reading from the fetcher
+    version: str = ""  # The version of the fetcher's library
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -104,14 +104,14 @@ class ShardNews(msgspec.Struct, frozen=True):
     Attributes:
         version: The version of the order that the fetcher follows.
         start: The start of the shard's buffer, if the buffer is new; earlier reports of the shard are then void.
-        low: Where the buffered events begin, if the fetcher has dropped more than was ordered; else None.
+        low: Where the buffered events begin, if the fetcher has dropped more than the order allowed; else None.
         waits: There is no space for the next event.
         behind: Milliseconds by which the last event was behind the tip; None before the first event.
         unseen: An upper bound for the age, in seconds, of records after the last event; None if unknown.
         read_until: The low watermark after the last event, epoch seconds; None if unknown.
         lost: Records after the last event were lost, as options allow. Then `read_until` is valid for this reader only.
         children: The shard's children, if the shard has ended.
-        quiet: Seconds for which reading seems to be at the tip; 0 if the shard may have more records.
+        quiet: Seconds for which the shard has apparently been at the tip; 0 if it may have more records.
         lowest: The buffer covers everything after this sequence number, if it starts at a time or at the trim horizon.
         before_end: The query's end in the shard, and the sequence number of the last record up to that end; None if unknown.
     """
@@ -137,7 +137,7 @@ class Report(msgspec.Struct, frozen=True):
     """A fetcher reports what has arrived."""
 
     name: str
-    number: int  # One more than in the report before; 1 if the report is complete
+    number: int  # One more than in the previous report; 1 if the report is complete
     shards: list[ShardNews] = []
     failure: bytes = b""  # The error that has ended reading, packed by `pack_error`; empty without an error
     failures: dict[str, bytes] = {}  # The packed errors of queries, by their names in the run
@@ -147,8 +147,8 @@ class ReportReply(msgspec.Struct, frozen=True):
     """The reply to a report."""
 
     known: bool  # The run counts the fetcher as alive
-    again: bool = False  # A report is missing, so everything must be reported again
-    revision: int = 0  # The newest revision of its shards
+    again: bool = False  # A report is missing, so the fetcher must report everything again
+    revision: int = 0  # The newest revision of the fetcher's shards
     pause: float = 0.0  # Seconds to the next report
 
 

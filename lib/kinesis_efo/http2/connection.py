@@ -46,7 +46,7 @@ RECEIVE_BYTES: Final = 256 << 10
 _MOST_UNSENT: Final = 1 << 20
 _LARGEST_FRAME: Final = 16 << 10
 _LONGEST_HEADERS: Final = 64 << 10
-# The connection's window stays open, so that an unread stream does not block others. Streams have their own windows.
+# The connection's window stays open, so that an unread stream does not block other streams, which have separate windows.
 _CONNECTION_WINDOW: Final = 1 << 30
 
 
@@ -204,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         security = transport.get_extra_info("ssl_object")
         if security is not None and security.selected_alpn_protocol() != "h2":
-            # The other side did not agree to HTTP/2. `dial` raises the error.
+            # Leave it to `dial` to raise the error: the other side did not agree to HTTP/2.
             return
         self._outbox.open(self._transport)
         self._keepalive.start()
@@ -239,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- frames
 
     def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
-        """Process the next bytes of a stream, valid only during the call. `padding` is a number of bytes, which also use the window."""
+        """Process the next bytes of a stream, valid only during the call. `padding`: bytes of padding, which also use the window."""
         response = self.responses.get(stream_id)
         if response is None:
             if stream_id > self._h2.highest_outbound_stream_id:
@@ -256,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
     def ended(self, stream_id: int) -> None:
         """Process the end of a stream after its last DATA frame."""
         if stream_id in self.responses:
-            # End the stream in `h2` too, which counts streams. Empty trailers avoid its content-length check, since it has not seen the data.
+            # Also end the stream in `h2`, which counts open streams. Empty trailers skip the content-length check: `h2` has seen no data.
             self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
     def frame(self, kind: int, frame: bytes) -> None:
@@ -303,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refused(self, stream_id: int, why: NotProcessed) -> None:
         if stream_id in self.responses:
-            # Accept only as many requests here as are in progress, whatever the SETTINGS, so that the next try uses another connection.
+            # Accept only as many requests here as are in progress, whatever the SETTINGS, so that the next attempt uses another connection.
             self._ceiling = len(self.responses) - 1
             self._draining = self._draining or not self._ceiling
             self._end(stream_id, why)
@@ -317,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
     def _forget(self, stream_id: int) -> None:
         if self.responses.pop(stream_id, None) is not None:
             with suppress(H2Error):
-                # The stream may be half open if the service responded before it received the whole request. Raises if both sides have ended it.
+                # Reset the stream if half open: the service may respond before it has the whole request. Raises if both sides have ended.
                 self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
             self._outbox.room.set()
             self.give_place()
@@ -346,7 +346,7 @@ class Connection(asyncio.BufferedProtocol):
         what = f"the other side violates HTTP/2: {str(wrong) or type(wrong).__name__}"
         self._never_ready(NotHttp2(f"{what}; it says {bytes_read!r}"))
         if not isinstance(wrong, H2Error):
-            # If `h2` has found the error itself, it has already written GOAWAY.
+            # Write a GOAWAY, unless `h2` itself has found the error and written one.
             self._h2.close_connection(getattr(wrong, "error_code", ErrorCodes.PROTOCOL_ERROR))
         self._hang_up(ConnectionLost(what))
 
@@ -423,10 +423,10 @@ class _Outbox:
 
     def open_window(self, stream_id: int, size: int) -> None:
         """Let the service send `size` more bytes of a stream."""
-        # The headers that open the stream must precede the window update.
+        # Collect the headers first: those that open the stream must precede the window update.
         self._unsent += self._h2.data_to_send()
         self._unsent += WindowUpdateFrame(stream_id, window_increment=size).serialize()
-        # Many readers wake up together; their updates are sent in one piece.
+        # Delay the flush: many readers wake up together, and their updates are sent in one piece.
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self.flush)

@@ -109,7 +109,7 @@ async def _connected(host: str, port: int) -> socket.socket:
     try:
         return await start_connection(addresses, happy_eyeballs_delay=0.25)
     except RuntimeError as error:
-        # Raised by uvloop if the number of a closed socket is reused too soon; a retry succeeds.
+        # uvloop raises this if a closed socket's file descriptor is reused too soon; a retry succeeds.
         raise ConnectionError(f"{host}:{port}: {error}") from error
 
 

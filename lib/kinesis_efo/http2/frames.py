@@ -79,7 +79,7 @@ class FrameSplitter:
         whole = bytes(self._whole)
         self._whole.clear()
         if self._wanted == HEADER_BYTES:
-            # The header came in parts and is now complete.
+            # Begin the frame: its header came in parts and is now complete.
             self._begin(memoryview(whole), 0)
             return
         self._wanted = HEADER_BYTES

@@ -44,7 +44,7 @@ class Keepalive:
         self._used_at = self._clock.monotonic()
 
     async def _keep(self) -> None:
-        # An unwatched connection could be dead without notice, so close it on failure.
+        # Close the connection if watching it fails: an unwatched one could die without notice.
         try:
             await self._look_after()
         except Exception as error:

@@ -158,8 +158,8 @@ class Response:
             raise WindowOverflow(f"{size + padding} bytes where {self._window} were allowed")
         self._window -= size + padding
         if size:
-            # The next bytes are received into the same buffer, so copy these. Join small chunks: each has a memory overhead, which the window
-            # does not bound.
+            # Copy these bytes: the next ones are received into the same buffer. Join small chunks: each has a memory overhead, which the
+            # window does not bound.
             if self.chunks and len(self.chunks[-1]) + size <= _CRUMBS:
                 self.chunks[-1] += bytes(piece)
             else:
@@ -168,7 +168,7 @@ class Response:
             self._received += size
             self._wake()
         if padding:
-            # Padding is not read, so its part of the window is reopened here.
+            # Reopen the window by the padding, which is never read.
             self.widen()
 
     def end(self, fault: BaseException | None) -> None:
@@ -214,7 +214,7 @@ class Response:
                 alarm.cancel()
 
     def _fall_silent(self) -> None:
-        # A suspended process does not time out here: asyncio first reads the bytes that arrived meanwhile.
+        # Time out only if still waiting: after a suspension, asyncio first reads the bytes that arrived meanwhile.
         if self._waiter is not None and not self._waiter.done():
             self.end(TimeoutError(f"nothing arrived for {self._silence:g} s"))
             self._connection.cancel(self.stream_id)

@@ -99,7 +99,7 @@ class Http2Session(HttpSession):
         if self._closed:
             raise HTTPClientError(error="the client was closed")
         origin = Origin.of(request.url)
-        # Without TLS, the two sides cannot negotiate HTTP/2, so use it only if HTTP/1.1 is not allowed.
+        # Without TLS, use HTTP/2 only if HTTP/1.1 is not allowed: the two sides cannot negotiate the protocol.
         may_agree = self._only or origin.scheme == "https"
         if may_agree and self._clock.monotonic() >= self._http1_until.get(origin, 0.0):
             try:
@@ -174,7 +174,7 @@ class Http2Session(HttpSession):
         try:
             return await asyncio.shield(self._contexts[proxy_url])
         except Exception as error:
-            # Do not cache the failure: the certificate file may exist by the next try.
+            # Do not cache the failure: the certificate file may exist by the next attempt.
             self._contexts.pop(proxy_url, None)
             error_text = (
                 f"TLS cannot be set up with authorities {self._verify!r} and client certificate {self._certificate!r}: "

@@ -63,5 +63,5 @@ def not_listed(where: str, option: str, shard_id: str, shards: Iterable[str]) ->
 
 def instant(epoch: float) -> str:
     """Format a time (epoch seconds) for a message."""
-    # This cannot fail: options are checked against the calendar, and sequence numbers have 36 bits of seconds.
+    # Convert without a check: options are checked against the calendar, and sequence numbers have 36 bits of seconds.
     return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -74,7 +74,7 @@ class KinesisClock:
         return self._clock.time() if self._answered is None else self._answered
 
     def _on_request(self, request: Any, **_: Any) -> None:
-        # Called for each attempt, so the time is that of the last attempt, whose context `after-call` receives.
+        # Store the time of each attempt: `after-call` receives the context of the last one.
         request.context[_SENT] = self._clock.monotonic()
 
     def _on_response(self, parsed: dict[str, Any], context: dict[str, Any] | None = None, **_: Any) -> None:

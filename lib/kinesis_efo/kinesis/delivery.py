@@ -58,7 +58,7 @@ class ShardDelivery:
         self._given = known.read_until
         self._read_until = ReadUntil(known.read_until)
         self.last_event_at: float  # When the last event came or was admitted, monotonic seconds
-        # The last number and the children, once ListShards shows the shard as closed
+        # The last sequence number and the children, once ListShards shows the shard as closed
         self.closing: tuple[int, tuple[ChildShard, ...]] | None = None
         self._context = context
         self._sink = sink
@@ -79,7 +79,7 @@ class ShardDelivery:
         self.last_event_at = clock.monotonic()
         self._read_until.observe(read_until, came)
         if self.position == TRIM_HORIZON and not head.still:
-            # The low watermark given at the trim horizon is valid only until the first records: a batch read sets it to its start.
+            # Discard the low watermark given at the trim horizon: it is valid only until the first records (a batch read gives its start).
             self._read_until.proven = None
         self.known = replace(self.known, read_until=self._read_until.proven)
         if not head.still:
@@ -117,7 +117,7 @@ class ShardDelivery:
             return False
         known = self.known
         if known.read_until is not None and known.read_until != self._given:
-            # While the sink was full, an event may have waited this long in the socket.
+            # Lower the low watermark: while the sink was full, an event may have waited this long in the socket.
             known = replace(known, read_until=known.read_until - self._context.limits.full)
         logged = self._retention.log.count
         passed = await self._retention.check(
@@ -125,7 +125,7 @@ class ShardDelivery:
         )
         self.lost = self.lost or (passed is not None and not passed.tolerated)
         if passed is not None and not self._begins:
-            # Reading restarts at the horizon, where a reader may be late again. Anything lost until then is part of this loss.
+            # Restart at the current horizon. Records that are lost until then are part of this loss, even if the reader is late again.
             horizon = await self._retention.horizon()
             self.known = replace(self.known, horizon=horizon, read_since=horizon)
             self._from_horizon, self._first, self._least = True, None, 0.0
@@ -135,7 +135,7 @@ class ShardDelivery:
 
     @property
     def _begins(self) -> bool:
-        """Whether the reader began at the trim horizon and its first event is still uncommitted."""
+        """Whether the reader began at the trim horizon and its first event is not committed yet."""
         committed = self._sink.committed
         return self._from_horizon and (self._first is None or committed is None or not committed.reaches(self._first))
 

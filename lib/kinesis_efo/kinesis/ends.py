@@ -17,7 +17,7 @@ from kinesis_efo.records.arrivals import read_arrivals
 from kinesis_efo.records.events import EventHead, last_record
 
 _LOOK_BACK_SECONDS: Final = (30.0, 600.0)
-"""Seconds before the given time at which the first two searches for the last record begin. The third begins at the query's position."""
+"""The first two searches for the last record begin this many seconds before the given time. The third begins at the query's position."""
 
 _POLLED_LOOK_BACK_SECONDS: Final = (2.0, 60.0, 1800.0, 54_000.0)
 """The same for GetRecords searches. There are more because they can follow each other immediately; the first is short because it reads all
@@ -109,7 +109,7 @@ async def last_before(
                         return LookResult(last, complete=True, record=record)
                     record, last = group.through, Position.after(group.through)
                 if not arrivals:
-                    # This event's records come after the earlier record, so its number is outdated.
+                    # Read the last record of this event, which replaces the earlier one.
                     known = last_record(event.payload)
                     record = None if known is None else known.number
             if not head.still:
@@ -123,6 +123,6 @@ async def last_before(
     finally:
         events.close()
     if last is None:
-        # An iterator may expire while it passes a time without records. That proves nothing, so the search is repeated.
+        # Fail, so that the search is repeated: an iterator may expire while it passes a time without records, which proves nothing.
         raise FrameError("a subscription or an iterator ended before its first record")
     return LookResult(last, complete=False, record=record)

@@ -47,7 +47,7 @@ _MOST_POSITIONS: Final = 50
 """Limits of what a message about many losses lists."""
 
 _LONGEST_TRY: Final = 240.0
-"""Seconds. A try that fails later than this after it was due began late (for lack of a lease or buffer space); the timeout restarts."""
+"""Seconds. An attempt that fails later than this after it was due began late (without a lease or buffer space); the timeout restarts."""
 
 
 class Verdict(Enum):
@@ -91,7 +91,7 @@ class Fault(NamedTuple):
 _VERDICTS: Final = {
     Cause.PASSING: Verdict.RETRY,
     Cause.CREDENTIALS_UNREACHABLE: Verdict.RETRY,
-    # Reading can safely wait until the key or its policy is repaired. A writer fails immediately instead.
+    # Retry, unlike a writer: a reader can safely wait until the key or its policy is repaired.
     Cause.KEY: Verdict.KEY,
     Cause.EXPIRED: Verdict.EXPIRED,
     Cause.MISSING: Verdict.MISSING,
@@ -123,7 +123,7 @@ def _verdict(error: Exception) -> Verdict:
         # counts as NOT_ACTIVE, since both are retried for up to 5 minutes.
         return Verdict.TOO_SOON if "another active subscription" in message_of(error).lower() else Verdict.NOT_ACTIVE
     if cause is Cause.UNKNOWN:
-        # An unknown service error may be transient, and retries are bounded. Any other unknown error is a bug and must be noticed.
+        # Retry unknown service errors, which may be transient: retries are bounded. Any other unknown error is a bug and must be noticed.
         return Verdict.RETRY if isinstance(error, ClientError) else Verdict.UNEXPECTED
     return _VERDICTS[cause]
 
@@ -144,7 +144,7 @@ class Backoff:
         self._due = 0.0
 
     def failed(self, error: Exception, now: float) -> float | None:
-        """Count a failure at `now` (monotonic seconds). Return the seconds to wait before the next try.
+        """Count a failure at `now` (monotonic seconds). Return the seconds to wait before the next attempt.
 
         Returns None to give up: after more than `max_retries` successive failures, or after `timeout`.
         """
@@ -169,7 +169,7 @@ class Backoff:
 def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, row: Backoff | None = None) -> StreamError:
     """Create the exception for a shard that can no longer be read.
 
-    `row` has counted the successive failures up to this error; None if the error is fatal by itself. `source` is where the ARNs came from.
+    `row` counts the successive failures up to this error; None if the error is fatal by itself. `source` is where the ARNs came from.
     """
     error = fault.error
     where = f"stream {stream.name!r}, shard {shard_id}, {stream.reader} (from {source})"

@@ -42,7 +42,7 @@ MOST_RECORDS: Final = 10_000
 """The largest `Limit` that Kinesis allows."""
 
 ANSWER_BYTES: Final = 1 << 20
-"""Target size of a response. A larger one would not be faster and would wait in memory."""
+"""Target size of a response. Larger responses would not be faster and would wait in memory."""
 
 CALLS_FOR_NOTHING: Final = 500
 """Maximum calls per second, in total, to shards that were read to their tip. Each call costs about 0.7 ms of CPU time."""
@@ -97,7 +97,7 @@ class Pace:
         """Record a call at `now`. Return how many records to request."""
         asked = self.limit
         self.next_call = now + self.call_seconds
-        # Unless a response comes first, request fewer in the next call: the network may be too slow for so many.
+        # Request fewer records in the next call, unless a response comes before: the network may be too slow for so many.
         self.limit = max(1, asked // 4)
         return asked
 
@@ -111,7 +111,7 @@ class Pace:
 
 
 def separate_pace(rate: int) -> Pace:
-    """Create the pace of a query that catches up: `rate` bytes per second, at one call per second if possible, as other programs may poll too.
+    """Create the pace of a query that catches up: `rate` bytes per second, at one call per second if possible: other programs may poll.
 
     >>> separate_pace(1 << 20).call_seconds, separate_pace(64 << 10).call_seconds, separate_pace(2 << 20).call_seconds
     (1.0, 1.0, 0.5)

@@ -141,7 +141,7 @@ class Recovery:
         self._backoff.reset()
 
     async def delay(self, fault: Fault, position: Position) -> float:
-        """Return how many seconds to wait before the next try, or raise the fatal error if retrying cannot help.
+        """Return how many seconds to wait before the next attempt, or raise the fatal error if retrying cannot help.
 
         `position` is how far the shard has been read.
         """
@@ -180,7 +180,7 @@ class Recovery:
     def _count_refusal(self, fault: Fault) -> None:
         now = self._context.clock.monotonic()
         if self._refusals and now - self._refusals[-1] > 2 * self._limits.opening:
-            # There were no tries in between, for example while the lease was lost, so the time starts again.
+            # No attempt was made meanwhile, for example while the lease was lost, so the timeout starts over.
             self._refusals.clear()
         self._refusals.append(now)
         if now - self._refusals[0] >= self._limits.patience:
@@ -226,7 +226,7 @@ class Recovery:
                 ) from fault.error
             return self._count(found)
         if self._shard_id not in listed:
-            # Shard ids grow and are never reused. A higher id belongs to an earlier stream or is too new to be listed.
+            # Distinguish higher ids, which belong to an earlier stream or are too new to be listed: shard ids grow and are never reused.
             if self._shard_id > max(listed, default=""):
                 if await self._is_older_than_stream(position):
                     raise replaced(self._stream, former_position(self._shard_id, position), source) from fault.error
@@ -234,7 +234,7 @@ class Recovery:
             cause = f"{where}: the shard does not exist any more and was read up to {position} only: its later records are gone (retention)"
             raise lost_after(cause, self._stream.name, self._shard_id, position) from fault.error
         if self._stream.polled:
-            # Stream and shard exist, so the error may be transient.
+            # Retry: stream and shard exist, so the error may be transient.
             return self._count(fault)
         return await self._find_consumer(fault, where)
 

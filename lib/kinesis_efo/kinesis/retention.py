@@ -42,7 +42,7 @@ _AGAIN_SECONDS: Final = 60.0
 """How long a warning covers losses in the same shard, in seconds. A reader at the trim horizon may lose records with each event."""
 
 _TOGETHER_SECONDS: Final = 1.0
-"""Maximum seconds for which losses are collected into one line."""
+"""Maximum seconds for which losses are collected into one log line."""
 
 _SHOWN: Final = 5
 
@@ -145,7 +145,7 @@ class Retention:
         self._fail = fail
         self._shortest = shortest
         self._summary = SharedCall(lambda: lister.summary(stream.stream_arn), clock, _FRESH_SECONDS)
-        # The low watermarks of positions at which shards were idle, and since when. A reader that restarts there has lost nothing in between.
+        # The low watermarks of positions at which shards were idle, and since when. A reader that restarts there has lost nothing.
         self._idle: dict[tuple[str, Position], tuple[float, float | None]] = {}
         # The span of arrival times that warnings cover, by shard. Queries of one run may lose different records.
         self._covered: dict[str, tuple[float, float]] = {}
@@ -165,7 +165,7 @@ class Retention:
         """Return what is gone if the trim horizon has passed a position, so that reading can only continue at the horizon; else None.
 
         Args:
-            position: How far it has been read.
+            position: How far the shard has been read.
             known: Further facts about the position.
             begins: No query has committed a record of the shard yet.
             least: How far, in seconds, the horizon may move after a start there before anything is read.
@@ -192,7 +192,7 @@ class Retention:
         start = start_horizon(shard or await self._shard(shard_id), known) if begins else None
         found = gap(since, await self.horizon(), start, least)
         if found is not None and not self._covers(shard_id, found):
-            # The retention may have been raised since it was last read.
+            # Read the retention again: it may have been raised since it was last read.
             found = gap(since, await self.horizon(self._clock.monotonic()), start, least)
         if is_whole(await self._shard(shard_id), position):
             return None
@@ -203,7 +203,7 @@ class Retention:
                 self._passed[shard_id] = _Passed(since, now, retention, position, known)
             return None
         parents = shard.parents if shard is not None and position.kind is PositionKind.AT_TIMESTAMP else ()
-        # The start may be before this shard, in parents that are no longer listed.
+        # Mention older shards if the start may be in parents that are no longer listed.
         older = bool(parents) and not [each for each in parents if await self._shard(each) is not None]
         if older:
             found = found._replace(since=min(found.since, position.value / 1000))
@@ -220,7 +220,7 @@ class Retention:
             self._report(shard_id, passed.position, passed.known, found, older=False)
 
     def is_recent(self, shard_id: str, position: Position, shard: Shard | None) -> bool:
-        """Whether all records after a position are certainly still in the stream, being younger than `shortest`. `shard` is as listed."""
+        """Whether all records after a position are certainly retained, being younger than `shortest`. `shard`: from ListShards."""
         since = self._low_watermark(shard_id, shard, position, NO_FACTS)
         return since is not None and self._clock.time() - since <= self._shortest
 
@@ -263,7 +263,7 @@ class Retention:
     def report_gone(self, shard_id: str, position: Position | None, known: Facts) -> None:
         """Report that a shard is gone, with all its records after `position`; None if it was not read at all."""
         read = "was not read" if position is None else f"was read up to {position} only"
-        # The parents of an unlisted shard are unknown.
+        # Mention older shards if nothing was read: the parents of an unlisted shard are unknown.
         older = _OLDER if position is None else ""
         self._handle(
             shard_id,
@@ -310,7 +310,7 @@ class Retention:
         since = min(since, found.since) if until >= found.since else found.since
         if not _AGAIN_SECONDS / 2 <= self._covers_until - found.horizon <= _AGAIN_SECONDS:
             self._covers_until = found.horizon + _AGAIN_SECONDS
-        # All warnings expire together, so that the next ones share a line again.
+        # All entries expire together, so that the next warnings share one line again.
         self._covered[shard_id] = since, self._covers_until
         further = "While shards are read at the horizon, further records may go; there is another warning in a minute"
         self.log.add(shard_id, cause, f"{remark}. {further}", found)

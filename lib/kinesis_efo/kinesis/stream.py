@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _RECENT_MILLIS: Final = 5_000
-"""A search for the tip begins this many milliseconds before now, to find the last record: a range ends more safely if that is known."""
+"""A search for the tip begins this many milliseconds before now, to find the last record, at which a range ends most safely."""
 
 _TIP_MILLIS: Final = 5_000
 """The search for a shard's tip ends this many milliseconds after now, in case the clock is wrong. Otherwise, a search that is slower than new
@@ -72,7 +72,7 @@ class Stream:
         self._clock = clock
         context = ReadContext(ref, source, transport, lister, retry, limits, clock)
         self._patience = Patience(retry, clock, context.random)
-        # An outdated list is not a failure, so failures are not counted.
+        # Do not count failures: an outdated list is not one.
         self._lists = Patience(replace(retry, max_retries=None), clock, context.random)
         self._presence = context.presence
         self._retention = Retention(
@@ -92,11 +92,11 @@ class Stream:
         self.separate = Subscriptions(context, self._retention)
 
     async def refresh(self, *, patient: bool = False) -> None:
-        """List the stream's shards again, with retries if `patient`. Raises `StreamError` if they cannot be listed."""
+        """List the stream's shards again, with retries if `patient`. Raises `StreamError` if that fails."""
         ask = partial(self._lister.shards, self.ref.stream_arn)
         listed = await (self._waited("ListShards", ask) if patient else self._listed(ask()))
         known, self._shards = self._shards, {shard.shard_id: shard for shard in listed}
-        # A position that is a time would be valid in the new stream too.
+        # Compare the shards with those known: in a re-created stream, a position that is a time would still be valid.
         if any(known.get(shard.shard_id, shard).first != shard.first for shard in listed):
             self._created_again = True
         self.listings += 1
@@ -107,7 +107,7 @@ class Stream:
                 self.lineage.merge(children, parent)
 
     async def identify(self) -> None:
-        """Read when the stream was created, to distinguish it from an earlier stream of the same name. Stays None if that fails."""
+        """Read when the stream was created, to distinguish it from an earlier stream of the same name; None if that fails."""
         if self.identity.created is None:
             self.identity = await identified(self._lister, self.ref.stream_arn)
 
@@ -192,7 +192,7 @@ class Stream:
     async def check_loss(
         self, positions: Mapping[str, Position], known: Callable[[str, Position], Facts], reported: set[str]
     ) -> None:
-        """Report shards that were trimmed before they were read to their end, and positions of an earlier stream.
+        """Check for shards that were trimmed before they were read to their end, and for positions of an earlier stream.
 
         Args:
             positions: The offset of this stream.
@@ -222,7 +222,7 @@ class Stream:
             return
         if predates(position, shard):
             raise replaced(self.ref, former_position(shard_id, position), self._source)
-        # Kinesis rejects such a number itself, except after the end of a closed shard, where no request is made. A continuation is lower.
+        # Kinesis rejects another shard's number itself, except past a closed shard's end (no request is made). Continuations are lower.
         if shard.last is not None and position.reaches(Position.after(shard.last)) and names_another(position, shard):
             raise InvalidRequestError(
                 f"stream {self.ref.name!r}, shard {shard_id}: the position {position} is of another shard",
@@ -230,7 +230,7 @@ class Stream:
             ).about(self.ref.name, shard_id)
 
     async def check_position(self, shard_id: str, position: Position, known: Facts, *, planned: bool = False) -> None:
-        """Report lost records after a position. `TRIM_HORIZON` means that no query has committed a record of the shard.
+        """Check for records lost after a position. `TRIM_HORIZON` means that no query has committed a record of the shard.
 
         `planned`: a micro-batch from the position was planned before. Raises the same errors as `check_loss`.
         """
@@ -263,7 +263,7 @@ class Stream:
             return False
 
     def is_recent(self, shard_id: str, position: Position) -> bool:
-        """Whether all records after a position are certainly still in the stream; see `Retention.is_recent`."""
+        """Whether all records after a position are certainly retained; see `Retention.is_recent`."""
         return self._retention.is_recent(shard_id, position, self.shard(shard_id))
 
     async def _find(self, shard_id: str) -> Shard | None:
@@ -319,7 +319,7 @@ class Stream:
     async def _record_idle(self, shard_id: str, position: Position, end: End, read_until: float) -> End:
         since = None
         if end.position == position and not self.is_recent(shard_id, position):
-            # The search has not seen records after the position that were trimmed.
+            # Read the horizon: the search has not seen records after the position that were trimmed.
             since = await self.horizon() if position == TRIM_HORIZON else None
             if since is None or since >= read_until:
                 return end
@@ -415,7 +415,7 @@ class Stream:
             except Exception as error:
                 fault = classify(error)
                 if fault.verdict is Verdict.MISSING:
-                    # Right after a reshard, Kinesis may not find an existing shard.
+                    # Retry: right after a reshard, Kinesis may not find an existing shard.
                     await self._clock.sleep(await recovery.delay(fault, start))
                     continue
                 patient = fault.verdict in (Verdict.RETRY, Verdict.TOO_SOON, Verdict.NOT_ACTIVE, Verdict.TAKEN_OVER)

@@ -111,7 +111,7 @@ class ShardSubscription:
                 self.stats.state = State.WAITING
                 fault = classify(outcome.error)
                 self.stats.failures[fault.code] += 1
-                self._place.release()  # others can use the space until the next try
+                self._place.release()  # other shards can use the space until the next attempt
                 await clock.sleep(await self._recovery.delay(fault, self.position))
             self._recovery.progressed()
             self.stats.state = State.ENDED
@@ -193,7 +193,7 @@ class ShardSubscription:
             try:
                 event = await events.next()
                 if event is not None:
-                    # The trim horizon may overtake a slow reader, so that even an event without records follows a gap.
+                    # Check before each event: the trim horizon may overtake a slow reader. Even an event without records may follow a gap.
                     await delivery.is_passed()
             except DataLossError:
                 raise
@@ -202,7 +202,7 @@ class ShardSubscription:
             except Exception as error:
                 return _Outcome(describe(error), error)
             if events.outdated:
-                # The data in the socket may have been sent long ago. Its lag could hide what has been trimmed since.
+                # Subscribe again: the data in the socket may have been sent long ago. Its lag could hide records trimmed since then.
                 return _STOOD_STILL
             if event is None:
                 any_event = self.stats.events > first
@@ -221,7 +221,7 @@ class ShardSubscription:
     def _clean_end(self, opened: float, *, any_event: bool) -> _Outcome:
         now, limits = self._context.clock.monotonic(), self._context.limits
         if not any_event and (now - opened < limits.too_short or now - self._delivery.last_event_at > limits.silence):
-            # A proxy may respond in place of Kinesis. Renewing the subscription forever would be a silent stall.
+            # Report a failure: if a proxy responds in place of Kinesis, renewing the subscription forever would be a silent stall.
             return _Outcome(
                 "ended without an event", FrameError(f"the {self._context.way} ended without a single event")
             )
@@ -232,8 +232,8 @@ class ShardSubscription:
 class OpenSubscription:
     """Passes events on. If the next event or the sink is too slow, it closes the connection and sets `timed_out`.
 
-    One timer restarts itself: a timer for each event would cost more. Its interval never exceeds the shorter limit, so it is late only if the
-    process was suspended.
+    One timer restarts itself: a timer for each event would cost more. The interval never exceeds the shorter limit, so the timer is late
+    only if the process was suspended.
     """
 
     def __init__(self, stream: EventStream, clock: Clock, limits: Limits, stats: SubscriptionStats) -> None:
@@ -264,7 +264,7 @@ class OpenSubscription:
         else:
             if not self.timed_out:
                 return event
-        # The connection's own error would mislead, since the timer closed it.
+        # Replace the connection's own error, which would mislead: the timer closed the connection.
         raise TimeoutError(f"no event for {self._limits.silence:g} s")
 
     def expect_event(self) -> None:
@@ -290,7 +290,7 @@ class OpenSubscription:
     def _check(self) -> None:
         left = self._deadline - self._clock.monotonic()
         if left <= 0 and self._reads and self._stream.received != self._received:
-            # Bytes of a large event are still arriving.
+            # Extend the limit while bytes of a large event arrive.
             self._received = self._stream.received
             self._deadline += self._limits.silence
             left += self._limits.silence

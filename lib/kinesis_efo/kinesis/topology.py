@@ -137,7 +137,7 @@ class Topology:
         except ClientError as error:
             if code_of(error) != "InvalidArgumentException":
                 raise
-        # Kinesis returns the same error for a time before retention and for a time in the future, such as "now" on a fast clock.
+        # Distinguish a time before retention from one in the future, such as "now" on a fast clock: Kinesis returns the same error.
         if epoch_ms / 1000 >= self._clock.time() - SKEW_SECONDS:
             return await self._list_some(stream_arn, {"Type": "AT_LATEST"})
         return None
@@ -165,7 +165,7 @@ class Topology:
             raise SequenceNumberError(f"{where} cannot be read: {error}") from None
         assert first is not None, "Kinesis always names it"
         if last is not None and last < first:
-            # Some servers send such a placeholder. It would make the shard count as read to its end at any position.
+            # Ignore such an end, a placeholder of some servers: the shard would count as read to its end at any position.
             if (stream_arn, shard_id) not in self._impossible:
                 self._impossible.add((stream_arn, shard_id))
                 logger.warning(
@@ -237,7 +237,7 @@ class Presence:
         """Return the stream's shards by id. If `shard_id` is missing from the result, they were listed after this call."""
         now = self._clock.monotonic()
         listed = {shard.shard_id: shard for shard in await self._shards.get()}
-        # A shared response may be older than the shard.
+        # List again if the shard is missing: a shared response may be older than the shard.
         return listed if shard_id in listed else {shard.shard_id: shard for shard in await self._shards.get(now)}
 
     async def end(self, shard_id: str) -> tuple[int, tuple[ChildShard, ...]] | None:
@@ -269,7 +269,7 @@ class SharedCall(Generic[T]):
         """Return the response to a call that began at `since` (monotonic seconds) or later."""
         since = max(since, self._clock.monotonic() - self._seconds)
         while self._answered is None or self._answered[0] < since:
-            # A task may be done before its callbacks have run. Awaiting it would not yield, so this would loop forever.
+            # Also replace a task that is done but whose callbacks have not run: awaiting it would not yield, so this would loop forever.
             if self._asking is None or self._asking.done():
                 self._asking = asyncio.create_task(self._answer())
                 self._asking.add_done_callback(self._done)

@@ -30,8 +30,8 @@ def subscription_config(
 ) -> dict[str, Any]:
     """Return the client configuration for subscriptions, except `max_pool_connections`.
 
-    That must exceed the number of shards, or a call would wait forever for a free connection. Retries are up to the subscription. Kinesis sends
-    an event every 5 s even for an idle shard, so 35 s of silence mean a dead connection.
+    `max_pool_connections` must exceed the number of shards: otherwise, a call would wait forever for a connection. Retries are up to the
+    subscription. Kinesis sends an event every 5 s even for an idle shard, so 35 s of silence mean a dead connection.
 
     Args:
         transport: One of `kinesis_efo.http2.session.TRANSPORTS`.
@@ -239,7 +239,7 @@ class BotoEventStream:
                 # The initial response is empty; unknown event types are ignored.
                 pass
             case "event", kind:
-                # The event may contain records, which would be skipped.
+                # Fail: the event may contain records, which would be skipped.
                 raise FrameError(f"an event has the :event-type {kind!r}, so its contents are not known")
             case "exception", _:
                 raise _stream_error(str(frame.headers.get(":exception-type")), _message(frame.payload))

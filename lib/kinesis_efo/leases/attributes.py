@@ -1,7 +1,7 @@
 """Converts the attributes of lease table rows to and from DynamoDB's typed form.
 
-A position is stored in KCL's `checkpoint` and `checkpointSubSequenceNumber`, and in this library's `continuation`. Error messages contain
-the row's key and the attribute.
+A position is stored in KCL's `checkpoint` and `checkpointSubSequenceNumber`, and in this library's `continuation`. Error messages
+contain the key of the lease row and the attribute.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def read_continuation(item: Attributes) -> int | None:
         return None
     if not text.isdecimal():
         raise fault(item, f"has attribute 'continuation' = {text!r}, expected a sequence number")
-    # A KCL application that acquires a row moves its checkpoint but leaves unknown attributes unchanged.
+    # Ignore an outdated continuation: a KCL application that acquires a row moves its checkpoint but leaves unknown attributes unchanged.
     moved_on = checkpoint == "SHARD_END" or (checkpoint.isdecimal() and int(checkpoint) > int(text))
     return None if moved_on else int(text)
 

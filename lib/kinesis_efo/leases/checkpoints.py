@@ -1,8 +1,8 @@
 """Writes the checkpoints of shards to the lease table: after changes, at a bounded rate, and only while the run has the lease.
 
-These checkpoints are for tools and for new queries; a restarted query continues from Spark's offsets. Every row contains the epoch of
-the run that wrote it, and a run does not overwrite the rows of a later run. A run replaces checkpoints of another stream, for example of
-a deleted stream with the same name.
+These checkpoints are for tools and for new queries; a restarted query continues from Spark's offsets. Every lease row contains the
+epoch of the run that wrote it, and a run does not overwrite the rows of a later run. A run replaces checkpoints of another stream, for
+example of a deleted stream with the same name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kinesis_efo.positions import SHARD_END, LastRecord, Position, ShardKey
 logger = logging.getLogger(__name__)
 
 CLEANUP_INTERVAL: Final = 60.0
-"""Seconds between two cleanups of the rows of finished shards (KCL's interval)."""
+"""Seconds between two cleanups of the lease rows of finished shards (KCL's interval)."""
 
 REFRESH_INTERVAL: Final = 60.0
 """Seconds after which `readUntil` is written again for an idle shard, whose position does not change."""
@@ -44,7 +44,7 @@ _LAST_WRITES_IN_FLIGHT: Final = 32
 
 
 class Schedule:
-    """A queue of shards whose rows are to be written, each at its earliest requested time. Times are in monotonic seconds."""
+    """A queue of shards whose lease rows are to be written, each at its earliest requested time. Times are in monotonic seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -79,20 +79,20 @@ class Schedule:
 
 
 class Checkpoints:
-    """Maintains the rows of the shards that a run reads. One per run, on one asyncio loop."""
+    """Maintains the lease rows of the shards that a run reads. One per run, on one asyncio loop."""
 
     def __init__(
         self,
         table: LeaseStore,
         keys: LeaseKeys,
-        epoch: Callable[[str], int | None],  # Of the lease on a stream; None while the run does not have it
-        identity: Callable[[str], StreamIdentity],  # Of the stream with a logical name
+        epoch: Callable[[str], int | None],  # Looks up the epoch of a stream's lease; None without the lease
+        identity: Callable[[str], StreamIdentity],  # Looks up a stream by logical name
         rate: float,  # Maximum writes per second, for all shards together
         clock: Clock,
         *,
         read_until: Callable[[ShardKey, Position], float | None],  # Low watermark in epoch seconds; None if unknown
         failure: Failure,  # Receives the error that ends the run
-        fetcher: Callable[[ShardKey], str | None] = lambda _shard: None,  # A shard's fetcher, written as information
+        fetcher: Callable[[ShardKey], str | None] = lambda _shard: None,  # A shard's fetcher, written for tools
         horizon: Callable[[ShardKey], float | None] = lambda _shard: None,  # See `ShardRow.change`
     ) -> None:
         self._table = table
@@ -268,7 +268,7 @@ class Checkpoints:
                 return True
             self._check_owner(outcome.current)
             if row is None and outcome.current is None:
-                # Without this error, the loop would retry forever.
+                # Fail: the loop would otherwise retry forever.
                 raise LeaseTableError(f"{self._table.label}: row {each.key} exists and is no lease; delete it")
             each.load(outcome.current, stream)
         return wrote

@@ -14,7 +14,7 @@ from kinesis_efo.leases.row import Lease
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A row as last seen. Times are in monotonic seconds."""
+    """A lease row as last seen. Times are in monotonic seconds."""
 
     lease: Lease
     owner_since: float  # When its current owner was first seen
@@ -23,7 +23,7 @@ class Heartbeat:
 
 
 class Observer:
-    """Compares each scan with earlier ones, and detects rows that stopped changing. All times are in monotonic seconds.
+    """Compares each scan with earlier ones, and detects lease rows that stopped changing. All times are in monotonic seconds.
 
     A lease expires after `lease_timeout` seconds without a change. `gone` returns whether an owner's process has certainly ended; it is
     called once per owner and scan.
@@ -38,8 +38,8 @@ class Observer:
     def observe(self, leases: Mapping[str, Lease], now: float) -> Mapping[str, Heartbeat]:
         """Process all rows of a scan that was complete at `now`. Returns all heartbeats, by lease key.
 
-        A row that is seen for the first time counts as renewed now. A deleted row with an owner stays until it would have expired: its
-        owner may still be running, unaware that the row was deleted by hand.
+        A row that is seen for the first time counts as renewed now. A deleted row with an owner is remembered until it would have expired:
+        the owner may still be running, unaware that the row was deleted by hand.
         """
         owners = {lease.owner for lease in leases.values() if lease.owner is not None}
         self._ended = frozenset(filter(self._gone, owners))
@@ -55,7 +55,7 @@ class Observer:
         old = self._heartbeats.get(lease.key)
         if old is None or old.lease.owner != lease.owner:
             return Heartbeat(lease, now, now)
-        # A row that was deleted and is there again has just been written.
+        # Count a deleted row that exists again as just written.
         moved = old.gone or old.lease.counter != lease.counter
         return Heartbeat(lease, old.owner_since, now if moved else old.changed_at)
 

@@ -1,7 +1,7 @@
 """Implements the interface of `store.py` with files on one host, for queries without the option `leaseTable`.
 
-Each row is a small file that all processes of this user on this host share, so that two runs do not end each other's subscriptions. Other
-hosts do not see these rows, as if the table were empty. That is safe: a query continues from its checkpoint, independently of the rows.
+Each lease row is a small file that all processes of this user on this host share, so that two runs do not end each other's subscriptions.
+To other hosts, the table seems empty. This is safe: a query continues from its checkpoint, independently of the lease rows.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class HostTable(LeaseStore):
                 return seen
             old, new = before.to_item(), after.to_item()
             obsolete = () if after.is_run else OBSOLETE
-            # Attributes that this version does not define stay, as in DynamoDB.
+            # Keep attributes that this version does not define, as in DynamoDB.
             kept = {name: value for name, value in item.items() if name not in old and name not in obsolete}
             _write(file, kept | new)
         return after

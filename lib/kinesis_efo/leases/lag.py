@@ -1,4 +1,4 @@
-"""Defines a run's lag, which the rows of its leases contain for the command line. No decision depends on it."""
+"""Defines a run's lag, which its lease rows contain for the command line. No decision depends on the lag."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Lag(NamedTuple):
     millis_behind: int | None = None
     shard: str | None = None  # The slowest shard
     records: int = 0  # Kinesis records that were fetched from all shards and are not yet processed
-    at: int | None = None  # When this was measured, in epoch milliseconds of the run's clock; None if unknown
+    at: int | None = None  # When the lag was measured, in epoch milliseconds of the run's clock; None if unknown
 
     def seconds_behind(self, now: float) -> float | None:
         """Return the lag in seconds at `now` (epoch seconds). Adds the time since `at`, as if nothing was processed since then.

@@ -1,8 +1,8 @@
-"""Facts in a run's rows for later runs: whether Kinesis distributes a stream's records itself, and the furthest marks of checkpoints.
+"""Attributes of a run's lease rows for later runs: whether Kinesis itself distributes a stream's records, and checkpoints' furthest marks.
 
 They are written when a lease is renewed or released. A later run compares the marks with a query's checkpoint, to detect that the
-checkpoint was reset, for example from a backup. A mark is certain evidence. Checkpoints of early library versions do not contain marks;
-for these, the rows of the shards are the evidence, unless another query has moved them.
+checkpoint was reset, for example from a backup. A mark is certain evidence. Checkpoints of early library versions do not contain
+marks; for these, the lease rows of the shards are the evidence, unless another query has moved them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from kinesis_efo.marks import Mark
 from kinesis_efo.positions import SHARD_END, Offset, Position, PositionKind, ShardKey
 
 KEPT: Final = 16
-"""Maximum number of checkpoints whose marks (`Mark`) one row stores. A mark has about 40 bytes, and DynamoDB bills writes per 1 KB. The
-mark of a deleted checkpoint stays until newer marks replace it."""
+"""Maximum number of checkpoints whose marks (`Mark`) one lease row stores. A mark has about 40 bytes, and DynamoDB bills writes per
+1 KB. The mark of a deleted checkpoint stays until newer marks replace it."""
 
 LEFT_OUT: Final = "a file sink silently skips each micro-batch whose number it already has"
 """The part of the messages about a reset checkpoint that describes the loss."""
@@ -34,7 +34,7 @@ CAUSES: Final = (
 
 
 class RunNotes:
-    """The facts that one run records in its rows. `stream` arguments are logical names."""
+    """The attributes that a run writes to its lease rows. `stream` arguments are logical names."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -43,7 +43,7 @@ class RunNotes:
         self._planned: dict[str, tuple[Mark, int]] = {}
 
     def load(self, stream: str, row: Lease) -> None:
-        """Load the facts that earlier runs recorded from a stream's row, whose lease was just acquired."""
+        """Load the attributes that earlier runs wrote to a stream's lease row, which was just acquired."""
         if row.distributed:
             self._distributed.add(stream)
         self._found[stream] = row.marks
@@ -57,7 +57,7 @@ class RunNotes:
         self._distributed.add(stream)
 
     def reached(self, stream: str) -> tuple[CheckpointMark, ...]:
-        """Return the furthest marks that earlier runs wrote to a stream's row or that this run has recorded."""
+        """Return the furthest marks that earlier runs wrote to a stream's lease row or that this run has recorded."""
         marks = self._found.get(stream, ())
         for mark, at in list(self._planned.values()):
             marks = noted(marks, mark, at)
@@ -70,7 +70,7 @@ class RunNotes:
             self._planned[mark.checkpoint] = mark, round(self._clock.time() * 1000)
 
     def stored_in(self, stream: str, row: Lease) -> Lease:
-        """Return a stream's row with these facts added."""
+        """Return a stream's lease row with these attributes added."""
         marks = row.marks
         for mark, at in list(self._planned.values()):
             marks = noted(marks, mark, at)
@@ -136,7 +136,7 @@ def restored(
 
 
 def begun_anew(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
-    """Return the warning for a new query if the shards' rows show that the application has read the stream before; None if they do not."""
+    """Return the warning for a new query if the shards' lease rows show that the application has read the stream before; None otherwise."""
     read = {key: row for key, row in sorted(rows.items()) if row.has_begun}
     if not read:
         return None
@@ -157,7 +157,7 @@ def begun_anew(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
 
 
 def is_ahead(row: Lease, position: Position) -> bool:
-    """Whether a shard's row is further than a position. False if either is only a start position."""
+    """Whether a shard's lease row is further than a position. False if either is only a start position."""
     reached = row.reached
     if reached is None or not row.has_begun or position.kind not in (PositionKind.AFTER, PositionKind.SHARD_END):
         return False

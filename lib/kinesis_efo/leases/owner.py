@@ -57,7 +57,7 @@ def provably_gone(owner: str, proc: Path = _PROC) -> bool:
     except (OSError, ValueError, OverflowError):
         return False
     stat = read_stat(process.pid, proc)
-    # The owner has also ended if it is a zombie, or if a later process has its pid.
+    # Count a zombie as ended, and an owner whose pid belongs to a later process.
     return stat is not None and (stat.started != process.started or stat.dead)
 
 
@@ -68,7 +68,7 @@ def of_this_program(owner: str, proc: Path = _PROC) -> bool:
     if process.pid == str(os.getpid()):
         return True
     stat = read_stat(process.pid, proc)
-    # If the parent has ended, the process has another parent, usually process 1, which is not Spark's JVM.
+    # Exclude process 1 as parent, usually that of a process whose parent has ended: it is not Spark's JVM.
     return stat is not None and stat.started == process.started and stat.parent == str(os.getppid()) != "1"
 
 

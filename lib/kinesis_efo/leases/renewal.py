@@ -1,7 +1,7 @@
 """Renews the row of one lease, and computes the lease's deadline on this process's clock.
 
-A lease is valid for `lease_timeout` seconds after its last successful write was sent. Other runs see that write later, so for them the
-lease expires only after it has expired for this run.
+A lease is valid for `lease_timeout` seconds after its last successful write was sent. Other runs see this write later, so for other
+runs, the lease expires only after it has expired for this run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Timing:
 
     @property
     def renewal(self) -> float:
-        """Seconds between two renewals: a third of the timeout, so that two may fail; at most 10, as renewals also write the lag."""
+        """Seconds between two renewals: a third of the timeout, so that two may fail; at most 10, since renewals also write the lag."""
         return min(self.lease_timeout / 3, 10.0)
 
 
@@ -55,7 +55,7 @@ class Renewal:
         clock: Clock,
         random: Random,
         lag: Callable[[], Lag | None],  # Returns the lag that a renewal writes
-        # Adds facts to the row before each write; see `RunNotes`
+        # Adds attributes to the lease row before each write; see `RunNotes`
         noting: Callable[[Lease], Lease] = lambda lease: lease,
     ) -> None:
         self.lease = lease  # The row as last written
@@ -107,7 +107,7 @@ class Renewal:
     async def keep(self) -> RenewalEnd:
         """Renew the lease until it is lost or `leave` is called. Returns the reason. Does not release the lease."""
         try:
-            # Random, so that renewals of leases that were acquired together spread out.
+            # Pause for a random time, so that renewals of leases that were acquired together spread out.
             pause = self._timing.renewal * self._random.uniform(0.5, 1)
             while True:
                 await self._pause(pause)
@@ -163,7 +163,7 @@ class Renewal:
             current = outcome.current if isinstance(outcome, Conflict) else None
             if current is None or (current.owner, current.counter) != (self.lease.owner, self.lease.counter + 1):
                 return outcome
-            # An earlier write succeeded, but its response was lost. Its time of sending is unknown, so the deadline stays.
+            # Keep the deadline: an earlier write succeeded, but its response was lost, and it is unknown when that write was sent.
             self.lease = current
             if self._clock.monotonic() >= give_up_at:
                 return None

@@ -202,7 +202,7 @@ class Lease:
         at = self.position
         if at is None:
             return None
-        # A start time does not compare with a sequence number: another query may have started much later.
+        # A start time cannot be compared with a sequence number: another query may have started much later.
         comparable = position.sequence_number is not None and at.sequence_number is not None
         return self.read_until if position == at or (comparable and position.reaches(at)) else None
 
@@ -244,7 +244,7 @@ class Lease:
             item |= attribute_of(self.lag)
         if self.marks:
             item |= attributes.of_marks(self.marks)
-        # DynamoDB does not support empty sets.
+        # Omit empty sets, which DynamoDB does not support.
         item |= {name: {"SS": sorted(shards)} for each, name in _SETS.items() if (shards := getattr(self, each))}
         return item
 

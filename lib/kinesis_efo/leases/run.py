@@ -105,7 +105,7 @@ class RunLease:
     @property
     def held(self) -> frozenset[str]:
         """Streams on which the run has the lease."""
-        # Copied: other threads read this.
+        # Copy the renewals: other threads read this property.
         return frozenset(stream for stream, renewal in list(self._renewals.items()) if renewal.held)
 
     @property
@@ -175,7 +175,7 @@ class RunLease:
         self._wake.set()
         for renewal in self._renewals.values():
             renewal.leave()
-        # Wait before cancelling tasks; otherwise, a lease that is just being acquired would not be released.
+        # Wait before cancelling tasks: otherwise, a lease that is just being acquired would not be released.
         if self._tasks:
             await within(self._clock, at_most, self._ended())
         for stream in self._renewals:
@@ -213,7 +213,7 @@ class RunLease:
                 return 0.0
             free, expires_at = self._search.choose(scan, self._renewals.keys(), self._clock.monotonic())
             self._news.set()
-            # An attempt ends after the lease timeout. If its write arrives later, the row has this run as owner and is acquired again.
+            # End each attempt after the lease timeout. If its write arrives later, the row has this run as owner and is acquired again.
             attempts = [within(self._clock, timeout, self._take(stream, found)) for stream, found in free.items()]
             results = await asyncio.gather(*attempts, return_exceptions=True)
             errors = [each for each in results if isinstance(each, BaseException)]
@@ -222,7 +222,7 @@ class RunLease:
         except TableUnavailableError as error:
             return self._unavailable(error)
         self._outage = None
-        # After acquiring a lease, scan again at once: more may be free. Otherwise, at the latest when another run's lease expires.
+        # After acquiring a lease, scan again at once: more may be free. Otherwise, scan at the latest when another run's lease expires.
         return 0.0 if True in results else min(timeout / 10, expires_at - self._clock.monotonic())
 
     def _unavailable(self, error: TableUnavailableError) -> float:
@@ -287,7 +287,7 @@ class RunLease:
         except Exception as error:
             self._fail(error)
         finally:
-            # Only after the release: before, this run must not acquire the row again.
+            # Forget the renewal only after the release: before that, this run must not acquire the row again.
             del self._renewals[stream]
             self._wake.set()
             self._news.set()

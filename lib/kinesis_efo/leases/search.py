@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 class Free:
     """A lease that can be acquired."""
 
-    row: Lease | None  # The current row, if any
+    row: Lease | None  # The current lease row, if any
     epoch: int  # The new epoch, higher than that of every row of the stream
     shards: Mapping[str, Lease]  # The rows of the stream's shards, by lease key
 
@@ -33,7 +33,7 @@ class Search:
         self, keys: LeaseKeys, observer: Observer, me: str, subject: str, is_sibling: Callable[[str], bool]
     ) -> None:
         self.wanted: frozenset[str] = frozenset()
-        self.refused: dict[str, LeaseError] = {}  # Errors of streams of `extend` whose leases cannot be acquired
+        self.refused: dict[str, LeaseError] = {}  # Errors of streams added by `extend` whose leases cannot be acquired
         self._further: frozenset[str] = frozenset()
         self._epochs: dict[str, int] = {}
         self._keys = keys
@@ -57,8 +57,8 @@ class Search:
     def choose(self, scan: Scan, held: Collection[str], now: float) -> tuple[dict[str, Free], float]:
         """Select the leases to acquire, besides those on the `held` streams. `scan` was complete at `now`, in monotonic seconds.
 
-        Returns them by stream, and the time at which the first lease of another run expires if it is not renewed. Raises an error if
-        another run renews a wanted lease, or has had one since this run lost it, or if a row cannot be read.
+        Returns these leases by stream, and the time at which the first lease of another run expires if it is not renewed. Raises an error
+        if another run renews a wanted lease, or has had one since this run lost it, or if a lease row cannot be read.
         """
         for key in sorted(scan.unreadable):
             named = ":" in key or key.startswith("shardId-")
@@ -80,14 +80,14 @@ class Search:
                 case seen:
                     expiring.append(self._observer.expires_at(seen))
         if not held:
-            # First acquire only one lease: otherwise, two runs starting together could each get a subset and deadlock.
+            # Acquire only one lease first: otherwise, two runs starting together could each get a subset and deadlock.
             free = dict([] if expiring else [*free.items()][:1])
         return free, min(expiring, default=inf)
 
     def decide(self, stream: str, rows: Mapping[str, Heartbeat], now: float) -> Free | Heartbeat:
-        """Return how to acquire a stream's lease or, if other owners may be alive, the row of theirs that changed last.
+        """Return how to acquire a stream's lease or, if other owners may be alive, the one of their lease rows that changed last.
 
-        Rows of shards also count: a KCL application owns those. A row of this run, which it failed to renew, can be acquired again.
+        Rows of shards also count: a KCL application owns those. A row that this run failed to renew can be acquired again.
         """
         others = [seen for seen in rows.values() if seen.lease.owner not in (None, self._me)]
         alive = [seen for seen in others if not self._observer.quiet(seen, now)]
@@ -100,7 +100,7 @@ class Search:
         )
 
     def _refuse(self, stream: str, error: LeaseError) -> None:
-        """Stop trying for a stream of `extend`. For any other stream, raise the error, which ends the run."""
+        """Give up on a stream added by `extend`. For any other stream, raise the error, which ends the run."""
         if stream not in self._further:
             raise error
         logger.warning("%s", error)

@@ -1,4 +1,4 @@
-"""Computes the contents of shards' rows, and which rows of ended shards can be deleted."""
+"""Computes the contents of shards' lease rows, and which rows of ended shards can be deleted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position,
 
 @dataclass(frozen=True, slots=True)
 class PendingCheckpoint:
-    """A position that one of the next writes stores in a shard's row."""
+    """A position that one of the next writes stores in a shard's lease row."""
 
     position: Position
     children: frozenset[str] = frozenset()
@@ -30,7 +30,7 @@ class PendingCheckpoint:
 
 @dataclass(slots=True)
 class ShardRow:
-    """The row of one shard, and its pending changes."""
+    """The lease row of one shard, and its pending changes."""
 
     key: str
     row: Lease | None = None  # As it is in the table; None if absent or unknown
@@ -67,7 +67,7 @@ class ShardRow:
     def leave(self) -> None:
         """Record that no query reads the shard anymore."""
         self.wanted = False
-        # A shard that was read to its end before its row was created still needs a row; otherwise, it would look unread.
+        # Keep the contents for a shard that was read to its end before its row was created: without a row, it would look unread.
         if self.row is not None or self.pending is None or not self.pending.position.is_end:
             self.info = None
 
@@ -94,7 +94,7 @@ class ShardRow:
             if self.info is None:
                 return None
             changed = Lease.new(self.key, self.info)
-            # The first recorded position of a shard may be the end of its first micro-batch, which contained records.
+            # Store even a position equal to the start if records were read: it may be the end of the first micro-batch.
             at_start = pending is not None and pending.record is not None and pending.position == changed.position
             # The query whose start time is in `info` need not be the slowest one.
             start = changed.position or TRIM_HORIZON
@@ -114,7 +114,7 @@ class ShardRow:
         since = changed.read_since if changed.position == TRIM_HORIZON else None
         if changed.position == TRIM_HORIZON and horizon is not None:
             if until is None:
-                # Nothing is read yet. The row shows where the first query began, so that a later start here notices what was trimmed since.
+                # Store where the first query began although nothing is read yet: a later start here then detects what was trimmed since.
                 since = horizon if since is None and changed.read_until is None else since
             elif (changed.read_until or 0.0) < horizon:
                 since = horizon
@@ -132,9 +132,9 @@ def passed_parents(
 ) -> list[tuple[Lease, frozenset[str]]]:
     """Return rows of shards that were read to their end although their checkpoint is earlier, each with the ids of its children.
 
-    A crash after the children were planned, but before the parent's last checkpoint was written, leaves such a row. The parent is done if
-    a query reads a child (its key is in `wanted`) but not the parent (in `candidates`): an offset contains children only after their
-    parents. It is not done if another query still reads an ancestor.
+    Such a row remains if the run crashes after planning the children, but before writing the parent's last checkpoint. The parent is
+    done if a query reads a child (its key is in `wanted`) but not the parent (in `candidates`): an offset contains children only after
+    their parents. The parent is not done if another query still reads an ancestor.
     """
 
     def is_ahead(key: str) -> bool:

@@ -19,7 +19,7 @@ _FOR_NOW: Final = (Cause.PASSING, Cause.IN_USE, Cause.CREDENTIALS_UNREACHABLE)
 
 
 def client_config(lease_timeout: float) -> AioConfig:
-    """Return the configuration of a client. Its timeouts are short: a response after `lease_timeout` seconds is useless."""
+    """Return the configuration of a client, with short timeouts: a response after `lease_timeout` seconds is useless."""
     return AioConfig(
         connect_timeout=lease_timeout / 6,
         read_timeout=lease_timeout / 6,
@@ -177,7 +177,7 @@ def _update_request(before: Lease, after: Lease) -> dict[str, Any]:
     gone = sorted(set(old) - set(new))
     if not after.is_run:
         gone += [name for name in OBSOLETE if name not in gone]
-    # Placeholders for all names: some, such as "endpoint", may become reserved words.
+    # Use placeholders for all names: some, such as "endpoint", may become reserved words.
     short = {name: f"#n{i}" for i, name in enumerate([*changed, *gone])}
     expression = "SET " + ", ".join(f"{short[name]} = :v{i}" for i, name in enumerate(changed))
     if gone:

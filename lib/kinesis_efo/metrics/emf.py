@@ -52,7 +52,7 @@ def emf_lines(values: Values, before: Values, epoch_ms: int) -> Iterator[str]:
 
 def _value(metric: Metric, value: float, before: float) -> float:
     if metric.kind is Kind.COUNTER:
-        # A counter below its former value was reset, so all of its value is growth.
+        # Count the whole value as growth if it is below the former one: the counter was reset.
         value -= before if before <= value else 0
     return round(value, 6)
 

@@ -1,7 +1,7 @@
 """Limits the number of values of an attribute: the first things get separate labels, all further things share `other`.
 
-A thing in `other` stays there. A thing with its own label never moves to `other`, where its counts so far would look like a burst. Not
-thread-safe.
+A thing in `other` stays there. A thing with its own label never moves to `other`, where its previous counts would look like a burst.
+Not thread-safe.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Telemetry:
         self.registry = MetricsRegistry()
         self._own: SdkMeterProvider | None = None
         provider: MeterProvider = get_meter_provider()
-        # Only an SDK has `force_flush`. The API's own provider forwards to a provider that a program sets later.
+        # Set up an SDK only if the program has none (only an SDK has `force_flush`). The API's own provider forwards to one set later.
         if not hasattr(provider, "force_flush") and (exporters := exporter_names(environment)):
             self._own = sdk_provider(exporters)
         publish(self.registry, (self._own or provider).get_meter(METER))
@@ -110,7 +110,7 @@ def sdk_provider(exporters: Iterable[str]) -> SdkMeterProvider | None:
             (found,) = entry_points(group="opentelemetry_metrics_exporter", name=name)
             exporter = found.load()()
             readers.append(exporter if isinstance(exporter, MetricReader) else PeriodicExportingMetricReader(exporter))
-        # An exporter that cannot reach its collector must not delay the end of these processes.
+        # Do not shut down on exit: an exporter that cannot reach its collector must not delay the end of these processes.
         return MeterProvider(metric_readers=readers, shutdown_on_exit=False)
     except Exception as error:
         logger.warning(

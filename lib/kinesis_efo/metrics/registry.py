@@ -19,7 +19,7 @@ Attributes = tuple[tuple[str, str], ...]
 """The names and values of the attributes of a sample, in a fixed order."""
 
 FRESH_SECONDS: Final = 0.5
-"""Seconds for which values are reused, as an exporter reads one metric after another."""
+"""Seconds for which values are reused, since an exporter reads one metric after another."""
 
 
 class Sample(NamedTuple):
@@ -88,6 +88,6 @@ def _read(source: Source) -> list[Sample]:
     try:
         return list(source())
     except Exception:
-        # A failing source must not stop the exporter or a query.
+        # Only log the failure of a source, which must not stop the exporter or a query.
         logger.exception("metrics of %s cannot be read", source)
         return []

@@ -19,7 +19,7 @@ class MetricsSettings:
     )
     emf_to: str = "stdout"  # Destination of EMF lines: `stdout`, `stderr`, or the path of a file to append to
     emf_interval: float = 60.0  # Seconds between two sets of EMF lines
-    # Maximum number of shards with separate metrics; the others share `other`. 0: no metrics by shard
+    # Maximum number of shards with per-shard metrics; the rest are reported as `other`. 0: no per-shard metrics
     shards: int = 100
 
     def __str__(self) -> str:

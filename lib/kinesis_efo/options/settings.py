@@ -39,10 +39,10 @@ class Deaggregation(Enum):
 class RetrySettings:
     """How often, and after which backoff, to retry a failed call or subscription."""
 
-    max_retries: int | None = None  # Maximum consecutive faults without progress; None: unlimited
+    max_retries: int | None = None  # Maximum consecutive failures without progress; None: unlimited
     base_ms: int = 1_000  # First backoff
     max_ms: int = 10_000  # Maximum backoff
-    factor: float = 1.5  # By which the backoff increases with each fault
+    factor: float = 1.5  # By which the backoff grows with each failure
     timeout: float = 600.0  # Seconds without progress after which retries end
 
 

@@ -1,4 +1,4 @@
-"""A table of options: parses texts into a settings object, and reports all faults at once."""
+"""A table of options: parses texts into a settings object, and reports all errors at once."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class OptionTable(Generic[Settings]):
         texts: Mapping[str, str],
         contradictions: Callable[[Mapping[str, Any], Set[str]], Iterable[str]] = lambda _values, _names: (),
     ) -> Settings:
-        """Parse options, whose names may be in any case, into settings. Raises `OptionsError` with all faults.
+        """Parse options, whose names may be in any case, into settings. Raises `OptionsError` with all errors.
 
-        `contradictions` returns the faults that concern several options. Its arguments are the values that could be parsed, and the names
+        `contradictions` returns the errors that concern several options. Its arguments are the values that could be parsed, and the names
         of all given options.
         """
         faults: list[str] = []

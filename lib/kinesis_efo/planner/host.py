@@ -51,7 +51,7 @@ def where_to_listen(
     if bind is None and options.fetcher_host and options.fetcher_host in own():
         bind = options.fetcher_host
     told = (options.driver_host,) if options.driver_host else spark.hosts
-    # If the driver's address is a loopback address, all executors are in its network namespace.
+    # Count tasks as local if the driver's address is a loopback address: all executors are then in its network namespace.
     local = spark.local or (options.driver_host is not None and is_loopback(options.driver_host))
     hosts: tuple[str, ...]
     if options.fetcher_host:
@@ -63,7 +63,7 @@ def where_to_listen(
     else:
         hosts = (*told, *own())
     if bind in (None, LOOPBACK) or is_every_address(bind):
-        # Leave out loopback: a client in this network namespace tries it anyway, and for other clients it leads elsewhere.
+        # Leave out loopback: a client in this network namespace tries it anyway, and for other clients, it is another host.
         hosts = tuple(dict.fromkeys(host for host in hosts if not is_loopback(host)))
     return Listening(bind or (EVERY_ADDRESS if hosts else LOOPBACK), ports, hosts)
 

@@ -27,8 +27,8 @@ def end_with_spark(asked: threading.Event, when_asked: Callable[[], None]) -> No
     if is_sparks_process() and threading.current_thread() is threading.main_thread():
         log_to_stderr()
 
-        # While the main thread waits for Spark, Python's handler does not run if another thread gets the signal. So read from the wakeup
-        # descriptor, to which Python writes immediately.
+        # Read from the wakeup descriptor, to which Python writes immediately: while the main thread waits for Spark, Python's handler does
+        # not run if another thread gets the signal.
         told, tells = socket.socketpair()
         tells.setblocking(False)
         signal.set_wakeup_fd(tells.detach(), warn_on_full_buffer=False)

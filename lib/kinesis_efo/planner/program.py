@@ -59,7 +59,7 @@ class RunFile:
     def __init__(self, path: Path) -> None:
         with PrivateDirectory(path.parent) as there:
             self._file = there.open(path.name, os.O_RDWR)
-        # One thread may close the file while another one uses the descriptor, whose number could then be another file's.
+        # Guard the descriptor: one thread may close the file while another one uses it, and its number could then be another file's.
         self._guard = threading.Lock()
         try:
             self.entry = self._read()
@@ -97,7 +97,7 @@ class OwnFile:
     def __init__(self, path: Path, entry: RunEntry) -> None:
         self.path = path
         self._entry = entry
-        # More than one if a cleaner has removed the file: clients leave open what they have found.
+        # Several files if a cleaner has removed one: clients leave open the file that they have found.
         self._files: list[int] = []
         self._guard = threading.Lock()
         self._create()
@@ -186,7 +186,7 @@ class Program:
         """
         while True:
             with self._lock_file() as file:
-                # A run that ended meanwhile may have removed the file; other processes then lock a new one.
+                # Check that the file still exists: a run that ended meanwhile may have removed it, and other processes then lock a new one.
                 if _locked(file) and os.fstat(file).st_nlink:
                     yield
                     return
@@ -248,7 +248,7 @@ class Program:
             for name in there.names(f"{self._machine}.*"):
                 pid, started, *_ = [*name.removeprefix(f"{self._machine}.").split("."), ""]
                 if pid.isdecimal() and not Process(int(pid), started).lives():
-                    # It may not be a file of this library.
+                    # Ignore errors: it may not be a file of this library.
                     with contextlib.suppress(OSError):
                         there.remove(name)
 
@@ -270,7 +270,7 @@ def _locked(file: int) -> bool:
 
 
 def _is_free(file: int) -> bool:
-    """Whether a file is unlocked, as the process that wrote it has ended."""
+    """Whether a file is unlocked because the process that wrote it has ended."""
     try:
         # Use a shared lock, so that two processes that check concurrently do not mistake each other for the run.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

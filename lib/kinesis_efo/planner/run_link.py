@@ -63,8 +63,8 @@ class RunLostError(Exception):
 class Silence:
     """Measures for how long the process of a run has not replied. Warns, and lets calls fail after another `patience` seconds.
 
-    `tick` is called about every half second. A longer time between two calls hardly counts, since this process was paused then: a machine that
-    was suspended as a whole is not the run's fault.
+    `tick` is called about every half second. A longer time between two calls hardly counts, since this process was paused then: the run is
+    not to blame if the whole machine was suspended.
     """
 
     def __init__(self, patience: float, streams: str = "") -> None:

@@ -1,6 +1,6 @@
 """The process of a run: a planner starts it, and it ends with its last query, or with the JVM.
 
-It does not import PySpark. It receives its settings only through standard input, as they contain secrets.
+It does not import PySpark. It receives its settings only through standard input: they contain secrets.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _LOOK_SECONDS: Final = 0.1
 _REAPED_SECONDS: Final = 1.0
 _JVM_SECONDS: Final = 0.5
 _FIRST_SECONDS: Final = 30.0
-"""A run without clients ends after this many seconds, or at once if the planner that started it has died."""
+"""A run without clients ends after this many seconds, or immediately if the planner that started the run has died."""
 _TOUCH_SECONDS: Final = 3600.0
-"""Seconds between updates of the time of the run's file: cleaners of temporary files remove files that are some days old."""
+"""Seconds between updates of the modification time of the run's file: cleaners of temporary files remove files that are days old."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class RunOrder:
 def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
     """Create the `SharedRun` of a stream reader, without starting it."""
     listening = where_to_listen(options)
-    # A reader in any other process counts as a separate program.
+    # Count a reader in any other process as a separate program.
     jvm = Process.of(os.getppid() if is_sparks_process() else os.getpid())
     # Leave out the application's name: queries of one stream and lease table need the same lease.
     about = (options.program, manifest.region, manifest.lease_table, options.aws.endpoint_url or "")
@@ -94,7 +94,7 @@ def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
 
 
 _ahead: Final[list[subprocess.Popen[bytes]]] = []
-"""A process that was started in case a run will be needed; empty if there is none."""
+"""The process that was started early in case a run will be needed; empty if there is none."""
 
 
 def start_ahead() -> None:
@@ -113,7 +113,7 @@ def end_ahead() -> None:
 
 
 def started() -> subprocess.Popen[bytes]:
-    # The new process writes to this process's stderr until it has received its order.
+    # The new process writes to this process's stderr until it has received its `RunOrder`.
     try:
         process = subprocess.Popen([sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     except OSError as error:
@@ -167,7 +167,7 @@ class RunProcess:
         return self._ended
 
     def _watch(self, order: bytes) -> None:
-        """Send the process its order, receive whether the run has begun, and wait for the end of the process."""
+        """Send the process its `RunOrder`, receive whether the run has begun, and wait for the end of the process."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -196,9 +196,9 @@ class RunProcess:
 
 
 def main(order_from: BinaryIO) -> None:
-    """Read the order, start the run, and return when it has ended."""
+    """Read the `RunOrder`, start the run, and return when the run has ended."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # They may go to the whole process group while the driver still finishes a micro-batch.
+        # Ignore signals to the whole process group, which may come while the driver still finishes a micro-batch.
         signal.signal(number, signal.SIG_IGN)
     _lift_memory_limit()
     gc.disable()
@@ -238,7 +238,7 @@ def main(order_from: BinaryIO) -> None:
             answers.write(data)
 
         try:
-            # While the start waits for AWS, its log goes straight to the planner's.
+            # Log directly to the planner's output during the start, which may wait for AWS.
             runtime.start()
             _hand_over_output(runtime.say)
             entry = RunEntry(
@@ -271,7 +271,7 @@ class FetcherJob:
         self._problem = ""
         self._socket = socket.socket(socket.AF_UNIX)
         try:
-            # The plan has the run's secret. The path alone proves nothing: temporary directories are removed, and others may create them.
+            # Check the directory before sending the plan, which has the run's secret: temporary directories may be removed and recreated.
             with PrivateDirectory(Path(path).parent, create=False) as directory:
                 directory.connect(self._socket, Path(path).name)
             if not is_own(self._socket):

@@ -1,6 +1,6 @@
 """Connects one query to a run: joins a run of the Spark program or starts one, and repeats that if the run's process dies.
 
-Tasks only see a pause, as they repeat their request for fetchers.
+Tasks only see a pause: they repeat their request for fetchers.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class SharedRun:
     """The run of one query, whichever process it is in. Thread-safe.
 
     `start_process` starts the process of a run and waits until the run can be joined. Its arguments are the secret, and a function that is
-    called meanwhile and raises to give up. It returns a function that describes how the process ended, or returns "".
+    called meanwhile and raises to give up. It returns a function that describes how the process ended, or returns "" while it runs.
 
-    The attribute `secret`, for tasks, is empty before there is a run. `query_name` is the same in each run, as tasks outlive a run.
+    The attribute `secret`, for tasks, is empty before there is a run. `query_name` is the same in each run: tasks outlive a run.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class SharedRun:
                 )
         answer = self._asked(call)
         if isinstance(answer, Step):
-            # From now on, the query itself changes the lease rows that the next run would compare with `resumed`.
+            # Clear `resumed` after a result: from now on, the query itself changes the lease rows that the next run would compare with it.
             self._deaths = self._deaths if answer.end is None else []
             resumed = self._known.resumed if answer.again else None
             known = self._known
@@ -176,7 +176,7 @@ class SharedRun:
             with self._program.deciding(self._check):
                 if (link := self._decided(streams)) is not None:
                     return link
-            # The current run is ending or suspended, so it could not be joined.
+            # Check for errors: the run could not be joined because it is ending or suspended.
             self._check()
             time.sleep(_AGAIN_SECONDS)
 
@@ -284,26 +284,26 @@ class SharedRun:
                     f"{self._last_end}. If the system ended it for its memory, give the driver's container more, or set kinesis-efo "
                     "option 'bufferBytes' lower. Nothing was lost: start the query again"
                 )
-            # The next run needs all streams of the lost run: a query that reads several streams could not join two runs.
+            # Request all streams of the lost run: a query that reads several streams could not join two runs.
             streams = self._streams | lost.file.again().streams
             lost.close()
             link = self._link = self._joined(streams)
-            # Logged only now: at the end of the query or of Spark, the process is not replaced.
+            # Log this only now: at the end of the query or of Spark, the process is not replaced.
             logger.warning("the process that fetched for this query has ended: another one goes on")
             with contextlib.suppress(RunLostError):  # if this run is lost too, the next one gets the call
                 link.ask(self._known)
 
     def _watch(self) -> None:
-        """Replace a dead run for tasks even without a call from Spark, and report what `planned` has recorded.
+        """Replace a dead run even if only tasks need it, and report to the run what `planned` has recorded.
 
-        If a task's request was not answered, make a call: with a suspended run, it fails in time, with a message.
+        If a task's request was unanswered, call the run: if the run is suspended, this call times out with a clear message.
         """
         while not self.left.wait(_LOOK_SECONDS):
             if (link := self._link) is None:
                 return
             logged = None
             if self._has_logged:
-                self._has_logged = False  # first, so that `planned` of another thread is not missed
+                self._has_logged = False  # first, so that a call of `planned` in another thread is not missed
                 logged = self._known.planned
             doubted, self._doubted = self._doubted, False
             if logged is not None or doubted or not link.file.lives:
@@ -327,10 +327,10 @@ class SharedRun:
     # -- where its tasks read
 
     def _serve_tasks(self, link: RunLink) -> None:
-        """Start the service from which tasks of this query get the fetchers of shards."""
+        """Start the service that tells tasks of this query which fetcher serves a shard."""
         listening = self._listening
         if listening.loopback_only:
-            # The configured ports are for firewalls, which do not matter on the loopback address.
+            # Ignore the configured ports on the loopback address: they are for firewalls.
             listening = dataclasses.replace(listening, ports=range(1))
         self._where = WhereService(self._place, self._doubt, self.secret, listening, link.joined.certificate)
 
@@ -348,7 +348,7 @@ class SharedRun:
 
 
 class WhereService(Service):
-    """Returns the fetchers of shards to tasks of one query. It is in the planner, so it stays if the process of the run is replaced.
+    """Returns the fetchers of shards to tasks of one query. It runs in the planner, so it survives if the process of the run is replaced.
 
     `place` returns the current run's reply to `Join`, or None without a run. It raises the error that has ended the query. `doubt` is called if
     the run did not answer.
@@ -368,7 +368,7 @@ class WhereService(Service):
         return self.answer_where(call, decoded(body, WhereRequest)) if name == WHERE else super().act(call, name, body)
 
     def answer_where(self, call: TaskCall, request: WhereRequest) -> WhereReply:
-        """Return the fetchers of the shards. Without a run, all shards are reported as unassigned, so that the task repeats its request."""
+        """Return the fetchers of the shards. Without a run, the reply has none, so that the task repeats its request."""
         give_up_at = time.monotonic() + request.wait
         if request.doubts:
             self._doubt()

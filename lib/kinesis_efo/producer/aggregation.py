@@ -2,7 +2,7 @@
 
 An aggregate is a magic number, a protobuf message (a table of partition keys, a table of explicit hash keys, and records that
 point into both), and the MD5 of the message; see aggregation-format.md in awslabs/amazon-kinesis-producer. The message has three
-fields, so this module encodes it itself. A protobuf runtime would have to be a version that is compatible with Spark.
+fields, so this module encodes it itself. A protobuf runtime would have to be compatible with Spark's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Aggregate:
         self.records = records
         self.data = data
         self.key = records[0].key
-        # Always explicit: the hash key of the first record may differ from the MD5 of its partition key.
+        # Always set an explicit hash key: that of the first record may differ from the MD5 of its partition key.
         self.hash_key: str | None = str(records[0].hash)
         self.size = len(data) + len(self.key.encode())
 

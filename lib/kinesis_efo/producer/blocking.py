@@ -92,7 +92,7 @@ class Producer:
             raise
         atexit.register(self._close_at_exit)
         if (processes := sys.modules.get("multiprocessing.process")) and processes.parent_process() is not None:
-            # A child process of multiprocessing skips exit handlers but waits for its threads.
+            # Use a thread: a child process of multiprocessing skips exit handlers but waits for its threads.
             threading.Thread(target=self._close_after_main, name="kinesis-efo-producer-close").start()
         return self
 
@@ -162,7 +162,7 @@ class Producer:
     def abort(self) -> None:
         """Disconnect without waiting for outstanding records, and log how many there were."""
         if self._producer.opened:
-            # Makes a `close` in another thread fail.
+            # Make a `close` in another thread fail.
             self._producer.engine.halt()
         self._finish(self._producer.abort, check=False)
 
@@ -213,11 +213,11 @@ class Producer:
             if self._thread.is_alive():
                 atexit.unregister(self._close_at_exit)
                 try:
-                    # Skipped if Ctrl-C interrupted an earlier call in `_end_loop`: the stopping loop would cancel this one.
+                    # Skip this if Ctrl-C interrupted an earlier call in `_end_loop`: the stopping loop would cancel it.
                     if not self._loop_ends:
                         self._call(end)
                 finally:
-                    # After an interrupted `end`, the engine still runs; without the loop, a flush would wait forever.
+                    # Stop the engine, which still runs after an interrupted `end`: without the loop, a flush would wait forever.
                     engine.halt()
                     self._end_loop()
         if check:
@@ -307,7 +307,7 @@ class _Executor(ThreadPoolExecutor):
 
 
 def _run_loop(started: Future[asyncio.AbstractEventLoop]) -> None:
-    # At the end of the process, the executor's shutdown fails: it cannot start the thread that joins the workers.
+    # Ignore the failing shutdown of the executor at the end of the process: it cannot start the thread that joins the workers.
     with contextlib.suppress(RuntimeError), asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         loop = runner.get_loop()
         loop.set_default_executor(_Executor(max_workers=4, thread_name_prefix="kinesis-efo-producer"))

@@ -39,7 +39,7 @@ REFRESH_SECONDS = 1.0
 MOST_REFRESH_SECONDS = 60.0
 """Maximum seconds between two loads. The pause doubles while the loaded shard map stays the same."""
 REPLACED_SECONDS = 10.0
-"""Deleting and re-creating a stream lasts longer than these seconds. After a longer pause, ListShards must confirm the shards."""
+"""Deleting and re-creating a stream takes longer than this many seconds. After a longer pause, ListShards must confirm the shards."""
 RECHECK_SECONDS = 300.0
 """Seconds between two checks whether Kinesis still distributes a stream's records itself, which no response shows."""
 _BATCH_BYTES = 1 << 20
@@ -214,12 +214,12 @@ class Engine:
                 self._put(records, waits)
                 self._puts = False
             except BaseException as error:
-                # Ctrl-C between two lines may leave wrong counts; a flush could then return too early.
+                # Fail the producer: Ctrl-C between two lines may leave wrong counts, and a flush could then return too early.
                 self._break(error)
                 raise
 
     def withdraw(self, wait: Wait) -> None:
-        """Stop a wait. Its records that are already queued stay queued."""
+        """End a wait. Records of this put that are already queued stay queued."""
         with self._lock:
             if wait in self._waits:
                 self._waits.remove(wait)
@@ -228,14 +228,14 @@ class Engine:
                 self._call(self._pump)
 
     def flush(self) -> Future[None] | None:
-        """Send without lingering. Returns a future that ends once all records put before are acknowledged; None if they are."""
+        """Send without lingering. Returns a future that completes once all records put before are acknowledged; None if they are."""
         with self._lock:
             self._check_signal()
             if self._failure is not None or self._stopped:
                 self.check()
             if not self._epoch.count and not self._flushes:
                 return None
-            # Stays even if the caller is cancelled, so that the next flush also waits for these records.
+            # Keep the future even if the caller is cancelled, so that the next flush also waits for these records.
             done: Future[None] = Future()
             self._flushes.append((self._epoch, done))
             self._epoch = Epoch()
@@ -244,14 +244,14 @@ class Engine:
             return done
 
     def begin_closing(self) -> None:
-        """Reject further records, and end waiting puts with an error."""
+        """Reject further records, and fail waiting puts."""
         with self._lock:
             self._check_signal()
             self._closing = True
             self._end_waits(self._failure or self.closed_error())
 
     def halt(self) -> None:
-        """Stop sending, and end waiting flushes and futures of `send` with an error."""
+        """Stop sending, and fail waiting flushes and the futures of `send`."""
         self.begin_closing()
         with self._lock:
             self._end_flushes(self.closed_error())
@@ -336,7 +336,7 @@ class Engine:
     def _admit_waiting(self) -> None:
         while self._waits:
             wait = self._waits[0]
-            # Alternate between the puts, so that a small one does not wait for a large one.
+            # Alternate between the puts, so that a small put does not wait for a large one.
             admitted = self._admit(wait.records if len(self._waits) == 1 else wait.records[:1])
             if not admitted:
                 break
@@ -355,13 +355,13 @@ class Engine:
             self._waits.popleft()
 
     def _conclude_flushes(self) -> None:
-        # In this order, Ctrl-C between the two lines cannot cause an endless wait.
+        # Keep this order: Ctrl-C between the two lines must not cause an endless wait.
         while self._flushes and not self._flushes[0][0].count:
             _end(self._flushes[0][1])
             self._flushes.popleft()
 
     def _end_flushes(self, error: StreamError) -> None:
-        # The entries stay, so that a flush after an interrupted abort also waits for their records.
+        # Keep the entries, so that a flush after an interrupted abort also waits for their records.
         for _, done in self._flushes:
             _end(done, error)
 
@@ -437,7 +437,7 @@ class Engine:
         self._conclude_flushes()
 
     def _take_sent(self, settled: RequestOutcome) -> list[tuple[Future[Written], StreamError | None, Written | None]]:
-        """Remove and return the futures of `send` whose results are final, so that a close in another thread does not end them."""
+        """Remove and return the futures of `send` whose results are final, so that a concurrent close does not fail them."""
         found: list[tuple[Future[Written], StreamError | None, Written | None]] = []
         for parcel, result in settled.placed:
             place = Written(result.shard or "", result.sequence_number or "")
@@ -459,7 +459,7 @@ class Engine:
             return
         failure.__cause__ = cause
         self._failure = failure.about(self._stream)
-        # First, so that the futures of `send` have failed when a flush raises.
+        # Fail the futures of `send` first, so that they have failed when a flush raises.
         self._loop.call_soon_threadsafe(self._end_sent, self._sent, failure)
         self._loop.call_soon_threadsafe(self._log_failure, failure, self._left.records)
         self._sent = set()
@@ -495,7 +495,7 @@ class Engine:
             with self._lock:
                 self._fail(error)
         except (Exception, asyncio.CancelledError) as error:
-            # If all tasks of the loop are cancelled, as on SIGTERM, a later flush must not wait forever.
+            # Make later flushes fail: if all tasks of the loop are cancelled, as on SIGTERM, they would wait forever.
             with self._lock:
                 if not self._stopped:
                     self._break(error)
@@ -540,12 +540,12 @@ class Engine:
         shards = known if listed is None else ShardMap(listed, known.distribution)
         news = not shards.is_like(known)
         if not news or known.distribution is not Distribution.KEYED:
-            # Without a reshard, the traits may have changed. After one, skip this call: an account is limited to 20 a second.
+            # Check the traits, which may change without a reshard. After a reshard, skip this call: AWS allows an account 20 a second.
             traits = await self._service.traits()
             shards = await shard_map(traits, self._service.shards, listed)
             news = not shards.is_like(known)
             warn_of_consequences(self._stream, traits, self._settings)
-        # If the map is right and records still go to other shards, frequent refreshes do not help.
+        # Refresh less often while the map stays the same: if records still go to other shards, refreshes do not help.
         self._refresh_pause = REFRESH_SECONDS if news else min(2 * self._refresh_pause, MOST_REFRESH_SECONDS)
         self._adopt(shards, asked_at)
         self._look_again()
@@ -608,7 +608,7 @@ class Engine:
 
 
 def _log_unclosed(stream: str, pid: int, left: _Left) -> None:
-    """Called when an engine is garbage-collected or its process ends. In a forked process, the records are the parent's."""
+    """Called when an engine is garbage-collected or its process ends. In a forked process, the records belong to the parent."""
     if left.records and os.getpid() == pid:
         logger.error(
             "the producer for %s was not closed: %d records (%d bytes) that were put and not acknowledged are lost",

@@ -88,7 +88,7 @@ class AsyncProducer:
             raise judge(error, "kinesis:ListShards").error(opened).about(self.stream) from error
         engine = Engine(self.stream, service, shards, traits, self.settings, self._clock, self._random)
         self._engine = engine
-        # A weak reference: an abandoned engine must be garbage-collected, which logs its unwritten records.
+        # Use a weak reference: an abandoned engine must be garbage-collected, which logs its unwritten records.
         known = weakref.ref(engine)
         self._end_report = report(
             producer_collector(self.stream, lambda: ProducerMetrics() if (it := known()) is None else it.metrics),
@@ -132,7 +132,7 @@ class AsyncProducer:
         if error is None:
             await self.close()
         elif isinstance(error, Exception | SystemExit | GeneratorExit):
-            # Records put before the error are still written. The original error is raised, not the producer's.
+            # Write the records put before the error, and raise the original error instead of the producer's.
             try:
                 await self.close()
             except StreamError as failure:

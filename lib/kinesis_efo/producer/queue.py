@@ -2,7 +2,7 @@
 
 Records wait in one lane per shard. A request has records from several lanes; records that Kinesis rejects return to the front of their
 lane. A record leaves the queue only when it is acknowledged or can never be written, never because of its age. A lane backs off after a
-fault, so that a hot shard does not delay the others: in a single lane, a throttled shard would fill each request with rejected records.
+failure, so that a hot shard does not delay the others: in a single lane, a throttled shard would fill each request with rejected records.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kinesis_efo.records.distribution import Distribution
 WRONG_SHARD = "WrongShard"
 """This library's error code for an aggregate that Kinesis wrote to a shard where readers drop it."""
 STUCK_SECONDS = 60.0
-"""Seconds for which Kinesis rejects a record, while its shard accepts others, before a warning. At most one warning per this time."""
+"""A warning follows if Kinesis rejects a record for this many seconds while its shard accepts others. At most one warning per this time."""
 
 _MOST_EXPIRED_IN_A_ROW = 5
 
@@ -43,7 +43,7 @@ class Result(msgspec.Struct, gc=False):
 
 
 class Backoff:
-    """Backoff with full jitter: a random wait between 0 and a bound that doubles with each consecutive fault."""
+    """Backoff with full jitter: a random wait between 0 and a bound that doubles with each consecutive failure."""
 
     def __init__(self, settings: ProducerSettings, random: Random) -> None:
         self._base, self._max = settings.backoff_base, settings.backoff_max
@@ -53,9 +53,9 @@ class Backoff:
         self.until = 0.0
 
     def extend(self, sent_at: float, now: float, *, progress: bool = False) -> None:
-        """Back off after a fault of a request. If part of the request succeeded (`progress`), the bound is reset.
+        """Back off after a failure of a request. If part of the request succeeded (`progress`), the bound is reset.
 
-        Faults of requests that were in flight together count as one. Times are in monotonic seconds.
+        Failures of requests that were in flight together count as one. Times are in monotonic seconds.
         """
         if progress or self.counts(sent_at):
             self.faults = 1 if progress else self.faults + 1
@@ -79,8 +79,8 @@ class Backoff:
 class Outage:
     """A period without progress."""
 
-    since: float  # Time of the first fault, in monotonic seconds
-    cause: str  # Of the first fault
+    since: float  # Time of the first failure, in monotonic seconds
+    cause: str  # The cause of the first failure
 
 
 class Lane:
@@ -139,7 +139,7 @@ class RequestOutcome:
         refused: Records that can never be written.
         retried: Parcels that will be sent again, counted by error code.
         misrouted: Whether the response showed that the shard map is out of date.
-        stuck: A warning about a record that Kinesis has rejected for long; empty if there is none.
+        stuck: A warning about a record that Kinesis has been rejecting for a long time; empty if there is none.
         failure: The error that ends the producer.
     """
 
@@ -246,7 +246,7 @@ class RecordQueue:
         self._expired = 0
         self._backoff.end(request.sent_at)
         settled = RequestOutcome()
-        # A re-created stream has shards with the same ids but other ranges. With AUTO, ranges do not apply.
+        # Compare the maps: a re-created stream has shards with the same ids but other ranges. With AUTO, ranges do not apply.
         is_current = request.map is self.shards or not self.shards.predicts
         for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
             outcome = outcomes[shard]
@@ -258,7 +258,7 @@ class RecordQueue:
                 settled.acknowledged += parcel.records
                 settled.placed.append((parcel, result))
             else:
-                # The KCL and strict readers drop an aggregate with records of other shards, so its records are sent again.
+                # Send the records of an aggregate with records of other shards again: the KCL and strict readers drop it.
                 settled.misrouted |= self.shards.predicts
                 cause = f"{WRONG_SHARD}: an aggregate for {shard} was written to {result.shard}"
                 self._retry(parcel, WRONG_SHARD, cause, outcome, settled)
@@ -304,7 +304,7 @@ class RecordQueue:
 
     @property
     def _aggregate(self) -> bool:
-        # AWS does not support aggregates if Kinesis distributes records itself; readers that follow the KCL's rule drop them.
+        # Do not aggregate if Kinesis distributes records itself: AWS does not support it, and readers like the KCL drop such aggregates.
         return self._settings.aggregate and self._map.distribution is Distribution.KEYED
 
     @property
@@ -315,7 +315,7 @@ class RecordQueue:
         return Lane(shard, Backoff(self._settings, self._random))
 
     def _may_send(self, lane: Lane) -> bool:
-        # After throttling, one request at a time: the shard would most likely reject a second one.
+        # After throttling, send one request at a time: the shard would most likely reject a second one.
         alone = self._ordered or lane.most < MAX_REQUEST_RECORDS
         return len(lane.records) > 0 and not (alone and lane.in_flight)
 
@@ -339,7 +339,7 @@ class RecordQueue:
         one_per_key = self._ordered
         while records and len(parcels) < most:
             if one_per_key and records[0].key in keys:
-                # At most one per key: Kinesis may write only the second of two.
+                # Take at most one record per key: Kinesis may write only the second of two.
                 skipped.append(records.popleft())
                 continue
             parcel = self._packed(lane) if aggregate else records.popleft()
@@ -355,7 +355,7 @@ class RecordQueue:
     def _packed(self, lane: Lane) -> Parcel:
         records, packer = lane.records, Packer(self._aggregate_bytes)
         if not self._map.covers(lane.shard, records[0].hash):
-            # ListShards may have omitted this record's shard; readers would drop an aggregate with the record.
+            # Send the record alone: ListShards may have omitted its shard, and readers would drop an aggregate with this record.
             return records.popleft()
         while records and self._map.covers(lane.shard, records[0].hash) and packer.add(records[0]):
             records.popleft()
@@ -366,7 +366,7 @@ class RecordQueue:
         outcomes = {shard: _LaneOutcome() for shard in dict.fromkeys(request.shards)}
         for shard in outcomes:
             if (lane := self._lanes.get(shard)) is not None:
-                # A lane that was created after the request has not counted it.
+                # Do not count below 0: a lane that was created after the request has not counted it.
                 lane.in_flight = max(0, lane.in_flight - 1)
         self._adopt_when_possible()
         return outcomes
@@ -384,7 +384,7 @@ class RecordQueue:
         self.add(waiting)
         for shard, lane in self._lanes.items():
             if not self._map.has_same(shard, former):
-                # The failed records belong to other shards now. Those of an unchanged shard may still be in flight.
+                # Reset the failure: the failed records belong to other shards now. Those of an unchanged shard may still be in flight.
                 lane.failing = None
 
     def _give_back(self, records: Sequence[Record]) -> None:
@@ -423,8 +423,8 @@ class RecordQueue:
             return
         if outcome.taken or not outcome.again:
             lane.failing = None
-        # A throttled shard will accept about as much next time; sending more is useless. Other faults must not narrow the lane:
-        # a record that fails each time would block the records behind it.
+        # Limit a throttled shard by what it accepted this time: sending more is useless. Other failures must not narrow the lane: a record
+        # that fails each time would block the records behind it.
         lane.most = min(max(1, 2 * (outcome.taken if outcome.throttled else lane.most)), MAX_REQUEST_RECORDS)
         lane.is_suspect = lane.is_suspect and lane.most < MAX_REQUEST_RECORDS
         if not outcome.again:

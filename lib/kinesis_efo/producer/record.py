@@ -12,7 +12,7 @@ from kinesis_efo.errors import RecordRefusedError
 from kinesis_efo.producer.routing import MAX_HASH
 
 try:
-    # Python's built-in MD5 is faster here: setting up OpenSSL's costs more than hashing the few bytes of a key.
+    # Use Python's built-in MD5, which is faster here: setting up OpenSSL's costs more than hashing the few bytes of a key.
     from _md5 import md5  # type: ignore[import-not-found, unused-ignore]
 except ImportError:
     from hashlib import md5
@@ -107,7 +107,7 @@ def make_record(data: Data, key: str, hash_key: str | int | None, limit: SizeLim
     if hash_key is None:
         ring = int.from_bytes(md5(encoded, usedforsecurity=False).digest(), "big")
         return Record(data, key, None, ring, size, position)
-    # Kinesis rejects a whole request if one of its hash keys has leading zeros.
+    # Remove leading zeros, for which Kinesis would reject the whole request.
     text = str(hash_key)
     plain = text.lstrip("0") or text[-1:]
     if not (text.isascii() and text.isdigit() and len(plain) <= 39 and int(plain) <= MAX_HASH):

@@ -61,7 +61,7 @@ class ShardMap:
         open_shards = sorted((shard for shard in self._all.values() if shard.open), key=lambda shard: shard.end)
         if not open_shards:
             raise WriteError(f"the stream has no open shard; ListShards names {sorted(self._all) or 'none at all'}")
-        # The last shard gets all higher hash keys, so that each hash key has a shard even if ListShards omitted some shards.
+        # Assign all higher hash keys to the last shard, so that each hash key has a shard even if ListShards omitted some shards.
         self._ends = [*(shard.end for shard in open_shards[:-1]), MAX_HASH]
         self._ids = [shard.id for shard in open_shards]
 

@@ -135,7 +135,7 @@ async def connect(
         retries={"total_max_attempts": 1},
         max_pool_connections=connections,
         parameter_validation=False,
-        # Building the SDK's own user agent for every request would cost more than signing the request.
+        # Set a fixed user agent: building the SDK's own for every request would cost more than signing the request.
         user_agent=f"kinesis-efo/{__version__} Botocore/{botocore.__version__}",
     )
     async with await clients.open("kinesis", once) as data, await clients.open("kinesis") as control:

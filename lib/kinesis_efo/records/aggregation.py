@@ -110,7 +110,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    # Most numbers have one byte.
+    # Read a single byte first: most numbers have one.
     value = message[at]
     if value < 0x80:
         return value, at + 1

@@ -103,7 +103,7 @@ class BatchBuilder:
         self._foreign: Counter[ShardKey] = Counter()
 
     def begin(self, key: ShardKey, hash_range: tuple[int, int] | None) -> None:
-        """Begin a range. The following records are of this shard."""
+        """Begin a range. The following records belong to this shard."""
         self._run = ShardRows(key, hash_range, [], [])
 
     def add(self, records: list[KinesisRecord[Any]], data: list[bytes], size: int) -> None:
@@ -187,7 +187,7 @@ class BatchBuilder:
 
 
 def _built(runs: list[ShardRows], data: pa.Array, subs: list[int] | None) -> Iterator[pa.RecordBatch]:
-    """Build batches from records, all their data, and all their sub-sequence numbers (`subs` None: all are 0)."""
+    """Build batches from runs of rows, their data and their sub-sequence numbers (None: all are 0)."""
     records = _joined_lists([run.records for run in runs])
     streams, shards = _shards(runs)
     for start, stop in even_parts(len(data)):
@@ -219,7 +219,7 @@ def _shards(runs: list[ShardRows]) -> tuple[pa.Array, pa.Array]:
 
 
 def _culprit(runs: list[ShardRows]) -> ShardKey:
-    """Return the shard with the record that cannot be turned into a row."""
+    """Return the shard with the record that cannot be converted to a row."""
     for run in runs[:-1]:
         try:
             list(_built([run], _binary(run.data), None))
@@ -249,7 +249,7 @@ def _strings(values: list[Any]) -> pa.Array:
         return pa.array(values, pa.string())
     text = "".join(values)
     data = text.encode()
-    # Most texts are ASCII, with one byte per character.
+    # Use the lengths of the strings if all texts are ASCII, as most are: one byte per character.
     lengths = map(len, values if len(data) == len(text) else map(str.encode, values))
     return _joined(pa.string(), lengths, len(values), data)
 
@@ -265,7 +265,7 @@ def _numbers(code: str, kind: pa.DataType, values: list[Any]) -> pa.Array:
 
 def _timestamps(seconds: list[float | None]) -> pa.Array:
     given = pa.array(seconds, pa.float64()) if None in seconds else _numbers("d", pa.float64(), seconds)
-    # Kinesis sends seconds with three decimals; rounding removes the error of floating point.
+    # Round, to remove the error of floating point: Kinesis sends seconds with three decimals.
     microseconds = pc.round(pc.multiply(given, _MILLION[0]))
     return microseconds.cast(pa.int64()).cast(SCHEMA.field("approximateArrivalTimestamp").type)
 

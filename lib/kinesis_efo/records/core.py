@@ -31,7 +31,7 @@ class CoreBatch(Protocol):
         """Begin a shard's range: the records after `floor`, up to `ceiling`. Return whether the core can decode it."""
 
     def add(self, payload: bytes | memoryview) -> tuple[int, int, bool] | None:
-        """Decode a payload. Return its number of records in the range, its number of records, and whether the range has ended; None if
+        """Decode a payload. Return how many of its records are in the range, how many it has, and whether the range has ended; None if
         declined."""
 
     def clear(self) -> None:
@@ -63,8 +63,8 @@ class CoreFrames(Protocol):
 class EventReaders(NamedTuple):
     """The core's functions that read events. Both readers return None for what the core declines.
 
-    `read_head` returns an event's continuation, lag in milliseconds, number of records, and last number. `read_answer` returns the iterator of a
-    GetRecords response, its lag in milliseconds, number of records, last number, and bytes of data and keys.
+    `read_head` returns an event's continuation, lag in milliseconds, number of records, and last sequence number. `read_answer` returns the
+    iterator of a GetRecords response, its lag in milliseconds, number of records, last sequence number, and bytes of data and keys.
     """
 
     new_frames: Callable[[], CoreFrames]
@@ -105,7 +105,7 @@ def choose(environment: Mapping[str, str], load: Callable[[str], Any] = import_m
     try:
         events = EventReaders(module.Frames, module.read_head, module.read_answer)
     except AttributeError:
-        # The wheel may be of an earlier release than the library.
+        # Read events in Python: the wheel may be of an earlier release than the library.
         return Choice(module.Batch, f"{detail}, which is too old to read events: Python does")
     return Choice(module.Batch, detail, events=events)
 

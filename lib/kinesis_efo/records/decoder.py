@@ -98,7 +98,7 @@ class Decoder:
                 core.hand_over(builder)
             records, data = cutter.cut(payload)
             if begun and records:
-                # Reading starts at the partly delivered aggregate, so that is the first record, unless it was trimmed.
+                # Look only at the first record: reading starts at the partly delivered aggregate, unless this was trimmed.
                 if int(records[0].sequence_number) == begun.value:
                     yield from builder.rest(records.pop(0), data.pop(0), begun.sub)
                 begun = None
@@ -145,7 +145,7 @@ class _Cutter:
             else:
                 records, self.floor = _cut(records, self.floor, ceiling)
             self.done = ceiling is not None and last >= ceiling
-            # Keyword arguments would cost as much as decoding 500 bytes.
+            # Avoid keyword arguments, which would cost as much as decoding 500 bytes.
             if large:
                 return records, [b64decode(record.data, None, True) for record in records]
             return records, [record.data for record in records]
@@ -154,7 +154,7 @@ class _Cutter:
 
 
 class _RangePayloads(NamedTuple):
-    """Payloads of one range with rows in the core's current batch. `cutter.floor` is the number before these payloads."""
+    """Payloads of one range with rows in the core's current batch. `cutter.floor` is the sequence number before these payloads."""
 
     cutter: _Cutter
     hash_range: tuple[int, int] | None
@@ -180,7 +180,7 @@ class _CoreDecoder:
         self._ready = False
 
     def take(self, payload: bytes | memoryview) -> bool:
-        """Decode a payload of the range. Return whether the core could."""
+        """Decode a payload of the range. Return whether the core could decode it."""
         cutter, _, payloads = self._ranges[-1]
         if not self._ready:
             floor = None if cutter.floor < 0 else str(cutter.floor)
@@ -226,7 +226,7 @@ class _CoreDecoder:
             large = cutter.large
             for payload in payloads:
                 builder.add(*cutter.cut(payload), len(payload))
-            # Restore the value of the last event, whose payload may not have been retained.
+            # Restore `large` of the last event, whose payload may not have been retained.
             cutter.large = large
         self._ranges = [_RangePayloads(cutter, hash_range, [])]
         self._core.clear()

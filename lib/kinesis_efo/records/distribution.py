@@ -26,7 +26,7 @@ def distribution_of(client: Any, summary: Mapping[str, Any]) -> Distribution:
     told = summary.get("RecordDistributionStrategy")
     if told is not None:
         return next((each for each in Distribution if each.value == told), Distribution.UNKNOWN)
-    # Only on-demand streams have a strategy. Older versions of botocore drop it from responses.
+    # Assume keys, unless older versions of botocore drop the strategy from responses: only on-demand streams have one.
     return Distribution.UNKNOWN if on_demand(summary) and not _is_known_to(client) else Distribution.KEYED
 
 

@@ -35,13 +35,13 @@ class ChildShard(NamedTuple):
 class EventHead(NamedTuple):
     """What the fetcher needs of an event."""
 
-    continuation: int | None  # Reading continues after this; None at the shard's end
+    continuation: int | None  # Reading continues after this sequence number; None at the shard's end
     millis_behind: int  # The lag
     records: int  # Number of Kinesis records (an aggregate counts once)
     children: tuple[ChildShard, ...] = ()  # The shard's children, at its end
     still: bool = False  # The position stays: an empty GetRecords response lacks one
-    last: int | None = None  # The number of the last record; None if unreadable or without records
-    stuck: bool = False  # GetRecords returned the request's iterator
+    last: int | None = None  # The sequence number of the last record; None if unreadable or without records
+    stuck: bool = False  # GetRecords returned the request's own iterator again
 
     @property
     def brings_nothing(self) -> bool:
@@ -108,7 +108,7 @@ class _StoredRecords(msgspec.Struct, rename="pascal"):
 class GetRecordsAnswer(NamedTuple):
     """A GetRecords response as one event, or as two if it has both the last records and the end of the shard.
 
-    `iterator` is None at the shard's end. `bytes` of data and keys count against the shard's throughput; exact to a few per record.
+    `iterator` is None at the shard's end. `bytes`: size of data and keys, which counts against the read limit; exact to a few per record.
     """
 
     events: tuple[Event, ...]
@@ -132,13 +132,13 @@ _ABOUT_AN_EVENT: Final = 128
 """Bytes of an event without its records: names, continuation and lag."""
 
 _ABOUT_A_RECORD: Final = 185
-"""Bytes of a record without its data: names, number, time, and a key of 12 characters."""
+"""Bytes of a record without its data: names, sequence number, time, and a key of 12 characters."""
 
 
 def last_record(payload: bytes, through: int | None = None) -> LastRecord | None:
     """Return an event's last record, or the last one up to sequence number `through`; None without such a record.
 
-    Searches the text for the number (quotes within keys and data are escaped). Decodes the payload only if it seems to contain an aggregate.
+    Searches the text (quotes within keys and data are escaped). Decodes the payload only if it seems to contain an aggregate.
 
     >>> last_record(b'{"Records":[{"SequenceNumber":"41"},{"SequenceNumber":"42"}],"ContinuationSequenceNumber":"50"}')
     LastRecord(number=42, sub=0)
@@ -181,7 +181,7 @@ def sequence_number(name: str, text: str) -> int:
 
 
 def read_head(payload: bytes) -> EventHead:
-    """Read the head of an event. Raises `FrameError` if it is invalid, `SequenceNumberError` if a number has leading zeros.
+    """Read the head of an event. Raises `FrameError` if it is invalid, `SequenceNumberError` if a sequence number has leading zeros.
 
     A valid event has either a continuation that is not before the last record, or children.
 
@@ -249,7 +249,7 @@ def first_number(payload: bytes) -> int | None:
 
 def has_record(payload: bytes, number: int) -> bool:
     """Whether an event has the record with sequence number `number`. Searches the text (quotes within keys and data are escaped)."""
-    # Compiling a regular expression for each number would cost more than the search.
+    # Search without a regular expression for each number: compiling it would cost more than the search.
     quoted, behind = b'"%d"' % number, 0
     while (at := payload.find(quoted, behind)) != -1:
         # If no name precedes the number, rfind's -1 stands for the start of the event, where there is no name either.

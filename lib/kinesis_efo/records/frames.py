@@ -63,8 +63,8 @@ class FrameDecoder:
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
         """Return the frames that the next bytes complete, in order. Raises `FrameError` for an impossible length or a wrong checksum.
 
-        If the chunk completes frames before the fault, they are returned, and the next call raises the error. The decoder cannot find the next
-        frame after a fault, so it does not recover.
+        If the chunk completes frames before the error, they are returned, and the next call raises the error. The decoder cannot find the
+        next frame after an error, so it does not recover.
         """
         if self._core is None or self._begun:
             return self._feed(chunk)
@@ -95,7 +95,7 @@ class FrameDecoder:
                 if self._prelude is None:
                     self._prelude = _check_prelude(self._buffer[at : at + _PRELUDE.size])
                 else:
-                    # Clear the prelude even after a fault: no more bytes of the frame are expected.
+                    # Clear the prelude even after an error: no more bytes of the frame are expected.
                     prelude, self._prelude = self._prelude, None
                     frames.append(_frame(self._buffer, at, *prelude))
                     at += prelude[0]
@@ -160,7 +160,7 @@ def _check_prelude(prelude: bytearray) -> tuple[int, int, int]:
         raise FrameError(f"a frame says it has {total} bytes; between {_LEAST} and {MAX_FRAME} are possible")
     if headers_length > total - _LEAST:
         raise FrameError(f"a frame of {total} bytes says that {headers_length} of them are headers")
-    # The frame's checksum covers the prelude's checksum, too.
+    # Include the prelude's checksum, which the frame's checksum covers, too.
     return total, headers_length, crc32(prelude[8:], running)
 
 

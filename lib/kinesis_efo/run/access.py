@@ -40,7 +40,7 @@ class Begin(Call[Offset | None], frozen=True):
 
 
 class TaskRange(NamedTuple):
-    """A range for a task, the fetcher of its shard (None if not assigned), and the range's bytes in the buffer (None if unknown)."""
+    """A range for a task, the fetcher of its shard (None if unassigned), and the range's bytes in the buffer (None if unknown)."""
 
     wanted: ShardRange
     fetcher: FetcherAddress | None
@@ -71,7 +71,7 @@ class Step(msgspec.Struct, frozen=True):
     """How far the next micro-batch goes."""
 
     end: Offset | None = None  # None if there is nothing to read
-    again: bool = False  # Call again: something the query waits for did not come in time
+    again: bool = False  # Call again: what the query waits for did not arrive in time
     bytes: int | None = 0  # Size of the events; None if unknown
     data: int | None = 0  # Estimated size of the data in their records; None if unknown
     behind: list[tuple[ShardKey, int | None]] = []  # Changed lags of shards, in milliseconds

@@ -64,7 +64,7 @@ class Assignments:
     # -- what is to be read
 
     def forward_orders(self, shards: Collection[ShardKey]) -> None:
-        """Pass on the orders for these shards to their fetchers."""
+        """Pass on the `Order` of each of these shards to its fetcher."""
         if any((key in self._table.shared) != (key in self._shared) for key in shards):
             self.distribute()
         for member in {self.members.owner(key) for key in shards}:
@@ -80,7 +80,7 @@ class Assignments:
     # -- the calls of fetchers
 
     async def work(self, request: WorkRequest) -> Work:
-        """Reply to a fetcher's request for work once something has changed, or its time is over."""
+        """Reply to a fetcher's request for work once something has changed, or on timeout."""
         name = request.name
         if request.version != __version__:
             raise FetcherError(
@@ -99,8 +99,8 @@ class Assignments:
             logger.info("fetcher %s has come", member)
             self.distribute()
         elif not request.revision:
-            # It was disconnected and has closed its shards. If it restarted a row at its old start, it would fetch events that are never read or
-            # dropped.
+            # Restart the buffers of a fetcher that was disconnected and has closed its shards: from their old starts, it would fetch
+            # events that are never read or dropped.
             self._table.reopen(member.shards)
         self.changed.notify()
         if member.revision == request.revision and not member.unsent(self._orders(member)):
@@ -146,7 +146,7 @@ class Assignments:
         self._table.on_reports({news.key for news in mine}, wakes=wakes)
         if report.failure:
             error = unpack_error(report.failure)
-            # The cause may exist only on the fetcher's host, so name that.
+            # Name the fetcher's host: the cause may exist only there.
             said = type(error)(f"{error} (the fetcher on host {member.request.host} says so)")
             self._coordinator.failed(RowKey(None, ShardKey("", "")), said)
         for query, packed in report.failures.items():

@@ -130,7 +130,7 @@ class Clients:
     # -- coming and going
 
     async def _join(self, request: Join) -> JoinReply:
-        # A reader joins again if the reply was lost. Drop the client of its first request, which would never leave.
+        # Drop the client of a reader's first request: the reader joins again if the reply was lost, so that client would never leave.
         for name in [name for name, client in self._clients.items() if client.reader == request.reader]:
             await self._drop(name)
         if self._closed:
@@ -154,7 +154,7 @@ class Clients:
     async def _watch(self) -> None:
         while self._clients:
             await self._run.clock.sleep(_LOOK_SECONDS)
-            # A client may leave while another one is dropped.
+            # Iterate over a copy: a client may leave while another one is dropped.
             for name, client in [each for each in self._clients.items() if not each[1].process.lives()]:
                 logger.debug("process %d, which shared this run, is gone", client.process.pid)
                 await self._drop(name)
@@ -209,7 +209,7 @@ class Clients:
         client = self._clients.get(request.client)
         if client is None or self._closed:
             return CallReply(known=False)
-        # A late request over a closed connection must not repeat the call.
+        # Ignore a late request over a closed connection, which must not repeat the call.
         if client.calling is None or client.number < request.number:
             try:
                 call = client.offsets.decode(request.call, AnyCall)
@@ -231,7 +231,7 @@ class Clients:
         try:
             return CallReply(done=True, result=calling.result(), said=client.log_lines[:])
         except FetcherUnreachableError as error:
-            # For the client, the original type means that the run does not answer.
+            # Change the type: to the client, the original one means that the run does not answer.
             raise FetcherError(str(error)) from error
 
     def _drain_log(self) -> list[str]:

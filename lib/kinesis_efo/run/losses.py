@@ -40,7 +40,7 @@ class Losses:
     async def check(self, offset: Mapping[ShardKey, Position], *, rows: bool) -> None:
         """Look for lost shards, if the offset's shards have changed or the streams were listed since the last check.
 
-        Positions are checked once the lease table's rows were read (`rows`): they may show that an idle shard was read further. Raises
+        Positions are checked once the lease rows were read (`rows`): these may show that an idle shard was read further. Raises
         DataLossError for a fatal loss, StreamReplacedError if a stream was deleted and created again, and AccessRefusedError or
         StreamNotFoundError if the check is impossible. Transient errors are only logged.
         """
@@ -55,8 +55,8 @@ class Losses:
 
         async def check_all(losses: LossErrors) -> None:
             await self._check_shards(offset, losses)
-            # Check shards that enter the offset at the horizon, and at first all: a buffer shared with other queries may have skipped to the
-            # horizon, as their options allow.
+            # Check shards that enter the offset at the trim horizon (at first, all): a shared buffer may have skipped to the horizon, as
+            # other queries' options allow.
             new = {key: at for key, at in offset.items() if whole or (key not in self._checked and at == TRIM_HORIZON)}
             await self._check(new, losses)
 

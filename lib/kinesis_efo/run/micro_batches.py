@@ -28,7 +28,7 @@ class MicroBatchPlanner:
     """Plans the micro-batches of one query.
 
     Args:
-        row: Returns the row of a shard that has everything after a position.
+        row: Returns the buffer of a shard that has everything after a position.
         read_until: Returns the low watermark of a position, epoch seconds; None if unknown.
         check: Raises if reading has ended.
         max_skew: By how many seconds of arrival time a shard may be ahead of the slowest one; None for no limit.
@@ -175,14 +175,14 @@ class MicroBatchPlanner:
         while True:
             portions: dict[ShardKey, Portion] = {}
             for keys in groups.values():
-                # At most half of the buffer, so that the next micro-batch is fetched into the other half while Spark processes this one.
+                # Plan at most half of the buffer: the next micro-batch is fetched into the other half while Spark processes this one.
                 limit = min(max_bytes, rows[keys[0]].room // 2)
                 portions |= plan({key: buffers[key] for key in keys}, offset, limit, max_records)
             if _size(portions) > max_bytes or sum(each.records for each in portions.values()) > max_records:
                 portions = plan(buffers, offset, max_bytes, max_records)
-            # There is never more data than bytes, because of base64.
+            # Estimate the data only if there are more bytes than allowed: with base64, data never exceeds bytes.
             data = 0 if _size(portions) <= max_data else sum(map(_data, portions.values()))
-            # More bytes than the limit: the least that a plan has, one event with the idle ones before it.
+            # Stop at a plan with more bytes than its limit: it is the smallest one, an event with the idle events before it.
             if data <= max_data or _size(portions) > max_bytes:
                 return portions
             max_bytes = _size(portions) * max_data // data

@@ -39,7 +39,7 @@ async def watch_fetchers(
         # Probe concurrently, since each probe may last a second.
         late = members.silent(clock.monotonic(), _PROBE_SECONDS)
         ended = await all_of(*(gone(member.request.address) for member in late))
-        # Fetchers may have sent requests while they were probed.
+        # Look again: fetchers may have sent requests while they were probed.
         still = members.silent(clock.monotonic(), _PROBE_SECONDS)
         dead = members.silent(clock.monotonic())
         dead += [member for member, has_ended in zip(late, ended, strict=True) if has_ended and member in still]

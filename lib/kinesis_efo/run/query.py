@@ -40,7 +40,7 @@ _TIP_SECONDS: Final = 60.0
 _SENT_SECONDS: Final = 2.0
 """An event that arrives this many seconds after a point in time was sent by Kinesis after that point."""
 _FRONT_SECONDS: Final = 15.0
-"""Within this time, the events of an idle shard prove that it is read at its tip."""
+"""Within this time, the events of an idle shard prove that it has been read to its tip."""
 
 _TOGETHER_SECONDS: Final = 60.0
 """Queries at LATEST that start further apart do not share their first record."""
@@ -137,7 +137,7 @@ class Query:
         return with_totals(known, where, each=shards)
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Compare the lease table's rows of a stream with the query's checkpoint."""
+        """Compare the lease rows of a stream with the query's checkpoint."""
         self._resumption.load_rows(stream, rows)
 
     def stop(self) -> None:
@@ -162,14 +162,14 @@ class Query:
             self._run.table.update_orders(end.changes_since(before))
 
     async def at_front(self, offset: Offset) -> Offset:
-        """Return the start of a new query at LATEST: the row's end in each shard that other queries read at the tip.
+        """Return the start of a new query at LATEST: the buffer's end in each shard that other queries read at the tip.
 
-        So queries that are started together begin at the same record. A time in `offset` means now. Waits some seconds to confirm that a row's
-        end is at most a minute old; without that, the query begins at its own time.
+        So queries that are started together begin at the same record. A time in `offset` means now. Waits some seconds to confirm that a
+        buffer's end is at most a minute old; otherwise, the query begins at its own time.
         """
         clock = self._run.clock
         give_up_at = clock.monotonic() + _FRONT_SECONDS
-        # Later ends would skip what arrives while this waits. If a row's end has moved before it was confirmed, it may have been old.
+        # Use the first ends: later ones would skip what arrives meanwhile. An end that moves before it is confirmed may have been old.
         first = {key: self._run.table.shared[key].index.end for key in self._fronts(offset)}
         uncertain, moved = set(first), dict[ShardKey, Position]()
         while True:
@@ -184,7 +184,7 @@ class Query:
         return offset
 
     def _fronts(self, offset: Offset) -> dict[ShardKey, Position | None]:
-        """Return the ends of the rows that are at the tip according to their last events, which may be wrong; None if that is uncertain."""
+        """Return the end position of each buffer whose last event claims to be at the tip, which may be wrong; None if uncertain."""
         fronts: dict[ShardKey, Position | None] = {}
         for key, now in offset.items():
             row = self._run.table.shared.get(key)
@@ -209,7 +209,7 @@ class Query:
 
     @property
     def _has_rows(self) -> bool:
-        """Whether this run owns the leases, and so has read the rows."""
+        """Whether this run owns the leases, and so has read the lease rows."""
         return all(map(self._run.leases.is_held, self._run.streams.streams if self._streams is None else self._streams))
 
     async def poll(self, offset: Offset, max_data: int, max_records: int, at_most: float) -> PollReply:
@@ -219,7 +219,7 @@ class Query:
         self.begin(offset)
         self._follow(offset)
         if begins and self._unlisted:
-            # The offset may have children that are not listed yet, whose parents would look unread.
+            # List the shards again: the offset may have children that are not listed yet, whose parents would look unread.
             await self._run.streams.refresh(patient=True)
         await self._check(self._losses.check(offset, rows=self._has_rows))
         starting = self._starting(offset)
@@ -233,7 +233,7 @@ class Query:
             starting = self._run.streams.starting(reached)
         undecided = bool(starting) and not await self._check(self._losses.check_starting(reached))
         if undecided:
-            # The ended shards stay in the offset, so that their successors start later.
+            # Start no children now: the ended shards stay in the offset, so that their children start later.
             starting = []
         finished = self._run.streams.finished(offset) if offset.has_ends else []
         return PollReply(shards, starting, finished, undecided)
@@ -292,7 +292,7 @@ class Query:
         await self._rows.planner.until_tip(at_most)
 
     def _follow(self, offset: Offset) -> None:
-        """Update the set of shards for which the run writes rows."""
+        """Update the set of shards for which the run writes lease rows."""
         changed = self._shards != offset.keys()
         if changed:
             self._complete_at = None
@@ -320,20 +320,20 @@ class Query:
         return True
 
     def _processed(self, offset: Offset, before: Offset | None) -> None:
-        """Drop the records up to an offset, and move the lease table's rows there."""
+        """Drop the records up to an offset, and move the lease rows to it."""
         moved = self._update_orders(offset, before)
         self._resumption.processed(offset)
         self._count(offset)
         self._move_rows(offset, moved if self._has_moved_rows else {**offset})
 
     def continues(self, offset: Offset) -> None:
-        """Move the lease table's rows to where the query continues, once: an earlier run may have ended before it wrote them."""
+        """Move the lease rows to where the query continues, once: an earlier run may have ended before it wrote them."""
         if not self._has_moved_rows:
             self._move_rows(offset, {**offset})
 
     def _move_rows(self, offset: Offset, moved: dict[ShardKey, Position]) -> None:
         if self._shards is None:
-            # Normally, a poll does this. The single micro-batch of `catchUp` is planned without one.
+            # Update the shards, as a poll normally does: the single micro-batch of `catchUp` is planned without a poll.
             self._follow(offset)
         table = self._run.table
         records = {key: table.last_record_up_to(self._rows.name, key, at) for key, at in moved.items()}
@@ -349,14 +349,14 @@ class Query:
     def _count(self, offset: Offset) -> None:
         """Add what was planned and is now processed to the counts."""
         for each in self._planned:
-            # A shard that is missing from the offset has ended.
+            # Also count a shard that is missing from the offset: it has ended.
             if each.key not in offset or offset[each.key].reaches(each.through):
                 self._records_done += each.records
                 self._bytes_done += each.bytes
         self._planned = []
 
     def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
-        """Return the number of the last record of each range that ends within an event, if buffered."""
+        """Return the sequence number of the last record of each range that ends within an event, if buffered."""
         self._run.failure.raise_if_set()
         found = {wanted.key: self._run.table.last_record(self._rows.name, wanted) for wanted in ranges}
         return {key: last for key, last in found.items() if last is not None}
@@ -373,12 +373,12 @@ class Query:
         self.begin(begin, end)
         streams = self._run.streams
         old = [each for each in ranges if not streams.stream(each.key.stream).is_recent(each.key.shard, each.after)]
-        # The rows, which are read with the lease, may show that an idle shard was read further.
+        # Wait for the leases: the lease rows, which are read then, may show that an idle shard was read further.
         await self._run.leases.wait_held({each.key.stream for each in old}, self._run.patience)
         await self._check(self._losses.check_replay(old, repeated=repeated))
 
     async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
-        """Return the hash ranges of the given shards in which tasks may drop KPL aggregates; see `Strictness`."""
+        """Return the hash ranges of those of the given shards in which tasks may drop KPL aggregates; see `Strictness`."""
         strict = await self._run.strictness.of(sorted({key.stream for key in shards}))
         return await self._run.streams.hash_ranges([key for key in shards if key.stream in strict])
 
@@ -419,7 +419,7 @@ class Query:
         run, clock = self._run, self._run.clock
         found: dict[ShardKey, Position] = {}
         since = clock.monotonic() + _SENT_SECONDS
-        # This query pauses meanwhile, so all rows belong to other queries.
+        # Count all buffers as those of other queries: this query pauses meanwhile.
         while (
             rows := run.table.shared.keys() & (set(shards) - found.keys())
         ) and clock.monotonic() < since + _TIP_SECONDS:
@@ -456,15 +456,15 @@ class Query:
         return Offset(found.ends, found.lasts)
 
     async def _find_ends(self, offset: Offset) -> EndPositions:
-        # A shard may be split before an end in the future, so list the shards after that.
+        # List the shards after an end in the future: a shard may be split before it.
         await self._run.clock.sleep(seconds_left(self._ends, self._run.clock))
         await self._run.streams.refresh(patient=True)
         while True:
-            # An unlisted shard would lack an end, and be skipped.
+            # Wait until all shards are listed: an unlisted shard would lack an end, and be skipped.
             await self._run.streams.list_shards(offset)
             await self._losses.check(offset, rows=self._has_rows)
             ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
-            # Descendants of a shard that was trimmed as a whole are read, and may have been trimmed too.
+            # Check the descendants of shards that were trimmed as a whole: these are read, and may have been trimmed too.
             if not await self._losses.check_starting({**offset, **ends.gone}):
                 await self._run.clock.sleep(_LIST_SECONDS)
                 await self._run.streams.refresh(patient=True)
@@ -472,7 +472,7 @@ class Query:
             # Wait for the leases: without them, a subscription would end that of another run.
             await self._run.leases.wait_held({key.stream for key in ends.pending}, self._run.patience)
             found = await ends.find(self._suspend_others)
-            # ListShards may have been outdated: children of an ended shard can have records from before the end.
+            # List the children of ended shards: ListShards may have been outdated, and they can have records from before the end.
             ended = {key: end for key, end in found.ends.items() if end.is_end}
             children = await self._run.streams.list_children(ended)
             if children <= ends.listed | offset.keys():
@@ -482,8 +482,8 @@ class Query:
 class Resumption:
     """Warns once if a query's checkpoint is behind the lease table, or if a new query's streams were read before.
 
-    The rows of a stream are read when its lease is acquired. `continued` has the streams for which new queries are not warned: another query of
-    the run continues from their rows, or there was a warning. All queries share this set and add to it.
+    The lease rows of a stream are read when its lease is acquired. `continued` has the streams for which new queries are not warned:
+    another query of the run continues from their rows, or there was a warning. All queries share this set and add to it.
     """
 
     def __init__(self, keys: LeaseKeys, notes: RunNotes, continued: set[str]) -> None:
@@ -497,22 +497,22 @@ class Resumption:
         self._warned: set[str] = set()
 
     def resume(self, offset: Offset) -> None:
-        """Record that the query continues at `offset`, and compare that with the rows."""
+        """Record that the query continues at `offset`, and compare this with the lease rows."""
         self._offset = offset
         self._continued |= {key.stream for key in offset}
         for stream in self._rows:
             self._compare(stream)
 
     def mark_new(self, streams: Collection[str], *, from_leases: bool) -> None:
-        """Record that the query is new. `from_leases`: it continues from the rows."""
+        """Record that the query is new. `from_leases`: it continues from the lease table."""
         self._is_new = not from_leases
         if from_leases:
             self._continued |= set(streams)
 
     def processed(self, offset: Offset) -> None:
-        """Warn if the query is new, its streams have rows, and all queries of the run ignore these.
+        """Warn if the query is new, its streams have lease rows, and all queries of the run ignore these.
 
-        Called after the query's first micro-batch, since another query that starts at the same time may continue from the rows.
+        Called after the query's first micro-batch, since another query that starts at the same time may continue from these rows.
         """
         if not self._is_new:
             return
@@ -523,7 +523,7 @@ class Resumption:
                 logger.warning("%s", said)
 
     def load_rows(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Set the rows of a stream, and compare the query's checkpoint with them."""
+        """Set the lease rows of a stream, and compare the query's checkpoint with them."""
         self._rows[stream] = rows
         self._compare(stream)
 
@@ -533,7 +533,7 @@ class Resumption:
         self._compared.add(stream)
         rows = self._keys.by_shard(self._rows[stream])
         said = restored(self._offset, stream, rows, self._notes.reached(stream))
-        # If the offset has a mark, the rows of all streams lead to the same result, and one warning is enough.
+        # Warn once per checkpoint if the offset has a mark: the lease rows of all streams then lead to the same result.
         about = stream if self._offset.mark is None else self._offset.mark.checkpoint
         if said is not None and about not in self._warned:
             self._warned.add(about)

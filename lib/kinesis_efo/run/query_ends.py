@@ -68,7 +68,7 @@ class Ends:
         check_streams("endingPosition", bounds, streams.streams)
         for name, stream in streams.streams.items():
             check_ends(f"stream {name!r}", _OPTION, bounds, name, stream.lineage.shards, clock.time())
-        # Shards that were trimmed as a whole count as finished, and their descendants are read. `Losses` reports them.
+        # Count shards that were trimmed as a whole as finished, and read their descendants. `Losses` reports them.
         self.gone: Final = {
             ShardKey(name, shard): SHARD_END
             for name, positions in by_stream(offset).items()
@@ -116,7 +116,7 @@ class Ends:
     async def _find(self, known: Mapping[ShardKey, Position], *, separate: bool) -> EndPositions:
         await all_of(*(self._at_time(key, separate=separate) for key in self._timed))
         left = set(self._open)
-        # A shard that is listed as open may be closed. Then its children are read too.
+        # Repeat with the children: a shard that is listed as open may be closed.
         while asked := sorted(left & self._reachable().keys()):
             left.difference_update(asked)
             await all_of(*(self._tip(key, known.get(key), separate=separate) for key in asked))
@@ -179,7 +179,7 @@ class Ends:
         for key in sorted(self._ends):  # ids grow, so parents come first
             shard = self._streams.stream(key.stream).shard(key.shard)
             parents = [ShardKey(key.stream, parent) for parent in (shard.parents if shard is not None else ())]
-            # A parent that the query has already read is not among the ends.
+            # Count a parent that is not among the ends as read.
             read = [each not in self._ends or kept.get(each) == SHARD_END for each in parents]
             if key in self._offset or all(read):
                 kept[key] = self._ends[key]

@@ -105,7 +105,7 @@ class Advance:
         return position.moved_to(after, lasts, mark)
 
     def _idle_offsets_due(self, position: Offset) -> bool:
-        # Otherwise the stored position of an idle shard would eventually be older than the stream's retention.
+        # Store the position of an idle shard in time: it would eventually be older than the stream's retention.
         due = self._now() - self._stored_idle_at >= self._idle_interval
         return bool(self._idle) and (due or self._ending.reached({**position, **self._idle}))
 
@@ -114,7 +114,7 @@ class Advance:
         return [ShardRange(key, position[key], end[key]) for key in self.sizes if key not in self._empty]
 
     def has_records(self, wanted: ShardRange) -> bool:
-        """Whether a range of the micro-batch needs a task. False only for ranges planned without records, which is unknown after a restart."""
+        """Whether a range of the micro-batch needs a task: unless planned without records, as far as known (not after a restart)."""
         return self._empty.get(wanted.key) != wanted
 
 
@@ -169,7 +169,7 @@ class QueryPlanner:
                 self._moved.set()
 
     async def _logged(self, call: Logged) -> bool:
-        # Record it even if it is never finished: the sink may have its number.
+        # Record the mark even if the micro-batch is never finished: the sink may have its number.
         self.query.planned(call.mark)
         give_up_at = self._run.clock.monotonic() + call.wait
         while not self.query.progress.has_finished(call.mark):
@@ -188,16 +188,16 @@ class QueryPlanner:
             self._ending.restore(call.ending, self._run.clock.monotonic())
         if call.resumed is not None:
             query.resume(call.resumed)
-        # If the query has begun, another thread's call was faster and has newer positions.
+        # Ignore these positions if the query has begun: another thread's call was faster and has newer ones.
         if call.kept is not None and query.progress.finished is None:
-            # Before the query's first `Next`, its tasks may already read from there.
+            # Begin at `kept`: before the query's first `Next`, its tasks may already read from there.
             await query.check_replay(call.kept, () if call.end is None else call.kept.ranges_to(call.end), call.end)
         if not call.new:
             return None
         if start.from_leases and not self._rows_are_good:
             await self._run.initial(start, self._streams, query)
             self._rows_are_good = True
-        # An earlier run that is ending moves the rows until it releases its lease.
+        # Wait for the leases: an earlier run that is ending moves the lease rows until it releases its lease.
         if start.from_leases and not await self._has_leases(call.wait):
             return None
         initial = await self._run.initial(start, self._streams, query)
@@ -209,25 +209,25 @@ class QueryPlanner:
             ending.available_now()
         if call.once:
             ending.once()
-        # While the ends are searched, do not subscribe: the shards may have nothing new.
+        # Do not subscribe while the ends are searched: the shards may have nothing new.
         self.query.pause(yes=ending.wanted)
-        # Spark requests this only after it has written the previous micro-batch's commit log.
+        # Finish the previous micro-batch: Spark requests the next one only after it has written the previous one's commit log.
         self.query.begin(position)
         if ending.over:
             return self._step()
-        # Wait even without records: with an offset of each source, Spark would commit the other sources' rows before this query is rejected.
+        # Wait even without records: otherwise, Spark would commit other sources' rows before this query is rejected.
         if not await self._has_leases(call.wait):
             return self._step(again=True)
         self.query.continues(position)
         added = await self._added_streams(position)
         if added and not (ending.wanted and ending.in_one_batch):
-            # An empty micro-batch stores their start in Spark's log.
+            # Plan an empty micro-batch, which stores the start of these streams in Spark's log.
             return self._step(position.moved_to({**position, **added}, {}, self._mark, added))
         if ending.wanted and ending.in_one_batch:
             if (tips := await self.query.tips(position, call.wait)) is None:
                 return self._step(again=True)
             ending.set_targets(tips, self._run.clock.monotonic())
-            # The added streams are read by the next run.
+            # Add the start of added streams, which the next run reads.
             end = position.moved_to({**ending.single_batch_end(position), **added}, tips.lasts, self._mark, added)
             self.query.pause(yes=end is position)
             return self._step(end, size=None)
@@ -258,11 +258,11 @@ class QueryPlanner:
         if len(self._behind) > 2 * len(position):
             self._behind = {key: millis for key, millis in self._behind.items() if key in position}
         if waits:
-            # The positions of idle shards come only once.
+            # Keep the positions of idle shards: a poll returns each only once.
             idle = [each for each in reply.shards if not (each.records or each.through.is_end)]
             reply = PollReply(idle, undecided=reply.undecided)
         if (end := self._advance.to(position, reply, self._mark)) is not None:
-            # A micro-batch with only positions of idle shards must not prolong the wait of unread records.
+            # Ignore a micro-batch with only positions of idle shards, which must not prolong the wait of unread records.
             self._planned_at = self._run.clock.monotonic() if self._advance.sizes else self._planned_at
             size = sum(self._advance.sizes.values()), self._advance.data
             if end is position:
@@ -270,7 +270,7 @@ class QueryPlanner:
             plan = await self._served(self._advance.ranges(position, end), 0.0)
             return self._step(end, size=size, behind=behind, plan=plan if plan.all_served else None)
         if not waits:  # a shard whose records wait is not quiet
-            # A shard that is silent by now is not quiet any more, although no reply was about it.
+            # Exclude shards that are silent by now: they are not quiet any more, although no reply was about them.
             quiet = {} if ending.targets is None else self.query.still_quiet(position, self._advance.quiet)
             ending.end_quiet(position, quiet, self._run.clock.monotonic())
         unfinished = ending.targets is not None and (reply.undecided or not ending.reached(position))
@@ -342,7 +342,7 @@ class QueryPlanner:
     async def _added_streams(self, position: Offset) -> Offset:
         """Return the start of streams that are missing from the query's offset, chosen once; empty if none is missing."""
         if self._knows_all or not (names := self._streams - {key.stream for key in position}):
-            # All later offsets contain them too.
+            # Skip this from now on: all later offsets contain these streams, too.
             self._knows_all = True
             return Offset({})
         if self._added is None:

@@ -64,9 +64,9 @@ class Run(LeaseListener):
 
     Args:
         streams: The run's streams.
-        fetcher: The fetcher in this process. With `elsewhere`, it fills only the rows of queries that catch up.
+        fetcher: The fetcher in this process. With `elsewhere`, it fills only the buffers of queries that catch up.
         leases: The run's leases.
-        lease_keys: The names of its rows.
+        lease_keys: The keys of the run's lease rows.
         checkpoint_rate: Maximum checkpoints per second.
         patience: Seconds to wait for a lease without which a query cannot continue.
         elsewhere: Settings for fetchers in other processes; None if this process fetches everything.
@@ -170,7 +170,7 @@ class Run(LeaseListener):
         await self._ending
 
     def _end(self) -> None:
-        # A failed run ends now: a query in its sink may notice much later, and does not end the process until then.
+        # End a failed run now: a query in its sink may notice much later, and does not end the process until then.
         self._ending = asyncio.create_task(self._release(), name="end of the run")
 
     async def _release(self) -> None:
@@ -188,7 +188,7 @@ class Run(LeaseListener):
             self.table.tick()
 
     def _order(self, rows: Collection[RowKey]) -> None:
-        """Send the table's orders to the fetchers: by a call in this process, by messages elsewhere."""
+        """Send each `Order` of these buffer rows to its fetcher: by a call in this process, by messages elsewhere."""
         here = {row: self.table.order(row) for row in rows if self.assignments is None or not row.is_shared}
         self.fetcher.apply_orders(here)
         if self.assignments is not None:
@@ -225,7 +225,7 @@ class Run(LeaseListener):
             self.follow()
 
     def follow(self) -> dict[ShardKey, LeaseInfo]:
-        """Write rows for exactly the shards that the queries read now. Return the contents of new rows.
+        """Write lease rows for exactly the shards that the queries read now. Return the contents of new rows.
 
         Called again once an incomplete shard is listed.
         """
@@ -240,13 +240,13 @@ class Run(LeaseListener):
     def commit(
         self, offset: Offset, moved: Mapping[ShardKey, Position], records: Mapping[ShardKey, LastRecord]
     ) -> None:
-        """Move the rows forward after one query has processed everything up to `offset`.
+        """Move the lease rows forward after one query has processed everything up to `offset`.
 
-        `moved` has the changed positions; `records`, the last records up to its positions.
+        `moved` has the changed positions; `records`, the last records up to these positions.
         """
         if len(self.queries) > 1:
             moved = self._lowest(moved)
-        # A record belongs to this query's position, so ignore it if another query is further behind.
+        # Ignore a record if another query is further behind: the record belongs to this query's position.
         self._save(moved, {key: record for key, record in records.items() if moved.get(key) == offset.get(key)})
 
     @property
@@ -281,7 +281,7 @@ class Run(LeaseListener):
         self._rows[stream] = rows
         for query in self.queries:
             query.lease_taken(stream, rows)
-        # In a run that is stopping, the stream would not be stopped when the lease is released.
+        # Do not open a stream in a stopping run: releasing the lease would not stop it.
         if self.failure.error is None:
             logger.info("this run reads stream %s: it holds the lease", stream)
             self._update_orders(stream)
@@ -318,7 +318,7 @@ class Run(LeaseListener):
             query.number: query.progress.finished or {} for query in self.queries
         }
         found = slowest_queries(done, self.streams.ancestors)
-        # One of several queries may be further behind than the shared buffers.
+        # Include the queries' status if there are several: one may be further behind than the shared buffers.
         queries = [query.status(shards=True) for query in self.queries] if self._are_several else []
         lags = {
             (query.number, shard.stream, shard.shard): shard.millis for query in queries for shard in query.shards or ()
@@ -380,7 +380,7 @@ class Run(LeaseListener):
         )
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
-        """End the run if a shared row cannot be filled, otherwise the row's query. If GetRecords is denied, disable catching up instead."""
+        """End the run if a shared buffer cannot be filled, otherwise its query. If GetRecords is denied, disable catching up instead."""
         query = self.table.queries.get(row.query or "")
         if row.is_shared:
             self.failure.set(error)
@@ -398,7 +398,7 @@ class Run(LeaseListener):
         return min((each for each in horizons if each is not None), default=None)
 
     def _accepted(self, shard: ShardKey) -> Position | None:
-        """Return the position up to which all queries that may lose records of a shard accept that; None if one of them does not."""
+        """Return the position up to which all queries that may lose records of a shard accept the loss; None if one of them does not."""
         accepting = [query for query in self.queries if query.accepted(shard) is not None]
         if not accepting:
             return None

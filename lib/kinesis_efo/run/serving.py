@@ -1,4 +1,4 @@
-"""Serves the tasks of a run's queries: from rows in the run's own process, or by naming the fetcher of a range."""
+"""Serves the tasks of a run's queries: from buffers in the run's own process, or by naming the fetcher of a range."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AGAIN_SECONDS: Final = 0.2
 
 
 class Serving:
-    """Answers tasks. `assignments` assigns the shared rows to fetchers (`fetchers=N`); None if this process fills all rows."""
+    """Answers tasks. `assignments` assigns the shared buffers to fetchers (`fetchers=N`); None if this process fills all buffers."""
 
     def __init__(self, table: Table, coordinator: Coordinator, assignments: Assignments | None, clock: Clock) -> None:
         self.assignments: Final = assignments
@@ -37,7 +37,7 @@ class Serving:
         return QuerySource(self._table, self._coordinator, self._clock, query, has_shared=self.assignments is None)
 
     async def where(self, request: WhereRequest, home: FetcherAddress) -> WhereReply:
-        """Return the address of each range once all are assigned, or after the requested time; `home` is this process."""
+        """Return the address of each range's fetcher once all are assigned, or after the requested time; `home` is this process."""
         give_up_at = self._clock.monotonic() + request.wait
         while True:
             self._coordinator.failure.raise_if_set()
@@ -56,7 +56,7 @@ class Serving:
 
 
 class QuerySource:
-    """Serves the tasks of one query from the rows of this process; implements `RangeSource`."""
+    """Serves the tasks of one query from the buffers of this process; implements `RangeSource`."""
 
     def __init__(self, table: Table, coordinator: Coordinator, clock: Clock, query: str, *, has_shared: bool) -> None:
         self._table = table
@@ -86,7 +86,7 @@ class QuerySource:
                 return
 
     async def _row(self, wanted: ShardRange) -> RowKey:
-        """Wait until a row of this process serves a range. Raises `NotCovered` if another fetcher does."""
+        """Wait until a buffer row of this process serves a range. Raises `NotCovered` if another fetcher does."""
         patience = self._table.home.settings.patience
         give_up_at = self._clock.monotonic() + patience
         while True:

@@ -57,7 +57,7 @@ def with_totals(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool)
 def slowest_queries(
     queries: Mapping[int, Mapping[ShardKey, Position]], ancestors: Callable[[ShardKey], Collection[ShardKey]]
 ) -> dict[ShardKey, tuple[int, Position]]:
-    """Return, for each shard, number and position of the query that is furthest behind; `TRIM_HORIZON` if it still reads an ancestor."""
+    """Return, for each shard, number and position of the slowest query; `TRIM_HORIZON` if this query still reads an ancestor."""
     found = {}
     for key in {key for done in queries.values() for key in done}:
         at = {number: done[key] for number, done in queries.items() if key in done}

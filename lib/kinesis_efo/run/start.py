@@ -59,8 +59,8 @@ async def added_offset(
 ) -> Offset:
     """Return start positions for streams that were added to a query with a checkpoint, from the option `newStreamPosition`.
 
-    The lease table is read only for `LEASES`; streams without rows then start at TRIM_HORIZON. Raises StreamReplacedError if the leases are of
-    another stream.
+    The lease table is read only for `LEASES`; streams without lease rows then start at TRIM_HORIZON. Raises StreamReplacedError if the
+    leases are of another stream.
     """
     positions: dict[ShardKey, Position] = {}
     since: Mapping[str, float] = {}
@@ -95,9 +95,9 @@ def _begun_at(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: Le
 
 
 async def _horizons(positions: Mapping[ShardKey, Position], streams: Mapping[str, Stream]) -> dict[str, float]:
-    """Return the current trim horizons of the streams that are read from there, to detect later whether the horizon has moved."""
+    """Return the current trim horizons of the streams that are read from `TRIM_HORIZON`, to detect later whether the horizon has moved."""
     begin = [key for key, position in positions.items() if position == TRIM_HORIZON]
-    # A child of a finished shard must be read from its creation on, whatever the horizon is now.
+    # Leave out streams with a child of a finished shard: it must be read from its creation on, whatever the horizon is now.
     continued = {key.stream for key in begin if SHARD_END in _of_parents(key, positions, streams[key.stream])}
     horizons = {name: await streams[name].horizon() for name in sorted({key.stream for key in begin} - continued)}
     return {name: horizon for name, horizon in horizons.items() if horizon is not None}
@@ -142,7 +142,7 @@ async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], clock: Clo
 
 
 async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
-    """Return what a query begins with. Waits for a list of shards that is not older than the start.
+    """Return what `beginning` returns. Waits for a list of shards that is not older than the start.
 
     An unlisted shard could be a descendant of a named shard, and so begin later.
     """
@@ -150,7 +150,7 @@ async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
     while True:
         found = beginning(stream.lineage, start)
         new = stream.lineage.too_new(found.offset) or [
-            # An announced shard whose parents are missing in an outdated list.
+            # Include announced shards whose parents are missing in an outdated list.
             shard
             for shard in found.left_out
             if not start.named or not all(parent in stream.lineage for parent in stream.lineage[shard].parents)
@@ -172,7 +172,7 @@ async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
 async def _from_leases(
     streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
 ) -> tuple[dict[ShardKey, Position], Scan]:
-    """Return the positions in the lease table, for the streams that have rows. Raises LeaseTableError if a shard's row is missing."""
+    """Return the positions in the lease table, for the streams that have lease rows. Raises LeaseTableError if a shard's row is missing."""
     scan, now = await table.scan(), _now(clock)
     _refuse_foreign(scan, table, streams, lease_keys)
     _refuse_strays(scan, table, streams, lease_keys)
@@ -181,7 +181,7 @@ async def _from_leases(
     for shard, lease in lease_keys.by_shard(scan.leases).items():
         if shard.stream not in streams:
             continue
-        # A KCL row has LATEST until its first checkpoint, so the shard is unread.
+        # Count the shard as unread: a KCL row has LATEST until its first checkpoint.
         positions[shard] = lease.position or now
         parents[shard] = lease.parents
     passed = read_to_end(positions, {name: stream.lineage for name, stream in streams.items()}, parents)
@@ -216,7 +216,7 @@ async def _from_leases(
 
 
 def _refuse_foreign(scan: Scan, table: LeaseStore, streams: Collection[str], lease_keys: LeaseKeys) -> None:
-    """Raise an error if a KCL application wrote a row: its key has another form, and this library's attributes are missing."""
+    """Raise an error if a KCL application wrote a lease row: its key has another form, and this library's attributes are missing."""
     for shard, lease in sorted(lease_keys.by_shard(scan.leases).items()):
         foreign = lease.key != lease_keys.encode(shard) and not lease.ours
         numbered = lease.checkpoint is not None and lease.checkpoint.kind is PositionKind.AFTER
@@ -247,7 +247,7 @@ def _before(
 ) -> tuple[set[ShardKey], set[ShardKey]]:
     """Return the shards that begin only after their ancestors, and those whose position lies behind records of an ancestor.
 
-    The positions of the first are their beginning: a KCL application has rows of children before it reads them.
+    The positions of the former are their beginning: a KCL application has lease rows of children before it reads these.
     """
     waiting: set[ShardKey] = set()
     too_far: set[ShardKey] = set()
@@ -256,7 +256,7 @@ def _before(
         created = created_at(shard) if shard is not None else None
         before = streams[key.stream].lineage.ancestors((key.shard,)).union(parents.get(key, ()))
         others = [positions.get(ShardKey(key.stream, parent), SHARD_END) for parent in before]
-        # An ancestor has no records from a time at which this shard existed.
+        # Accept a time at which this shard existed: an ancestor has no records from then on.
         if not position.is_end and not all(each.is_end or _is_later(each, created) for each in others):
             at_beginning = position == TRIM_HORIZON or _is_later(position, created) is False
             (waiting if at_beginning else too_far).add(key)

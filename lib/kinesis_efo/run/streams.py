@@ -47,7 +47,7 @@ class RunStreams:
 
     async def ready(self, names: Collection[str]) -> None:
         """Wait until the streams with these logical names are open. Raises the error of a stream that cannot be listed."""
-        # Several clients may wait for the same stream.
+        # Shield the opening: several clients may wait for the same stream.
         await asyncio.gather(*(asyncio.shield(self._opening[name]) for name in names if name in self._opening))
 
     async def _open(self, name: str, ref: StreamRef) -> None:

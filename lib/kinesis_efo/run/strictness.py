@@ -1,7 +1,7 @@
 """Finds the streams in which KPL aggregates may be dropped (option `deaggregate`).
 
 If Kinesis itself ever distributed the records of a stream, regardless of their keys, any shard may have aggregates that are not sent again, so
-none may be dropped. DescribeStreamSummary returns only the current strategy; an earlier one is recorded in the run's row.
+none may be dropped. DescribeStreamSummary returns only the current strategy; an earlier one is recorded in the run's lease row.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Strictness:
         asked_at, known = self._asked.get(name, (-ASK_SECONDS, Distribution.UNKNOWN))
         if self._clock.monotonic() - asked_at < ASK_SECONDS:
             return known
-        # The first response decides which rows a repeated micro-batch has, so a transient error must not change it.
+        # Retry the first call: its response decides which rows a repeated micro-batch has, so a transient error must not change it.
         told = await self._streams.stream(name).distribution(patient=name not in self._asked)
         if told is Distribution.UNKNOWN:
             told = known  # a failed call does not change the result

@@ -1,7 +1,7 @@
-"""The table of what is fetched for a run: for each shard a row for all queries, and one for each query that catches up.
+"""The table of a run's buffers: for each shard, a row for the buffer of all queries, and one for each query that catches up.
 
-A fetcher in the run's process updates it by calls, a remote one by messages. The content is always a hint: a fetcher may drop events for lack of
-space before it reports that. Tasks then repeat their request.
+A fetcher in the run's process updates the table by calls, a remote one by messages. The content is always a hint: a fetcher that lacks
+space may drop events before it reports that. Tasks then repeat their request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LATELY_SECONDS: Final = 12.0
 
 
 class ReportedIndex(EventIndex):
-    """The events of a row that a fetcher in another process has reported."""
+    """The events of a buffer that a fetcher in another process has reported."""
 
     def __init__(self, start: Position) -> None:
         super().__init__(start)
@@ -83,11 +83,11 @@ class ReportedIndex(EventIndex):
 
 
 class Row:
-    """The state of one row. Times are monotonic seconds.
+    """The state of one buffer. Times are monotonic seconds.
 
-    `moved_at` is when its source last moved, which only the run records. With the first event, it is set to the time of that event: the
-    query for which a subscription moves gets some seconds to plan. `fetcher` is the name of the process that fills it; empty for the run's
-    own. For the rest, see `ShardNews` and `Order`.
+    `moved_at` is when the buffer's source last moved, which only the run records. It is set again with the first event: the query for which
+    a subscription moves gets some seconds to plan. `fetcher` is the name of the process that fills the buffer; empty for the run's own
+    process. For the rest, see `ShardNews` and `Order`.
     """
 
     def __init__(self, key: RowKey, start: Position, version: int, now: float) -> None:
@@ -96,7 +96,7 @@ class Row:
         self.restart(start, version, now)
 
     def restart(self, start: Position, version: int, now: float) -> None:
-        """Restart the row at a position, discarding what was reported about it."""
+        """Restart the buffer at a position, discarding what was reported about it."""
         self.start = self.retain_from = start
         self.version = version
         self.index = EventIndex(start)
@@ -113,7 +113,7 @@ class Row:
         self._quiet_since: float | None = None
 
     def apply_report(self, news: ShardNews, now: float, made_at: float) -> None:
-        """Apply a report, except for its events. It was made after `made_at` and may have come late."""
+        """Apply a report, except for its events. The report was created after `made_at` and may have come late."""
         if not self._has_come and len(self.index):
             self._has_come, self.moved_at = True, now
         self.is_heard, self.reported_at = True, now
@@ -123,23 +123,23 @@ class Row:
         self._quiet_since = now - news.quiet if news.quiet else None
 
     def quiet(self, now: float) -> float:
-        """Return for how many seconds reading seems to be at the tip; 0 if the shard may have more records."""
+        """Return for how many seconds the shard has apparently been at the tip; 0 if it may have more records."""
         unheard = self.waits or now - self.reported_at > _LATELY_SECONDS
         return 0.0 if self._quiet_since is None or unheard else now - self._quiet_since
 
     def has_all_since(self, since: float) -> bool:
-        """Whether everything that arrived before `since` is before the end of the row."""
+        """Whether everything that arrived before `since` is before the end of the buffer."""
         return self.index.ended or (self._seen_until is not None and self._seen_until >= since)
 
     def behind_now(self, now: float) -> int | None:
-        """Return by how many milliseconds the row is behind the tip; None if unknown."""
+        """Return by how many milliseconds the buffer is behind the tip; None if unknown."""
         if self.index.ended:
             return 0
         silent = now - self.reported_at
         return None if self.behind is None else self.behind + (round(1000 * silent) if silent > SILENCE_SECONDS else 0)
 
     def view(self, now: float) -> RowView:
-        """Return the row as `decide` sees it."""
+        """Return the buffer as `decide` sees it."""
         behind = self.behind_now(now)
         return RowView(
             self.index,
@@ -151,7 +151,7 @@ class Row:
         )
 
     def order(self) -> Order:
-        """Return the order for its fetcher."""
+        """Return the `Order` for the buffer's fetcher."""
         kept = sorted(self.retained.items()) if len(self.retained) > 1 else []
         return Order(self.version, self.start, self.retain_from, kept)
 
@@ -172,12 +172,12 @@ class Row:
 
 
 class Table:
-    """All rows of a run, and the queries that they are for. It lives in the run's event loop.
+    """All buffer rows of a run, and the queries that they are for. It lives in the run's event loop.
 
     Args:
         home: The run's own fetcher.
         may_read: Returns whether the run may read a shard now.
-        send_orders: Called with the rows whose orders have changed.
+        send_orders: Called with the buffer rows whose orders have changed.
         hold: Queries stay together even if one starves.
 
     `orders_changed` is notified when orders have changed.
@@ -219,7 +219,7 @@ class Table:
         if self._may_poll is not None:
             return
         self._may_poll = False
-        # A single query only repeats reads that it has to repeat anyway.
+        # Log at level INFO for a single query: it only repeats reads that it has to repeat anyway.
         level = logging.WARNING if len(self.queries) > 1 else logging.INFO
         logger.log(
             level,
@@ -249,19 +249,19 @@ class Table:
             raise FetcherUnreachableError("the run does not know the query of this task (any more)") from None
 
     def suspend(self, shards: Collection[ShardKey]) -> None:
-        """Close the rows of some shards until `resume`."""
+        """Close the buffers of some shards until `resume`."""
         self._suspended |= {*shards}
         self.update_orders(shards)
 
     def resume(self, shards: Collection[ShardKey]) -> None:
-        """Fill the rows of lent shards again."""
+        """Fill the buffers of suspended shards again."""
         self._suspended -= {*shards}
         self.update_orders(shards)
 
     # -- news
 
     def touch(self, rows: Iterable[RowKey]) -> None:
-        """Check rows of the run's own fetcher soon."""
+        """Check buffer rows of the run's own fetcher soon."""
         self._touched.update(rows)
         if not self._check_scheduled:
             self._check_scheduled = True
@@ -307,13 +307,13 @@ class Table:
         if news.low is not None:
             index.drop_before(news.low)
         if index.covers(row.retain_from):
-            # The fetcher will drop the events before this position, so they must not be planned.
+            # Drop the events before this position, as the fetcher will: they must not be planned.
             index.drop_before(row.retain_from)
         row.apply_report(news, now, made_at)
         return size
 
     def on_reports(self, shards: Collection[ShardKey], *, wakes: bool) -> None:
-        """Decide again after reports about some shards, and notify the queries. `wakes`: there is something to read."""
+        """Decide again after reports about some shards, and notify the queries. `wakes`: there are records to read."""
         self.update_orders(shards)
         for query in list(self.queries.values()):
             query.planner.touch(shards)
@@ -330,7 +330,7 @@ class Table:
     def update_orders(
         self, shards: Iterable[ShardKey], query: str = "", requested: Mapping[ShardKey, Position] | None = None
     ) -> None:
-        """Decide for some shards and order the result. `requested` has positions of a query's tasks that are not served yet."""
+        """Decide for some shards and send the resulting orders. `requested` has positions of a query's tasks that are not served yet."""
         changed: set[RowKey] = set()
         may_read: dict[str, bool] = {}
         for key in set(shards):
@@ -395,7 +395,7 @@ class Table:
                 self._retain(row, {}, needs[name].lowest, changed)
 
     def _is_plain(self, shared: Row, needs: Mapping[str, Needs]) -> bool:
-        """Whether all queries are within the row: the usual case, in which `decide` would not change anything. A cheap check."""
+        """Whether all queries are within the buffer: the usual case, in which `decide` would not change anything. A cheap check."""
         index = shared.index
         for at, _, requested in needs.values():
             if requested is not None or not index.covers(at) or index.ends_before(at):
@@ -410,7 +410,7 @@ class Table:
                 row.index.drop_before(keep)
 
     def _restart(self, key: RowKey, start: Position, changed: set[RowKey]) -> Row:
-        """Restart the source of a row at a position. Subscriptions move only here."""
+        """Restart the source of a buffer at a position. Subscriptions move only here."""
         self._version += 1
         now = self.clock.monotonic()
         rows = None if key.query is None else self._separate.setdefault(key.shard, {})
@@ -435,7 +435,7 @@ class Table:
             self._separate.pop(key, None)
 
     def reopen(self, shards: Iterable[ShardKey]) -> None:
-        """Restart rows where their retained part begins, for another fetcher. This does not count as a move."""
+        """Restart buffers where their retained part begins, for another fetcher. This does not count as a move."""
         unused = []
         for key in shards:
             row = self.shared.get(key)
@@ -461,16 +461,16 @@ class Table:
         return self.shared.get(key.shard) if key.query is None else self.separate(key.query, key.shard)
 
     def separate(self, query: str, key: ShardKey) -> Row | None:
-        """Return the row of a query that catches up in a shard."""
+        """Return the buffer of a query that catches up in a shard."""
         return self._separate.get(key, {}).get(query)
 
     def order(self, key: RowKey) -> Order | None:
-        """Return the order for a row; None if it is not read."""
+        """Return the `Order` for a buffer row; None if it is not read."""
         row = self._row(key)
         return None if row is None else row.order()
 
     def serving(self, query: str, key: ShardKey, position: Position) -> RowKey | None:
-        """Return the row that serves a query's task in a shard from a position on; None if it has to wait."""
+        """Return the buffer row that serves a query's task in a shard from a position on; None if the task has to wait."""
         shared, own, now = self.shared.get(key), self.separate(query, key), self.clock.monotonic()
         if shared is not None and shared.view(now).serves(position):
             return shared.key
@@ -479,7 +479,7 @@ class Table:
         return shared.key if shared is not None and not self.may_poll and shared.view(now).has(position) else None
 
     def find(self, query: str, wanted: Mapping[ShardKey, Position]) -> dict[ShardKey, RowKey | None]:
-        """Call `serving` for some shards, and decide again for those that are not served."""
+        """Call `serving` for some shards, and decide again for shards that are not served."""
         found = {key: self.serving(query, key, at) for key, at in wanted.items()}
         if missing := {key: wanted[key] for key, row in found.items() if row is None}:
             self.update_orders(missing, query, missing)
@@ -489,7 +489,7 @@ class Table:
     def read_until(self, key: ShardKey, position: Position, *, lost: bool = True) -> float | None:
         """Return the low watermark of a position, epoch seconds; None if unknown.
 
-        Unless `lost`, rows that have lost records after the position are ignored: other queries must not rely on them.
+        Unless `lost`, buffers that have lost records after the position are ignored: other queries must not rely on them.
         """
         rows = (self.shared.get(key), *self._separate.get(key, {}).values())
         found = [
@@ -498,7 +498,7 @@ class Table:
         return max((each for each in found if each is not None), default=None)
 
     def last_record(self, query: str, wanted: ShardRange) -> int | None:
-        """Return the number of the last record of a range; None if the range is empty or not buffered."""
+        """Return the sequence number of a range's last record; None if the range is empty or not buffered."""
         now = self.clock.monotonic()
         for row in (self.shared.get(wanted.key), self.separate(query, wanted.key)):
             if row is not None and row.view(now).has(wanted.after):
@@ -530,7 +530,7 @@ class Table:
 
 
 class QueryRows:
-    """The rows from which one query plans and reads.
+    """The buffers from which one query plans and reads.
 
     `failure` ends this query only. While `pauses` is set, the query needs only what it has planned.
     """
@@ -552,11 +552,11 @@ class QueryRows:
         self.failure.on_set(self.planner.wake)
 
     def shards(self) -> set[ShardKey]:
-        """Return the shards that it reads or has read."""
+        """Return the shards that the query reads or has read."""
         return {*(self._progress.finished or ()), *(self._progress.reach or ())}
 
     def needs(self, key: ShardKey, requested: Position | None = None) -> Needs | None:
-        """Return what the query needs of a shard; None if it does not read the shard, or has read it to its end."""
+        """Return what the query needs of a shard; None if the query does not read the shard, or has read it to the end."""
         finished, reach = self._progress.finished, self._progress.reach
         if (
             finished is None
@@ -573,7 +573,7 @@ class QueryRows:
         return None if at.is_end else Needs(at, SHARD_END if to is None else to, requested)
 
     def row(self, key: ShardKey, position: Position) -> Row | None:
-        """Return the row from which the query plans a shard from a position on."""
+        """Return the buffer from which the query plans a shard from a position on."""
         shared = self._table.shared.get(key)
         if (
             shared is not None

@@ -112,7 +112,7 @@ class RunThread:
         except (TimeoutError, CancelledError):
             logger.warning("the fetcher did not stop within %.0f s; leases it still holds will expire", _STOP_SECONDS)
         except Exception:
-            # The process has to end, whatever fails.
+            # Continue: the process has to end, whatever fails.
             logger.exception("a part of the fetcher did not stop in order; the rest is stopped all the same")
         if self._whole is not None:
             self._end(self._whole)
@@ -127,7 +127,7 @@ class RunThread:
             whole.end_report()
         except Exception:
             logger.exception("the last metrics were not reported")
-        # `shutdown` waits for running calls. They have ended with the fetcher, but a hanging call must not block this thread.
+        # Use a thread: `shutdown` waits for running calls. They have ended with the fetcher, but a hanging call must not block this one.
         closing = threading.Thread(target=whole.service.shutdown, daemon=True)
         closing.start()
         closing.join(2)
@@ -183,7 +183,7 @@ class RunThread:
 
 
 def host_table(manifest: Manifest, directory: Path) -> HostTable:
-    """Return what takes the place of a lease table, and log what it does not guard."""
+    """Return the substitute for a lease table, and log what it does not guard against."""
     readers = {name: ref.reader for name, ref in manifest.streams.items()}
     logger.warning(
         "there is no kinesis-efo option 'leaseTable', so only programs of this user on this host are kept from reading %s at the same time: "

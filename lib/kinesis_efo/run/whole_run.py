@@ -138,7 +138,7 @@ class WholeRun:
             hold=options.slow_queries == "hold",
         )
         if not manifest.lease_table:
-            # The warning about a new query whose streams were read before names LEASES, which needs a table.
+            # Suppress the warning about a new query whose streams were read before: it recommends LEASES, which needs a table.
             self.run.continued.update(manifest.streams)
         # Hide a failed run immediately, so that queries do not join it.
         self.run.failure.on_set(lambda: self._streams_changed({}))
@@ -195,7 +195,7 @@ class WholeRun:
         """Return the start of a new query."""
         found = await self._begin(start_offset, start, names)
         query.mark_new(names, from_leases=start.from_leases)
-        # All queries that start at LATEST begin at the same record.
+        # Align queries that start at LATEST: all begin at the same record.
         return await query.at_front(found) if start == Start() else found
 
     async def added(self, start: Start, names: Collection[str]) -> Offset:

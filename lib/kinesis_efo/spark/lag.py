@@ -110,6 +110,6 @@ def read_note(directory: Path, end: Offset) -> Report:
 
 
 def _name(end: Offset) -> str:
-    # In Spark's log, micro-batch 0 has more fields, such as the horizons at its start.
+    # Use only these fields: in Spark's log, micro-batch 0 has more, such as the horizons at its start.
     known = {name: value for name, value in end.to_dict().items() if name in ("streams", "mark")}
     return f"{hashlib.sha256(msgspec.json.encode(known)).hexdigest()[:32]}.json"

@@ -28,7 +28,7 @@ class KinesisPartition(InputPartition):
     def __init__(
         self,
         address: FetcherAddress | None,  # The fetcher of all the shards; None: the task requests it from `planner`
-        secret: str,  # Of the run; must not be shown
+        secret: str,  # The run's secret, which must not be shown
         ranges: Sequence[ShardRange],
         *,
         planner: FetcherAddress,

@@ -239,10 +239,10 @@ def _name(batch: int | None) -> str:
 class OpenProducer:
     """A producer that tasks share, one after the other."""
 
-    key: Hashable  # In the pool
+    key: Hashable  # The producer's key in the pool
     producer: Producer
-    opened: float  # When it was opened, in monotonic seconds
-    before: ProducerMetrics  # Its metrics before the current task
+    opened: float  # When the producer was opened, in monotonic seconds
+    before: ProducerMetrics  # The producer's metrics before the current task
 
 
 _MISSING_PAUSES: Final = (1.0, 3.0, 6.0)
@@ -252,7 +252,7 @@ _MISSING_PAUSES: Final = (1.0, 3.0, 6.0)
 class ProducerPool:
     """Reuses up to `most` open producers in later tasks of a Python worker: opening one needs calls that AWS limits per account.
 
-    A producer that is older than `seconds` is not reused, as its stream's limits may have changed.
+    A producer that is older than `seconds` is not reused: its stream's limits may have changed.
     """
 
     seconds: float = 300.0
@@ -299,7 +299,7 @@ class ProducerPool:
 
 
 _pool = ProducerPool()
-# The threads of these producers do not exist in a forked worker.
+# Drop the producers in a forked worker, in which their threads do not exist.
 os.register_at_fork(after_in_child=_pool.forget)
 
 
@@ -324,12 +324,12 @@ class Producers:
         )
         # Group by producer, not by name: rows with null and rows with the default's name go to the same stream, in order.
         rows: dict[Producer, list[PutArguments]] = defaultdict(list)
-        # Positions of rows in the task, for messages. A producer cannot count them: it outlives the task and gets rows of one stream.
+        # Positions of rows in the task, for messages. A producer cannot count the rows: it outlives the task and gets rows of one stream.
         positions: dict[Producer, list[int]] = defaultdict(list)
         for data, key, hash_key, stream in zip(columns["data"], keys, hash_keys, streams, strict=True):
             producer = self._by_name.get(stream) or self._producer(stream)
             if producer is not None:
-                # Rows that were read from Kinesis may have an empty key, for records that were put without one. An empty key cannot be written.
+                # Replace an empty key, which cannot be written: rows read from Kinesis have one if the record was put without a key.
                 rows[producer].append((data, key or None, hash_key or None))
                 positions[producer].append(self._rows)
             self._rows += 1
@@ -354,7 +354,7 @@ class Producers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Empty after `finish`. Otherwise, the task has failed and is retried as a whole, so do not wait for its records.
+        # Abort the remaining producers (none after `finish`): a failed task is retried as a whole, so do not wait for its records.
         for used in self._in_use.values():
             used.producer.abort()
 

@@ -58,7 +58,7 @@ class KinesisEfoSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # Spark creates this object at `load()` and plans every action on the DataFrame with it, so all actions have the same time.
+        # Store the time of `load()`, at which Spark creates this object: all actions on the DataFrame then have the same time.
         self._loaded, self._offset = time.time(), _clock_offset()
 
     @classmethod
@@ -94,7 +94,7 @@ class KinesisEfoSource(DataSource):
         from kinesis_efo.clock import in_thread
 
         options = BatchOptions.parse(self.options)
-        # In a thread: that of a notebook runs an event loop.
+        # Use a thread: that of a notebook already runs an event loop.
         return in_thread(asyncio.run, kinesis_time(_manifest(options.source), options)).result()
 
     def streamReader(self, schema: StructType) -> KinesisStreamReader:
@@ -155,11 +155,11 @@ class KinesisBatchReader(DataSourceReader):
 
         log_to_stderr()
         planned = asyncio.run(plan(self._manifest, self._options, tip_at(self._loaded), here=self._here))
-        # At least one task; otherwise, Spark would create one with its own kind of partition.
+        # Create at least one task: otherwise, Spark would create one with its own kind of partition.
         cores, shards = self._options.source.cores or os.cpu_count() or 1, len(planned)
         each = min(16, math.ceil(shards / cores)) or 1
         tasks = max(1, math.ceil(shards / each))
-        # `planned` starts with the closed shards; distribute them over the tasks.
+        # Distribute the closed shards, with which `planned` starts, over the tasks.
         return [StretchPartition(tuple(planned[task::tasks])) for task in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -37,8 +37,8 @@ from kinesis_efo.tasks.compat import SPARK_VERSION
 logger = logging.getLogger(__name__)
 
 START: Final[dict[str, Any]] = {"streams": {}, "version": 1}
-"""Placeholder for the start of a new query. The actual start is chosen when Spark requests the end of micro-batch 0, which then contains it.
-Spark does not log the placeholder, and requests it again to repeat micro-batch 0."""
+"""Placeholder for the start of a new query. The actual start is chosen when Spark requests the end of micro-batch 0, which then contains
+the start, too. Spark does not log the placeholder, and requests it again to repeat micro-batch 0."""
 
 _REPORT_SECONDS = 2.0
 """Maximum seconds for which a stopping query waits for the driver's report of its last micro-batch. The report arrives within milliseconds,
@@ -76,7 +76,7 @@ class StreamPlanner:
         self._has_planned = False
         self._step: tuple[Offset, Offset, BatchPlan] | None = None
         if options.max_bytes_per_trigger is not None:
-            # Logged in one minor version, as docs/versioning.md promises.
+            # Log a deprecation for one minor version, as docs/versioning.md promises.
             logger.warning(
                 "kinesis-efo option 'maxBytesPerTrigger' counts the data of records since 0.3, and not JSON with base64 any more: with the "
                 "same limit, micro-batches are 1.4 (records of 10 KB) to 11 times (20 B) as large; divide it by that to keep their size"
@@ -109,7 +109,7 @@ class StreamPlanner:
         if start == end:
             return []
         planned = self._offsets.read(end, finished=False)
-        # Spark's log contains the end of the previous micro-batch, but not the start of micro-batch 0.
+        # Read the start of micro-batch 0 from its end: Spark's log contains only the ends of micro-batches.
         begin = self._offsets.read_begin(end)
         if begin is None:
             begin = self._begin(start)
@@ -122,13 +122,13 @@ class StreamPlanner:
         if SPARK_VERSION < (4, 2):
             self.lag.write(planned)
         run, plan = self._run.shared, None
-        # Spark calls this once per scan, such as for both sides of a self-join.
+        # Reuse the plan: Spark calls this once per scan, such as for both sides of a self-join.
         if not first and self._step is not None and self._step[:2] == (begin, planned):
             plan = self._step[2]
             if planned.mark is not None:
                 run.planned(planned.mark)
         plan = plan or run.ask(Plan(begin, planned, self._options.poll_timeout, first))
-        # Tasks that start before all shards are assigned to fetchers could occupy the cores that the fetchers need.
+        # Wait until all shards are assigned to fetchers: tasks that start earlier could occupy the cores that the fetchers need.
         while not plan.all_served and not self._run.ending.is_set():
             plan = run.ask(Plan(begin, planned, self._options.poll_timeout))
         served = plan.served(begin.ranges_to(planned))
@@ -142,7 +142,7 @@ class StreamPlanner:
             for group in coalesce(theirs, sizes, together=together)
         ]
         if not tasks:
-            # Spark ends Python workers after a minute without a task; an empty task keeps them alive for the next record.
+            # Plan an empty task, which keeps Python workers alive for the next record: Spark ends them after a minute without a task.
             tasks = [(None, [])]
         return [
             KinesisPartition(
@@ -208,7 +208,7 @@ class QueryRun:
         self, options: SourceOptions, join: Callable[[], SharedRun], before_leaving: Callable[[], None]
     ) -> None:
         self.ending = threading.Event()  # Set when this process has to end; long calls should return then
-        self._start: Offset | None = None  # Of a new query; None until it is chosen
+        self._start: Offset | None = None  # The start of a new query; None until it is chosen
         self._options = options
         self._join = join
         self._before_leaving = before_leaving
@@ -243,13 +243,13 @@ class QueryRun:
         return self._start
 
     def begin(self, planned: Offset) -> None:
-        """Report to the run that Spark's log ends with `planned`, unless the query has already begun."""
+        """Report `planned`, the last offset in Spark's log, to the run, unless the query has already begun."""
         if not self._begun:
             self.shared.ask(Begin(mark=self._mark, resumed=planned))
         self._begun = True
 
     def finishes_last(self, at_most: float) -> bool:
-        """Whether the driver reports the last micro-batch in Spark's log as finished within `at_most` seconds."""
+        """Wait up to `at_most` seconds; return whether the driver reported the last micro-batch in Spark's log as finished."""
         if self._options.listens and (shared := self._shared) is not None and (mark := shared.unfinished) is not None:
             with contextlib.suppress(KinesisEfoError):
                 return shared.ask(Logged(mark, at_most))

@@ -42,7 +42,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # Only workers need the decoder. They unpickle the reader right before Spark sends the task's partition; see latency.py.
+        # Import the decoder here: only workers need it. They unpickle the reader right before Spark sends the partition; see latency.py.
         import kinesis_efo.records.decoder  # noqa: F401
 
         latency.install()
@@ -51,7 +51,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     @cached_property
     def _planner(self) -> StreamPlanner:
-        # Imported here: tasks also import this module, but do not need these.
+        # Import these here: tasks also import this module, but do not need them.
         with latency.without_collections():
             from kinesis_efo.planner.run_process import run_of_program
             from kinesis_efo.spark.stream_planner import StreamPlanner
@@ -119,7 +119,7 @@ class KinesisStreamReader(StreamReaderBase):
         from kinesis_efo.records.decoder import Decoder
 
         left_out = partial(LEFT_OUT.add, settings=self._options.metrics)
-        # A call may last as long as the reader's patience. If it ended earlier, the next call would start waiting again.
+        # Let a call last as long as the reader's patience: if it ended earlier, the next call would start waiting again.
         patience, query = self._options.patience, partition.query
         fetcher_at = partial(FetcherClient, call_seconds=max(CALL_SECONDS, patience), query=query)
         reader = RangeReader(partition.secret, partition.planner, patience, query=query, fetcher_at=fetcher_at)

@@ -50,7 +50,7 @@ class FetcherClient(Connection):
         query: str = "",
         **options: Any,
     ) -> None:
-        # Arrow does not clear its memory first, so it is cheaper than a `bytearray`.
+        # Use Arrow's memory: it is not cleared first, so it is cheaper than a `bytearray`.
         super().__init__(address, secret, kept=kept, allocate=pa.allocate_buffer, **options)
         self._silent_seconds = silent_seconds
         self._call_seconds = call_seconds
@@ -70,7 +70,7 @@ class FetcherClient(Connection):
                     payloads = chain.from_iterable(payloads for _, payloads in parts)
                     yield RangePayloads(ranges[index], self._limiting(payloads, give_up_at))
             except BaseException:
-                # The rest of the reply may still arrive, so the connection cannot be reused.
+                # Do not reuse the connection: the rest of the reply may still arrive.
                 self.drop()
                 raise
 

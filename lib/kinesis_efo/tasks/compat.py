@@ -44,7 +44,7 @@ def in_pipeline() -> bool:
 
     If a function of a pipeline registers a source, it fails. If an import does so, the pipeline fails after its rows are written.
     """
-    # A process that runs a pipeline has imported this module of PySpark.
+    # Look for this PySpark module, which a process that runs a pipeline has imported.
     registry = sys.modules.get("pyspark.pipelines.graph_element_registry")
     if (active := getattr(registry, "get_active_graph_element_registry", None)) is None:
         return False

@@ -119,7 +119,7 @@ class RangeReader:
                     del self._left[0]  # the caller has read all of this range
             self._left = list(rest)
         except (FetcherUnreachableError, FetcherRefusedError) as error:
-            # If all ranges are done, the call has failed only after the last record.
+            # Ignore the failure if all ranges are done: the call has failed only after the last record.
             if self._left:
                 self._record(error)
 

@@ -235,8 +235,8 @@ OPTION = "kinesis-efo option"
     ("given", "found"),
     [
         ({"manifest": "m", "bufferBytes": "lots", "bufferByte": "1m", "readMode": "push", "externalId": "x"}, (
-            f"{OPTION} 'bufferBytes' must be a size such as 256m; got 'lots'",
             "kinesis-efo has no option 'bufferByte'; did you mean 'bufferBytes'?",
+            f"{OPTION} 'bufferBytes' must be a size such as 256m; got 'lots'",
             f"{OPTION} 'readMode' must be efo or polling; got 'push'",
             f"{OPTION} 'externalId' needs option 'roleArn'",
         )),
@@ -353,8 +353,8 @@ SINK = "kinesis-efo sink option"
     ("given", "found"),
     [
         ({"linger": "x", "checkpointLocation": "/c", "queryName": "q", "bufferBytes": "1m", "maxInFligth": "1"}, (
-            f"{SINK} 'linger' must be a duration such as 100ms, up to 60s; got 'x'",
             "kinesis-efo sink has no option 'bufferBytes'",
+            f"{SINK} 'linger' must be a duration such as 100ms, up to 60s; got 'x'",
             "kinesis-efo sink has no option 'maxInFligth'; did you mean 'maxInFlight'?",
         )),
         ({"externalId": "x"}, (f"{SINK} 'externalId' needs option 'roleArn'",)),

@@ -79,7 +79,7 @@ class OptionTable(Generic[Settings]):
         faults: list[str] = []
         names: set[str] = set()
         values: dict[str, Any] = {}
-        for name, text in texts.items():
+        for name, text in sorted(texts.items()):
             option = self._current(name)
             if option is None:
                 if name.lower() not in {*self._ignored, *self._old}:
@@ -113,7 +113,7 @@ class OptionTable(Generic[Settings]):
     def _unknown(self, name: str) -> str:
         if found := answer("sink" if self._subject.endswith("sink") else "source", name):
             return f"{self._subject} option {found}"
-        near = difflib.get_close_matches(name.lower(), self._by_lower_name, n=1)
+        near = difflib.get_close_matches(name.lower(), (each for each in self._by_lower_name if "." not in each), n=1)
         hint = f"; did you mean '{self._by_lower_name[near[0]].name}'?" if near else ""
         return f"{self._subject} has no option {name!r}{hint}"
 

@@ -123,11 +123,11 @@ def test_all_faults_are_reported_together() -> None:
         startingPosition="LATEST", maxShardRate="some", endingPosition="TRIM_HORIZON", bufferBytes="lots", bogus="1"
     )
     assert [fault.split("'")[1] for fault in found] == [
-        "startingPosition",
-        "maxShardRate",
-        "endingPosition",
-        "bufferBytes",
         "bogus",
+        "bufferBytes",
+        "endingPosition",
+        "maxShardRate",
+        "startingPosition",
         "bufferBytes",
     ]
 

@@ -280,7 +280,7 @@ class RecordQueue:
         for parcel in reversed(request.parcels):
             self._give_back(parcel.records)
         if fault.kind is RecordRefusedError:
-            # One record makes Kinesis refuse all of them. Halve the requests of its lane until one contains only that record.
+            # Halve the requests of the record's lane until one contains only the record for which Kinesis has refused all of them.
             for shard, records in request.by_shard.items():
                 if (lane := self._lanes.get(shard)) is not None:
                     lane.most, lane.is_suspect = max(1, min(lane.most, records) // 2), True

@@ -5,7 +5,7 @@ A shard is assigned to another fetcher only after its previous one is gone or ha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 
 from msgspec.structs import replace
@@ -123,13 +123,9 @@ class Members:
         limit = self._timeout if seconds is None else seconds
         return [member for member in self._members.values() if now - member.requested_at >= limit]
 
-    def distribute(self, weights: Mapping[ShardKey, float], *, withheld: Collection[ShardKey] = ()) -> None:
-        """Distribute the shards by their cost in `weights`, moving as few as possible. Shards in `withheld` stay unassigned."""
-        self._wanted = {
-            shard: name
-            for shard, name in share_out(weights, self._members.keys(), self._wanted).items()
-            if shard not in withheld
-        }
+    def distribute(self, weights: Mapping[ShardKey, float]) -> None:
+        """Distribute the shards by their cost in `weights`, moving as few as possible."""
+        self._wanted = dict(share_out(weights, self._members.keys(), self._wanted))
         for name, member in self._members.items():
             if away := {shard for shard in member.shards if self._wanted.get(shard) != name}:
                 self._change(member, member.shards - away)

@@ -1379,7 +1379,12 @@ class Scenario:
                 limit += self.retry  # those that are killed have to find their end again
             if self.world.refused and len(self.queries) > 1:
                 limit *= 3  # queries that may not catch up by themselves wait for the slowest, as is said once
-            since = max(query.moved_at, query.busy_until, self.excused)
+            # They also wait while the sink of another one is down.
+            others = self.queries if self.world.refused else []
+            if any(each.waits_since is None and each.is_unfinished for each in others):
+                continue
+            busy_until = max(query.busy_until, *(each.busy_until for each in others), -inf)
+            since = max(query.moved_at, busy_until, self.excused)
             self._check_frozen(query)
             if now - since < limit:
                 continue

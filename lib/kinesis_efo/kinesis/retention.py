@@ -215,7 +215,8 @@ class Retention:
         if not is_last and self._clock.time() - passed.at < _CONFIRM_SECONDS:
             return
         retention = (await self._summary.get(self._clock.monotonic())).retention
-        self._passed.pop(shard_id, None)
+        if self._passed.get(shard_id) is passed:
+            del self._passed[shard_id]
         if retention < passed.retention and (found := gap(passed.since, passed.at - retention, None)) is not None:
             self._report(shard_id, passed.position, passed.known, found, older=False)
 

@@ -116,14 +116,6 @@ class PutRecordsRequest:
         return any(len(parcel.records) > 1 for parcel in self.parcels)
 
     @property
-    def by_shard(self) -> Counter[str]:
-        """The number of records by shard."""
-        found = Counter[str]()
-        for parcel, shard in zip(self.parcels, self.shards, strict=True):
-            found[shard] += len(parcel.records)
-        return found
-
-    @property
     def records(self) -> list[Record]:
         """The records in all parcels, in order."""
         return [record for parcel in self.parcels for record in parcel.records]
@@ -281,9 +273,9 @@ class RecordQueue:
             self._give_back(parcel.records)
         if fault.kind is RecordRefusedError:
             # Halve the requests of the record's lane until one contains only the record for which Kinesis has refused all of them.
-            for shard, records in request.by_shard.items():
+            for shard, parcels in Counter(request.shards).items():
                 if (lane := self._lanes.get(shard)) is not None:
-                    lane.most, lane.is_suspect = max(1, min(lane.most, records) // 2), True
+                    lane.most, lane.is_suspect = max(1, min(lane.most, parcels) // 2), True
             settled.retried[fault.code] = len(request.parcels)
             return settled
         if fault.retry is not Retry.BRIEFLY:

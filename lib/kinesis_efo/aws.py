@@ -144,7 +144,7 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
 
 
 def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
-    """Raise an error for another service's request to a Kinesis endpoint, whose own error would be misleading."""
+    """Raise an error if another service's request would go to a Kinesis endpoint, whose response would be misleading."""
     host, service = urlsplit(request.url).hostname or "", event_name.split(".")[1]
     # Match `kinesis` only before a region: a bucket may have this name, too.
     its = re.search(r"(^|[.-])kinesis(-fips)?\.[a-z-]+-\d+\.", host)
@@ -201,7 +201,7 @@ _OWN_LIMITS: Final = ("GetRecords", "PutRecords")
 
 
 class _Limit:
-    """Limits the duration of clients' calls, and adds the proxy or the CA bundle to their errors.
+    """Limits the duration of clients' calls, and names the proxy or the CA bundle in their errors.
 
     The SDK's timeouts cover neither a proxy that does not respond to CONNECT nor a response that arrives byte by byte.
     """
@@ -287,7 +287,7 @@ class _Limit:
 
 
 def prepared(session: SessionT, seconds: float = CONTROL_SECONDS) -> SessionT:
-    """Fix a session where some botocore versions differ from Kinesis' documentation, and validate its endpoints and responses.
+    """Make a session limit its calls, validate endpoints and responses, and send exact times in every botocore version.
 
     `seconds` limits each control call of its clients, including the SDK's sign-in calls. Returns the session.
     """

@@ -118,7 +118,7 @@ def profile_of(session: Any) -> str:
 def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS, provider: str | None = None) -> None:
     """Make a session reload its credentials if their files changed (checked once a minute) or if AWS reports that they have expired.
 
-    With `provider`, the option `credentialProvider`, the credentials are those of its function instead, which is called again before they
+    `provider` is the option `credentialProvider`: if set, its function returns the credentials instead, and is called again before they
     expire. If a sign-in fails and waiting does not help, the session's calls raise `SignInError`. A sign-in is limited to `seconds`.
     """
     for name in ("botocore.credentials", "aiobotocore.credentials", "botocore.tokens", "aiobotocore.tokens"):
@@ -247,8 +247,8 @@ class _RefreshState:
 
     @contextmanager
     def signing_in(self, *, works: bool = False) -> Iterator[None]:
-        """Raise `SignInError` if a sign-in fails and waiting does not help. With `works`, success proves that there are credentials, so that
-        later failures may be transient."""
+        """Raise `SignInError` if the sign-in in this context fails and waiting does not help. With `works`, success proves that the
+        credentials are valid, so later failures may be transient."""
         try:
             yield
         except Exception as error:
@@ -273,7 +273,7 @@ class _RefreshState:
         return f"the sign-in with {profile_of(self._session)}"
 
     def _named_by(self, error: Exception) -> str:
-        """Return a text with the setting that contains the missing file or program; empty if not found."""
+        """Describe the setting that names the missing file or program; empty if not found."""
         file = getattr(error, "filename", None)
         profiles = self._session.full_config["profiles"].values() if file else ()
         variables = [(name, value) for name, value in os.environ.items() if name.startswith("AWS_")]
@@ -281,7 +281,7 @@ class _RefreshState:
         names = [name for name, value in settings if isinstance(value, str) and str(file) in value.split()]
         return f" (setting {names[0]})" if names else ""
 
-    def has_come(self) -> bool:
+    def is_due(self) -> bool:
         """Whether to reload the credentials now. Checks the files if a check is due."""
         now = self._clock.monotonic()
         if now - self._looked < (_AGAIN_SECONDS if self._expired else LOOK_SECONDS):
@@ -340,7 +340,7 @@ class _Credentials(_Watched):
     def get_frozen_credentials(self) -> Any:
         """Return the current credentials. Reloads them first if they may have changed."""
         with self._lock:
-            if self._moment.has_come():
+            if self._moment.is_due():
                 try:
                     self._found = self._moment.taken(self._anew(), self._found)
                 except Exception as error:
@@ -363,7 +363,7 @@ class _AsyncCredentials(_Watched):
     async def get_frozen_credentials(self) -> Any:
         """Return the current credentials. Reloads them first if they may have changed."""
         async with self._lock:
-            if self._moment.has_come():
+            if self._moment.is_due():
                 try:
                     self._found = self._moment.taken(await self._anew(), self._found)
                 except Exception as error:

@@ -51,7 +51,7 @@ class Failure:
                 wake()
 
     def stop(self) -> None:
-        """Make all later calls fail, with the stored error if any, else with `stopped()`. Logs the error if it was not raised yet."""
+        """Make `raise_if_set` raise from now on: the stored error if any, else `stopped()`. Logs the error if it was not raised yet."""
         if not self._said:
             logger.error("%s", self.error)
         self._said = True

@@ -216,9 +216,9 @@ class OffsetDocument(msgspec.Struct):
 class Offset(Mapping[ShardKey, Position]):
     """The positions of a query in all its shards, as stored in Spark's offset log.
 
-    A position need not be the sequence number of a record. So an offset also has the sequence number of the last record in each shard of which
-    its micro-batch has records. While shards are at the trim horizon at which the query started, `horizons` has the time of that horizon by
-    stream, epoch seconds. `created` has the times at which the streams were created, to detect a stream that was created again. Offsets of
+    A position need not be the sequence number of a record. So an offset also has the sequence number of the last record in each shard that has
+    records in its micro-batch. While shards are still at the trim horizon where the query started, `horizons` has the time of the horizon
+    (epoch seconds) by stream. `created` has the times at which the streams were created, to detect a stream that was created again. Offsets of
     earlier versions lack all of these, and such versions ignore them.
 
     >>> key = ShardKey("orders", "shardId-000000000000")
@@ -318,7 +318,7 @@ class Offset(Mapping[ShardKey, Position]):
 
         Args:
             lasts: The sequence numbers of the last records read, by shard.
-            mark: The mark to continue if this offset lacks one, as an earlier version wrote it.
+            mark: The mark to continue if this offset lacks one, since an earlier version wrote it.
             added: The offset of the streams that are new in `positions`.
         """
         if self._positions == positions:

@@ -77,13 +77,13 @@ def from_json(records: DataFrame, schema: str | StructType, *, malformed: str = 
 
 
 def _objects(text: Column, schema: StructType) -> Column:
-    """Parse a text as an array of JSON objects with text fields. In brackets, text after the first object is detected."""
+    """Parse a text as JSON objects with text fields. Brackets are put around it, so that a second object is not ignored."""
     fields = StructType([T.StructField(name, T.StringType()) for name in schema.names])
     return F.from_json(F.concat(F.lit("["), text, F.lit("]")), T.ArrayType(fields))
 
 
 def _is_one(text: Column) -> Column:
-    """Whether a text is exactly one JSON value. Spark silently ignores text after it, so a random value is appended and must be found."""
+    """Whether a text is exactly one JSON value. Spark silently ignores what follows a value, so this appends a random one and looks for it."""
     end = uuid4().hex
     found = F.from_json(F.concat(F.lit("["), text, F.lit(f',"{end}"]')), T.ArrayType(T.StringType()))
     return (F.size(found) == 2) & (F.get(found, F.lit(1)) == end)
@@ -127,7 +127,7 @@ def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
 def position() -> Column:
     """Return a row's position in its shard, as a text that sorts in the order of records. Use it to find a key's newest record, or in MERGE.
 
-    If partition keys select the shards, positions of the same key are comparable across splits and merges.
+    Positions of one partition key stay comparable across splits and merges, unless records were put with explicit hash keys.
 
     ```python
     newest = rows.groupBy("partitionKey").agg(F.max_by("data", kinesis_efo.position()))

@@ -1,4 +1,4 @@
-"""`kinesis_efo.read_stream` and `kinesis_efo.read`: load the source, and pass it facts about the session and the caller."""
+"""`kinesis_efo.read_stream` and `kinesis_efo.read`: load the source, and pass it what it cannot find out about the session."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def read(
     ends = BatchOptions.parse({**given, **hints}).source.ends
     if not in_pipeline():
         at_tips = None in (ends.everywhere, *ends.streams.values(), *ends.shards.values())
-        # Fix the tips now, for all actions: Spark Connect loads the source again for each action, and Spark 4.0 plans each action again.
+        # Determine the tips now, once for all actions: Spark Connect loads the source again for each action, and Spark 4.0 plans each action again.
         if _is_driver(spark):
             hints[CORES] = str(spark.sparkContext.defaultParallelism)
             source = KinesisEfoSource({**given, **hints})

@@ -81,7 +81,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
 
     threading.Thread(target=pass_on, name="kinesis-efo stop", daemon=True).start()
 
-    # Restore the default instead of a handler that was not installed from Python, for which `signal` returns None.
+    # `signal` returns None for a handler that was not installed from Python: restore the default instead.
     before = {number: signal.signal(number, handle) or signal.SIG_DFL for number in SIGNALS}
     _restores.append(restore)
     ends: list[Callable[[], None]] = []
@@ -138,8 +138,8 @@ def wait_for_stop(query: StreamingQuery, stopping: threading.Event, *, patience:
         True if the query was stopped; False if it ended by itself.
 
     Raises:
-        StreamingQueryException: The query failed, before or during the stop. If the only reason is that the signal also ended a program
-            that Hadoop ran for the query, the query counts as stopped: a restart repeats the micro-batch.
+        StreamingQueryException: The query failed, before or during the stop. If it failed only because the signal also ended a
+            process that Hadoop had started for it, the query counts as stopped: a restart repeats the micro-batch.
     """
     try:
         while not stopping.is_set():
@@ -161,7 +161,7 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
         patience: Seconds to wait for the end of the running micro-batch before it is cut short; a restart repeats the micro-batch.
 
     Raises:
-        StreamingQueryException: The query failed, for another reason than a signal that ended a program that Hadoop ran for it.
+        StreamingQueryException: The query failed, not only because a signal ended a process that Hadoop had started for it.
     """
     logger.info("stopping query %s after its micro-batch", query.runId)
     deadline = time.monotonic() + patience
@@ -185,7 +185,7 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
 
 
 def is_stop(error: Exception, stopping: threading.Event) -> bool:
-    """Whether the only reason for a failure is that the signal to stop also ended a program that Hadoop ran for the query."""
+    """Whether a query failed only because the signal to stop also ended a process that Hadoop had started for it."""
     if not (_killed_by_signal(error) and stopping.wait(_SIGNAL_SECONDS)):
         return False
     _warn_cut_short()

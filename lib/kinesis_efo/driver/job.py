@@ -137,7 +137,7 @@ class _Failures(ProgressListener):
             timer.start()
 
     def report(self, *messages: str, but: str = "") -> None:
-        """Print these delayed messages (without arguments: all), except those in `but`, a text that the caller prints."""
+        """Print delayed messages: `messages`, or all without arguments. Skips those that `but` contains, which the caller prints."""
         for message in sorted(self._waiting & set(messages or self._waiting)):
             self._waiting.discard(message)
             if message not in but:

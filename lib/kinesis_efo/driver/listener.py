@@ -67,7 +67,7 @@ class ProgressListener(StreamingQueryListener):
 
     @property
     def _jlistener(self) -> Any:
-        # `addListener` of a classic session passes this object to the JVM. If PySpark does not use this attribute, it creates a slower one.
+        # A classic session's `addListener` passes this attribute to the JVM. If a PySpark version ignores it, its own, slower listener is used.
         if self._wrapper is None:
             jvm: Any = SparkContext._jvm
             self._wrapper = jvm.PythonStreamingQueryListenerWrapper(_FromJvm(self))

@@ -23,7 +23,7 @@ _RAISED: Final = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<message>\S.*(?:\n(?!\s|={3} ).+)*)",
 )
 _SQL_STATES: Final = re.compile(r"(?:\s*SQLSTATE: \w+)+\s*$")
-# Matches errors after a Python process of Spark has ended. Spark quotes only the message of an exception; an EOFException lacks one.
+# Matches Spark's errors for an ended Python process: an EOFException, which has no message, so Spark shows `null` or nothing.
 _GONE: Final = re.compile(
     r"java\.io\.EOFException(?!: )|Python worker exited unexpectedly|terminated with exception:\s*(?:null\b\s*)?(?:SQLSTATE|=== |\Z)"
     r"|\Anull\s*(?:=== |\Z)"

@@ -47,7 +47,7 @@ _making: Final = threading.Lock()
 class Times(NamedTuple):
     """Times of a supervisor in seconds."""
 
-    look: float = 2.0  # Between checks whether Spark was stopped, of which Spark does not notify a supervisor
+    look: float = 2.0  # Between checks whether Spark was stopped: Spark does not report it
     first_pause: float = 1.0  # Before a failed job is restarted for the first time
     longest_pause: float = 30.0
     no_core: float = 30.0  # Until a warning that no task of a micro-batch runs
@@ -214,7 +214,7 @@ class _Job:
                 self._ended.wait(pause)
 
     def _watch(self) -> None:
-        """Warn if tasks of micro-batches have waited for some time without any running: fetchers then occupy all cores."""
+        """Warn if tasks of micro-batches wait and none runs for some time: fetchers then occupy all cores."""
         tracker = self._context.statusTracker()
         waited = 0.0
         while not self._ended.wait(self._times.no_core / 3):

@@ -29,7 +29,7 @@ class LowLatency:
     """The result of `low_latency`. `print` shows it line by line.
 
     Attributes:
-        settings: Settings that the session now has, for queries that start later, or that were set in its builder.
+        settings: Settings that were set in the session, where they apply to queries started from now on, or in its builder.
         at_start: Settings that the running session lacks and that can only be set when a session starts.
         left: Why other settings were not changed, by the name of the setting.
     """

@@ -1,6 +1,6 @@
-"""Limits the number of values of an attribute: the first things get separate labels, all further things share `other`.
+"""Limits the number of values of an attribute, such as the shard: the first ones are separate labels, all later ones share `other`.
 
-A thing in `other` stays there. A thing with its own label never moves to `other`, where its previous counts would look like a burst.
+A value in `other` stays there. A value with a separate label never moves to `other`, where its previous counts would look like a burst.
 Not thread-safe.
 """
 
@@ -11,14 +11,14 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 OTHER: Final = "other"
-"""The shared label of all things without a separate label."""
+"""The shared label of all values without a separate label."""
 
 MOST_ERRORS: Final = 32
 """Maximum number of error codes with separate labels: AWS has few codes, but a proxy may invent any number."""
 
 
 class Labels:
-    """Assigns labels to things. At most `most` things have a separate label at a time.
+    """Assigns labels to values. At most `most` values have a separate label at a time.
 
     >>> labels = Labels(2)
     >>> [labels.label(shard) for shard in ("a", "b", "c", "a")]
@@ -35,21 +35,21 @@ class Labels:
         self._former: set[Hashable] = set()
 
     def keep(self, alive: AbstractSet[Hashable]) -> None:
-        """Withdraw the labels of things that are not in `alive`, and restore the labels of things that are in `alive` again."""
+        """Withdraw the labels of values that are not in `alive`, and restore those of values that are in `alive` again."""
         self._former |= self._own - alive
         self._own &= alive
         again = sorted(self._former & alive, key=str)[: self._most - len(self._own)]
         self._former.difference_update(again)
         self._own.update(again)
 
-    def label(self, thing: Hashable) -> str | None:
-        """Return the thing's own label, or `other`; None if its own label was withdrawn."""
-        if thing in self._own:
-            return str(thing)
-        if thing in self._former:
+    def label(self, value: Hashable) -> str | None:
+        """Return the value's separate label, or `other`; None if its separate label was withdrawn."""
+        if value in self._own:
+            return str(value)
+        if value in self._former:
             return None
-        if thing in self._other or len(self._own) >= self._most:
-            self._other.add(thing)
+        if value in self._other or len(self._own) >= self._most:
+            self._other.add(value)
             return OTHER
-        self._own.add(thing)
-        return str(thing)
+        self._own.add(value)
+        return str(value)

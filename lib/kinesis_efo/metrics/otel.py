@@ -59,7 +59,7 @@ class Telemetry:
         self.registry = MetricsRegistry()
         self._own: SdkMeterProvider | None = None
         provider: MeterProvider = get_meter_provider()
-        # Set up an SDK only if the program has none (only an SDK has `force_flush`). The API's own provider forwards to one set later.
+        # Set up an SDK only if the program has none (only an SDK has `force_flush`). The API's default provider forwards to an SDK set later.
         if not hasattr(provider, "force_flush") and (exporters := exporter_names(environment)):
             self._own = sdk_provider(exporters)
         publish(self.registry, (self._own or provider).get_meter(METER))
@@ -126,7 +126,7 @@ _once: Final = threading.Lock()
 
 
 def telemetry() -> Telemetry:
-    """Return the single telemetry of this process, since each instrument may exist only once."""
+    """Return this process's `Telemetry`. There is only one: an instrument must not be created twice."""
     with _once:
         return _telemetry()
 

@@ -35,7 +35,7 @@ class NoUnit(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Typed(Generic[Value_co]):
-    """A parser with the type of its option as a keyword argument. If a parser is a plain function, the type is `str`."""
+    """A parser with `hint`, the type of its option as a keyword argument. For a plain function, the type is `str`."""
 
     parse: Callable[[str], Value_co]
     hint: str
@@ -114,8 +114,8 @@ size: Final = Typed(parse_size, "int | str")
 def duration(least: float, most: float = float("inf"), guess: int = 99) -> Typed[float]:
     """Return a parser of durations such as `200ms` that returns seconds, from `least` to `most`.
 
-    A number without a unit is milliseconds, as in Spark. A number up to `guess` was probably meant as seconds: it is rejected if it could be
-    either.
+    A number without a unit is milliseconds, as in Spark. If it is at most `guess`, it was probably meant as seconds: it is read as seconds, or
+    rejected if it is also valid as milliseconds.
     """
 
     def read(text: str) -> float:
@@ -269,7 +269,7 @@ def _start(text: str, of_shard: bool) -> Position:
 
 
 def query_start(text: str, of_shard: bool = False) -> Position | None:
-    """Parse where a query starts in a stream or shard. Returns None for the tip."""
+    """Parse where a query starts in a stream (in a single shard if `of_shard`). Returns None for the tip."""
     match text.upper():
         case "LATEST":
             return None

@@ -284,7 +284,7 @@ def _arn_faults(streams: Sequence[str], consumers: Sequence[str], needed: Sequen
 
 
 def _needs_table(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield errors of a query without a lease table: the options that depend on its lease rows."""
+    """Yield an error for each option that requires a lease table. Called for queries without one."""
     for name in ("startingPosition", "newStreamPosition"):
         if (start := values.get(name)) is not None and start.from_leases:
             yield f"kinesis-efo option '{name}' is LEASES, which needs 'leaseTable' or a manifest: its rows have the positions"

@@ -158,7 +158,7 @@ def foreign() -> list[Foreign]:
 
 
 def answer(kind: str, name: str) -> str | None:
-    """Return the end of the message about an option of another system's `kind` (source or sink); None if the name is unknown.
+    """Return what an error message says about the option `name` of another system's source or sink (`kind`); None if it is unknown.
 
     >>> answer("source", "topic"), answer("source", "startingoffsets")
     (None, "'startingOffsets' is Kafka's; here it is 'startingPosition': JSON gives each stream and shard its own")

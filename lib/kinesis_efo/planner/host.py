@@ -35,7 +35,7 @@ _DRIVER_HOST_LINE: Final = re.compile(r"^\s*spark\.driver\.host(?:\s*[=:]\s*|\s+
 
 
 class SparkJvm(NamedTuple):
-    """Facts about Spark's JVM; the defaults if no JVM is visible. `local`: it runs all tasks itself, on this host."""
+    """What is known about Spark's JVM; the defaults if no JVM is visible. `local`: it runs all tasks itself, on this host."""
 
     local: bool = False
     hosts: tuple[str, ...] = ()

@@ -29,12 +29,12 @@ def end_with_spark(asked: threading.Event, when_asked: Callable[[], None]) -> No
 
         # Read from the wakeup descriptor, to which Python writes immediately: while the main thread waits for Spark, Python's handler does
         # not run if another thread gets the signal.
-        told, tells = socket.socketpair()
-        tells.setblocking(False)
-        signal.set_wakeup_fd(tells.detach(), warn_on_full_buffer=False)
+        receiver, sender = socket.socketpair()
+        sender.setblocking(False)
+        signal.set_wakeup_fd(sender.detach(), warn_on_full_buffer=False)
 
         def watch() -> None:
-            while signal.SIGTERM not in told.recv(64):
+            while signal.SIGTERM not in receiver.recv(64):
                 pass
             asked.set()
             when_asked()

@@ -46,12 +46,12 @@ class RunEntry(msgspec.Struct, frozen=True):
     pid: int = 0  # The id of its process; 0 if unknown
 
     def overlaps(self, streams: dict[str, str]) -> bool:
-        """Whether the run reads at least one of some streams (ARNs by logical name)."""
+        """Whether the run reads at least one of `streams` (ARNs by logical name)."""
         return not self.streams.items().isdisjoint(streams.items())
 
 
 class RunFile:
-    """The file of a run, opened by a client. It stays open to show whether the run lives even if the file is removed.
+    """The file of a run, opened by a client. It stays open, so that `lives` works even after the file was removed.
 
     `entry` is the content of the file when it was opened. Raises msgspec.MsgspecError if the file is not fully written yet.
     """
@@ -92,12 +92,12 @@ class RunFile:
 
 
 class OwnFile:
-    """The file of the run of this process. Clients find the run until it is closed. Raises OSError if the file exists."""
+    """The file of the run of this process. Clients find the run until the file is closed. Raises OSError if the file exists."""
 
     def __init__(self, path: Path, entry: RunEntry) -> None:
         self.path = path
         self._entry = entry
-        # Several files if a cleaner has removed one: clients leave open the file that they have found.
+        # Several if the file was removed and written again: earlier clients still read, and check the lock of, the removed one.
         self._files: list[int] = []
         self._guard = threading.Lock()
         self._create()
@@ -112,7 +112,7 @@ class OwnFile:
                 os.ftruncate(file, len(data))
 
     def touch(self) -> None:
-        """Update the time of the file, so that a cleaner of temporary files does not remove the file."""
+        """Update the modification time, so that a cleaner of temporary files does not remove the file."""
         for file in self._files:
             os.utime(file)
 

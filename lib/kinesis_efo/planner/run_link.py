@@ -63,8 +63,8 @@ class RunLostError(Exception):
 class Silence:
     """Measures for how long the process of a run has not replied. Warns, and lets calls fail after another `patience` seconds.
 
-    `tick` is called about every half second. A longer time between two calls hardly counts, since this process was paused then: the run is
-    not to blame if the whole machine was suspended.
+    `tick` is called about every half second. At most a second counts between two calls: if it took longer, this process was suspended, and
+    probably the whole machine was.
     """
 
     def __init__(self, patience: float, streams: str = "") -> None:
@@ -76,7 +76,7 @@ class Silence:
         self._ticked_at = time.monotonic()
 
     def expect(self, pid: int) -> None:
-        """Start waiting for a reply of process `pid`; 0 if it is unknown which process has to act."""
+        """Start waiting for a reply from process `pid`; 0 if it is unknown which process has to reply."""
         if self._awaited is None:
             self._seconds, self._word_at = 0.0, _SILENT_SECONDS
         self._awaited = pid
@@ -206,7 +206,7 @@ class RunLink:
                 self._check()
 
     def leave(self) -> None:
-        """Report that the query has ended, and wait if that ends the run. Gives up soon: the run notices the end of the process."""
+        """Report that the query has ended, and wait if that ends the run. Gives up soon: the run also notices when this process ends."""
         if not self._lock.acquire(timeout=_LEAVE_SECONDS):
             return
         try:

@@ -79,7 +79,7 @@ class RunOrder:
 def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
     """Create the `SharedRun` of a stream reader, without starting it."""
     listening = where_to_listen(options)
-    # Count a reader in any other process as a separate program.
+    # A reader in a process that Spark did not start, such as a test, counts as a separate program.
     jvm = Process.of(os.getppid() if is_sparks_process() else os.getpid())
     # Leave out the application's name: queries of one stream and lease table need the same lease.
     about = (options.program, manifest.region, manifest.lease_table, options.aws.endpoint_url or "")
@@ -98,9 +98,9 @@ _ahead: Final[list[subprocess.Popen[bytes]]] = []
 
 
 def start_ahead() -> None:
-    """Unless this program has a run, start a process for one early, so that both processes import their modules concurrently."""
+    """Start the process of a run early if this program has no run, so that both processes import their modules concurrently."""
     if not _ahead and not any(notes_directory().glob(f"run.*.{os.getppid()}.*.json")):
-        with contextlib.suppress(FetcherError):  # the query starts one later, and fails then
+        with contextlib.suppress(FetcherError):  # the query tries again later, and then raises the error
             _ahead.append(started())
 
 
@@ -305,9 +305,9 @@ class FetcherJob:
 
 
 def _end_with(jvm: Process, planner: int, begun: threading.Event, beats: RawIOBase) -> None:
-    """Until the run has begun, send heartbeats, and end this process if its program or its planner ends: the start may wait minutes for AWS.
+    """Until the run has begun, send heartbeats, and end this process if its program or its planner ends.
 
-    Other queries cannot have joined yet. They would find an unused run next to the one that the next planner starts.
+    The start may wait minutes for AWS. Other queries cannot join before it succeeds, so without its planner, the run would not be used.
     """
     while not begun.wait(_JVM_SECONDS):
         if not jvm.lives() or os.getppid() != planner:

@@ -118,7 +118,7 @@ class SharedRun:
 
     @property
     def unfinished(self) -> Mark | None:
-        """The mark of the last micro-batch in Spark's log; None if unknown, or after Spark's next request."""
+        """The mark of the last micro-batch in Spark's log; None if unknown, or once Spark has requested the next one."""
         known = self._known
         return known.planned if known.kept is None or known.kept.mark != known.planned else None
 
@@ -135,8 +135,8 @@ class SharedRun:
                 )
         answer = self._asked(call)
         if isinstance(answer, Step):
-            # Clear `resumed` after a result: from now on, the query itself changes the lease rows that the next run would compare with it.
             self._deaths = self._deaths if answer.end is None else []
+            # Clear `resumed` after a result: a run compares it with the lease rows, which this query changes from now on.
             resumed = self._known.resumed if answer.again else None
             known = self._known
             self._known = replace(
@@ -176,16 +176,16 @@ class SharedRun:
             with self._program.deciding(self._check):
                 if (link := self._decided(streams)) is not None:
                     return link
-            # Check for errors: the run could not be joined because it is ending or suspended.
+            # The run is ending or suspended. Raise if that has lasted too long or the query has ended.
             self._check()
             time.sleep(_AGAIN_SECONDS)
 
     def _decided(self, streams: dict[str, str]) -> RunLink | None:
-        """Join a run, or start one. Return None if the run cannot be joined or has already ended: try again."""
+        """Join a run, or start one. Returns None if the run is not ready or has ended: try again."""
         runs = self._runs(streams)
         try:
             if any(one.entry.overlaps(other.entry.streams) for one, other in combinations(runs, 2)):
-                return None  # one of them was started by a process that has died, and is ending
+                return None  # one of the two is ending: the planner that started it has died
             if len(runs) > 1:
                 raise ConfigurationError(self._between(runs))
             if not runs:
@@ -289,7 +289,7 @@ class SharedRun:
             lost.close()
             link = self._link = self._joined(streams)
             # Log this only now: at the end of the query or of Spark, the process is not replaced.
-            logger.warning("the process that fetched for this query has ended: another one goes on")
+            logger.warning("the process that fetched for this query has ended: another one replaces it")
             with contextlib.suppress(RunLostError):  # if this run is lost too, the next one gets the call
                 link.ask(self._known)
 
@@ -327,7 +327,7 @@ class SharedRun:
     # -- where its tasks read
 
     def _serve_tasks(self, link: RunLink) -> None:
-        """Start the service that tells tasks of this query which fetcher serves a shard."""
+        """Start the service that returns the fetcher of a shard to tasks of this query."""
         listening = self._listening
         if listening.loopback_only:
             # Ignore the configured ports on the loopback address: they are for firewalls.

@@ -28,7 +28,7 @@ def begin_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 class StreamSet:
-    """The streams that a query reads, which are all of `manifest`.
+    """The streams that a query reads: all streams of `manifest`.
 
     `drop`: continue without streams that only the checkpoint has. If the checkpoint has no other streams, the query fails anyway.
     """
@@ -47,7 +47,7 @@ class StreamSet:
         data = offset.to_dict({name: _read_from(ref) for name, ref in self._streams.items()})
         if begin is None:
             return data
-        horizons = {"horizons": told} if (told := begin.to_dict().get("horizons")) else {}
+        horizons = {"horizons": times} if (times := begin.to_dict().get("horizons")) else {}
         return {"begin": {} if begin is offset else begin.to_dict()["streams"], **data, **horizons}
 
     def read_begin(self, data: Mapping[str, Any]) -> Offset | None:
@@ -57,8 +57,8 @@ class StreamSet:
     def read(self, data: Mapping[str, Any], *, finished: bool = True) -> Offset:
         """Parse an offset from plain data, dropping streams that are gone. `finished`: everything up to the offset is processed.
 
-        Raises ConfigurationError for invalid data, and if a stream has another logical name now, or is gone without `drop` or before the
-        micro-batch is finished. Raises StreamReplacedError if a logical name stands for another stream now.
+        Raises ConfigurationError for invalid data, if a stream was renamed, and if one is gone, unless `drop` and `finished` are set. Raises
+        StreamReplacedError if a logical name stands for another stream now.
         """
         try:
             offset = Offset.from_dict(data)

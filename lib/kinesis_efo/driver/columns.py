@@ -127,7 +127,7 @@ def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
 def position() -> Column:
     """Return a row's position in its shard, as a text that sorts in the order of records. Use it to find a key's newest record, or in MERGE.
 
-    Positions of one partition key stay comparable across splits and merges, unless records were put with explicit hash keys.
+    Positions of one partition key stay comparable across splits and merges, if only the partition key selects the shard.
 
     ```python
     newest = rows.groupBy("partitionKey").agg(F.max_by("data", kinesis_efo.position()))

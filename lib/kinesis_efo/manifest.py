@@ -316,7 +316,7 @@ def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
     if polled_only := [name for name, ref in manifest.streams.items() if ref.polled]:
         raise ManifestError(
             f"the manifest {manifest.source} names no consumer (consumerArn) for {', '.join(map(repr, polled_only))}, so "
-            "that only GetRecords can read it: say readMode=polling. For readMode=efo, declare a consumer "
+            "that only GetRecords can read it: set readMode=polling. For readMode=efo, declare a consumer "
             "(the application's `polling: true` in place of `polling: only`), and deploy"
         )
     return manifest

@@ -369,7 +369,7 @@ class Offset(Mapping[ShardKey, Position]):
         if document.version != 1:
             raise ValueError(
                 f"the offset has version {document.version}, this library reads version 1: "
-                "the checkpoint was written by a newer kinesis-efo, which can go on with it"
+                "the checkpoint was written by a newer kinesis-efo, which can continue from it"
             )
         positions = {
             ShardKey(stream, shard): Position.parse(position)

@@ -79,7 +79,7 @@ class NoZoneError(ValueError):
 
     def __init__(self, moment: datetime) -> None:
         self.in_utc = f"{moment.isoformat()}Z"
-        super().__init__(f"must say its time zone, as {self.in_utc} does for UTC")
+        super().__init__(f"must include its time zone, as {self.in_utc} does for UTC")
 
 
 def parse_number(text: str) -> int | None:

@@ -96,12 +96,12 @@ TIP = "After the tip there is nothing yet; spark.readStream reads what comes"
     [
         *(("startingPosition", text, RULE) for text in ("", "NOW", "AFTER:7", "{", '{"orders": 7}', '{"orders": "AFTER:7"}', '{"orders": {"s": "NOW"}}')),
         *(("startingPosition", text, f"; got {text!r}") for text in ("", "NOW", "{")),
-        *((option, text, "must say its time zone, as 2026-11-20T00:00:00Z does for UTC") for option in BOTH for text in (" 2026-11-20 ", '{"orders": "2026-11-20"}')),
+        *((option, text, "must include its time zone, as 2026-11-20T00:00:00Z does for UTC") for option in BOTH for text in (" 2026-11-20 ", '{"orders": "2026-11-20"}')),
         *((option, text, "; did you mean 1795699946480, which is 2026-11-26T13:32:26Z?") for option in BOTH for text in (
             "AT_TIMESTAMP:1795699946.480", "1795699946.480", '{"orders": {"*": "AT_TIMESTAMP:1795699946.480"}}',
         )),
         *(("startingPosition", text, TIP) for text in ("LATEST", '{"orders": "latest"}', '{"orders": {"shardId-000000000000": "LATEST"}}')),
-        ("startingPosition", "LEASES", "a batch read knows no leases"),
+        ("startingPosition", "LEASES", "a batch read does not use leases"),
     ],
 )  # fmt: skip
 def test_wrong_bounds_are_refused_with_a_remedy(option: str, text: str, said: str) -> None:

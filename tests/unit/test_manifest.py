@@ -339,7 +339,7 @@ def test_polling_needs_no_consumer(resolved: Callable[..., Manifest]) -> None:
     assert not resolved(polled(), streams="orders").streams["orders"].polled, "what is not read does not matter"
     with raises(
         ManifestError,
-        "the manifest ... names no consumer (consumerArn) for 'clicks', so that only GetRecords can read it: say "
+        "the manifest ... names no consumer (consumerArn) for 'clicks', so that only GetRecords can read it: set "
         "readMode=polling. For readMode=efo, declare a consumer (the application's `polling: true` in place of `polling: "
         "only`), and deploy",
     ):

@@ -122,7 +122,7 @@ SECONDS = [
             for text in SECONDS
         ),
         *(
-            (name, "2", ", and say its unit; got '2'")
+            (name, "2", ", and include its unit; got '2'")
             for name in ("pollTimeout", "maxTriggerDelay")
         ),
     ],
@@ -367,7 +367,7 @@ def test_sink_options_that_contradict_are_refused(given: dict[str, str], found: 
 
 def test_sink_timeout_needs_a_unit() -> None:
     (fault,) = sink_faults(retryTimeout="300")
-    assert fault.endswith(", and say its unit; got '300'")
+    assert fault.endswith(", and include its unit; got '300'")
 
 
 def test_all_sink_options_at_once() -> None:

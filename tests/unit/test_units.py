@@ -50,7 +50,7 @@ def test_times(text: str, milliseconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["2024-01-01", "2024-01-01 00:00", " 2024-01-01T00:00:00 "])
 def test_a_time_without_a_zone_is_refused(text: str) -> None:
-    with pytest.raises(NoZoneError, match=r"^must say its time zone, as 2024-01-01T00:00:00Z does for UTC$"):
+    with pytest.raises(NoZoneError, match=r"^must include its time zone, as 2024-01-01T00:00:00Z does for UTC$"):
         parse_time(text)
 
 

@@ -238,23 +238,23 @@ class FinishedListener(ProgressListener):
         marks = [mark for source in sources if (mark := mark_of(source.endOffset)) is not None]
         if not marks:
             return
-        told = FinishedBatches(marks, event.progress.name, len(sources) == 1, str(event.progress.runId))
+        report = FinishedBatches(marks, event.progress.name, len(sources) == 1, str(event.progress.runId))
         try:
             for path in files_of(self._directory, self._jvm):
-                self._tell(path, told)
+                self._report(path, report)
         except OSError as error:
-            logger.debug("no run was told of a micro-batch: %s", error)
+            logger.debug("a finished micro-batch was not reported to the runs: %s", error)
 
-    def _tell(self, path: Path, told: FinishedBatches) -> None:
+    def _report(self, path: Path, report: FinishedBatches) -> None:
         try:
             file = RunFile(path)
         except (OSError, msgspec.MsgspecError):
             return  # the run has ended, or the file is not fully written yet
         try:
             with closing(file), RunConnection(file.entry.address, file.entry.secret) as client:
-                client.finished(told)
+                client.finished(report)
         except KinesisEfoError as error:
-            logger.debug("a run was not told of a micro-batch: %s", error)
+            logger.debug("a finished micro-batch was not reported to a run: %s", error)
 
 
 def mark_of(offset: str | None) -> Mark | None:

@@ -132,8 +132,8 @@ def explanation(error: BaseException) -> str | None:
         return refused
     if _GONE.search(text):
         return (
-            "most likely, a Python process of Spark ended without a word: Spark saw its connection end (EOFException). The system kills a process so "
-            "that needs more memory than its container or host has (`dmesg`, the container's OOMKilled, YARN's log say so). The process that "
+            "most likely, the system killed a Python process of Spark, which only saw the connection end (EOFException): the process needed more "
+            "memory than its container or host has (`dmesg`, the container's OOMKilled, YARN's log say so). The process that "
             "plans this library's micro-batches needs about 150 MB and `bufferBytes`, and a worker about 150 MB and what your code needs: "
             "give the driver and the executors more spark.driver.memoryOverhead and spark.executor.memoryOverhead, or make bufferBytes "
             "smaller. Nothing was lost: start the query again"

@@ -80,7 +80,7 @@ def check_cores(master: str, fetchers: int, cores_here: int) -> None:
     if fetchers >= cores:
         raise ConfigurationError(
             f"kinesis-efo option 'fetchers' is {fetchers}, but Spark has {cores} cores with master {master}: each fetcher keeps one, and "
-            f"micro-batches need at least one more. Take fewer fetchers, or fetchers=driver, which keeps none"
+            f"micro-batches need at least one more. Use fewer fetchers, or fetchers=driver, which occupies none"
         )
 
 
@@ -209,7 +209,7 @@ class _Job:
                     reason,
                 )
                 with suppress(OSError):
-                    problem = json.dumps(f"Spark gave their job up: {reason[:2000]}")
+                    problem = json.dumps(f"Spark gave up their job: {reason[:2000]}")
                     self._connection.sendall(problem.encode() + b"\n")
                 self._ended.wait(pause)
 
@@ -234,8 +234,8 @@ class _Job:
                 if waited >= self._times.no_core:
                     waited = 0.0
                     logger.warning(
-                        "tasks of micro-batches have waited for %.0f s and none runs: %d fetchers have taken the cores. Give the job more "
-                        "executors or cores, or take fewer fetchers",
+                        "tasks of micro-batches have waited for %.0f s and none runs: %d fetchers occupy the cores. Give the job more "
+                        "executors or cores, or use fewer fetchers",
                         self._times.no_core,
                         self._fetchers,
                     )

@@ -132,10 +132,10 @@ def refusal(error: ValueError, rule: str, text: str) -> str:
     """Return the end of the message about an invalid value, which follows the name of the option.
 
     >>> refusal(NoUnit("2"), "a duration such as 200ms", "2")
-    "must be a duration such as 200ms, and say its unit; got '2'"
+    "must be a duration such as 200ms, and include its unit; got '2'"
     """
     reason = str(error) if isinstance(error, UnsupportedValue | NoZoneError) else f"must be {rule}"
-    unit = ", and say its unit" if isinstance(error, NoUnit) else ""
+    unit = ", and include its unit" if isinstance(error, NoUnit) else ""
     number = f": {error}" if isinstance(error, NotMillisecondsError) else ""
     return f"{reason}{unit}; got {text!r}{number}"
 
@@ -262,7 +262,7 @@ def _start(text: str, of_shard: bool) -> Position:
                 "After the tip there is nothing yet; spark.readStream reads what comes"
             )
         case "LEASES":
-            raise UnsupportedValue("must be TRIM_HORIZON or AT_TIMESTAMP:<time>: a batch read knows no leases")
+            raise UnsupportedValue("must be TRIM_HORIZON or AT_TIMESTAMP:<time>: a batch read does not use leases")
         case "TRIM_HORIZON" | "EARLIEST":
             return TRIM_HORIZON
     return _time_or_number(text, of_shard, (PositionKind.AFTER, PositionKind.INSIDE))

@@ -357,7 +357,7 @@ def differences(run: Mapping[str, str], query: Mapping[str, str]) -> list[str]:
     """Describe why a query cannot share a run: one message for each option that differs. Both arguments are results of `of_run`."""
     return [
         f"kinesis-efo option '{name}' is {_shown(name, query.get(name, '-'))} here and {_shown(name, run.get(name, '-'))} in a query of this "
-        "Spark program that reads the same stream: queries that share a stream share what reads it, so give all of them the same value"
+        "Spark program that reads the same stream: queries that share a stream share a run, so give all of them the same value"
         for name in sorted(run.keys() | query.keys())
         if run.get(name) != query.get(name)
     ]

@@ -108,7 +108,7 @@ class Silence:
         state = "" if stat is None else f", state {stat.state}: {_STATES.get(stat.state, 'see proc_pid_stat(5)')}"
         return (
             f"the process that fetches {self._streams} (pid {pid}{state}) has not answered for {seconds:.0f} s. If it or its container is "
-            "stopped, continue it; otherwise end it with SIGKILL, and another process goes on"
+            "stopped, continue it; otherwise end it with SIGKILL, and another process replaces it"
         )
 
 
@@ -129,9 +129,9 @@ class RunConnection(Connection):
         """Report that the query of a client has ended."""
         return self.action(LEAVE, request, CallReply, _LEAVE_SECONDS)
 
-    def finished(self, told: FinishedBatches) -> None:
+    def finished(self, report: FinishedBatches) -> None:
         """Report finished micro-batches. Only the driver calls this."""
-        self.action(FINISHED, told, CallReply, _LEAVE_SECONDS)
+        self.action(FINISHED, report, CallReply, _LEAVE_SECONDS)
 
 
 class RunLink:

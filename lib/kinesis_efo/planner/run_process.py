@@ -118,7 +118,7 @@ def started() -> subprocess.Popen[bytes]:
         process = subprocess.Popen([sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     except OSError as error:
         raise FetcherError(
-            f"the process that reads cannot be started with {sys.executable!r}: {error}. The driver's host has to allow one process more, "
+            f"the run's process cannot be started with {sys.executable!r}: {error}. The driver's host has to allow one process more, "
             "with memory for it"
         ) from error
     assert process.stdin is not None
@@ -250,7 +250,7 @@ def main(order_from: BinaryIO) -> None:
             file = order.program.begin(entry)
         except Exception as error:
             runtime.stop()
-            unforeseen = FetcherError(f"the run cannot be begun: {type(error).__name__}: {error}")
+            unforeseen = FetcherError(f"the run cannot start: {type(error).__name__}: {error}")
             answer(pack_error(error if isinstance(error, KinesisEfoError) else unforeseen))
             return
         runtime.streams_changed = lambda arns: file.write(replace(entry, streams=arns))

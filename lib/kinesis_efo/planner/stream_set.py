@@ -110,8 +110,7 @@ class StreamSet:
             return StreamReplacedError(
                 f"stream {name!r} is {ref.stream_arn} in {self._source}, but the query's checkpoint is of {arn}: positions of one stream mean "
                 "nothing in another",
-                remedy="Give the new stream another logical name, so that both are known for what they are, or start the query with a new "
-                "checkpoint",
+                remedy="Give the new stream another logical name, or start the query with a new checkpoint",
             ).about(name)
         elif _read_from(ref) != before:
             self._warn("stream %s is read as %s now; the runs before read it as %s", name, _read_from(ref), before)

@@ -163,7 +163,7 @@ def test_reset_of_a_stream_follows_its_lineage(run: Run, world: Callable[..., Wo
     ("arguments", "code", "said"),
     [
         (("reset", "--to", "yesterday"), 2, "--to must be TRIM_HORIZON"),
-        (("reset", "--to", "2026-11-20T08:00"), 2, "must say its time zone, as 2026-11-20T08:00:00Z does for UTC"),
+        (("reset", "--to", "2026-11-20T08:00"), 2, "must include its time zone, as 2026-11-20T08:00:00Z does for UTC"),
         (("reset", "--to", "AFTER:5"), 2, "--to AFTER is a position inside one shard: say which with --shard"),
         (("reset", "--to", "TRIM_HORIZON", "--shard", "shardId-9"), 1, "has no lease for shardId-9 of orders"),
         (("release", "--lease-timeout", "soon"), 2, "--lease-timeout must be a duration such as 10s; got 'soon'"),

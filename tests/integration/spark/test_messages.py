@@ -57,4 +57,4 @@ def test_a_killed_planner_is_explained(world: MakeWorld, queries: Queries) -> No
     wait_for_rows(query, 1)
     w.reader().parent().kill()
     error = wait_until(query.exception, 60, "the query to notice")
-    assert "ended without a word" in reason(error), str(error)[:2000]
+    assert "killed a Python process of Spark" in reason(error), str(error)[:2000]

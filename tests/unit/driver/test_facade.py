@@ -248,7 +248,9 @@ def test_timedelta_is_before_now_and_a_duration() -> None:
 
 @pytest.mark.parametrize("moment", ["2023-11-15T08:00:00", datetime(2023, 11, 15, 8)])  # noqa: DTZ001
 def test_time_without_zone_is_refused(moment: datetime | str) -> None:
-    said = f"kinesis_efo.read: since must say its time zone, as 2023-11-15T08:00:00Z does for UTC; got {str(moment)!r}"
+    said = (
+        f"kinesis_efo.read: since must include its time zone, as 2023-11-15T08:00:00Z does for UTC; got {str(moment)!r}"
+    )
     with raises(ConfigurationError, said):
         batch(since=moment)
 

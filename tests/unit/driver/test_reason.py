@@ -161,7 +161,7 @@ def test_a_slow_python_process_is_explained() -> None:
 )
 def test_a_killed_python_process_is_explained(text: str) -> None:
     told = reason(RuntimeError(text))
-    assert "ended without a word" in told
+    assert "killed a Python process of Spark" in told
     assert "memoryOverhead" in told
 
 

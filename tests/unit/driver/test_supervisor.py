@@ -224,7 +224,7 @@ def test_fetchers_that_leave_no_core_are_refused(context: Context) -> None:
     with raises(
         ConfigurationError,
         "kinesis-efo option 'fetchers' is 8, but Spark has 8 cores with master local[8]: each fetcher keeps one, and "
-        "micro-batches need at least one more. Take fewer fetchers, or fetchers=driver, which keeps none",
+        "micro-batches need at least one more. Use fewer fetchers, or fetchers=driver, which occupies none",
     ):
         path_for(Session(context), 8)
 
@@ -289,7 +289,7 @@ def test_a_failed_job_restarts_and_its_run_learns_why(
     job = FetcherJob(str(path_for(session)), plan())
     assert third.wait(60)
     wait_until(lambda: job.problem() != "", 60, "word of the failure")
-    assert job.problem() == "Spark gave their job up: no executor is left"
+    assert job.problem() == "Spark gave up their job: no executor is left"
     assert session.sizes == [(0, 3, 1, 3)] * 3
     assert len(set(context.groups)) == 1
     assert [text.split("; ")[1][:27] for text in caplog.messages if "failed" in text] == [
@@ -324,13 +324,13 @@ def test_tasks_waiting_for_cores_are_a_warning(
     with caplog.at_level(logging.WARNING):
         job = FetcherJob(str(path_for(Session(context, lambda: ended.wait(60)))), plan())
         if warned:
-            wait_until(lambda: "3 fetchers have taken the cores" in caplog.text, 60, "the warning")
+            wait_until(lambda: "3 fetchers occupy the cores" in caplog.text, 60, "the warning")
         else:
             wait_until(lambda: context.groups != [], 60, "the job")
             ended.wait(0.3)
     job.stop()
     ended.set()
-    assert ("have taken the cores" in caplog.text) is warned
+    assert ("occupy the cores" in caplog.text) is warned
 
 
 def test_a_missing_supervisor_is_an_error_with_a_remedy(tmp_path: Path) -> None:

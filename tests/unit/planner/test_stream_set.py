@@ -55,7 +55,7 @@ def test_changed_reader_of_a_stream_is_logged_once(now: StreamRef, how: str, cap
         ({"orders": {"0": 12}}, "not a kinesis-efo offset: .* got \"{'orders': {'0': 12}}\""),  # Kafka's
         (12, "not a kinesis-efo offset: .* got '12'"),  # of the source `rate`
         ({"metadata": {"streamName": "s", "batchId": "1"}}, "not a kinesis-efo offset"),  # awslabs'
-        ({"version": 2, "streams": {}}, "version 2.* written by a newer kinesis-efo, which can go on with it"),
+        ({"version": 2, "streams": {}}, "version 2.* written by a newer kinesis-efo, which can continue from it"),
         ({"version": 1, "streams": {"orders": {FIRST: "SOON"}}}, "'SOON' is not a position"),
     ],
 )

@@ -472,7 +472,7 @@ def test_large_event_is_read_despite_a_stuck_sink(fetchers: int) -> None:
 def test_repeated_micro_batch_needs_no_get_records(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
         w.refuse_get_records()
-        w.warns("kinesis:GetRecords", "asking the planner", "another one replaces it")
+        w.warns("kinesis:GetRecords", "asking the planner", "another takes over")
         w.put(40)
         tip = w.query()
         tip.reads(40)

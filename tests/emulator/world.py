@@ -180,7 +180,7 @@ class World:
 
     def kill_run(self) -> None:
         """Kill the process that has the run, as SIGKILL does."""
-        self.warns("the process that fetched for this query has ended: another one replaces it", "LimitExceededException")
+        self.warns("the process that fetched for this query has ended: another takes over", "LimitExceededException")
         for process in self._runs():
             self.machine.kill(process)
 

@@ -289,7 +289,7 @@ class SharedRun:
             lost.close()
             link = self._link = self._joined(streams)
             # Log this only now: at the end of the query or of Spark, the process is not replaced.
-            logger.warning("the process that fetched for this query has ended: another one replaces it")
+            logger.warning("the process that fetched for this query has ended: another takes over")
             with contextlib.suppress(RunLostError):  # if this run is lost too, the next one gets the call
                 link.ask(self._known)
 

@@ -454,7 +454,7 @@ def _watched(session: SessionT, settings: AwsSettings, clock: Clock, seconds: fl
 
 
 def _asks(session: botocore.session.Session) -> bool:
-    """Whether the sign-in requires typing a code (MFA). It then precedes the first call, whose time limit is too short for that."""
+    """Whether the sign-in requires typing a code (MFA). Such a sign-in precedes the first call, whose time limit is too short for it."""
     try:
         return "mfa_serial" in session.get_scoped_config()
     except BotoCoreError:

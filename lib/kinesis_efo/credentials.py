@@ -210,7 +210,7 @@ def _provided(name: str) -> Any:
 
 
 def _parsed(found: Any) -> dict[str, str]:
-    """Convert a dict as STS and a `credential_process` return it to the SDK's. Raises `SignInError` for any other value."""
+    """Convert a dict in the form of STS and `credential_process` to the SDK's form. Raises `SignInError` for any other value."""
     try:
         return {
             "access_key": found["AccessKeyId"],

@@ -266,7 +266,7 @@ class FetcherUnreachableError(FetcherError):
 
 
 class NotFetchedHereError(FetcherUnreachableError):
-    """The rest of a range is no longer in the fetcher's buffer, or is assigned to another fetcher. The planner then returns where to read it."""
+    """The rest of a range is no longer in the fetcher's buffer, or is assigned to another fetcher. Ask the planner where to read it."""
 
 
 class FetcherRefusedError(FetcherError):

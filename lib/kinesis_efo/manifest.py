@@ -294,7 +294,7 @@ def _remedy(error: Exception, location: str) -> str:
     if "AccessDenied" in code:
         action = "ssm:GetParameter" if location.startswith("ssm:") else "s3:GetObject"
         return f"{str(error).rstrip('.')}. The job's role needs {action} on it"
-    if type(error).__name__ == "SignInError":  # its module is slow to import
+    if type(error).__name__ == "SignInError":  # importing the class would be slow
         return f"{error}; correct that, or log in"
     return f"{type(error).__name__}: {error}"
 

@@ -318,7 +318,7 @@ class Offset(Mapping[ShardKey, Position]):
 
         Args:
             lasts: The sequence numbers of the last records read, by shard.
-            mark: The mark to continue if this offset lacks one, since an earlier version wrote it.
+            mark: The mark to use if this offset, written by an earlier version, lacks one.
             added: The offset of the streams that are new in `positions`.
         """
         if self._positions == positions:

@@ -86,9 +86,7 @@ class HttpSession:
         if request.stream_output:
             return await self.exchange(request)
         request.stream_output = True  # otherwise the SDK reads the body, however long it is
-        target = str(
-            request.headers.get("X-Amz-Target", b".GetRecords")
-        )  # protocols without this header do not name the operation there
+        target = str(request.headers.get("X-Amz-Target", b".GetRecords"))  # not all protocols have this header
         most = _MOST_RECORDS if target.rstrip("'").endswith(".GetRecords") else _MOST_BODY
         try:
             async with asyncio.timeout(self._whole_seconds):

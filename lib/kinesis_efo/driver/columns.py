@@ -77,13 +77,13 @@ def from_json(records: DataFrame, schema: str | StructType, *, malformed: str = 
 
 
 def _objects(text: Column, schema: StructType) -> Column:
-    """Parse a text as JSON objects with text fields. Brackets are put around it, so that a second object is not ignored."""
+    """Parse a text as an array of JSON objects with text fields: it is put in brackets, so that a second object is not ignored."""
     fields = StructType([T.StructField(name, T.StringType()) for name in schema.names])
     return F.from_json(F.concat(F.lit("["), text, F.lit("]")), T.ArrayType(fields))
 
 
 def _is_one(text: Column) -> Column:
-    """Whether a text is exactly one JSON value. Spark silently ignores what follows a value, so this appends a random one and looks for it."""
+    """Whether a text is exactly one JSON value. Spark ignores text after a value, so this appends a random value and checks that it is parsed."""
     end = uuid4().hex
     found = F.from_json(F.concat(F.lit("["), text, F.lit(f',"{end}"]')), T.ArrayType(T.StringType()))
     return (F.size(found) == 2) & (F.get(found, F.lit(1)) == end)

@@ -1,4 +1,4 @@
-"""`kinesis_efo.read_stream` and `kinesis_efo.read`: load the source, and pass it what it cannot find out about the session."""
+"""`kinesis_efo.read_stream` and `kinesis_efo.read`: load the source, and pass it data about the session that it cannot determine."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
         patience: Seconds to wait for the end of the running micro-batch before it is cut short; a restart repeats the micro-batch.
 
     Raises:
-        StreamingQueryException: The query failed, not only because a signal ended a process that Hadoop had started for it.
+        StreamingQueryException: The query failed, unless the only reason is that a signal ended a process that Hadoop had started.
     """
     logger.info("stopping query %s after its micro-batch", query.runId)
     deadline = time.monotonic() + patience

@@ -67,7 +67,7 @@ class ProgressListener(StreamingQueryListener):
 
     @property
     def _jlistener(self) -> Any:
-        # A classic session's `addListener` passes this attribute to the JVM. If a PySpark version ignores it, its own, slower listener is used.
+        # A classic session's `addListener` passes this attribute to the JVM. If a PySpark version ignores it, PySpark's slower one is used.
         if self._wrapper is None:
             jvm: Any = SparkContext._jvm
             self._wrapper = jvm.PythonStreamingQueryListenerWrapper(_FromJvm(self))

@@ -47,7 +47,7 @@ _making: Final = threading.Lock()
 class Times(NamedTuple):
     """Times of a supervisor in seconds."""
 
-    look: float = 2.0  # Between checks whether Spark was stopped: Spark does not report it
+    look: float = 2.0  # Between checks whether Spark was stopped, which Spark does not report
     first_pause: float = 1.0  # Before a failed job is restarted for the first time
     longest_pause: float = 30.0
     no_core: float = 30.0  # Until a warning that no task of a micro-batch runs
@@ -79,7 +79,7 @@ def check_cores(master: str, fetchers: int, cores_here: int) -> None:
     cores = cores_here if found[1] == "*" else int(found[1] or 1)
     if fetchers >= cores:
         raise ConfigurationError(
-            f"kinesis-efo option 'fetchers' is {fetchers}, but Spark has {cores} cores with master {master}: each fetcher keeps one, and "
+            f"kinesis-efo option 'fetchers' is {fetchers}, but Spark has {cores} cores with master {master}: each fetcher occupies one, and "
             f"micro-batches need at least one more. Use fewer fetchers, or fetchers=driver, which occupies none"
         )
 

@@ -97,7 +97,7 @@ class OwnFile:
     def __init__(self, path: Path, entry: RunEntry) -> None:
         self.path = path
         self._entry = entry
-        # Several if the file was removed and written again: earlier clients still read, and check the lock of, the removed one.
+        # Several if the file was removed and written again: clients that opened the removed file still read it and test its lock.
         self._files: list[int] = []
         self._guard = threading.Lock()
         self._create()

@@ -206,7 +206,7 @@ class RunLink:
                 self._check()
 
     def leave(self) -> None:
-        """Report that the query has ended, and wait if that ends the run. Gives up soon: the run also notices when this process ends."""
+        """Report that the query has ended, and wait if that ends the run; gives up soon, since the run also notices when this process ends."""
         if not self._lock.acquire(timeout=_LEAVE_SECONDS):
             return
         try:

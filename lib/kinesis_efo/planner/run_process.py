@@ -98,7 +98,7 @@ _ahead: Final[list[subprocess.Popen[bytes]]] = []
 
 
 def start_ahead() -> None:
-    """Start the process of a run early if this program has no run, so that both processes import their modules concurrently."""
+    """Start the process of a run early if this program has no run, so that it and this process import modules concurrently."""
     if not _ahead and not any(notes_directory().glob(f"run.*.{os.getppid()}.*.json")):
         with contextlib.suppress(FetcherError):  # the query tries again later, and then raises the error
             _ahead.append(started())
@@ -307,7 +307,7 @@ class FetcherJob:
 def _end_with(jvm: Process, planner: int, begun: threading.Event, beats: RawIOBase) -> None:
     """Until the run has begun, send heartbeats, and end this process if its program or its planner ends.
 
-    The start may wait minutes for AWS. Other queries cannot join before it succeeds, so without its planner, the run would not be used.
+    The start may wait minutes for AWS. Other queries join only after the start, so without its planner, the run would stay unused.
     """
     while not begun.wait(_JVM_SECONDS):
         if not jvm.lives() or os.getppid() != planner:

@@ -288,7 +288,7 @@ class SharedRun:
             streams = self._streams | lost.file.again().streams
             lost.close()
             link = self._link = self._joined(streams)
-            # Log this only now: at the end of the query or of Spark, the process is not replaced.
+            # Log this only after another process has taken over: none does at the end of the query or of Spark.
             logger.warning("the process that fetched for this query has ended: another takes over")
             with contextlib.suppress(RunLostError):  # if this run is lost too, the next one gets the call
                 link.ask(self._known)

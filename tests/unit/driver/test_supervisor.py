@@ -223,7 +223,7 @@ def test_fetchers_that_leave_no_core_are_refused(context: Context) -> None:
     path_for(Session(context), 7)
     with raises(
         ConfigurationError,
-        "kinesis-efo option 'fetchers' is 8, but Spark has 8 cores with master local[8]: each fetcher keeps one, and "
+        "kinesis-efo option 'fetchers' is 8, but Spark has 8 cores with master local[8]: each fetcher occupies one, and "
         "micro-batches need at least one more. Use fewer fetchers, or fetchers=driver, which occupies none",
     ):
         path_for(Session(context), 8)

@@ -207,7 +207,7 @@ class OffsetDocument(msgspec.Struct):
     sources: dict[str, str] = {}  # The ARN of each stream
     lasts: dict[str, dict[str, str]] = {}  # Distance from the last record to the position, by stream and shard id
     mark: str = ""  # The checkpoint's mark; empty from earlier versions
-    # Only in the end of micro-batch 0: where it begins, which Spark's log lacks. In the form of `streams`; empty if it begins at `streams`.
+    # Where micro-batch 0 begins, which Spark's log lacks; only in the offset of its end. Like `streams`; empty if it begins at `streams`.
     begin: dict[str, dict[str, str]] | None = None
     horizons: dict[str, int] = {}  # Trim horizons (epoch milliseconds) of streams that start at `TRIM_HORIZON`
     created: dict[str, int] = {}  # When each stream was created, epoch seconds, if available when the query started it
